@@ -1,4 +1,4 @@
-"""The check `.ci/words` passes for the texts of the project, and reports a banned word with its place."""
+"""The check `.ci/words` passes for the project, and reports a banned word with its place."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ def check(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(CHECK), *arguments], capture_output=True, text=True, check=False)
 
 
-def test_documentation_has_no_banned_words() -> None:
+def test_project_has_no_banned_words() -> None:
     done = check()
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
@@ -34,6 +34,20 @@ def test_comments_in_python_are_checked(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text("limit = 5  # nobody waits longer\n")
     assert check(str(tmp_path)).returncode == 1
+
+
+def test_code_in_python_is_skipped(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text("who = told = 5\n")
+    assert check(str(module)).returncode == 0
+
+
+def test_names_of_tests_are_checked(tmp_path: Path) -> None:
+    module = tmp_path / "test_module.py"
+    module.write_text("def test_client_is_told(): ...\ndef test_a_b_c_d_e_f_g_h_i(): ...\n")
+    lines = check(str(module)).stdout.splitlines()
+    assert "test_module.py:1: 'told'" in lines[0]
+    assert "test_module.py:2: 'a b c d e f g h i' is too long" in lines[1]
 
 
 def test_missing_file_is_an_error() -> None:

@@ -31,7 +31,7 @@ def default_of(name: str) -> object:
 
 
 @pytest.mark.parametrize(("page", "name", "written"), defaults())
-def test_defaults_on_the_pages_are_those_of_the_server(page: str, name: str, written: str) -> None:
+def test_page_defaults_equal_server_defaults(page: str, name: str, written: str) -> None:
     assert str(default_of(name)).lower().removesuffix(".0") == written
 
 

@@ -136,7 +136,7 @@ def test_bursts_are_served_in_fewer_batches_and_sooner(name: str) -> None:
     assert p99_ns(adaptive) <= p99_ns(fixed)
 
 
-def test_no_fixed_delay_of_the_sweep_is_good_for_every_device_and_load() -> None:
+def test_no_fixed_delay_is_good_for_every_load() -> None:
     """Otherwise there would be nothing to adapt to, and the figure would say little."""
     shared, alone = DEVICES["two instances that share a device"], DEVICES["one instance"]
     light, heavy = LOADS["light"] * _CAPACITY_PER_S, LOADS["heavy"] * _CAPACITY_PER_S

@@ -67,7 +67,7 @@ def test_values_survive_both_ways(case, request_id, parameters):
 
 
 @given(DIMS, st.integers(0, 40))
-def test_a_shape_holds_exactly_the_elements_and_fits_the_declaration(dims, count):
+def test_shape_has_exact_elements_and_fits_declaration(dims, count):
     inputs = {"A": TensorSpec("A", DataType.INT8, dims)}
     with contextlib.suppress(InferError):
         header, _, (data,) = decode_generate("m", "", json.dumps({"A": [1] * count}).encode(), inputs, LIMIT)

@@ -113,7 +113,7 @@ def test_any_cutting_gives_the_same_requests_and_answers(items, positions):
     st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), min_size=1, max_size=5),
     st.lists(st.integers(0, 5000), max_size=10),
 )
-def test_corrupted_bytes_never_raise_and_are_seen_alike_however_cut(items, changes, positions):
+def test_corrupted_bytes_never_raise_in_any_chunking(items, changes, positions):
     data = bytearray(b"".join(text for _, text in items))
     for position, value in changes:
         data[position % len(data)] = value

@@ -176,7 +176,7 @@ class WindowedPeer:
 
 @given(ACTIONS)
 @settings(max_examples=200)
-def test_windows_of_the_peer_are_kept_and_used_up(actions):
+def test_peer_windows_are_respected_and_used(actions):
     windowed = WindowedPeer()
     for action, which, size in actions:
         getattr(windowed, action)(which, size)
@@ -224,7 +224,7 @@ def _size_updates(block):
 
 @given(st.binary(max_size=200))
 @settings(max_examples=500)
-def test_header_decoder_agrees_with_the_hpack_package_on_any_bytes(block):
+def test_header_decoder_agrees_with_hpack_package(block):
     try:
         expected = tuple((bytes(name), bytes(value)) for name, value in hpack.Decoder().decode(block, raw=True))
     except hpack.HPACKError:
@@ -317,7 +317,7 @@ def test_fast_and_slow_paths_charge_the_same_windows(requests, granted):
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5_000)), min_size=1, max_size=12))
-def test_streamed_data_charges_the_windows_as_queued_data_does(pieces):
+def test_streamed_data_charges_windows_like_queued_data(pieces):
     fast, slow = Peer(LIMITS), Peer(LIMITS)
     for peer in (fast, slow):
         peer.send(b"".join(peer.request(i) for i in (1, 3, 5)))

@@ -65,7 +65,7 @@ def test_any_bytes_are_refused_cleanly(body, json_length):
 
 
 @given(st.lists(ENTRIES | JSON, max_size=3), JSON, JSON, st.booleans())
-def test_any_json_of_the_wrong_types_is_refused_cleanly(inputs, outputs, parameters, with_tail):
+def test_json_of_wrong_types_is_rejected(inputs, outputs, parameters, with_tail):
     tree = {"inputs": inputs, "outputs": outputs, "parameters": parameters}
     text = json.dumps(tree).encode("utf-8", "surrogatepass")
     assert_decodes_or_refuses(text, len(text) if with_tail else None)

@@ -14,14 +14,14 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str], arguments: Seque
     assert capsys.readouterr().out.strip() == naiad.__version__
 
 
-def test_unknown_verb_is_an_error_that_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_verb_error_lists_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sreve"]) == 2
     error = capsys.readouterr().err
     assert "unknown verb 'sreve'; did you mean serve?" in error
     assert "explain" in error
 
 
-def test_a_verb_that_is_near_to_none_is_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dissimilar_verb_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["deploy"]) == 2
     assert "did you mean" not in capsys.readouterr().err
 
@@ -51,7 +51,7 @@ def test_every_verb_has_help(capsys: pytest.CaptureFixture[str], verb: str) -> N
     assert f"usage: naiad {verb}" in capsys.readouterr().out
 
 
-def test_serve_answers_a_bad_flag_with_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_exits_with_1_for_bad_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--http-port=x"]) == 1
     assert "--http-port: 'x' is not an integer" in capsys.readouterr().err
 
@@ -76,7 +76,7 @@ def test_an_interrupt_ends_a_verb_without_a_traceback(
         (["check", "--load-timeout-secs=nan", "."], "'nan' is not a number of seconds above 0"),
     ],
 )
-def test_a_wrong_value_of_a_flag_is_named_with_what_is_right(
+def test_invalid_flag_value_is_named_with_fix(
     capsys: pytest.CaptureFixture[str], arguments: Sequence[str], message: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -86,8 +86,6 @@ def test_a_wrong_value_of_a_flag_is_named_with_what_is_right(
 
 
 @pytest.mark.parametrize("verb", ["graph", "explain"])
-def test_a_repository_that_is_not_there_is_not_taken_for_a_model(
-    capsys: pytest.CaptureFixture[str], verb: str
-) -> None:
+def test_missing_repository_is_reported(capsys: pytest.CaptureFixture[str], verb: str) -> None:
     assert main([verb, "m", "--model-repository=/no/such"]) == 1
     assert "--model-repository /no/such is not a directory" in capsys.readouterr().err

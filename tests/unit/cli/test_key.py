@@ -4,7 +4,7 @@ from naiad.cli.main import main
 from naiad.options.access import digest_of, parse_api_keys
 
 
-def test_new_key_fits_its_line_and_is_shown_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_key_matches_printed_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["key", "new", "ci", "inference,metrics"]) == 0
     shown = capsys.readouterr()
     (key,) = parse_api_keys(shown.out).keys
@@ -23,6 +23,6 @@ def test_every_key_is_another(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["two words"], ["#x"], ["ci", "infer"], [""]])
-def test_wrong_names_and_categories_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_names_and_categories_are_rejected(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["key", "new", *arguments]) == 2
     assert "naiad key new:" in capsys.readouterr().err

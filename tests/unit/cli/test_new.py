@@ -25,18 +25,18 @@ def test_placeholders_are_filled_in(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "My", "2x", "a--b", "a_", "../x", "a.b", "a b", "é"])
-def test_unusable_names_are_refused(tmp_path, name):
+def test_unusable_names_are_rejected(tmp_path, name):
     with pytest.raises(InferError, match="cannot be the name of a backend"):
         write_backend(name, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
-def test_names_of_naiad_are_refused(tmp_path, capsys):
+def test_names_of_naiad_are_rejected(tmp_path, capsys):
     assert run(["backend", "onnxruntime", "--directory", str(tmp_path)]) == 1
     assert capsys.readouterr().err == "naiad new: naiad has a backend 'onnxruntime'; choose another name\n"
 
 
-def test_a_file_in_place_of_the_directory_is_an_error(tmp_path, capsys):
+def test_file_in_place_of_directory_is_error(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert run(["backend", "mine", "--directory", str(tmp_path / "file")]) == 1
     assert run(["backend", "mine", "--directory", str(tmp_path / "file" / "below")]) == 1

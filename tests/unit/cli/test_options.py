@@ -34,7 +34,7 @@ def test_every_flag_of_triton_is_known() -> None:
     assert set(TRITON_FLAGS.split()) <= {flag.name for flag in all_flags()}
 
 
-def test_flags_are_named_once_and_do_exactly_one_thing() -> None:
+def test_flags_are_declared_once_with_one_effect() -> None:
     names = [flag.name for flag in all_flags()]
     assert len(names) == len(set(names))
     for flag in all_flags():
@@ -94,7 +94,7 @@ def test_switch_needs_no_value_and_takes_none() -> None:
         parse("--disable-auto-complete-config=true")
 
 
-def test_deprecated_strict_model_config_is_the_opposite_of_auto_complete() -> None:
+def test_strict_model_config_is_inverse_of_auto_complete() -> None:
     assert not parse("--strict-model-config=true").repository.auto_complete
     assert parse("--strict-model-config=false").repository.auto_complete
 
@@ -126,7 +126,7 @@ def test_metrics_settings_are_known_and_checked() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0.5", "half:0.1", "1.5:0.1", "0.5:-1", "0.5:0.1,,"])
-def test_quantiles_that_are_none_are_refused(text: str) -> None:
+def test_invalid_quantiles_are_rejected(text: str) -> None:
     with pytest.raises(OptionError, match=r"summary_quantiles: '.*' is not of the form QUANTILE:ERROR"):
         parse(f"--metrics-config=summary_quantiles={text}")
 
@@ -177,7 +177,7 @@ def test_wrong_command_line_names_flag_value_and_fix(arguments: list[str], words
         "--allow-sagemaker=true",
     ],
 )
-def test_what_is_not_supported_is_refused(argument: str) -> None:
+def test_unsupported_flags_are_rejected(argument: str) -> None:
     with pytest.raises(OptionError, match="not supported"):
         parse(argument)
 
@@ -210,7 +210,7 @@ def test_flags_without_effect_are_checked_and_remembered() -> None:
         parse("--http-thread-count=many")
 
 
-def test_ports_of_endpoints_that_are_off_do_not_collide() -> None:
+def test_ports_of_disabled_endpoints_do_not_collide() -> None:
     assert parse("--http-port=8001", "--allow-grpc=false").http.port == 8001
     assert parse("--http-port=0", "--grpc-port=0", "--metrics-port=0").grpc.port == 0
 
@@ -227,7 +227,7 @@ def test_help_shows_every_flag() -> None:
             assert f"--{flag.name}" in text
 
 
-def test_the_cache_is_asked_for_in_either_way_but_not_in_both() -> None:
+def test_cache_flags_exclude_each_other() -> None:
     assert parse("--cache-config=local,size=5", "--cache-config=local,ttl=2").cache_config == {
         "local": {"size": "5", "ttl": "2"}
     }

@@ -1,4 +1,4 @@
-"""Flags that decide who may talk to the server, and how."""
+"""Flags of access control and TLS."""
 
 import pytest
 
@@ -43,12 +43,12 @@ def test_mutual_asks_for_tls() -> None:
         ),
     ],
 )
-def test_tls_without_its_files_is_refused(arguments: list[str], said: str) -> None:
+def test_tls_without_its_files_is_rejected(arguments: list[str], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         parse(*arguments)
 
 
-def test_tls_files_without_tls_are_ignored_with_a_word() -> None:
+def test_tls_files_without_tls_are_ignored_with_warning() -> None:
     options = parse("--grpc-server-cert=/c", "--grpc-root-cert=/r", "--http-server-key=/k")
     assert not options.grpc_tls.is_on
     assert set(options.no_effect) == {"--grpc-server-cert", "--grpc-root-cert", "--http-server-key"}
@@ -86,12 +86,12 @@ def test_restrictions_are_by_category() -> None:
         ("--http-header-forward-pattern=(", "is not a regular expression"),
     ],
 )
-def test_malformed_restrictions_and_patterns_are_refused(argument: str, said: str) -> None:
+def test_malformed_restrictions_and_patterns_are_rejected(argument: str, said: str) -> None:
     with pytest.raises(OptionError, match=said):
         parse(argument)
 
 
-def test_category_in_two_groups_is_refused() -> None:
+def test_category_in_two_groups_is_rejected() -> None:
     with pytest.raises(OptionError, match="'health' can not be specified in multiple config groups"):
         parse("--http-restricted-api=health:a=b", "--http-restricted-api=trace,health:c=d")
 

@@ -17,11 +17,11 @@ def test_a_line_is_name_categories_and_hash() -> None:
     assert keys.open_categories == frozenset()
 
 
-def test_dash_opens_categories_to_everyone() -> None:
-    keys = parse_api_keys("anyone health,metadata -\nanyone metrics -\n")
+def test_dash_opens_categories_to_all_clients() -> None:
+    keys = parse_api_keys("public health,metadata -\npublic metrics -\n")
     assert keys.keys == ()
     assert keys.open_categories == {"health", "metadata", "metrics"}
-    assert "inference" in parse_api_keys("anyone all -").open_categories
+    assert "inference" in parse_api_keys("public all -").open_categories
 
 
 @pytest.mark.parametrize(

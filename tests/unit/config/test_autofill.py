@@ -28,7 +28,7 @@ def config_of(text: str) -> ModelConfig:
         (["model.onnx", "model.py"], "onnxruntime", "onnxruntime_onnx"),
     ],
 )
-def test_files_tell_the_backend(files: list[str], backend: str, platform: str):
+def test_backend_follows_from_files(files: list[str], backend: str, platform: str):
     filled = autofill(ModelConfig(), model_name="m", version_files=files)
     assert (filled.name, filled.backend, filled.platform) == ("m", backend, platform)
     assert filled.default_model_filename == files[0]
@@ -53,7 +53,7 @@ def test_what_is_configured_stays(text: str, files: list[str], backend: str, pla
     assert (filled.backend, filled.platform, filled.default_model_filename) == (backend, platform, filename)
 
 
-def test_name_tells_a_custom_backend_only_when_no_file_does():
+def test_custom_backend_from_name_only_without_file():
     filled = autofill(ModelConfig(), model_name="a.identity", version_files=[])
     assert (filled.backend, filled.default_model_filename) == ("identity", "model.identity")
     assert autofill(ModelConfig(), model_name="a.b.identity", version_files=[]).backend == "b.identity"
@@ -90,7 +90,7 @@ def test_defaults_of_sequence_batching():
     assert list(normal.sequence_batching.oldest.preferred_batch_size) == [4]
 
 
-def test_what_is_given_is_not_replaced_by_a_default():
+def test_given_values_are_not_replaced_by_defaults():
     text = (
         'name: "m" max_batch_size: 8 version_policy { all { } } dynamic_batching { preferred_batch_size: [ 2 ] } '
         "optimization { input_pinned_memory { enable: false } output_pinned_memory { } } "
@@ -106,7 +106,7 @@ def test_normalizing_twice_changes_nothing():
     assert normalize(once, default_cpu_instances=5) == once
 
 
-def test_model_that_does_not_batch_gets_no_preferred_size():
+def test_non_batching_model_gets_no_preferred_size():
     assert not normalize(config_of("dynamic_batching { }")).dynamic_batching.preferred_batch_size
 
 

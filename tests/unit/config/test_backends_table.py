@@ -29,7 +29,7 @@ def test_modules_have_a_backend_of_that_name(name, module):
     assert found.name == name
 
 
-def test_extras_are_those_of_the_package():
+def test_extras_match_the_package():
     extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
     assert set(EXTRAS.values()) <= extras.keys()
 
@@ -45,7 +45,7 @@ def test_first_file_of_a_backend_is_preferred():
     assert filenames_of("unknown") == []
 
 
-def test_documented_files_are_those_of_the_table():
+def test_documented_files_match_the_table():
     page = (PYPROJECT.parent / "docs" / "configuration.md").read_text()
     section = page.split("### Backend by model file\n")[1].split("\n#")[0]
     lines = re.findall(r"^\| `(.*?)\|(.*?)\|(.*?)\|$", section, re.MULTILINE)

@@ -56,7 +56,7 @@ def test_check_is_strict_when_asked(repository: Path, flag: str, status: int):
     assert check.run([str(repository / "good"), flag]) == status
 
 
-def test_check_refuses_a_wrong_command_line(capsys: pytest.CaptureFixture[str]):
+def test_check_rejects_a_wrong_command_line(capsys: pytest.CaptureFixture[str]):
     for arguments in ([], ["x", "--strict-model-config=maybe"], ["x", "--nope"]):
         with pytest.raises(SystemExit) as raised:
             check.run(arguments)
@@ -102,7 +102,7 @@ def test_config_init_asks_an_onnx_model(tmp_path: Path, capsys: pytest.CaptureFi
     assert [(tensor.name, list(tensor.dims)) for tensor in config.input] == [("A", [16])]
 
 
-def test_config_init_says_what_it_cannot_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_config_init_reports_unknown_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m" / "1" / "model.plan").touch()
     assert config_init.run(["init", str(tmp_path / "m")]) == 0

@@ -322,7 +322,7 @@ CORPUS: dict[str, tuple[Mapping[str, str], list[Expected]]] = {
         ensemble('key: "O"', 'key: "P"'),
         [("e/config.pbtxt:8:23", "mapped from non-existing output P in model a", "")],
     ),
-    "ensemble reads a tensor that nobody writes": (
+    "ensemble reads a tensor without a writer": (
         ensemble('value: "I"', 'value: "J"'),
         [
             ("e/config.pbtxt:3:17", "ensemble input 'I' for ensemble e' is not used", ""),
@@ -330,7 +330,7 @@ CORPUS: dict[str, tuple[Mapping[str, str], list[Expected]]] = {
             ("e/config.pbtxt:7:22", "ensemble tensor 'J' is not written", ""),
         ],
     ),
-    "ensemble output that nobody writes": (
+    "ensemble output without a writer": (
         ensemble('value: "O"', 'value: "OUT"'),
         [
             ("e/config.pbtxt:4:18", "ensemble output 'O' for ensemble e' is not used", ""),
@@ -404,7 +404,7 @@ def test_every_mistake_is_explained(case: str, tmp_path: Path):
     assert len(problems) == len(expected), shown
 
 
-def test_a_backend_that_is_not_there_is_told_with_what_to_do_instead(tmp_path: Path):
+def test_unknown_backend_is_reported_with_fix(tmp_path: Path):
     build(tmp_path, {"m/config.pbtxt": 'backend: "pytorch"', "m/1/model.pt": ""})
     (report,) = check_path(tmp_path, known_backends=BACKENDS)
     (problem,) = report.problems
@@ -447,7 +447,7 @@ def test_strict_needs_a_complete_configuration(tmp_path: Path):
     ]
 
 
-def test_extra_version_directory_with_an_odd_name_is_a_warning(tmp_path: Path):
+def test_odd_version_directory_name_is_warning(tmp_path: Path):
     build(tmp_path, model(**{"m/v2/model.py": "", "m/notes/todo.txt": ""}))
     (report,) = check_path(tmp_path, known_backends=BACKENDS)
     assert report.is_ok
@@ -483,7 +483,7 @@ initial_state { name: "i" data_type: TYPE_FP32 dims: [ 1 ] data_file: "%s" } } }
     assert (problem.line, problem.suggestion) == (6, "zeros")
 
 
-def test_model_directory_is_told_from_a_repository(tmp_path: Path):
+def test_model_directory_is_distinguished_from_repository(tmp_path: Path):
     build(tmp_path, {"m/1/weights.bin": "", "r/1/1/model.onnx": "", "s/README.txt": "", "s/a/1/model.onnx": ""})
     assert is_model_dir(tmp_path / "m")
     # A model may be called 1.

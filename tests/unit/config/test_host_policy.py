@@ -49,7 +49,7 @@ def test_none_is_the_default():
         ("cpu", ["--host-policy", "has no setting"]),
     ],
 )
-def test_refusals_name_the_flag_the_value_and_what_to_write(value, words):
+def test_errors_name_flag_value_and_fix(value, words):
     with pytest.raises(OptionError) as caught:
         parse(value)
     assert str(caught.value).startswith("--host-policy: ")
@@ -75,6 +75,6 @@ def test_peers_are_written_as_ranges():
         ({"kind": "KIND_GPU", "gpus": [1], "host_policy": "near"}, 1, "near"),
     ],
 )
-def test_groups_without_a_policy_have_that_of_their_kind(group, device, name):
+def test_groups_without_policy_use_their_kind(group, device, name):
     """Triton: `cpu`, `gpu_N` and `model` are the names by default."""
     assert policy_name(ModelInstanceGroup(**group), device) == name

@@ -32,7 +32,7 @@ def test_tensors_are_written_as_clients_expect_them():
     }  # fmt: skip
 
 
-def test_64_bit_integers_are_numbers_and_map_keys_strings():
+def test_64_bit_integers_are_numbers_keys_are_strings():
     config = config_of(
         "dynamic_batching { max_queue_delay_microseconds: 18446744073709551615 priority_levels: 2 "
         "priority_queue_policy { key: 10 value { max_queue_size: 1 } } priority_queue_policy { key: 2 value { } } }"
@@ -43,7 +43,7 @@ def test_64_bit_integers_are_numbers_and_map_keys_strings():
     assert batching["priority_queue_policy"]["10"]["timeout_action"] == "REJECT"
 
 
-def test_only_the_chosen_member_of_a_oneof_is_written():
+def test_only_chosen_oneof_member_is_written():
     config = config_of(
         "version_policy { all { } } model_warmup { inputs { key: 'I' value { zero_data: false } } } "
         "dynamic_batching { }"
@@ -135,7 +135,7 @@ def test_override_accepts_float_names():
         ("[]", "", "the root must be an object", ""),
     ],
 )  # fmt: skip
-def test_override_refuses(text: str, path: str, message: str, suggestion: str):
+def test_override_rejects(text: str, path: str, message: str, suggestion: str):
     (problem,) = read_json(text)[1]
     assert problem.path == path
     assert message in problem.message

@@ -45,7 +45,7 @@ def _all(module) -> dict[str, object]:
     return found
 
 
-def test_schema_has_the_fields_numbers_and_types_of_triton():
+def test_schema_has_fields_numbers_types_of_triton():
     assert _all(ours) == _all(theirs)
 
 

@@ -102,7 +102,7 @@ def test_values_at_the_edges() -> None:
     assert np.isneginf(np.frombuffer(element(DataType.FP16, "-inf"), np.float16)[0])
 
 
-def test_masks_and_lengths_are_inputs_of_the_model_but_not_of_clients() -> None:
+def test_masks_and_lengths_are_inputs_of_model_only() -> None:
     text = _MODEL + parameter("pad_input.ids", "multiple_of=8 mask=mask:TYPE_INT64 lengths=tf:0") + CUT
     assert problems(text) == []
     config = parse_pbtxt(text).config
@@ -142,7 +142,7 @@ def test_masks_and_lengths_are_inputs_of_the_model_but_not_of_clients() -> None:
         ("multiple_of=8 mask=x lengths=x", "adds input 'x', which exists already"),
     ],
 )
-def test_mistakes_are_told_at_their_place(text: str, message: str) -> None:
+def test_mistakes_are_reported_at_their_position(text: str, message: str) -> None:
     found = problems(_MODEL + parameter("pad_input.ids", text) + CUT)
     assert any(f"'pad_input.ids' {message}" in line or message in line for line in found), found
     assert all(line.startswith("config.pbtxt:9:") for line in found), found
@@ -176,7 +176,7 @@ def test_mistakes_are_told_at_their_place(text: str, message: str) -> None:
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused(text: str, message: str) -> None:
+def test_incompatible_parameters_are_rejected(text: str, message: str) -> None:
     found = problems(text)
     assert any(message in line for line in found), found
 

@@ -88,7 +88,7 @@ def test_one_mistake_gives_one_problem(text: str, place: str, message: str, sugg
 
 
 @pytest.mark.parametrize("text", [row[0] for row in MISTAKES])
-def test_reading_goes_on_after_a_mistake(text: str):
+def test_reading_continues_after_mistake(text: str):
     """A second mistake behind the first is found too, unless the first left a block open."""
     problems = parse_pbtxt(text + "\nbogus_field: 1").problems
     left_open = any("never closed" in p.message or "has no value" in p.message for p in problems)
@@ -110,7 +110,7 @@ instance_group [ { kind: KIND_CPU count: "2" } ]
     assert places == ["3:1", "5:26", "5:49", "6:3", "6:45", "8:10", "9:42"]
 
 
-def test_mistyped_field_is_read_as_the_field_that_was_meant():
+def test_mistyped_field_is_read_as_intended_field():
     parsed = parse_pbtxt('max_batch_sise: 8 inptu { name: "I" dims: 3 }')
     assert len(parsed.problems) == 2
     assert parsed.config.max_batch_size == 8

@@ -44,13 +44,13 @@ def test_branches_share_a_column():
     assert steps["a"].y != steps["b"].y
 
 
-def test_a_tensor_that_passes_a_column_has_a_lane():
+def test_tensor_passing_column_has_lane():
     config = ensemble([("a", ["I"], ["x"]), ("b", ["x", "I"], ["O"])])
     lanes = [box for box in lay_out(config).boxes if box.kind == "lane"]
     assert [(lane.layer, lane.reads[0][1]) for lane in lanes] == [(1, "I")]
 
 
-def test_versions_kinds_and_conditions_are_told():
+def test_versions_kinds_and_conditions_are_shown():
     config = ensemble([("a", ["I"], ["x"]), ("b", ["x"], ["O"])])
     config.ensemble_scheduling.step[0].model_version = 3
     config.parameters["run_if.b"].string_value = "x"
@@ -62,12 +62,12 @@ def test_versions_kinds_and_conditions_are_told():
     assert ("if", "x") in steps["b"].reads
 
 
-def test_a_model_that_is_no_ensemble_is_refused():
+def test_a_model_that_is_no_ensemble_is_rejected():
     with pytest.raises(InferError, match="model 'm' is not an ensemble, so there is no graph to draw"):
         lay_out(ModelConfig(name="m", backend="python"))
 
 
-def test_steps_that_wait_for_each_other_are_refused():
+def test_cyclic_steps_are_rejected():
     config = ensemble([("a", ["y", "I"], ["x"]), ("b", ["x"], ["y"]), ("c", ["I"], ["O"])])
     with pytest.raises(InferError, match="steps of ensemble 'e' form a cycle: 'a', 'b'"):
         lay_out(config)

@@ -140,12 +140,12 @@ def test_metrics_have_a_place_of_their_own():
         options("--http-address=unix:/a", "--metrics-address=unix:/a")
 
 
-def test_metrics_of_a_server_on_a_unix_socket_stay_on_this_machine():
+def test_metrics_stay_local_with_unix_socket():
     assert options("--http-address=unix:/a").metrics_place.address == "127.0.0.1"
     assert options("--http-address=10.0.0.1").metrics_place.address == "10.0.0.1"
 
 
-def test_tls_of_one_port_is_that_of_either_but_not_two():
+def test_one_port_has_tls_of_either_protocol():
     one = ["--http-port=9", "--grpc-port=9"]
     found = options(*one, *flags(TLS, "grpc"))
     assert owner_of_tls(found.http_place, found.grpc_place).name == "grpc"
@@ -177,7 +177,7 @@ def test_what_can_be_read_on_its_way(arguments, expected):
 # --- what is answered where
 
 
-def test_by_default_each_port_answers_both():
+def test_each_port_serves_both_by_default():
     assert grpc_on_http() == rest_on_grpc() == ""
 
 
@@ -191,7 +191,7 @@ def test_by_default_each_port_answers_both():
         (["--http-restricted-api=model-repository:key=secret"], "restrictions of http"),
     ],
 )
-def test_grpc_is_not_answered_where_flags_would_be_gone_around(arguments, word):
+def test_grpc_is_not_served_where_it_bypasses_flags(arguments, word):
     assert word in grpc_on_http(*arguments)
 
 
@@ -204,11 +204,11 @@ def test_grpc_is_not_answered_where_flags_would_be_gone_around(arguments, word):
         (["--grpc-restricted-protocol=inference:key=secret"], "restrictions of grpc"),
     ],
 )
-def test_rest_is_not_answered_where_flags_would_be_gone_around(arguments, word):
+def test_rest_is_not_served_where_it_bypasses_flags(arguments, word):
     assert word in rest_on_grpc(*arguments)
 
 
-def test_equally_closed_ports_answer_both():
+def test_equally_restricted_ports_serve_both():
     arguments = [
         *flags(MUTUAL, "grpc"),
         *flags(MUTUAL, "http"),

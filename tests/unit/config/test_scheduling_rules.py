@@ -112,7 +112,7 @@ def config_of(text):
         ("max_batch_size: 8 response_cache { enable: true }", "default", ["response cache first"]),
     ],
 )
-def test_the_rules_say_what_the_configuration_means(text, kind, expected):
+def test_rules_describe_the_configuration(text, kind, expected):
     config = config_of(text)
     assert scheduler_kind(config) == kind
     rules = "\n".join(scheduling_rules(config))

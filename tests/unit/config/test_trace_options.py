@@ -95,7 +95,7 @@ def test_opentelemetry() -> None:
     )
 
 
-def test_opentelemetry_leaves_to_the_environment_what_it_is_not_told() -> None:
+def test_opentelemetry_uses_environment_for_missing_settings() -> None:
     trace = parse("--trace-config=mode=opentelemetry", "--trace-config=opentelemetry,url=https://c").trace
     assert trace.open_telemetry == OpenTelemetryOptions("https://c")
     assert not trace.is_on

@@ -404,7 +404,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED, ids=[message for _, message in REFUSED])
-def test_refuses(text: str, message: str):
+def test_rejects(text: str, message: str):
     errors = [problem for problem in problems_of(text) if problem.is_error]
     assert any(message in problem.message for problem in errors), [str(problem) for problem in errors]
 
@@ -512,12 +512,12 @@ def test_what_a_backend_completes_is_not_missing_yet():
     assert len(problems_of(text, complete=True)) == 4
 
 
-def test_config_without_a_name_is_refused():
+def test_config_without_a_name_is_rejected():
     (problem,) = validate(parse(MODEL).config)
     assert problem.message == "model configuration must specify 'name'"
 
 
-def test_config_without_backend_and_platform_is_refused():
+def test_config_without_backend_and_platform_is_rejected():
     (problem,) = validate(ModelConfig(name="m"), known_backends=["python"])
     assert problem.message == (
         "Invalid model name: Could not determine backend for model 'm' with no backend in model configuration. "
@@ -544,7 +544,7 @@ def test_ensemble_fits_its_members():
     assert member_messages(ensemble(step(), rest="max_batch_size: 4"), member(BATCHING)) == []
 
 
-def test_ensemble_of_a_member_still_to_be_completed_is_not_compared():
+def test_ensemble_with_incomplete_member_is_not_compared():
     assert member_messages(ensemble(step('key: "Z" value: "I"')), member('backend: "python"')) == []
 
 
@@ -593,14 +593,14 @@ def test_members_differ_in_a_tensor_between_them():
     assert member_messages(ensemble(first, second), member(BATCHING), member(BATCHING, "m2")) == []
 
 
-def test_what_an_ensemble_reshapes_is_compared_as_its_members_see_it():
+def test_reshaped_ensemble_tensors_are_compared_by_members():
     text = ensemble(step()).replace(
         '"I" data_type: TYPE_FP32 dims: [ 4 ]', '"I" data_type: TYPE_FP32 dims: [ 2, 2 ] reshape { shape: [ 4 ] }'
     )
     assert member_messages(text, member()) == []
 
 
-def test_ensemble_dims_may_be_variable_and_bridge_the_batch_dimension():
+def test_ensemble_dims_may_be_variable_across_batching():
     text = ensemble(step())
     assert member_messages(text.replace("dims: [ 4 ]", "dims: [ -1 ]"), member()) == []
     assert member_messages(text.replace("dims: [ 4 ]", "dims: [ 1, 4 ]"), member(BATCHING)) == []

@@ -15,7 +15,7 @@ def test_bytes_are_reserved_up_to_the_limit():
     assert (budget.used_bytes, budget.peak_bytes, budget.rejected_count) == (100, 100, 1)
 
 
-def test_a_refused_reservation_takes_nothing():
+def test_a_rejected_reservation_takes_nothing():
     budget = RequestBudget(100)
     assert not budget.reserve(101)
     assert (budget.used_bytes, budget.peak_bytes) == (0, 0)
@@ -31,7 +31,7 @@ def test_released_bytes_make_room():
     assert (budget.used_bytes, budget.peak_bytes) == (0, 100)
 
 
-def test_room_is_told_without_reserving_it():
+def test_room_is_checked_without_reserving():
     budget = RequestBudget(100)
     assert budget.has_room(100)
     assert budget.reserve(1)
@@ -47,7 +47,7 @@ def test_more_than_is_reserved_cannot_be_released():
     assert budget.used_bytes == 10
 
 
-def test_a_limit_below_one_is_refused():
+def test_a_limit_below_one_is_rejected():
     with pytest.raises(ValueError, match="must be at least 1"):
         RequestBudget(0)
 

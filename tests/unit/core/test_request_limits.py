@@ -21,7 +21,7 @@ LIMITS = RequestLimits("m", inputs=2, outputs=3)
         (LIMITS.check_outputs, 19, "the request asks for 20 outputs; model 'm' has 3"),
     ],
 )
-def test_bound_is_accepted_and_one_more_refused(check: Callable[[int], None], most: int, message: str) -> None:
+def test_bound_is_accepted_and_one_more_rejected(check: Callable[[int], None], most: int, message: str) -> None:
     check(most)
     with pytest.raises(InferError) as caught:
         check(most + 1)

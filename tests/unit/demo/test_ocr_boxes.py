@@ -44,7 +44,7 @@ def test_components_are_what_a_flood_finds(mask) -> None:
 
 
 @pytest.mark.parametrize("angle", [0, 5, -12, 30, -40])
-def test_a_slanted_bar_gets_a_rectangle_of_its_own_slant(angle) -> None:
+def test_slanted_bar_gets_slanted_rectangle(angle) -> None:
     radians = np.radians(angle)
     y, x = np.mgrid[0:200, 0:300]
     along = (x - 150) * np.cos(radians) + (y - 100) * np.sin(radians)
@@ -59,7 +59,7 @@ def test_a_slanted_bar_gets_a_rectangle_of_its_own_slant(angle) -> None:
     assert corners.mean(0) == pytest.approx([150, 100], abs=1)
 
 
-def test_boxes_are_in_the_picture_and_of_its_size() -> None:
+def test_boxes_are_inside_the_picture() -> None:
     text_map = np.zeros((32, 64), np.float32)
     text_map[0:6, 0:60] = 1
     (corners,) = boxes.find(text_map, 640, 160)

@@ -33,7 +33,7 @@ def test_a_photograph_is_turned_upright(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no pixels", b"\x89PNG\r\n\x1a\n\0\0"])
-def test_what_is_no_picture_is_told_by_name(tmp_path: Path, content: bytes) -> None:
+def test_file_without_picture_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.png").write_bytes(content)
     with pytest.raises(ValueError, match=r"a\.png is not a picture that Pillow can read"):
         ocr.load(tmp_path / "a.png")
@@ -43,7 +43,7 @@ def test_what_is_no_picture_is_told_by_name(tmp_path: Path, content: bytes) -> N
     ("output", "said"),
     [("a.words", "must end in the suffix of a picture"), ("absent/a.png", "there is no directory")],
 )
-def test_where_nothing_can_be_written_is_told_at_once(tmp_path: Path, output: str, said: str) -> None:
+def test_unwritable_output_is_reported_at_once(tmp_path: Path, output: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         run(tmp_path, tmp_path / output)
     assert not (tmp_path / "models").exists()

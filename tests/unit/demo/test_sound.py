@@ -17,21 +17,21 @@ def write_wav(path, samples, *, rate_hz=16_000, width=2, channels=1):
     return path
 
 
-def test_an_empty_file_is_told(tmp_path) -> None:
+def test_empty_file_is_reported(tmp_path) -> None:
     (tmp_path / "a.wav").touch()
     with pytest.raises(ValueError, match=r"a\.wav is not a WAV file: it is empty"):
         sound.read_wav(tmp_path / "a.wav", 16_000)
 
 
 @pytest.mark.parametrize("length", [4, 20, 43])
-def test_a_head_that_is_cut_off_is_told(tmp_path, length) -> None:
+def test_truncated_header_is_reported(tmp_path, length) -> None:
     content = write_wav(tmp_path / "a.wav", np.zeros(4, "<i2")).read_bytes()
     (tmp_path / "a.wav").write_bytes(content[:length])
     with pytest.raises(ValueError, match=r"a\.wav is not a WAV file with plain samples: \S"):
         sound.read_wav(tmp_path / "a.wav", 16_000)
 
 
-def test_what_is_left_of_a_recording_that_was_cut_off_is_read(tmp_path) -> None:
+def test_truncated_recording_is_read_partially(tmp_path) -> None:
     content = write_wav(tmp_path / "a.wav", np.array([16384] * 6, "<i2"), channels=2).read_bytes()
     (tmp_path / "a.wav").write_bytes(content[:-3])
     assert sound.read_wav(tmp_path / "a.wav", 16_000).tolist() == [0.5, 0.5]
@@ -45,7 +45,7 @@ def test_what_is_left_of_a_recording_that_was_cut_off_is_read(tmp_path) -> None:
         (4, np.array([0, 2**30, -(2**30)], "<i4")),
     ],
 )
-def test_samples_of_every_width_are_from_minus_one_to_one(tmp_path, width, samples) -> None:
+def test_samples_of_every_width_are_normalised(tmp_path, width, samples) -> None:
     assert sound.read_wav(write_wav(tmp_path / "a.wav", samples, width=width), 16_000).tolist() == [0, 0.5, -0.5]
 
 
@@ -54,7 +54,7 @@ def test_channels_are_mixed(tmp_path) -> None:
     assert sound.read_wav(write_wav(tmp_path / "a.wav", samples, channels=2), 16_000).tolist() == [0.25, 0.5]
 
 
-def test_24_bits_are_refused(tmp_path) -> None:
+def test_24_bits_are_rejected(tmp_path) -> None:
     with pytest.raises(ValueError, match="samples of 24 bits, expected 8, 16 or 32"):
         sound.read_wav(write_wav(tmp_path / "a.wav", np.zeros(6, np.uint8), width=3), 16_000)
 
@@ -68,7 +68,7 @@ def test_a_tone_stays_a_tone_at_another_rate(rate_hz) -> None:
     assert np.abs(resampled - expected)[200:-200].max() < 0.02
 
 
-def test_what_is_too_high_for_the_new_rate_does_not_come_back_as_something_else() -> None:
+def test_frequencies_above_new_rate_are_filtered() -> None:
     tone = np.sin(2 * np.pi * 12_000 * np.arange(48_000) / 48_000).astype(np.float32)
     assert np.abs(sound.resample(tone, 48_000, 16_000))[200:-200].max() < 0.01
 

@@ -132,7 +132,7 @@ def test_value_is_not_shown_where_options_are_printed() -> None:
     assert "s3cret" not in repr(ADMIN)
 
 
-def test_first_rule_that_refuses_counts() -> None:
+def test_first_rejection_counts() -> None:
     first = Restrictions({"health": RequiredHeader("a", "1")}, "API")
     second = Restrictions({"health": RequiredHeader("b", "2"), "trace": RequiredHeader("c", "3")}, "API")
     both = AllOf(first, second)

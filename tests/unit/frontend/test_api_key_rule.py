@@ -12,7 +12,7 @@ FILE = "\n".join(
     [
         format_line("ci", ["inference", "metadata"], "ci-key"),
         format_line("admin", ["all"], "admin-key"),
-        "anyone health -",
+        "public health -",
     ]
 )
 
@@ -40,7 +40,7 @@ def test_missing_key_is_asked_for(rule: ApiKeyRule) -> None:
 @pytest.mark.parametrize(
     "authorization", ["Bearer wrong", "Bearer ", "Bearer", "", "Basic ci-key", "ci-key", "Bearer " + "x" * 10000]
 )
-def test_wrong_key_is_refused(rule: ApiKeyRule, authorization: str) -> None:
+def test_wrong_key_is_rejected(rule: ApiKeyRule, authorization: str) -> None:
     rejection = rule.rejection("inference", fields(authorization))
     assert rejection is not None
     assert (rejection.http_status, rejection.grpc_status) == (401, GrpcStatus.UNAUTHENTICATED)
@@ -53,7 +53,7 @@ def test_right_key_opens_its_categories(rule: ApiKeyRule, authorization: str) ->
     assert rule.rejection("metadata", fields(authorization)) is None
 
 
-def test_key_for_something_else_is_told_so_by_name(rule: ApiKeyRule) -> None:
+def test_key_of_another_category_is_rejected_by_name(rule: ApiKeyRule) -> None:
     rejection = rule.rejection("model-repository", fields("Bearer ci-key"))
     assert rejection is not None
     assert (rejection.http_status, rejection.grpc_status) == (403, GrpcStatus.PERMISSION_DENIED)
@@ -65,7 +65,7 @@ def test_key_for_all_opens_everything(rule: ApiKeyRule) -> None:
         assert rule.rejection(category, fields("Bearer admin-key")) is None
 
 
-def test_exchanged_keys_count_at_once(rule: ApiKeyRule) -> None:
+def test_replaced_keys_apply_at_once(rule: ApiKeyRule) -> None:
     rule.keys = parse_api_keys(format_line("new", ["all"], "new-key"))
     assert rule.rejection("inference", fields("Bearer ci-key")) is not None
     assert rule.rejection("inference", fields("Bearer new-key")) is None

@@ -1,4 +1,4 @@
-"""Too many connections: the longest idle one makes way, and addresses are counted."""
+"""Connection limits: the connection with the longest idle time is closed, and addresses are counted."""
 
 import time
 
@@ -41,7 +41,7 @@ def full(*connections):
     return register
 
 
-def test_the_longest_idle_connection_makes_way():
+def test_longest_idle_connection_is_closed():
     idle = [Connection(30), Connection(50), Connection(40), Connection()]
     register = full(*idle)
     for _ in range(2):
@@ -50,7 +50,7 @@ def test_the_longest_idle_connection_makes_way():
     assert len(register.open) == 4
 
 
-def test_busy_connections_stay_and_the_new_one_goes():
+def test_busy_connections_stay_and_new_one_is_rejected():
     busy = Connection()
     assert "the limit is 1" in full(busy).admit(Connection(), UNIX)
     assert not busy.has_made_way
@@ -120,7 +120,7 @@ def test_unix_sockets_are_not_counted():
 # --- the connections of both protocols ------------------------------------------------------------------------------
 
 
-def test_an_idle_http1_connection_makes_way():
+def test_idle_http1_connection_is_closed_for_new_one():
     first = Peer(connections=2)
     busy = Peer(first.server)
     busy.send(GET)
@@ -135,7 +135,7 @@ def test_an_idle_http1_connection_makes_way():
     answer(first.contexts[0])
 
 
-def test_an_idle_http2_connection_makes_way(monkeypatch):
+def test_idle_http2_connection_is_closed_for_new_one(monkeypatch):
     scene = Scene(connections=ConnectionRegister(1)).open()
     now_ns = time.monotonic_ns()
     monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns + 60 * SECOND_NS)

@@ -120,7 +120,7 @@ def test_large_body_is_decompressed_aside(aside, plain):
 
 
 @pytest.mark.parametrize("limit", [1000, 150_000])
-def test_body_that_becomes_too_large_is_refused(aside, logged, limit):
+def test_body_that_becomes_too_large_is_rejected(aside, logged, limit):
     route = Route()
     context = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), route, aside, limit)
     aside.go()
@@ -132,7 +132,7 @@ def test_body_that_becomes_too_large_is_refused(aside, logged, limit):
 
 
 @pytest.mark.parametrize("body", [b"no gzip", gzip.compress(LARGE, mtime=0)[:-1]])
-def test_damaged_body_is_refused(aside, logged, body):
+def test_damaged_body_is_rejected(aside, logged, body):
     context = handle(Exchange(body, content_encoding=b"gzip"), Route(), aside)
     for _ in aside.waiting:
         aside.go()
@@ -148,7 +148,7 @@ def test_body_for_an_unknown_model_is_not_decompressed(aside):
     assert aside.waiting == []
 
 
-def test_nothing_is_done_for_a_client_that_has_gone(aside):
+def test_disconnected_client_costs_no_decompression(aside):
     route = Route()
     context = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), route, aside)
     context.on_disconnect(CancelReason.DISCONNECTED)
@@ -156,7 +156,7 @@ def test_nothing_is_done_for_a_client_that_has_gone(aside):
     assert route.seen == []
 
 
-def test_nothing_is_submitted_for_a_client_that_left_while_its_body_was_decompressed(aside):
+def test_disconnect_during_decompression_prevents_submission(aside):
     route = Route()
     context = handle(Exchange(gzip.compress(LARGE), content_encoding=b"gzip"), route, aside)
     work, done, _ = aside.waiting.pop()
@@ -166,7 +166,7 @@ def test_nothing_is_submitted_for_a_client_that_left_while_its_body_was_decompre
     assert route.seen == []
 
 
-def test_defect_of_the_route_costs_one_answer(aside, logged):
+def test_defect_of_the_route_costs_one_response(aside, logged):
     def broken(context, arguments):
         raise ZeroDivisionError
 
@@ -182,7 +182,7 @@ ANSWER = b'{"data":[1.0]}' * 100
 @pytest.mark.parametrize(
     ("accept", "coding", "unpack"), [(b"gzip", b"gzip", gzip.decompress), (b"deflate", b"deflate", zlib.decompress)]
 )
-def test_answer_is_compressed_when_asked(aside, accept, coding, unpack):
+def test_response_is_compressed_when_asked(aside, accept, coding, unpack):
     route = Route(200, ((b"X", b"1"),), (ANSWER[:5], memoryview(ANSWER[5:])))
     context = handle(Exchange(accept_encoding=accept), route, aside)
     ((status, headers, body),) = context.answers
@@ -191,7 +191,7 @@ def test_answer_is_compressed_when_asked(aside, accept, coding, unpack):
     assert unpack(body) == ANSWER
 
 
-def test_large_answer_is_compressed_aside_and_has_nothing_left_to_cancel(aside):
+def test_large_response_is_compressed_on_thread_without_cancellation(aside):
     context = Exchange(accept_encoding=b"gzip")
     context.on_disconnect = pytest.fail
     handle(context, Route(200, (), (LARGE,)), aside)
@@ -202,19 +202,19 @@ def test_large_answer_is_compressed_aside_and_has_nothing_left_to_cancel(aside):
 
 
 @pytest.mark.parametrize("answer", [(200, (), (b"small",)), (400, (), (ANSWER,))])
-def test_small_answers_and_failures_stay_as_they_are(aside, answer):
+def test_small_responses_and_failures_stay_as_they_are(aside, answer):
     context = handle(Exchange(accept_encoding=b"gzip"), Route(*answer), aside)
     assert context.answers == [(answer[0], {}, answer[2][0])]
 
 
 @pytest.mark.parametrize("accept", [b"br", b"identity", b"gzip;q=0"])
-def test_answer_stays_as_it_is_when_nothing_fits(aside, accept):
+def test_response_stays_as_it_is_when_nothing_fits(aside, accept):
     context, route = Exchange(accept_encoding=accept), Route(200, (), (ANSWER,))
     handle(context, route, aside)
     assert route.seen == [context]
 
 
-def test_streamed_answer_stays_as_it_is(aside):
+def test_streamed_response_stays_as_it_is(aside):
     def stream(context, arguments):
         context.on_pause = print
         context.start_stream(200, ())
@@ -235,7 +235,7 @@ def test_what_fails_aside_is_answered(aside, logged):
 
 
 @pytest.mark.parametrize(("accept", "coding"), [(None, None), (b"identity", None), (b"gzip", b"gzip")])
-def test_answers_of_a_port_without_routes_are_compressed_when_asked(aside, accept, coding):
+def test_responses_of_metrics_port_are_compressed_if_accepted(aside, accept, coding):
     context = Exchange() if accept is None else Exchange(accept_encoding=accept)
     answer = ContentCodings(aside, Models()).wrap_responses(lambda found: found.respond(200, (), (ANSWER,)))
     answer(context)
@@ -244,7 +244,7 @@ def test_answers_of_a_port_without_routes_are_compressed_when_asked(aside, accep
     assert (gzip.decompress(body) if coding else body) == ANSWER
 
 
-def test_many_accept_fields_are_not_kept_for_ever(aside):
+def test_accept_fields_are_cached_within_bounds(aside):
     codings = ContentCodings(aside, Models())
     handle = codings.wrap(Route())
     for number in range(1000):
@@ -252,7 +252,7 @@ def test_many_accept_fields_are_not_kept_for_ever(aside):
     assert len(codings._accepted) <= 256
 
 
-def test_a_body_without_room_is_refused_before_it_is_decompressed(aside):
+def test_body_without_budget_is_rejected_before_decompression(aside):
     context = Exchange(zlib.compress(bytes(1_000_000)), content_encoding=b"deflate")
     context.has_room = False
     route = Route()

@@ -42,7 +42,7 @@ def ask(context: Exchange, *origins: str) -> Any:
     return status, headers, body
 
 
-def test_allowed_page_may_read_the_answer() -> None:
+def test_allowed_page_may_read_the_response() -> None:
     status, headers, body = ask(Exchange(origin=PAGE))
     assert (status, body) == (200, b"GETbody")
     assert headers[b"Access-Control-Allow-Origin"] == PAGE.encode()
@@ -64,7 +64,7 @@ def test_preflight_is_answered_without_the_route() -> None:
     assert b"Origin" in headers[b"Vary"]
 
 
-def test_other_pages_get_no_header_and_a_debug_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_origin_gets_no_header_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         status, headers, _ = ask(Exchange(origin="https://evil.example"))
     assert status == 200
@@ -84,14 +84,14 @@ def test_origins_are_compared_as_a_whole(origin: str) -> None:
     assert b"Access-Control-Allow-Origin" not in ask(Exchange(origin=origin))[1]
 
 
-def test_star_allows_every_page_with_one_answer() -> None:
+def test_star_allows_every_page_with_one_response() -> None:
     headers = ask(Exchange(origin="https://any.example"), "*")[1]
     assert headers[b"Access-Control-Allow-Origin"] == b"*"
     assert b"Vary" not in headers
     assert ask(Exchange(), "*")[1] == {b"Content-Type": b"text/plain"}
 
 
-def test_answer_without_an_origin_varies_all_the_same() -> None:
+def test_response_without_an_origin_varies_all_the_same() -> None:
     assert ask(Exchange())[1] == {b"Content-Type": b"text/plain", b"Vary": b"Origin"}
 
 

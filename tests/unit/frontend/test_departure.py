@@ -17,7 +17,7 @@ def test_every_reason_has_its_own_words():
     assert len({why.error(waited=True).message for why in CancelReason}) == len(CancelReason)
 
 
-def test_version_is_the_one_that_serves_or_the_one_asked_for():
+def test_version_is_served_or_else_requested_one():
     request = InferRequest(RequestHeader(model_name="m", model_version="2"), (), print)
     assert version_of(request) == "2"
     request.model = type("Served", (), {"version": "7"})

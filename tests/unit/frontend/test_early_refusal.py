@@ -113,7 +113,7 @@ def head_of(path, *fields, method="POST", length=LARGE):
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-def test_a_refused_head_is_answered_over_http1(case):
+def test_rejected_headers_get_response_over_http1(case):
     peer = http1_peer(case.rule)
     peer.send(head_of(case.path, *case.fields, method=case.method, length=case.length))
     assert peer.statuses == [case.status]
@@ -123,7 +123,7 @@ def test_a_refused_head_is_answered_over_http1(case):
     assert peer.budget.peak_bytes == 0
 
 
-def test_a_refused_head_is_answered_over_http2(case):
+def test_rejected_headers_get_response_over_http2(case):
     router, budget = make_router(Engine(), case.rule), RequestBudget()
     scene = Scene(budget=budget, rest=RestSide(router.handle, reject=router.reject)).open()
     fields = [(":method", case.method), (":scheme", "http"), (":path", case.path), (":authority", "x")]
@@ -139,7 +139,7 @@ def test_a_refused_head_is_answered_over_http2(case):
     assert budget.peak_bytes == 0
 
 
-def test_the_answer_is_that_of_a_whole_request(case):
+def test_early_response_equals_full_request_response(case):
     whole, early = http1_peer(case.rule), http1_peer(case.rule)
     if case.length == LARGE:
         fields = [field for field in case.fields if field[0] != "inference-header-content-length"]
@@ -148,7 +148,7 @@ def test_the_answer_is_that_of_a_whole_request(case):
         assert whole.output.partition(b"\r\n\r\n")[2] == early.output.partition(b"\r\n\r\n")[2]
 
 
-def test_a_small_refused_request_keeps_its_connection():
+def test_a_small_rejected_request_keeps_its_connection():
     peer = http1_peer()
     request = head_of(MODEL.format("none"), length=10_000)
     for _ in range(2):
@@ -170,7 +170,7 @@ def test_a_request_that_may_pass_is_read():
     assert peer.output == b""
 
 
-def test_an_expectation_is_refused_instead_of_met():
+def test_rejection_replaces_100_continue():
     peer = http1_peer()
     peer.send(head_of(MODEL.format("none"), ("expect", "100-continue"), length=10))
     assert peer.statuses == [404]
@@ -179,7 +179,7 @@ def test_an_expectation_is_refused_instead_of_met():
     assert other.statuses == [100]
 
 
-def test_a_chunked_body_is_refused_once_it_is_large():
+def test_chunked_body_is_rejected_once_large():
     peer = http1_peer()
     peer.send(head_of(MODEL.format("none"), length=None))
     chunk = b"%x\r\n%s\r\n" % (30_000, bytes(30_000))
@@ -190,7 +190,7 @@ def test_a_chunked_body_is_refused_once_it_is_large():
     assert peer.budget.used_bytes == 0
 
 
-def test_a_refused_peer_may_send_its_body_for_a_while():
+def test_rejected_peer_may_send_body_for_limited_time():
     peer = http1_peer()
     peer.send(head_of(MODEL.format("none"), length=100 * LARGE))
     assert peer.transport.eof_written
@@ -202,7 +202,7 @@ def test_a_refused_peer_may_send_its_body_for_a_while():
     assert peer.transport.aborted
 
 
-def test_a_refused_peer_that_never_stops_is_dropped():
+def test_a_rejected_peer_that_never_stops_is_dropped():
     peer = http1_peer()
     peer.send(head_of(MODEL.format("none"), length=100 * LARGE))
     for second in range(1, 40):
@@ -211,7 +211,7 @@ def test_a_refused_peer_that_never_stops_is_dropped():
     assert peer.transport.aborted
 
 
-def test_a_refused_page_may_read_its_answer():
+def test_a_rejected_page_may_read_its_response():
     router = make_router(Engine())
     cors = Cors(("https://a.example",), router.handle, router.reject)
     peer = Peer(Http1Server(cors.handle, Loop(), reject=cors.reject))
@@ -220,7 +220,7 @@ def test_a_refused_page_may_read_its_answer():
     assert b"Access-Control-Allow-Origin: https://a.example\r\n" in peer.output
 
 
-def test_answers_before_a_refused_head_come_first():
+def test_earlier_responses_precede_rejection():
     contexts = []
     router = make_router(Engine())
     peer = Peer(Http1Server(contexts.append, Loop(), reject=router.reject))
@@ -230,7 +230,7 @@ def test_answers_before_a_refused_head_come_first():
     assert peer.statuses == [200, 404]
 
 
-def test_an_unknown_method_is_refused_before_its_message():
+def test_an_unknown_method_is_rejected_before_its_message():
     scene = Scene()
     scene.service.rejection = lambda path: not_found("unknown method") if path == "/s/None" else None
     scene.open()
@@ -240,7 +240,7 @@ def test_an_unknown_method_is_refused_before_its_message():
     assert dict(scene.decoder.decode(frames[0][3]))["grpc-status"] == "5"
 
 
-def test_a_large_message_is_refused_by_its_beginning():
+def test_a_large_message_is_rejected_by_its_beginning():
     scene = Scene(budget=RequestBudget()).open()
     asked = []
 

@@ -133,7 +133,7 @@ def infer_message(model="m", request_id="", data=True):
 
 
 class TestInfer:
-    def test_answers_what_the_engine_answers(self, service, engine):
+    def test_response_contains_engine_result(self, service, engine):
         it = call(service, "ModelInfer", infer_message(request_id="7"))
         (request,) = engine.submitted
         assert (request.id, request.arrival_ns, [bytes(d) for d in request.data]) == ("7", 77, [b"1234"])
@@ -157,7 +157,7 @@ class TestInfer:
         assert line.levelno == logging.ERROR
         assert all(word in line.getMessage() for word in ("7", "m", "1", "it broke", "model.py:3"))
 
-    def test_refused_at_the_door(self, service, engine, failures):
+    def test_rejected_at_admission(self, service, engine, failures):
         engine.rejection = unavailable("Exceeds maximum queue size")
         it = call(service, "ModelInfer", infer_message())
         assert (it.status, it.message, it.on_cancel) == (14, "Exceeds maximum queue size", None)
@@ -171,7 +171,7 @@ class TestInfer:
         assert len(ids) == 3
 
     @pytest.mark.parametrize("request_id", ["ä\n\r\0", "a b%", "x" * 100_000, " "])
-    def test_trailer_is_a_legal_header_value_whatever_the_id(self, service, request_id):
+    def test_trailer_is_legal_header_value_for_any_id(self, service, request_id):
         it = call(service, "ModelInfer", infer_message("?", request_id))
         trailer = it.trailers[b"triton-request-id"]
         assert 0 < len(trailer) < 4096
@@ -226,7 +226,7 @@ class TestCancel:
         it.on_cancel(CancelReason.CANCELLED)
         assert engine.cancelled == engine.submitted
 
-    def test_answer_drops_the_handler(self, service, engine):
+    def test_response_drops_the_handler(self, service, engine):
         it = call(service, "ModelInfer", infer_message())
         (request,) = engine.submitted
         request.on_response(request, InferResponse(RESPONSE_HEADER, [b"5678"]))

@@ -164,7 +164,7 @@ class TestOrdinaryModels:
         assert stage.call.ids == ["a", "b", "c", "d"]
         assert [sent.error_message for sent in stage.call.sent] == ["", "it broke", "", ""]
 
-    def test_a_refused_request_takes_its_turn(self, stage):
+    def test_a_rejected_request_takes_its_turn(self, stage):
         stage.send("a")
         stage.send("bad", data=False)
         stage.send("?", model="?")
@@ -201,7 +201,7 @@ class TestDecoupledModels:
         assert stage.call.ids == ["b", "a", "b", "b", "a"]
         assert [final_of(sent) for sent in stage.call.sent] == [False, False, False, True, True]
 
-    def test_they_do_not_wait_for_ordinary_ones_nor_those_for_them(self, stage):
+    def test_decoupled_and_ordinary_responses_do_not_wait_mutually(self, stage):
         stage.send("slow")
         stage.send("a", model="d")
         stage.send("next")
@@ -210,7 +210,7 @@ class TestDecoupledModels:
         stage.answer("next")
         assert stage.call.ids == ["a", "slow", "next"]
 
-    def test_an_empty_final_response_is_not_sent_unless_wanted(self, stage):
+    def test_empty_final_response_is_sent_only_on_request(self, stage):
         stage.send("a", model="d")
         stage.send("b", model="d", version="1", triton_enable_empty_final_response=True)
         stage.send("c", model="d", triton_enable_empty_final_response=False)
@@ -223,12 +223,12 @@ class TestDecoupledModels:
         assert not response.outputs
         assert not sent.error_message
 
-    def test_the_version_of_an_empty_final_response_is_the_requested_one(self, stage):
+    def test_empty_final_response_has_requested_version(self, stage):
         stage.send("b", model="d", triton_enable_empty_final_response=True)
         stage.answer("b", empty_final=True)
         assert stage.call.sent[0].infer_response.model_version == ""
 
-    def test_an_error_among_the_responses_does_not_end_them(self, stage):
+    def test_error_between_responses_does_not_end_them(self, stage):
         stage.send("a", model="d")
         stage.answer("a", error=internal("one of them broke"), final=False)
         stage.answer("a", final=True)
@@ -280,7 +280,7 @@ class TestErrors:
         assert stage.call.sent[0].error_message.startswith("Unable to parse request")
         assert stage.call.status is None
 
-    def test_a_refused_request_of_a_decoupled_model_does_not_wait(self, stage):
+    def test_rejected_decoupled_request_does_not_wait(self, stage):
         stage.send("slow")
         stage.send("a", model="d", data=False)
         assert stage.call.ids == ["a"]
@@ -298,7 +298,7 @@ class TestErrors:
         assert "'p'" in sent.error_message
         assert final_of(sent) is True
 
-    def test_a_defect_ends_the_call_and_cancels_what_is_open(self, stage):
+    def test_defect_ends_call_and_cancels_open_requests(self, stage):
         stage.send("a")
         stage.engine.rejection = ZeroDivisionError("defect")
         with pytest.raises(ZeroDivisionError):
@@ -378,7 +378,7 @@ class TestEnd:
         stage.service.stream_draining(stage.call)
         assert (stage.call.status, stage.call.message) == (14, "Server exiting")
 
-    def test_draining_answers_what_is_open_and_refuses_the_rest(self, stage):
+    def test_draining_finishes_open_requests_and_rejects_further_ones(self, stage):
         stage.send("a", model="d")
         stage.service.stream_draining(stage.call)
         stage.service.stream_draining(stage.call)
@@ -409,7 +409,7 @@ class TestEndBehindCompression:
         stage.service = InferenceGrpcService(stage.engine, compression=GrpcCompression(1, aside))
         return stage
 
-    def test_draining_meanwhile_does_not_cut_the_answer_off(self, stage, aside):
+    def test_draining_meanwhile_does_not_cut_the_response_off(self, stage, aside):
         stage.send("a")
         stage.half_close()
         stage.answer("a", value=bytes(MAX_INLINE_BYTES))
@@ -419,7 +419,7 @@ class TestEndBehindCompression:
         assert len(stage.call.encoded) == 1
         assert stage.call.status == 0
 
-    def test_what_the_peer_does_meanwhile_does_not_hide_the_error(self, stage, aside):
+    def test_later_peer_actions_do_not_hide_error(self, stage, aside):
         stage.send("a", "b", model="d")
         stage.answer("a", value=bytes(MAX_INLINE_BYTES))
         stage.answer("b", error=internal("broken"))
@@ -456,14 +456,14 @@ class TestBounds:
         stage.answer("x" * 600)
         assert not stage.call.is_paused
 
-    def test_refused_requests_that_wait_for_their_turn_hold_the_call(self, stage):
+    def test_waiting_rejected_requests_pause_call(self, stage):
         stage.send("a")
         stage.send("b", "c", data=False)
         assert stage.call.is_paused
         stage.answer("a")
         assert not stage.call.is_paused
 
-    def test_a_slow_reader_is_held_until_it_has_read(self, stage):
+    def test_slow_reader_is_paused_until_it_reads(self, stage):
         stage.send("a", model="d")
         stage.call.queued_bytes = 101
         stage.answer("a", final=False)
@@ -477,7 +477,7 @@ class TestBounds:
         assert not stage.call.is_paused
         assert not stage.request("a").is_paused
 
-    def test_answers_of_ordinary_models_wait_for_a_slow_reader_and_are_all_sent(self, stage):
+    def test_ordinary_responses_wait_for_slow_reader_without_loss(self, stage):
         # The transport ends a call that has it queue too much, but these were asked for before the first was slow.
         stage.send("a", "b", "c")
         stage.call.queued_bytes = 101
@@ -491,7 +491,7 @@ class TestBounds:
         assert stage.call.ids == ["a", "b", "c"]
         assert not stage.call.is_paused
 
-    def test_the_end_waits_for_answers_that_wait_for_a_slow_reader(self, stage):
+    def test_end_follows_responses_waiting_for_slow_reader(self, stage):
         stage.send("a", "b")
         stage.half_close()
         stage.call.queued_bytes = 101
@@ -503,7 +503,7 @@ class TestBounds:
         assert stage.call.ids == ["a", "b"]
         assert stage.call.status == 0
 
-    def test_requests_count_as_large_as_the_last_answer(self, stage):
+    def test_requests_count_as_large_as_the_last_response(self, stage):
         stage.send("a")
         stage.answer("a", value=bytes(600))
         stage.send("b")
@@ -513,7 +513,7 @@ class TestBounds:
         stage.answer("b")
         assert not stage.call.is_paused
 
-    def test_requests_that_are_handed_over_on_release_may_hold_again(self, stage):
+    def test_requests_delivered_on_resume_may_pause_again(self, stage):
         def resume():
             stage.call.is_paused = False
             stage.send("d", model="d")

@@ -38,7 +38,7 @@ def test_empty_pattern_forwards_nothing() -> None:
     assert compile_header_pattern("") is None
 
 
-def test_values_do_not_leak_between_requests_that_share_a_header() -> None:
+def test_values_do_not_leak_between_requests_sharing_header() -> None:
     shared = header()
     forward = forwarding("x-user")
     ada = forward.apply(shared, [(b"x-user", b"ada")])
@@ -49,7 +49,7 @@ def test_values_do_not_leak_between_requests_that_share_a_header() -> None:
     assert shared.parameters == {}
 
 
-def test_equal_requests_share_a_header_and_what_is_derived_from_it() -> None:
+def test_equal_requests_share_header_and_derived_values() -> None:
     shared = header()
     shared.admission = object()
     forward = forwarding("x-user")
@@ -73,7 +73,7 @@ def test_memory_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("name", ["timeout", "headers", "priority", "sequence_id", "triton_x"])
-def test_reserved_names_are_refused(name: str) -> None:
+def test_reserved_names_are_rejected(name: str) -> None:
     with pytest.raises(InferError) as rejected:
         forwarding(".*").apply(header(), [(name.encode(), b"1")])
     assert rejected.value.code is ErrorCode.INVALID_ARG

@@ -53,7 +53,7 @@ def test_incomplete_body_is_not_done():
         (b"0\r\n" + b"A: b\r\n" * 2000, 431),
     ],
 )
-def test_bad_chunks_are_refused(text, status):
+def test_bad_chunks_are_rejected(text, status):
     with pytest.raises(HttpError) as caught:
         decode(text, body_bytes=10, chunk_count=3)
     assert caught.value.status == status

@@ -19,13 +19,13 @@ def test_peer_that_fills_the_buffer_lets_others_pass():
     assert (len(peer.contexts), peer.transport.reading) == (1, True)
 
 
-def test_a_body_of_known_length_is_read_without_a_pause():
+def test_known_length_body_is_read_without_pause():
     peer = Peer()
     peer.send(post(bytes(1_000_000)))
     assert (len(peer.contexts), peer.loop.next) == (1, [])
 
 
-def test_a_pause_ends_when_the_connection_may_be_read_and_not_before():
+def test_pause_ends_only_when_reading_is_allowed():
     peer = Peer(pipelined_requests=1)
     peer.send(GET + GET + b"\r\n" * 32_739)
     assert not peer.transport.reading
@@ -38,7 +38,7 @@ def test_a_pause_ends_when_the_connection_may_be_read_and_not_before():
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_empty_lines_before_a_request_are_ignored_in_any_pieces(size):
+def test_empty_lines_before_request_are_ignored(size):
     peer = Peer()
     text = b"\r\n" * 40 + GET + b"\n\r\n" * 500 + GET
     for at in range(0, len(text), size):
@@ -81,14 +81,14 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
     ],
 )
 @pytest.mark.parametrize("size", [1, 1000])
-def test_shapes_that_two_servers_may_read_differently_are_refused(data, size):
+def test_ambiguous_framing_is_rejected(data, size):
     peer = Peer()
     for at in range(0, len(data), size):
         peer.send(data[at : at + size])
     assert (peer.statuses, peer.contexts) == ([400], [])
 
 
-def test_answer_has_status_fields_date_and_length():
+def test_response_has_status_fields_date_and_length():
     peer = Peer()
     peer.send(GET)
     (context,) = peer.contexts
@@ -104,7 +104,7 @@ def test_answer_has_status_fields_date_and_length():
     assert not peer.transport.closed
 
 
-def test_an_exchange_is_answered_once():
+def test_request_gets_one_response():
     peer = Peer()
     peer.send(GET)
     answer(peer.contexts[0])
@@ -145,7 +145,7 @@ def test_empty_lines_before_a_request_are_ignored():
     assert len(peer.contexts) == 2
 
 
-def test_pipelined_answers_leave_in_order_of_the_requests():
+def test_pipelined_responses_leave_in_order_of_the_requests():
     peer = Peer()
     peer.send(GET * 3)
     first, second, third = peer.contexts
@@ -156,7 +156,7 @@ def test_pipelined_answers_leave_in_order_of_the_requests():
     assert [part[:1] for part in peer.output.split(b"\r\n\r\n")[1:]] == [b"1", b"2", b"3"]
 
 
-def test_answers_given_while_input_is_taken_are_one_write():
+def test_responses_during_input_leave_with_one_write():
     server = Http1Server(answer, Loop())
     peer = Peer(server)
     peer.send(GET * 10)
@@ -191,7 +191,7 @@ def test_too_many_pipelined_requests_pause_reading_until_answered():
     assert peer.statuses == [200] * 5
 
 
-def test_unsent_answers_pause_reading():
+def test_unsent_responses_pause_reading():
     peer = Peer(write_buffer_bytes=77)
     assert peer.transport.high == 77
     peer.connection.pause_writing()
@@ -200,7 +200,7 @@ def test_unsent_answers_pause_reading():
     assert peer.transport.reading
 
 
-def test_peer_that_takes_nothing_is_dropped_but_a_slow_one_is_not():
+def test_peer_without_progress_is_dropped_unlike_slow_one():
     peer = Peer(send_timeout_s=5)
     peer.transport.unsent = 1000
     peer.connection.pause_writing()
@@ -252,7 +252,7 @@ def test_expectation_is_met_before_the_body():
     assert bytes(peer.contexts[0].body) == b"abc"
 
 
-def test_expectation_that_was_not_waited_for_is_not_met_in_the_next_request():
+def test_unused_expectation_does_not_apply_to_next_request():
     peer = Peer()
     peer.send(GET)
     peer.send(post(b"abc", b"Expect: 100-continue")[:-3])
@@ -262,7 +262,7 @@ def test_expectation_that_was_not_waited_for_is_not_met_in_the_next_request():
     assert peer.statuses == [200, 200]
 
 
-def test_expectation_waits_for_earlier_answers_and_is_dropped_when_the_body_is_there():
+def test_expectation_follows_earlier_responses_unless_body_arrives():
     peer = Peer()
     request = post(b"abc", b"Expect: 100-continue")
     peer.send(GET + request[:-3])
@@ -287,14 +287,14 @@ def test_expectation_waits_for_earlier_answers_and_is_dropped_when_the_body_is_t
         (b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
     ],
 )
-def test_refusal_answers_then_lingers_then_drops(data, status):
+def test_rejection_responses_then_lingers_then_drops(data, status):
     peer = Peer()
     peer.send(GET + data)
     answer(peer.contexts[0])
     assert peer.statuses == [200, status]
     assert b"Connection: close" in peer.output
     assert peer.transport.eof_written
-    peer.send(b"more that nobody reads" * 10)
+    peer.send(b"more unread input here" * 10)
     peer.sweep(1, 2)
     assert not peer.transport.aborted
     peer.sweep(10)
@@ -302,7 +302,7 @@ def test_refusal_answers_then_lingers_then_drops(data, status):
     assert len(peer.contexts) == 1
 
 
-def test_length_that_lies_takes_no_memory_and_the_cut_off_body_is_told():
+def test_false_length_uses_no_memory_and_is_reported():
     peer = Peer()
     peer.send(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000000\r\n\r\nabc")
     peer.connection.eof_received()
@@ -312,14 +312,14 @@ def test_length_that_lies_takes_no_memory_and_the_cut_off_body_is_told():
     assert not peer.transport.eof_written
 
 
-def test_cut_off_head_is_told():
+def test_incomplete_headers_are_reported():
     peer = Peer()
     peer.send(GET[:-5])
     peer.connection.eof_received()
     assert peer.statuses == [400]
 
 
-def test_half_closed_peer_gets_the_answers_to_all_that_is_complete_even_in_the_middle_of_its_next_request():
+def test_half_closed_peer_gets_responses_to_complete_requests():
     peer = Peer()
     peer.send(GET * 2 + GET[:-5])
     assert peer.connection.eof_received()
@@ -327,11 +327,11 @@ def test_half_closed_peer_gets_the_answers_to_all_that_is_complete_even_in_the_m
     answer(peer.contexts[0])
     assert peer.statuses == [200, 200]
     assert peer.transport.closed
-    peer.loop.run_later()  # nobody is asked who has been answered
+    peer.loop.run_later()  # a peer without open requests is not probed
     assert peer.statuses == [200, 200]
 
 
-def test_half_closed_peer_that_waits_is_asked_once_whether_it_listens():
+def test_waiting_half_closed_peer_is_probed_once():
     peer = Peer()
     peer.send(GET)
     assert peer.connection.eof_received()
@@ -348,7 +348,7 @@ def test_half_closed_peer_that_waits_is_asked_once_whether_it_listens():
 
 
 @pytest.mark.parametrize("notices", [lambda peer: peer.loop.run_later(), lambda peer: peer.sweep(1)])
-def test_peer_that_was_only_asking_is_dropped_once_it_answers_with_a_reset(notices):
+def test_closed_peer_is_dropped_after_reset(notices):
     peer = Peer()
     peer.send(GET)
     peer.connection.eof_received()
@@ -369,7 +369,7 @@ def test_half_closed_peer_is_not_read_again():
     assert peer.transport.closed
 
 
-def test_half_closed_peer_of_http_1_0_is_answered_and_not_asked():
+def test_half_closed_http10_peer_gets_response_without_probe():
     peer = Peer()
     peer.send(GET.replace(b"1.1", b"1.0"))
     assert peer.connection.eof_received()
@@ -380,14 +380,14 @@ def test_half_closed_peer_of_http_1_0_is_answered_and_not_asked():
     assert peer.transport.closed
 
 
-def test_peer_that_closes_in_the_middle_of_a_stream_is_gone():
+def test_peer_closing_during_stream_counts_as_disconnected():
     peer = Peer()
     peer.send(GET)
     peer.contexts[0].start_stream(200, ())
     assert not peer.connection.eof_received()
 
 
-def test_slow_head_slow_body_and_idle_connection_time_out():
+def test_slow_headers_slow_body_and_idleness_time_out():
     slow_head, slow_body, idle = Peer(head_timeout_s=5), Peer(body_timeout_s=5), Peer(idle_timeout_s=5)
     slow_head.send(GET[:-4])
     slow_body.send(post(b"abc")[:-1])
@@ -400,7 +400,7 @@ def test_slow_head_slow_body_and_idle_connection_time_out():
     assert idle.transport.closed
 
 
-def test_body_gets_more_time_the_more_of_it_has_arrived():
+def test_body_time_limit_grows_with_received_bytes():
     peer = Peer(body_timeout_s=5, body_rate_bytes_per_s=1000)
     peer.send(post(bytes(100_000))[:100])
     for second in range(1, 21):
@@ -412,7 +412,7 @@ def test_body_gets_more_time_the_more_of_it_has_arrived():
     assert peer.statuses == [408]
 
 
-def test_connection_that_waits_for_an_answer_never_times_out():
+def test_connection_waiting_for_response_never_times_out():
     peer = Peer(idle_timeout_s=5)
     peer.send(GET)
     peer.sweep(1, 1000)
@@ -422,7 +422,7 @@ def test_connection_that_waits_for_an_answer_never_times_out():
     assert not peer.transport.closed
 
 
-def test_lost_connection_is_told_to_those_who_work_on_answers():
+def test_lost_connection_cancels_its_requests():
     peer = Peer()
     peer.send(GET * 2)
     told = []
@@ -436,7 +436,7 @@ def test_lost_connection_is_told_to_those_who_work_on_answers():
     assert peer.server.connection_count == 0
 
 
-def test_answer_on_a_dropped_connection_goes_nowhere():
+def test_response_on_a_dropped_connection_goes_nowhere():
     peer = Peer()
     peer.send(GET)
     peer.server.abort()
@@ -445,7 +445,7 @@ def test_answer_on_a_dropped_connection_goes_nowhere():
     assert peer.output == b""
 
 
-def test_peer_that_takes_its_last_answer_slowly_gets_all_of_it_and_one_that_takes_nothing_is_dropped():
+def test_slow_reader_of_last_response_gets_all():
     peer = Peer(send_timeout_s=5)
     peer.transport.unsent = 1000
     peer.send(GET[:-2] + b"Connection: close\r\n\r\n")
@@ -460,7 +460,7 @@ def test_peer_that_takes_its_last_answer_slowly_gets_all_of_it_and_one_that_take
     assert peer.transport.aborted
 
 
-def test_peer_that_has_its_last_answer_may_take_a_moment_to_close():
+def test_peer_may_close_shortly_after_last_response():
     peer = Peer()
     peer.send(GET[:-2] + b"Connection: close\r\n\r\n")
     answer(peer.contexts[0])
@@ -470,7 +470,7 @@ def test_peer_that_has_its_last_answer_may_take_a_moment_to_close():
     assert peer.transport.aborted
 
 
-def test_refused_peer_keeps_the_time_for_the_answers_before():
+def test_rejected_peer_keeps_time_for_earlier_responses():
     peer = Peer(linger_s=2, send_timeout_s=60)
     peer.send(GET + b"nonsense\r\n\r\n")
     peer.transport.unsent = 1000
@@ -484,7 +484,7 @@ def test_refused_peer_keeps_the_time_for_the_answers_before():
     assert peer.transport.aborted
 
 
-def test_too_many_connections_are_refused():
+def test_too_many_connections_are_rejected():
     first = Peer(connections=1)
     second = Peer(first.server)
     assert second.statuses == [503]
@@ -493,7 +493,7 @@ def test_too_many_connections_are_refused():
     assert first.server.connection_count == 1
 
 
-def test_drain_tells_busy_connections_and_serves_idle_ones():
+def test_drain_marks_busy_connections_and_serves_idle_ones():
     busy = Peer()
     idle = Peer(busy.server)
     busy.send(GET)
@@ -539,7 +539,7 @@ def test_drain_lets_pipelined_requests_finish():
     assert peer.transport.closed
 
 
-def test_drain_does_not_reset_a_peer_that_sends_its_next_request():
+def test_drain_does_not_reset_pipelining_peer():
     """A socket that is closed with unread input takes answers from its peer that are still on their way."""
     peer = Peer()
     peer.send(GET + post(b"body")[:-1])
@@ -548,12 +548,12 @@ def test_drain_does_not_reset_a_peer_that_sends_its_next_request():
     assert peer.transport.eof_written
     assert not peer.transport.closed
     peer.send(b"y" + GET)
-    assert len(peer.contexts) == 1  # what was told to be the last answer stays it
+    assert len(peer.contexts) == 1  # the response marked as the last one stays the last
     peer.sweep(1, 4)
     assert peer.transport.aborted
 
 
-def test_wait_closed_returns_when_the_last_connection_is_lost():
+def test_wait_closed_returns_after_last_connection():
     async def scenario():
         peer = Peer()
         waiting = asyncio.ensure_future(peer.server.wait_closed())
@@ -576,7 +576,7 @@ def test_route_that_raises_is_answered_500(caplog):
     assert "broken" in caplog.text
 
 
-def test_streamed_answer_is_chunked():
+def test_streamed_response_is_chunked():
     peer = Peer()
     peer.send(GET)
     (context,) = peer.contexts
@@ -591,7 +591,7 @@ def test_streamed_answer_is_chunked():
     assert not peer.transport.closed
 
 
-def test_streamed_answer_to_http_1_0_ends_by_closing():
+def test_streamed_http10_response_ends_by_closing():
     peer = Peer()
     peer.send(b"GET /a HTTP/1.0\r\n\r\n")
     peer.contexts[0].start_stream(200, ())
@@ -601,7 +601,7 @@ def test_streamed_answer_to_http_1_0_ends_by_closing():
     assert peer.transport.closed
 
 
-def test_streamed_answer_waits_for_its_turn():
+def test_streamed_response_waits_for_its_turn():
     peer = Peer()
     peer.send(GET * 2)
     first, second = peer.contexts
@@ -614,7 +614,7 @@ def test_streamed_answer_waits_for_its_turn():
     assert peer.output.endswith(b"0\r\n\r\n")
 
 
-def test_stream_is_told_when_the_peer_does_not_read_and_when_it_does_again():
+def test_stream_is_paused_and_resumed_with_peer():
     peer = Peer()
     peer.send(GET)
     (context,) = peer.contexts
@@ -632,7 +632,7 @@ def test_stream_is_told_when_the_peer_does_not_read_and_when_it_does_again():
     assert told == [True, False, True]
 
 
-def test_peer_that_leaves_too_much_of_a_stream_is_dropped(caplog):
+def test_peer_with_too_much_unread_stream_is_dropped(caplog):
     peer = Peer(streamed_bytes=1000)
     gone = []
     peer.send(GET)
@@ -686,7 +686,7 @@ def test_pieces_that_have_left_count_no_more():
     assert not peer.transport.aborted
 
 
-def test_stream_whose_turn_comes_while_the_peer_does_not_read_goes_on_waiting():
+def test_stream_waits_while_peer_does_not_read():
     peer = Peer(write_buffer_bytes=10)
     peer.send(GET * 2)
     first, second = peer.contexts
@@ -722,7 +722,7 @@ def test_a_body_that_stops_after_much_is_late():
     assert peer.statuses == [408]
 
 
-def test_a_client_that_reads_a_byte_now_and_then_is_dropped(monkeypatch):
+def test_client_reading_single_bytes_is_dropped(monkeypatch):
     taken = [1]
     monkeypatch.setattr("naiad.frontend.linger.acknowledged_bytes", lambda transport: taken[0])
     peer = Peer()
@@ -741,7 +741,7 @@ def test_a_client_that_reads_a_byte_now_and_then_is_dropped(monkeypatch):
     assert peer.transport.aborted
 
 
-def test_a_client_that_reads_at_the_least_rate_is_kept(monkeypatch):
+def test_client_reading_at_minimum_rate_is_kept(monkeypatch):
     taken = [1]
     monkeypatch.setattr("naiad.frontend.linger.acknowledged_bytes", lambda transport: taken[0])
     peer = Peer()

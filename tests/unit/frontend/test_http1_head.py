@@ -54,7 +54,7 @@ def test_framing_fields():
     assert parse(get(b"Transfer-Encoding: Chunked")).is_chunked
 
 
-def test_head_that_goes_on_after_an_http_0_9_request_is_refused_at_once():
+def test_data_after_http09_request_is_rejected_at_once():
     with pytest.raises(HttpError, match="goes on after its end") as caught:
         parse(b"CONNECT \n\r\nHost: y\r\n\r\n")
     assert caught.value.status == 400
@@ -90,13 +90,13 @@ def test_upgrade_is_ignored():
         (get(*[b"A: b"] * 20), 431),
     ],
 )
-def test_refused_heads(text, status):
+def test_rejected_heads(text, status):
     with pytest.raises(HttpError) as caught:
         parse(text, body_bytes=10, target_bytes=64, header_count=16)
     assert caught.value.status == status
 
 
-def test_known_head_is_parsed_once_and_memory_is_bounded():
+def test_known_headers_are_parsed_once_within_bounds():
     cache = HeadCache(Http1Limits(), size=2)
     texts = [get(b"A: %d" % i) for i in range(3)]
     heads = [cache.parse(text) for text in texts]

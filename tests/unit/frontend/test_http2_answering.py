@@ -15,7 +15,7 @@ def scene():
     return Scene().open()
 
 
-def test_answers_of_one_callback_leave_with_one_write(scene):
+def test_responses_of_one_callback_leave_with_one_write(scene):
     scene.send(scene.request(1, b"a"))
     scene.send(scene.request(3, b"a"))
     scene.frames()
@@ -24,7 +24,7 @@ def test_answers_of_one_callback_leave_with_one_write(scene):
     assert sorted(scene.answers()) == [5, 7, 9]
 
 
-def test_answers_from_later_callbacks_leave_with_one_write(scene):
+def test_responses_from_later_callbacks_leave_with_one_write(scene):
     scene.send(scene.request(1, b"a", "/s/Keep") + scene.request(3, b"b", "/s/Keep"))
     for call in scene.service.calls:
         call.respond([b"later"])
@@ -34,7 +34,7 @@ def test_answers_from_later_callbacks_leave_with_one_write(scene):
     assert len(scene.transport.written) == 1
 
 
-def test_second_answer_does_nothing(scene):
+def test_second_response_does_nothing(scene):
     scene.send(scene.request(1, b"a"))
     (call,) = scene.service.calls
     scene.frames()
@@ -64,7 +64,7 @@ def test_defect_of_the_service_costs_one_call(scene, caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_call_whose_peer_does_not_read_tells_what_waits_and_is_ended():
+def test_unread_call_reports_queued_bytes_and_ends():
     scene = Scene(Http2Limits(queued_bytes=100_000)).open()
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
     (call,) = scene.service.calls
@@ -77,7 +77,7 @@ def test_call_whose_peer_does_not_read_tells_what_waits_and_is_ended():
     assert scene.protocol.output.queued_bytes == 0
 
 
-def test_held_call_is_told_when_bytes_have_left():
+def test_paused_call_is_notified_when_bytes_are_sent():
     scene = held_scene()
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
     (call,) = scene.service.calls
@@ -90,8 +90,8 @@ def test_held_call_is_told_when_bytes_have_left():
     assert scene.service.writable == [(call, 0)]
 
 
-def test_held_call_is_told_of_what_leaves_while_others_are_told():
-    """An answer that the service sends when it is told may leave at once: that is to be told as well."""
+def test_paused_call_is_notified_during_other_notifications():
+    """A response sent during a notification may leave at once, which needs another notification."""
     scene = held_scene()
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
     (call,) = scene.service.calls
@@ -170,7 +170,7 @@ def connection_updates(frames):
     return [frame for frame in frames if frame[0] == wire.WINDOW_UPDATE and frame[2] == 0]
 
 
-def test_large_messages_that_wait_get_no_window_for_more():
+def test_waiting_large_messages_stop_window_updates():
     scene = Scene(Http2Limits(outstanding_bytes=190_000, connection_window_bytes=500_000)).open()
     for stream_id in (1, 3):
         scene.send(scene.headers(stream_id, "/s/Keep") + data_frame(stream_id, framed(bytes(100_000)), end=True))
@@ -186,7 +186,7 @@ def test_large_messages_that_wait_get_no_window_for_more():
     assert scene.protocol._responses.request_bytes.reserved_bytes == 60_000
 
 
-def test_window_of_messages_that_wait_comes_back_with_an_answer():
+def test_window_of_waiting_messages_returns_with_response():
     scene = Scene(Http2Limits(outstanding_bytes=190_000, connection_window_bytes=500_000)).open()
     for stream_id in (1, 3):
         scene.send(scene.headers(stream_id, "/s/Keep") + data_frame(stream_id, framed(bytes(100_000)), end=True))
@@ -209,7 +209,7 @@ READ = window_update(0, 10**6) + window_update(1, 10**6)
 
 
 @pytest.mark.parametrize("size", [3, 100_000])
-def test_requests_wait_while_the_peer_does_not_take_answers(size):
+def test_requests_wait_while_peer_does_not_read(size):
     scene = paused_scene()
     message = bytes(range(256)) * (size // 256) + b"end"
     for stream_id in (3, 5):
@@ -222,7 +222,7 @@ def test_requests_wait_while_the_peer_does_not_take_answers(size):
     assert scene.protocol._responses.request_bytes.reserved_bytes == 0
 
 
-def test_requests_that_wait_are_served_when_the_answer_before_them_is_given_up():
+def test_waiting_requests_are_served_after_cancelled_response():
     scene = paused_scene()
     scene.send(scene.request(3, b"b"))
     scene.send(frame(wire.RST_STREAM, 0, 1, b"\0\0\0\x08"))
@@ -231,14 +231,14 @@ def test_requests_that_wait_are_served_when_the_answer_before_them_is_given_up()
     assert scene.answers()[3][1] == framed(b"b")
 
 
-def test_request_that_is_reset_while_it_waits_is_not_served():
+def test_waiting_request_is_not_served_after_reset():
     scene = paused_scene()
     scene.send(scene.request(3, b"b") + frame(wire.RST_STREAM, 0, 3, b"\0\0\0\x08"))
     scene.send(READ)
     assert scene.service.messages == [b"a"]
 
 
-def test_request_whose_deadline_passes_while_it_waits_is_not_served(monkeypatch):
+def test_waiting_request_is_not_served_after_deadline(monkeypatch):
     scene = paused_scene()
     scene.send(scene.request(3, b"b", "/s/Keep", ("grpc-timeout", "1S")))
     monkeypatch.setattr(scene.protocol._receiving._deadlines, "_now_ns", lambda: 1 << 62)
@@ -256,7 +256,7 @@ def test_requests_that_wait_are_forgotten_with_their_connection():
     assert not scene.protocol._responses._waiting
 
 
-def test_large_answer_goes_on_when_the_peer_opens_its_window(scene):
+def test_large_response_continues_with_window_update(scene):
     scene.send(settings_frame({4: 2**31 - 1, 5: 2**20}) + window_update(0, 2**30))
     scene.send(scene.request(1, b"a", "/s/Keep"))
     body = bytes(10 * 2**20)

@@ -20,7 +20,7 @@ GZIP = ("grpc-encoding", "gzip")
 
 
 class Service:
-    """Keeps calls and messages; holds a stream when it is told to."""
+    """Keeps calls and messages; pauses a stream on request."""
 
     def __init__(self):
         self.calls = []
@@ -84,7 +84,7 @@ def test_small_message_is_plain_at_once(scene):
 
 
 @pytest.mark.parametrize("plain", [LARGE, ZEROS])
-def test_large_message_of_a_unary_call_is_decompressed_aside(scene, plain):
+def test_large_unary_message_is_decompressed_on_thread(scene, plain):
     scene.send(ECHO, (1, gzip.compress(plain)))
     assert scene.service.messages == []
     scene.aside.go()
@@ -97,7 +97,7 @@ def test_large_message_of_a_unary_call_is_decompressed_aside(scene, plain):
     ("limit", "aside_count"),
     [(1000, 0), (100_000, 1)],
 )
-def test_bomb_is_refused(limit, aside_count):
+def test_bomb_is_rejected(limit, aside_count):
     scene = Scene(decompressed_bytes=limit)
     scene.send(ECHO, (1, gzip.compress(ZEROS)))
     assert len(scene.aside.waiting) == aside_count
@@ -110,7 +110,7 @@ def test_bomb_is_refused(limit, aside_count):
 
 
 @pytest.mark.parametrize("data", [b"no gzip", LARGE])
-def test_damaged_message_is_refused(scene, data):
+def test_damaged_message_is_rejected(scene, data):
     scene.send(ECHO, (1, data))
     for _ in scene.aside.waiting:
         scene.aside.go()
@@ -129,14 +129,14 @@ def test_messages_of_a_stream_keep_their_order(scene):
     assert scene.service.ended == 1
 
 
-def test_plain_messages_wait_for_a_compressed_one_before_them(scene):
+def test_plain_messages_wait_for_earlier_compressed_one(scene):
     scene.send(STREAM, (0, b"first"), (1, gzip.compress(LARGE)), (0, b"last"), end=False)
     assert scene.service.messages == [b"first"]
     scene.aside.go()
     assert scene.service.messages == [b"first", LARGE, b"last"]
 
 
-def test_stream_that_its_service_holds_meanwhile_stays_held(scene):
+def test_stream_that_its_service_holds_meanwhile_stays_paused(scene):
     scene.send(STREAM, (0, b"first"), (1, gzip.compress(LARGE)), (0, b"last"))
     (call,) = scene.service.calls
     call.pause()
@@ -147,7 +147,7 @@ def test_stream_that_its_service_holds_meanwhile_stays_held(scene):
     assert scene.service.ended == 1
 
 
-def test_service_that_releases_a_stream_meanwhile_does_not_change_the_order(scene):
+def test_resuming_stream_meanwhile_keeps_order(scene):
     scene.send(STREAM, (0, b"first"), (1, gzip.compress(LARGE)), (0, b"last"))
     (call,) = scene.service.calls
     call.pause()
@@ -190,7 +190,7 @@ def test_defect_costs_one_call(scene, caplog):
     assert "no memory" in caplog.text
 
 
-def test_without_other_threads_it_is_done_here():
+def test_decompression_runs_inline_without_threads():
     service = Service()
     talk = Conversation(service=service)
     talk.send(talk.headers(1, STREAM, GZIP))
@@ -224,7 +224,7 @@ def answered(scene, accept, parts, level=1):
     ],
 )
 @pytest.mark.parametrize("plain", [LARGE, b"ab" * 500])
-def test_answer_is_compressed_if_its_client_accepts_that(scene, accept, encoding, unpack, plain):
+def test_response_is_compressed_if_its_client_accepts_that(scene, accept, encoding, unpack, plain):
     fields, body = answered(scene, accept, [plain[:7], memoryview(plain[7:])])
     assert fields["grpc-encoding"] == encoding
     assert fields["grpc-status"] == "0"
@@ -234,13 +234,13 @@ def test_answer_is_compressed_if_its_client_accepts_that(scene, accept, encoding
 
 
 @pytest.mark.parametrize(("accept", "plain"), [(None, LARGE), ("identity", LARGE), ("gzip", b"small")])
-def test_other_answers_stay_as_they_are(scene, accept, plain):
+def test_other_responses_stay_as_they_are(scene, accept, plain):
     fields, body = answered(scene, accept, [plain])
     assert "grpc-encoding" not in fields
     assert body == grpc_message(plain)
 
 
-def test_answer_for_a_client_that_has_gone_is_dropped(scene):
+def test_response_for_disconnected_client_is_dropped(scene):
     scene.send(ECHO, (0, b"ask"), more=(("grpc-accept-encoding", "gzip"),))
     GrpcCompression(1, scene.aside).respond(scene.service.calls[0], [LARGE])
     scene.talk.send(frame(RST_STREAM, 0, 1, b"\0\0\0\x08"))
@@ -248,7 +248,7 @@ def test_answer_for_a_client_that_has_gone_is_dropped(scene):
     assert scene.talk.frames() == []
 
 
-def test_answer_that_cannot_be_compressed_is_a_failure(scene, caplog):
+def test_response_that_cannot_be_compressed_is_a_failure(scene, caplog):
     scene.send(ECHO, (0, b"ask"), more=(("grpc-accept-encoding", "gzip"),))
     GrpcCompression(1, scene.aside).respond(scene.service.calls[0], [LARGE])
     _, _, failed = scene.aside.waiting.pop()
@@ -280,7 +280,7 @@ class Streamed:
         return self.scene.talk.fields(frames), messages
 
 
-def test_messages_of_a_stream_are_compressed_if_that_is_worth_it(scene):
+def test_stream_messages_are_compressed_if_useful(scene):
     stream = Streamed(scene)
     stream.sender.send([b"small"])
     stream.sender.send([b"ab" * 500, memoryview(b"c")])
@@ -291,7 +291,7 @@ def test_messages_of_a_stream_are_compressed_if_that_is_worth_it(scene):
     assert messages == [(False, b"small"), (True, b"ab" * 500 + b"c")]
 
 
-def test_messages_behind_a_large_one_wait_and_so_does_the_status(scene):
+def test_messages_and_status_wait_behind_large_message(scene):
     stream = Streamed(scene)
     large = LARGE[:20_000] * 3
     for message in (b"first", large, b"between", large[::-1], b"last"):
@@ -309,7 +309,7 @@ def test_messages_behind_a_large_one_wait_and_so_does_the_status(scene):
     assert scene.aside.waiting == []
 
 
-def test_a_client_that_accepts_none_gets_the_call_itself(scene):
+def test_client_without_encodings_gets_plain_call(scene):
     stream = Streamed(scene, "identity")
     assert stream.sender is stream.call
 
@@ -330,7 +330,7 @@ def test_more_than_can_be_compressed_ends_the_stream(scene):
     assert stream.received()[1] == []
 
 
-def test_a_message_that_cannot_be_compressed_ends_the_stream(scene, caplog):
+def test_compression_failure_ends_stream(scene, caplog):
     stream = Streamed(scene)
     stream.sender.send([LARGE])
     _, _, failed = scene.aside.waiting.pop()

@@ -46,7 +46,7 @@ def test_frame_that_is_never_completed_closes_the_connection(scene):
     assert scene.transport.is_closed
 
 
-def test_body_without_progress_ends_the_call_not_the_connection(scene):
+def test_stalled_body_ends_call_not_connection(scene):
     scene.send(scene.headers(1) + data_frame(1, framed(b"abc")[:6]))
     scene.send(scene.headers(3, "/s/Stream"))
     scene.server.sweep(start_ns(scene) + 200 * SECOND_NS)
@@ -68,7 +68,7 @@ def test_body_that_gets_no_window_is_not_late():
     assert scene.answers()[3][0]["grpc-status"] == "0"
 
 
-def test_frame_whose_rest_is_not_read_is_not_late(scene):
+def test_paused_reading_does_not_make_frame_late(scene):
     scene.send(scene.headers(1)[:-1])
     scene.protocol.pause_writing()
     scene.server.sweep(start_ns(scene) + 40 * SECOND_NS)
@@ -79,7 +79,7 @@ def test_frame_whose_rest_is_not_read_is_not_late(scene):
     assert scene.transport.is_closed
 
 
-def test_answer_to_a_ping_that_is_not_read_is_no_sign_of_death():
+def test_unread_ping_reply_does_not_count_as_missing():
     rules = KeepaliveRules(time_s=10, timeout_s=5, permits_without_calls=True)
     scene = Scene(Http2Limits(keepalive=rules)).open()
     begin_ns = start_ns(scene)
@@ -92,7 +92,7 @@ def test_answer_to_a_ping_that_is_not_read_is_no_sign_of_death():
     assert not scene.transport.is_aborted
 
 
-def test_answers_that_wait_for_their_turn_on_a_slow_line_are_kept(scene):
+def test_responses_waiting_on_slow_connection_are_kept(scene):
     scene.send(settings_frame({4: 2**31 - 1}))
     for stream_id in (1, 3, 5, 7):
         scene.send(scene.request(stream_id, b"a", "/s/Keep"))
@@ -108,7 +108,7 @@ def test_answers_that_wait_for_their_turn_on_a_slow_line_are_kept(scene):
     assert [kind for kind, _, _, _ in scene.frames()].count(wire.RST_STREAM) == 4
 
 
-def test_answer_that_the_peer_does_not_take_is_dropped(scene):
+def test_unread_response_is_dropped(scene):
     scene.send(scene.request(1, b"a", "/s/Keep"))
     scene.service.calls[0].respond([bytes(10**6)])
     begin_ns = start_ns(scene)
@@ -145,7 +145,7 @@ def test_drain_lets_calls_finish(scene):
     assert scene.transport.is_ended
 
 
-def test_drain_does_not_wait_for_a_peer_that_answers_no_ping(scene):
+def test_drain_does_not_wait_for_ping_reply(scene):
     scene.server.drain()
     for _ in range(2):
         scene.server.sweep(start_ns(scene))
@@ -160,7 +160,7 @@ def test_goaway_of_the_peer_closes_after_its_calls(scene):
     assert scene.transport.is_ended
 
 
-def test_connection_with_a_last_answer_on_its_way_reads_on_until_the_peer_closes(scene):
+def test_connection_reads_after_last_response_until_peer_closes(scene):
     """Closed at once, it would answer the peer's next WINDOW_UPDATE with a reset that destroys the answer."""
     scene.send(scene.request(1, b"a", "/s/Keep") + frame(wire.GOAWAY, 0, 0, bytes(8)))
     scene.service.calls[0].respond([b"x"])
@@ -181,7 +181,7 @@ def test_connection_with_a_last_answer_on_its_way_reads_on_until_the_peer_closes
 
 
 @pytest.mark.parametrize(("idle_s", "closes_at_once"), [(1, False), (4, False), (7, True)])
-def test_peer_that_has_just_had_an_answer_is_given_time_to_read_it(scene, idle_s, closes_at_once):
+def test_peer_gets_time_to_read_recent_response(scene, idle_s, closes_at_once):
     """Also when the server has looked after its connections since: age begins with such a look."""
     scene.send(scene.request(1, b"a"))
     for second in range(1, idle_s + 1):
@@ -190,7 +190,7 @@ def test_peer_that_has_just_had_an_answer_is_given_time_to_read_it(scene, idle_s
     assert (scene.transport.is_closed, scene.transport.is_ended) == (closes_at_once, not closes_at_once)
 
 
-def test_connection_is_not_closed_while_the_kernel_has_what_the_peer_has_not(scene, monkeypatch):
+def test_connection_stays_open_while_kernel_has_data(scene, monkeypatch):
     undelivered = 1000
     monkeypatch.setattr("naiad.frontend.http2.connection.undelivered_bytes", lambda transport: undelivered)
     scene.send(scene.request(1, b"a"))
@@ -209,7 +209,7 @@ def test_connection_is_not_closed_while_the_kernel_has_what_the_peer_has_not(sce
     assert not scene.transport.is_aborted
 
 
-def test_peer_that_does_not_take_its_last_answer_is_dropped(scene):
+def test_peer_not_reading_last_response_is_dropped(scene):
     scene.send(scene.request(1, b"a", "/s/Keep") + frame(wire.GOAWAY, 0, 0, bytes(8)))
     scene.service.calls[0].respond([b"x"])
     scene.frames()
@@ -219,7 +219,7 @@ def test_peer_that_does_not_take_its_last_answer_is_dropped(scene):
     assert scene.transport.is_aborted
 
 
-def test_silent_peer_gets_a_ping_and_is_then_dropped():
+def test_silent_peer_gets_ping_and_is_dropped():
     scene = Scene(Http2Limits(keepalive=KeepaliveRules(time_s=10, timeout_s=5, permits_without_calls=True))).open()
     heard_ns = scene.protocol._receiving.arrival_ns
     scene.protocol.sweep(heard_ns + 10 * SECOND_NS)
@@ -229,7 +229,7 @@ def test_silent_peer_gets_a_ping_and_is_then_dropped():
     assert scene.transport.is_aborted
 
 
-def test_old_connection_is_asked_to_go_and_closes_after_its_last_answer():
+def test_old_connection_gets_goaway_and_closes_after_response():
     scene = Scene(Http2Limits(keepalive=KeepaliveRules(age_s=10))).open()
     scene.send(scene.request(1, b"x", "/s/Later"))
     begin_ns = scene.protocol._receiving.arrival_ns
@@ -244,7 +244,7 @@ def test_old_connection_is_asked_to_go_and_closes_after_its_last_answer():
     assert not scene.transport.is_aborted
 
 
-def test_calls_of_an_old_connection_end_with_its_grace():
+def test_calls_of_old_connection_end_after_grace():
     scene = Scene(Http2Limits(keepalive=KeepaliveRules(age_s=10, age_grace_s=5))).open()
     scene.send(scene.request(1, b"x", "/s/Later"))
     begin_ns = scene.protocol._receiving.arrival_ns
@@ -263,7 +263,7 @@ def test_streaming_calls_are_left_alone_by_age():
     assert not scene.transport.is_closed
 
 
-def test_a_body_below_the_least_rate_ends_its_call(scene):
+def test_body_below_minimum_rate_ends_call(scene):
     """One byte every ten seconds is progress, and still holds memory for hours."""
     scene.send(scene.headers(1, "/s/Keep") + data_frame(1, framed(bytes(1_000_000))[:1000]))
     begin_ns = start_ns(scene)
@@ -276,7 +276,7 @@ def test_a_body_below_the_least_rate_ends_its_call(scene):
     assert not scene.transport.is_closed
 
 
-def test_a_slow_message_of_a_stream_ends_its_call(scene):
+def test_slow_stream_message_ends_call(scene):
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"whole")))
     scene.send(scene.headers(3, "/s/Stream") + data_frame(3, framed(b"part")[:6]))
     begin_ns = start_ns(scene)
@@ -287,7 +287,7 @@ def test_a_slow_message_of_a_stream_ends_its_call(scene):
     assert 1 not in answers
 
 
-def test_a_stream_that_opens_its_window_by_bytes_is_reset(scene):
+def test_stream_with_tiny_window_updates_is_reset(scene):
     scene.send(scene.request(1, b"a", "/s/Keep"))
     scene.service.calls[0].send([bytes(10**6)])
     begin_ns = start_ns(scene)
@@ -301,7 +301,7 @@ def test_a_stream_that_opens_its_window_by_bytes_is_reset(scene):
     assert not scene.transport.is_closed
 
 
-def test_a_stream_that_is_read_at_the_least_rate_goes_on(scene):
+def test_stream_read_at_minimum_rate_continues(scene):
     scene.send(scene.request(1, b"a", "/s/Keep"))
     scene.service.calls[0].send([bytes(10**6)])
     begin_ns = start_ns(scene)
@@ -311,7 +311,7 @@ def test_a_stream_that_is_read_at_the_least_rate_goes_on(scene):
     assert wire.RST_STREAM not in {kind for kind, _, _, _ in scene.frames()}
 
 
-def test_a_connection_that_opens_its_window_by_bytes_loses_its_calls(scene):
+def test_tiny_connection_window_updates_reset_calls(scene):
     scene.send(settings_frame({4: 2**31 - 1}) + scene.request(1, b"a", "/s/Keep"))
     scene.service.calls[0].send([bytes(10**6)])
     begin_ns = start_ns(scene)

@@ -1,4 +1,4 @@
-"""What the transport and the server tell a connection."""
+"""Calls of the transport and the server to a connection."""
 
 import gc
 import weakref
@@ -20,7 +20,7 @@ def scene():
 @pytest.mark.parametrize(
     ("size", "took_ns", "pauses"), [(70_000, 3_000_000, True), (70_000, 1, False), (60_000, 3_000_000, False)]
 )
-def test_peer_whose_bytes_take_long_lets_others_pass(monkeypatch, size, took_ns, pauses):
+def test_peer_with_slow_bytes_yields_to_other_connections(monkeypatch, size, took_ns, pauses):
     scene = Scene().open()
     times = iter(range(10**9, 10**12, took_ns))
     monkeypatch.setattr("naiad.frontend.http2.connection._now_ns", lambda: next(times))
@@ -59,7 +59,7 @@ def test_slow_frames_are_read_in_slices(monkeypatch):
     assert scene.transport.is_reading
 
 
-def test_rest_of_a_slice_waits_while_the_socket_is_full(monkeypatch):
+def test_unread_slice_waits_while_socket_is_full(monkeypatch):
     scene = Scene().open()
     times = iter(range(10**9, 10**12, 3_000_000))
     monkeypatch.setattr("naiad.frontend.http2.connection._now_ns", lambda: next(times))
@@ -77,7 +77,7 @@ def test_rest_of_a_slice_waits_while_the_socket_is_full(monkeypatch):
     assert scene.transport.is_reading
 
 
-def test_http1_client_is_told(scene):
+def test_http1_client_gets_readable_error(scene):
     scene = Scene()
     scene.send(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
     assert b"".join(scene.transport.written).startswith(b"HTTP/1.1 400 ")
@@ -95,7 +95,7 @@ def test_full_socket_pauses_reading_and_making_frames(scene):
     assert [kind for kind, _, _, _ in scene.frames()] == [wire.DATA]
 
 
-def test_connection_error_is_told_and_closes(scene):
+def test_connection_error_is_sent_and_closes(scene):
     scene.send(frame(wire.PING, 0, 0, b""))
     assert [kind for kind, _, _, _ in scene.frames()] == [wire.GOAWAY]
     assert scene.transport.is_closed

@@ -29,7 +29,7 @@ def test_unary_call_is_answered_with_status_ok(scene):
         assert body == framed(b"hello")
 
 
-def test_call_tells_path_metadata_and_arrival(scene):
+def test_call_has_path_metadata_and_arrival(scene):
     scene.send(scene.request(1, b"", "/s/Keep", ("x-request", "7")))
     (call,) = scene.service.calls
     assert call.path == "/s/Keep"
@@ -52,12 +52,12 @@ def test_unary_call_needs_exactly_one_message(scene, body):
     assert scene.service.calls == []
 
 
-def test_message_cut_short_is_refused(scene):
+def test_message_cut_short_is_rejected(scene):
     scene.send(scene.headers(1) + data_frame(1, framed(b"hello")[:-1], end=True))
     assert scene.status(1)[0] == "13"
 
 
-def test_message_above_the_limit_is_refused_before_it_has_come():
+def test_oversized_message_is_rejected_before_arrival():
     scene = Scene(Http2Limits(message_bytes=10)).open()
     scene.send(scene.headers(1) + data_frame(1, framed(bytes(11))[:6]))
     frames = scene.frames()
@@ -90,7 +90,7 @@ def test_incomplete_messages_of_a_connection_are_bounded():
         (("grpc-timeout", "1x"), "13", "grpc-timeout"),
     ],
 )
-def test_bad_grpc_fields_are_refused(scene, more, status, words):
+def test_bad_grpc_fields_are_rejected(scene, more, status, words):
     for stream_id in (1, 3, 5):
         scene.send(scene.request(stream_id, b"x", "/s/Echo", more))
         seen, message = scene.status(stream_id)
@@ -98,7 +98,7 @@ def test_bad_grpc_fields_are_refused(scene, more, status, words):
         assert words in message
 
 
-def test_other_content_is_refused_with_415(scene):
+def test_other_content_is_rejected_with_415(scene):
     block = scene.encoder.encode([(":method", "GET"), (":scheme", "http"), (":path", "/v2"), (":authority", "x")])
     scene.send(frame(wire.HEADERS, 5, 1, block))
     fields, body = scene.answers()[1]
@@ -128,7 +128,7 @@ def test_streaming_call_in_one_piece(scene):
     assert scene.service.half_closed == 3
 
 
-def test_held_call_gets_its_messages_when_it_is_released():
+def test_paused_call_gets_messages_on_resume():
     scene = held_scene()
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a") + framed(b"b") + framed(b"c")[:3]))
     scene.send(data_frame(1, framed(b"c")[3:] + framed(b"d"), end=True))
@@ -145,7 +145,7 @@ def test_held_call_gets_its_messages_when_it_is_released():
     assert scene.service.half_closed == 1
 
 
-def test_messages_of_other_calls_go_on(scene):
+def test_messages_of_other_calls_continue(scene):
     scene = held_scene(after=1)
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a") + framed(b"b")))
     scene.send(scene.request(3, b"x"))
@@ -153,7 +153,7 @@ def test_messages_of_other_calls_go_on(scene):
     assert scene.service.messages == [b"a", b"x"]
 
 
-def test_held_call_gets_no_window_until_it_is_released():
+def test_paused_call_gets_no_window_until_resume():
     scene = held_scene(Http2Limits(stream_window_bytes=65_536, frame_bytes=2**14))
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
     for _ in range(3):
@@ -167,7 +167,7 @@ def test_held_call_gets_no_window_until_it_is_released():
     assert len(scene.service.messages) == 4
 
 
-def test_held_call_whose_peer_sends_beyond_the_window_is_reset():
+def test_paused_call_exceeding_window_is_reset():
     scene = held_scene(Http2Limits(stream_window_bytes=65_536, frame_bytes=2**14))
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
     scene.send(b"".join(data_frame(1, framed(bytes(16_000))) for _ in range(5)))
@@ -175,7 +175,7 @@ def test_held_call_whose_peer_sends_beyond_the_window_is_reset():
     assert scene.service.cancelled == [(call, CancelReason.REJECTED) for call in scene.service.calls]
 
 
-def test_what_a_held_call_has_not_taken_counts_as_incomplete():
+def test_unread_messages_of_paused_call_count_as_incomplete():
     scene = held_scene(Http2Limits(collecting_bytes=100))
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
     scene.send(data_frame(1, framed(bytes(40))) + data_frame(1, framed(bytes(60))))
@@ -183,7 +183,7 @@ def test_what_a_held_call_has_not_taken_counts_as_incomplete():
     assert scene.service.cancelled == [(call, CancelReason.REJECTED) for call in scene.service.calls]
 
 
-def test_held_call_that_is_reset_is_forgotten():
+def test_paused_call_that_is_reset_is_forgotten():
     scene = held_scene()
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a") + framed(b"b")))
     (call,) = scene.service.calls
@@ -196,7 +196,7 @@ def test_held_call_that_is_reset_is_forgotten():
     assert scene.service.messages == [b"a"]
 
 
-def test_bad_message_among_those_that_waited_ends_the_call():
+def test_invalid_waiting_message_ends_call():
     scene = held_scene()
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
     scene.send(data_frame(1, b"\x07\0\0\0\0"))
@@ -206,7 +206,7 @@ def test_bad_message_among_those_that_waited_ends_the_call():
 
 
 @pytest.mark.parametrize("has_more", [False, True])
-def test_call_that_the_service_ends_gives_back_what_was_collected(has_more):
+def test_call_ended_by_service_releases_collected_bytes(has_more):
     scene = Scene(Http2Limits(collecting_bytes=100)).open()
     for stream_id in (1, 3, 5):
         # The service ends the call while a message is on its way, or with the message that came before it.
@@ -221,7 +221,7 @@ def test_call_that_the_service_ends_gives_back_what_was_collected(has_more):
     assert scene.status(7)[0] == "0"
 
 
-def test_small_pieces_of_a_held_body_share_memory():
+def test_small_pieces_of_a_paused_body_share_memory():
     body = PausedBody()
     for _ in range(100_000):
         body.append(memoryview(b"x"))
@@ -233,7 +233,7 @@ def test_small_pieces_of_a_held_body_share_memory():
 
 
 @pytest.mark.parametrize(("code", "said"), [(0, ""), (1, "with PROTOCOL_ERROR"), (8, ""), (99, "with error code 99")])
-def test_a_peer_that_finds_fault_with_its_answer_is_in_the_log_once(scene, caplog, code, said):
+def test_peer_rejecting_responses_is_logged_once(scene, caplog, code, said):
     for stream_id in (1, 3):
         scene.send(scene.request(stream_id, b"a", "/s/Keep"))
         scene.send(frame(wire.RST_STREAM, 0, stream_id, code.to_bytes(4, "big")))

@@ -135,7 +135,7 @@ def exchange_of(scene, *frames):
 # --- requests
 
 
-def test_request_without_a_body_is_handed_over_as_routes_know_it():
+def test_request_without_body_reaches_route():
     scene = Scene()
     context = exchange_of(scene, scene.head(1, "GET", "/v2/models/a%20b?x=1", ("x-Custom".lower(), "1")))
     assert (context.method, context.path, context.body) == ("GET", "/v2/models/a b", b"")
@@ -196,7 +196,7 @@ def _address(view: Buffer) -> int:
     return np.frombuffer(view, np.uint8).ctypes.data
 
 
-def test_path_that_is_no_text_is_refused():
+def test_path_that_is_no_text_is_rejected():
     scene = Scene()
     scene.send(scene.head(1, "GET", "/%ff"))
     fields, body, is_complete = scene.answer()
@@ -206,7 +206,7 @@ def test_path_that_is_no_text_is_refused():
 
 
 @pytest.mark.parametrize("with_length", [True, False])
-def test_body_beyond_the_limit_is_413_and_never_seen_by_routes(with_length):
+def test_oversized_body_gets_413_without_route(with_length):
     scene = Scene(body_bytes=8)
     length = [("content-length", "9")] if with_length else []
     scene.send(scene.head(1, "POST", "/p", *length, end=False) + data_frame(1, b"123456789", end=True))
@@ -235,7 +235,7 @@ def test_body_that_makes_no_progress_is_408():
     assert "too slow" in json.loads(body)["error"]
 
 
-def test_peer_that_expects_it_is_told_to_continue():
+def test_peer_with_expectation_gets_100_continue():
     scene = Scene(echo=True)
     scene.send(scene.head(1, "POST", "/p", ("expect", "100-continue"), ("content-length", "2"), end=False))
     (kind, flags, stream_id, payload) = scene.frames()[0]
@@ -248,7 +248,7 @@ def test_peer_that_expects_it_is_told_to_continue():
 # --- answers
 
 
-def test_answer_has_lower_case_fields_a_date_and_a_length():
+def test_response_has_lower_case_fields_date_and_length():
     scene = Scene(echo=True)
     scene.send(scene.head(1, "POST", "/p", end=False) + data_frame(1, b"hello", end=True))
     fields, body, is_complete = scene.answer()
@@ -257,21 +257,21 @@ def test_answer_has_lower_case_fields_a_date_and_a_length():
     assert (fields[":status"], fields["content-length"]) == ("200", "5")
 
 
-def test_answer_without_a_body_ends_with_its_head():
+def test_response_without_a_body_ends_with_its_head():
     scene = Scene(echo=True)
     scene.send(scene.head())
     frames = scene.frames()
     assert [(kind, flags) for kind, flags, _, _ in frames] == [(wire.HEADERS, 5)]
 
 
-def test_answer_to_head_has_the_fields_without_the_body():
+def test_head_response_has_fields_without_body():
     scene = Scene()
     exchange_of(scene, scene.head(1, "HEAD")).respond(200, (), (b"12345",))
     fields, body, is_complete = scene.answer()
     assert (fields["content-length"], body, is_complete) == ("5", b"", True)
 
 
-def test_later_answer_is_written_at_the_end_of_the_callback():
+def test_later_response_is_written_at_callback_end():
     scene = Scene()
     context = exchange_of(scene, scene.head())
     assert not scene.frames()
@@ -280,7 +280,7 @@ def test_later_answer_is_written_at_the_end_of_the_callback():
     assert (fields[":status"], fields["x"], body) == ("404", "y", b"ab")
 
 
-def test_answer_that_does_not_fit_the_window_waits_for_it():
+def test_response_larger_than_window_waits():
     scene = Scene()
     scene.send(settings({wire.SETTING_INITIAL_WINDOW_SIZE: 3}))
     context = exchange_of(scene, scene.head())
@@ -290,7 +290,7 @@ def test_answer_that_does_not_fit_the_window_waits_for_it():
     assert scene.answer()[1:] == (b"45", True)
 
 
-def test_only_the_first_answer_counts():
+def test_only_the_first_response_counts():
     scene = Scene()
     context = exchange_of(scene, scene.head())
     context.respond(200, (), (b"a",))
@@ -299,7 +299,7 @@ def test_only_the_first_answer_counts():
     assert scene.answer()[1] == b"a"
 
 
-def test_streamed_answer():
+def test_streamed_response():
     scene = Scene()
     context = exchange_of(scene, scene.head())
     context.start_stream(200, ((b"Content-Type", b"text/event-stream"),))
@@ -311,7 +311,7 @@ def test_streamed_answer():
     assert scene.answer()[1:] == (b"three", True)
 
 
-def test_streamed_answer_that_is_not_taken_is_given_up():
+def test_unread_streamed_response_is_cancelled():
     scene = Scene(Http2Limits(queued_bytes=4))
     scene.send(settings({wire.SETTING_INITIAL_WINDOW_SIZE: 0}))
     context = exchange_of(scene, scene.head())
@@ -322,12 +322,12 @@ def test_streamed_answer_that_is_not_taken_is_given_up():
     context.send((b"more",))
     fields, _, _ = scene.answer()
     assert (fields["reset"], gone) == (wire.Http2Code.ENHANCE_YOUR_CALM, [CancelReason.DROPPED])
-    context.send((b"nobody",))
+    context.send((b"unsent",))
     context.end()
     assert not scene.frames()
 
 
-def test_maker_of_a_streamed_answer_is_told_of_a_slow_peer_and_of_its_recovery():
+def test_streaming_route_is_paused_and_resumed_with_peer():
     scene = Scene()
     context = exchange_of(scene, scene.head())
     told = []
@@ -344,7 +344,7 @@ def test_maker_of_a_streamed_answer_is_told_of_a_slow_peer_and_of_its_recovery()
     assert not scene.protocol._responses._watching
 
 
-def test_end_of_a_paused_answer_tells_nobody_any_more():
+def test_ending_paused_response_does_not_call_route():
     scene = Scene()
     context = exchange_of(scene, scene.head())
     told = []
@@ -357,7 +357,7 @@ def test_end_of_a_paused_answer_tells_nobody_any_more():
     assert told == [True]
 
 
-def test_route_that_fails_answers_500_and_the_connection_goes_on(caplog):
+def test_failing_route_gets_500_and_keeps_connection(caplog):
     scene = Scene()
     scene.side.handle = lambda context: 1 / 0
     scene.send(scene.head())
@@ -370,7 +370,7 @@ def test_route_that_fails_answers_500_and_the_connection_goes_on(caplog):
     assert scene.answer(3)[0][":status"] == "200"
 
 
-def test_route_that_fails_in_the_middle_of_its_answer_resets_the_stream(caplog):
+def test_route_failing_during_response_resets_stream(caplog):
     def fail(context):
         context.start_stream(200, ())
         context.send((b"half",))
@@ -388,7 +388,7 @@ def test_route_that_fails_in_the_middle_of_its_answer_resets_the_stream(caplog):
 
 
 @pytest.mark.parametrize("why", [CancelReason.CANCELLED, CancelReason.DISCONNECTED])
-def test_route_is_told_when_the_peer_goes_away(why):
+def test_route_is_notified_when_peer_disconnects(why):
     scene = Scene()
     context = exchange_of(scene, scene.head())
     gone = []
@@ -402,7 +402,7 @@ def test_route_is_told_when_the_peer_goes_away(why):
     assert not scene.frames()
 
 
-def test_answered_exchange_is_not_told():
+def test_context_with_response_is_not_notified():
     scene = Scene()
     context = exchange_of(scene, scene.head())
     gone = []
@@ -416,7 +416,7 @@ def test_answered_exchange_is_not_told():
 # --- beside gRPC
 
 
-def test_grpc_is_refused_in_its_own_way_where_it_is_not_served():
+def test_grpc_is_rejected_with_grpc_status_without_grpc():
     scene = Scene(rule=Closed("--allow-grpc=false"))
     scene.send(frame(wire.HEADERS, 4, 1, scene.encoder.encode(GRPC_FIELDS)) + data_frame(1, bytes(5), end=True))
     fields, _, is_complete = scene.answer()
@@ -424,7 +424,7 @@ def test_grpc_is_refused_in_its_own_way_where_it_is_not_served():
     assert "--allow-grpc=false" in fields["grpc-message"]
 
 
-def test_rest_is_refused_where_it_is_not_served():
+def test_rest_is_rejected_where_it_is_not_served():
     scene = Scene()
     scene.server.rest = None
     protocol = scene.server.protocol()
@@ -436,7 +436,7 @@ def test_rest_is_refused_where_it_is_not_served():
     assert b"REST is served on the HTTP port" in transport.written
 
 
-def test_heads_of_answers_are_remembered_within_bounds():
+def test_response_headers_are_cached_within_bounds():
     heads = Http2ResponseHeaders()
     first = heads.complete(200, ((b"A", b"b"),), 1)
     for number in range(1000):

@@ -14,7 +14,7 @@ class Scene:
         self.transport.connect()
 
 
-def test_undecided_connection_belongs_to_http_1_and_its_limits():
+def test_undecided_connection_has_http1_limits():
     scene = Scene()
     assert scene.http1.is_connected
     assert not scene.http2.is_connected
@@ -22,7 +22,7 @@ def test_undecided_connection_belongs_to_http_1_and_its_limits():
     assert not scene.http1.is_connected
 
 
-def test_request_of_http_1_goes_to_the_same_protocol_as_on_a_port_of_its_own():
+def test_http1_request_gets_protocol_of_separate_port():
     scene = Scene()
     scene.transport.deliver(REQUEST)
     assert scene.transport.protocol is scene.http1
@@ -31,7 +31,7 @@ def test_request_of_http_1_goes_to_the_same_protocol_as_on_a_port_of_its_own():
     assert bytes(scene.http1.received) == REQUEST + b"more"
 
 
-def test_preface_hands_over_to_http_2_and_lets_go_of_http_1():
+def test_preface_replaces_http1_with_http2():
     scene = Scene()
     scene.transport.deliver(PREFACE + b"frames")
     assert scene.transport.protocol is scene.http2
@@ -49,7 +49,7 @@ def test_byte_by_byte_nothing_is_lost(data):
     assert bytes(receiver.received) == data
 
 
-def test_connection_that_ends_within_the_preface_is_a_bad_request_of_http_1():
+def test_connection_ending_within_preface_is_bad_request():
     scene = Scene()
     scene.transport.deliver(PREFACE[:5])
     scene.transport.eof()
@@ -75,13 +75,13 @@ def test_alpn_decides_before_the_first_byte(alpn, chosen):
     assert bytes(receiver.received) == REQUEST
 
 
-def test_tls_without_alpn_is_told_by_the_first_bytes():
+def test_tls_without_alpn_is_decided_by_first_bytes():
     scene = Scene(tls=True)
     scene.transport.deliver(PREFACE)
     assert scene.transport.protocol is scene.http2
 
 
-def test_connection_that_http_2_turns_away_gets_nothing_more():
+def test_connection_rejected_by_http2_gets_nothing_more():
     scene = Scene()
     scene.http2.connection_made = lambda transport: transport.close()
     scene.transport.deliver(PREFACE)

@@ -72,7 +72,7 @@ def test_reservations_stay_near_what_has_come():
     assert peer.budget.used_bytes == 0
 
 
-def test_a_body_that_meets_the_limit_on_its_way_is_refused():
+def test_body_reaching_limit_during_arrival_is_rejected():
     peer = BudgetedPeer(300 * KB)
     peer.send(post(bytes(300 * KB))[: 100 * KB])
     other = Peer(peer.server)
@@ -106,7 +106,7 @@ def test_a_lost_connection_releases_its_bytes(is_complete):
     assert peer.budget.used_bytes == 0
 
 
-def test_decompressed_bytes_are_released_with_the_answer():
+def test_decompressed_bytes_are_released_with_the_response():
     peer = BudgetedPeer(100 * KB)
     peer.send(post(zlib.compress(bytes(10))))
     (context,) = peer.received
@@ -118,7 +118,7 @@ def test_decompressed_bytes_are_released_with_the_answer():
     assert peer.budget.used_bytes == 0
 
 
-def test_bytes_of_an_answered_exchange_are_not_counted():
+def test_bytes_after_response_are_not_counted():
     peer = BudgetedPeer(100 * KB)
     peer.send(post(b""))
     (context,) = peer.received
@@ -128,7 +128,7 @@ def test_bytes_of_an_answered_exchange_are_not_counted():
     assert peer.budget.used_bytes == 0
 
 
-def test_a_streamed_answer_releases_at_its_end():
+def test_a_streamed_response_releases_at_its_end():
     peer = BudgetedPeer(100 * KB)
     peer.send(post(bytes(50 * KB)))
     (context,) = peer.received

@@ -54,7 +54,7 @@ def test_a_message_counts_until_it_is_answered(size):
 
 
 @pytest.mark.parametrize("size", [5 * KB, 60 * KB, 200 * KB])
-def test_a_message_without_room_is_refused(size):
+def test_a_message_without_room_is_rejected(size):
     scene = budgeted(size + 3 * KB)
     for stream_id in (1, 3, 5):
         scene.send(scene.request(stream_id, bytes(size), "/s/Keep"))
@@ -119,7 +119,7 @@ def test_a_rest_body_without_room_gets_503():
     assert scene.budget.used_bytes == 0
 
 
-def test_an_announced_rest_body_is_refused_by_its_head():
+def test_announced_rest_body_is_rejected_by_headers():
     scene = rest_scene(100 * KB)
     scene.send(post(scene, 1, ("content-length", str(200 * KB))))
     assert scene.answers()[1][0][":status"] == "413"

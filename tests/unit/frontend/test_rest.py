@@ -179,7 +179,7 @@ def test_routes(server, method, path, status, answer):
         assert server.ask(method, path) == (status, answer)
 
 
-def test_wrong_verb_tells_the_right_ones(server):
+def test_wrong_method_gets_allowed_methods(server):
     ((_, headers, _),) = server.call("POST", "/v2").answers
     assert headers[b"Allow"] == b"GET, HEAD"
 
@@ -204,7 +204,7 @@ def test_health_says_no(server):
     assert server.ask("GET", "/v2/models/m/ready") == (400, {"error": "Model version not ready"})
 
 
-def test_draining_server_is_not_ready_and_takes_no_commands_but_serves(server):
+def test_draining_server_serves_but_rejects_commands(server):
     server.engine.is_draining = True
     assert server.ask("GET", "/v2/health/ready") == (503, {"error": "Server exiting"})
     assert server.ask("POST", "/v2/repository/models/m/load") == (503, {"error": "Server not ready"})
@@ -258,12 +258,12 @@ def test_media_are_raw_tensors(server, media_type):
     assert (request.header.inputs[0].shape, bytes(request.data[0])) == ((1, 3), body)
 
 
-def test_json_of_any_other_type_is_json(server):
+def test_json_of_any_content_type_is_json(server):
     server.call("POST", "/v2/models/m/infer", infer_body(), content_type=b"application/octet-stream")
     assert server.engine.submitted[0].header.inputs[0].shape == (1, 2)
 
 
-def test_a_raw_request_may_have_its_answer_as_json(server):
+def test_raw_request_may_get_json_response(server):
     body = struct.pack("<2f", 1, 2)
     context = server.call("POST", "/v2/models/m/infer", body, content_type=b"image/x", accept=b"application/json")
     server.engine.answer()
@@ -272,7 +272,7 @@ def test_a_raw_request_may_have_its_answer_as_json(server):
     assert json.loads(answer)["outputs"][0]["data"] == [1, 2]
 
 
-def test_a_json_request_may_have_its_answer_in_binary(server):
+def test_json_request_may_get_binary_response(server):
     context = server.call("POST", "/v2/models/m/infer", infer_body(), accept=b"application/octet-stream")
     server.engine.answer()
     ((_, headers, answer),) = context.answers
@@ -283,7 +283,7 @@ def large_json(count=300_000):
     return infer_body(shape=[1, count], data=[1.5] * count)
 
 
-def test_large_json_is_told_what_it_cost_and_logged_once(server, caplog):
+def test_cost_of_large_json_is_reported_once_logged(server, caplog):
     caplog.set_level(logging.INFO)
     assert len(large_json()) > 1 << 20
     for _ in range(2):
@@ -295,7 +295,7 @@ def test_large_json_is_told_what_it_cost_and_logged_once(server, caplog):
     assert line.startswith("model 'm': decoding 1.5 MB of JSON took ")
 
 
-def test_large_binary_bodies_are_told_nothing(server):
+def test_large_binary_bodies_get_no_cost_field(server):
     tail = bytes(1 << 21)
     text = BINARY.replace(b"[1,1]", b"[1,524288]").replace(b'"binary_data_size":4', b'"binary_data_size":2097152')
     length = str(len(text)).encode()
@@ -326,7 +326,7 @@ def logged(monkeypatch):
     return lines
 
 
-def test_failure_is_logged_once_and_answered_under_the_same_id(server, logged):
+def test_failure_is_logged_and_sent_with_same_id(server, logged):
     server.engine.rejection = invalid_argument("no")
     body = infer_body()[:-1] + b',"id":"r 1"}'
     context = server.call("POST", "/v2/models/m/infer", body)
@@ -344,14 +344,14 @@ def test_failure_without_an_id_gets_one(server, logged):
     assert [line["request_id"] for line in logged] == [first, second]
 
 
-def test_id_is_found_in_a_request_that_cannot_be_decoded_and_made_safe_for_a_header(server, logged):
+def test_id_of_undecodable_request_is_safe_in_header(server, logged):
     body = infer_body(shape=[-1])[:-1] + ',"id":"é\\r\\nX: 1"}'.encode()
     assert failure(server.call("POST", "/v2/models/m/infer", body))[2] == "%C3%A9%0D%0AX: 1"
     assert logged[0]["request_id"] == "é\r\nX: 1"
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "\N{ROCKET}"])
-def test_a_long_id_is_cut_in_the_header_that_clients_have_to_read(server, letter):
+def test_long_id_is_truncated_in_header(server, letter):
     server.engine.rejection = invalid_argument("no")
     body = json.dumps({**json.loads(infer_body()), "id": letter * 300_000}).encode()
     context = server.call("POST", "/v2/models/m/infer", body)
@@ -369,7 +369,7 @@ def test_failed_response_is_logged_and_answered(server, logged):
 
 
 @pytest.mark.parametrize(("waits", "doing"), [(True, "it waited"), (False, "it was executed")])
-def test_request_whose_client_went_away_is_logged_once_as_cancelled(server, logged, waits, doing):
+def test_request_of_disconnected_client_is_logged_as_cancelled(server, logged, waits, doing):
     server.engine.waits = waits
     context = server.call("POST", "/v2/models/m/versions/1/infer", infer_body())
     context.on_disconnect(CancelReason.DISCONNECTED)
@@ -380,7 +380,7 @@ def test_request_whose_client_went_away_is_logged_once_as_cancelled(server, logg
     assert line["error"].message == f"the client disconnected while {doing}"
 
 
-def test_who_is_not_served_now_is_told_when_to_ask_again(server):
+def test_unavailable_response_has_retry_after(server):
     server.engine.rejection = unavailable("Exceeds maximum queue size")
     ((status, headers, _),) = server.call("POST", "/v2/models/m/infer", infer_body()).answers
     assert (status, headers[b"Retry-After"]) == (503, b"1")
@@ -401,7 +401,7 @@ def test_response_that_json_cannot_carry_is_a_failure(server, logged):
     assert len(logged) == 1
 
 
-def test_decoupled_model_is_refused(server, logged):
+def test_decoupled_model_is_rejected(server, logged):
     server.engine.decoupled = True
     assert failure(server.call("POST", "/v2/models/m/infer", infer_body()))[:2] == (
         501,
@@ -410,7 +410,7 @@ def test_decoupled_model_is_refused(server, logged):
 
 
 @pytest.mark.parametrize("coding", [b"br", b"gzip, identity", b"zstd"])
-def test_body_of_another_coding_is_refused_and_not_taken_for_data(server, logged, coding):
+def test_body_of_unknown_coding_is_rejected(server, logged, coding):
     context = server.call("POST", "/v2/models/m/infer", infer_body(), content_encoding=coding)
     status, message, _ = failure(context)
     assert status == 501
@@ -424,14 +424,14 @@ def test_identity_is_no_compression(server, coding):
     assert context.answers[0][0] == 200
 
 
-def test_log_of_a_failed_execution_has_the_version_that_executed(server, logged):
+def test_log_of_failed_execution_has_executed_version(server, logged):
     server.call("POST", "/v2/models/m/infer", infer_body())
     server.engine.answer(error=InferError(ErrorCode.INTERNAL, "broke"))
     assert logged[0]["version"] == "1"
 
 
 @pytest.mark.parametrize("length", [b"abc", b"12abc", b"", b"9" * 5000])
-def test_json_length_that_is_no_number_is_refused(server, logged, length):
+def test_json_length_that_is_no_number_is_rejected(server, logged, length):
     context = server.call("POST", "/v2/models/m/infer", infer_body(), inference_header_content_length=length)
     status, message, _ = failure(context)
     assert status == 400

@@ -151,7 +151,7 @@ def failed(message="broke"):
 
 
 @pytest.mark.parametrize("verb", ["generate", "generate_stream", "versions/1/generate", "versions/1/generate_stream"])
-def test_request_is_submitted_with_the_tensors_of_the_model(server, verb):
+def test_request_is_submitted_with_model_tensors(server, verb):
     server.call(verb, b'{"IN":[1,2],"id":"7","n":3}')
     (request,) = server.engine.submitted
     header = request.header
@@ -172,7 +172,7 @@ def test_request_is_submitted_with_the_tensors_of_the_model(server, verb):
         (b'{"id":"7","IN":[' + b"1," * 80 + b"1]}", {}, 400, "request size of 0 bytes with input 'IN' of size 324"),
     ],
 )
-def test_request_that_is_wrong_is_answered_as_json_and_logged(server, verb, body, headers, status, message):
+def test_invalid_request_gets_json_error_and_log_line(server, verb, body, headers, status, message):
     context = server.call(verb, body, **headers)
     assert context.status == status
     request_id = context.answer_headers[b"triton-request-id"].decode()
@@ -185,7 +185,7 @@ def test_request_that_is_wrong_is_answered_as_json_and_logged(server, verb, body
 
 
 @pytest.mark.parametrize("verb", ["generate", "generate_stream"])
-def test_refusal_at_the_door_is_answered_as_json(server, verb):
+def test_rejection_at_admission_is_json(server, verb):
     server.engine.rejection = invalid_argument("no")
     context = server.call(verb, b'{"id":"7","IN":1}')
     assert (context.status, json.loads(context.answer)) == (400, {"error": "no"})
@@ -198,7 +198,7 @@ def test_unknown_model_wins_over_a_bad_body(server, verb):
     assert server.call(verb, b"{", model="z").status == 404
 
 
-def test_model_that_was_reloaded_is_asked_for_its_inputs_again(server):
+def test_inputs_of_reloaded_model_are_read_again(server):
     server.call("generate", b'{"IN":1}')
     server.engine.config = parse_pbtxt(CONFIG.replace('"IN"', '"OTHER"')).config
     server.call("generate", b'{"IN":1}')
@@ -215,14 +215,14 @@ def test_header_fields_are_forwarded_as_parameters():
 # --- generate ---------------------------------------------------------------------------------------------------
 
 
-def test_one_response_is_the_answer(server):
+def test_one_response_is_the_response(server):
     context = server.call("generate", b'{"IN":1,"id":"7"}')
     server.engine.emit(5, final=True)
     assert (context.status, context.answer_headers) == (200, JSON)
     assert json.loads(context.answer) == answer_of(5, id="7")
 
 
-def test_one_response_may_be_followed_by_an_empty_final_one(server):
+def test_one_response_may_precede_empty_final_one(server):
     context = server.call("generate")
     server.engine.emit(5)
     assert context.status is None
@@ -239,7 +239,7 @@ def test_no_response_is_an_error(server):
 
 @pytest.mark.parametrize("first", [{"value": 5}, {"error": failed()}])
 @pytest.mark.parametrize("second", [{"value": 6}, {"error": failed(), "final": True}])
-def test_second_response_is_an_error_and_cancels_the_rest(server, first, second):
+def test_second_response_is_error_and_cancels_request(server, first, second):
     context = server.call("generate")
     server.engine.emit(**first)
     server.engine.emit(**second)
@@ -252,7 +252,7 @@ def test_second_response_is_an_error_and_cancels_the_rest(server, first, second)
 
 
 @pytest.mark.parametrize("final", [True, False])
-def test_failed_response_is_the_answer(server, final):
+def test_failed_response_is_the_response(server, final):
     context = server.call("generate", b'{"IN":1,"id":"7"}')
     server.engine.emit(error=failed(), final=final)
     if not final:
@@ -269,7 +269,7 @@ def test_response_that_json_cannot_carry_is_a_failure(server):
     assert "FP16" in json.loads(context.answer)["error"]
 
 
-def test_client_that_goes_away_cancels_its_request(server):
+def test_disconnected_client_cancels_its_request(server):
     context = server.call("generate")
     context.on_disconnect(CancelReason.DISCONNECTED)
     assert server.engine.cancelled == server.engine.submitted
@@ -325,7 +325,7 @@ def test_error_after_the_first_response_is_an_event(server):
     assert len(server.logged) == 1
 
 
-def test_response_that_json_cannot_carry_is_an_error_event(server):
+def test_response_without_json_form_is_error_event(server):
     context = server.call("generate_stream")
     server.engine.emit(1, datatype=DataType.FP16)
     server.engine.emit(2, final=True)
@@ -419,7 +419,7 @@ def test_responses_behind_a_large_one_keep_order(busy, turns):
     assert busy.context.ended
 
 
-def test_failure_behind_a_large_response_is_told(busy, turns):
+def test_failure_behind_large_response_is_reported(busy, turns):
     """The engine fails the request of a slow client, and marks it as cancelled so that its model stops."""
     (request,) = busy.engine.submitted
     emit_long(busy.engine)
@@ -517,13 +517,13 @@ def test_infer_is_streamed_when_the_client_accepts_that(server, accept, headers)
 
 
 @pytest.mark.parametrize("accept", [b"*/*", b"application/json", b"x/ndjson", b"application/x-ndjson-seq", b""])
-def test_decoupled_model_is_refused_to_others(server, accept):
+def test_decoupled_model_is_rejected_to_others(server, accept):
     context = server.call("infer", INFER, accept=accept)
     assert context.status == 501
     assert not server.engine.submitted
 
 
-def test_ordinary_model_answers_with_one_line(server):
+def test_ordinary_model_responses_with_one_line(server):
     server.engine.decoupled = False
     context = server.call("infer", INFER, accept=b"application/x-ndjson")
     server.engine.emit(5, final=True)
@@ -531,7 +531,7 @@ def test_ordinary_model_answers_with_one_line(server):
     assert context.ended
 
 
-def test_lines_are_json_whatever_the_outputs_ask_for(server):
+def test_lines_are_json_despite_binary_outputs(server):
     body = json.loads(INFER)
     body["outputs"] = [{"name": "OUT", "parameters": {"binary_data": True}}]
     body["parameters"] = {"binary_data_output": True}
@@ -547,14 +547,14 @@ def test_raw_request_may_be_answered_in_lines(server):
 
 
 @pytest.mark.parametrize("accept", [b"application/x-ndjson", b"text/event-stream"])
-def test_infer_that_fails_before_its_stream_is_answered_as_ever(server, accept):
+def test_infer_failing_before_stream_gets_plain_error(server, accept):
     context = server.call("infer", INFER, accept=accept)
     server.engine.emit(error=failed(), final=True)
     assert (context.status, json.loads(context.answer)) == (500, {"error": "broke"})
     assert context.answer_headers == {**JSON, b"triton-request-id": b"7"}
 
 
-def test_error_that_is_not_the_end_is_a_line(server):
+def test_error_before_the_end_is_line(server):
     context = server.call("infer", INFER, accept=b"application/x-ndjson")
     server.engine.emit(error=failed())
     server.engine.emit(5)
@@ -566,7 +566,7 @@ def test_error_that_is_not_the_end_is_a_line(server):
     assert second["outputs"][0]["data"] == [5]
 
 
-def test_refusal_of_a_streamed_infer_is_answered_as_ever(server):
+def test_rejected_streamed_infer_gets_plain_error(server):
     server.engine.rejection = invalid_argument("no")
     context = server.call("infer", INFER, accept=b"application/x-ndjson")
     assert (context.status, json.loads(context.answer)) == (400, {"error": "no"})

@@ -77,7 +77,7 @@ def test_a_turn_takes_two_milliseconds():
     assert scene.is_empty
 
 
-def test_connections_take_turns_whatever_they_ask():
+def test_connections_alternate_independent_of_load():
     scene = Scene()
     for number in range(5):
         scene.run("greedy", f"g{number}", 20)
@@ -102,7 +102,7 @@ def test_second_job_of_a_connection_waits():
 
 
 @pytest.mark.parametrize(("limits", "count"), [({"max_jobs": 2}, 2), ({"max_bytes": 30}, 3)])
-def test_beyond_its_limits_jobs_are_refused(limits, count):
+def test_beyond_its_limits_jobs_are_rejected(limits, count):
     scene = Scene(**limits)
     jobs = [scene.run(number, f"j{number}", 6) for number in range(count)]
     rejected = scene.run("late", "late", 6)

@@ -75,7 +75,7 @@ def test_http_1():
     assert max(found) <= MOST_AT_ONCE
 
 
-def test_http_1_connection_that_is_lost_between_slices_is_left_out():
+def test_http1_connection_lost_between_slices_is_skipped():
     loop = Loop()
     server = Http1Server(lambda context: None, loop)
     connections = [server.protocol() for _ in range(COUNT)]

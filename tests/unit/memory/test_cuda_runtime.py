@@ -8,7 +8,7 @@ from naiad.memory import cuda
 
 
 class Function:
-    """A C function that returns the same whatever it is called with."""
+    """A C function that returns the same value for all arguments."""
 
     def __init__(self, result=0):
         self.result = result
@@ -33,7 +33,7 @@ def test_no_device():
         cuda.CudaRuntime(library())
 
 
-def test_failure_is_told_in_the_runtimes_words():
+def test_failure_has_the_runtimes_message():
     with pytest.raises(cuda.CudaError, match=r"cudaGetDeviceCount failed with error 100: no . device"):
         cuda.CudaRuntime(library(cudaGetDeviceCount=Function(100)))
 

@@ -171,7 +171,7 @@ class TestUse:
         assert code is ErrorCode.INVALID_ARG
         assert message.startswith("Invalid offset + byte size for shared memory region: 'a'")
 
-    def test_refused_use_does_not_count(self, memory):
+    def test_rejected_use_does_not_count(self, memory):
         memory.register_system("a", "key", 0, 100)
         refusal(memory.acquire, part(byte_size=101))
         memory.unregister_system("a")

@@ -90,7 +90,7 @@ class TestOpen:
         assert message.startswith("failed to register shared memory region 'r': ")
         assert words in message
 
-    def test_refused_platform(self, directory, monkeypatch):
+    def test_rejected_platform(self, directory, monkeypatch):
         monkeypatch.setattr(bus_error, "is_available", lambda: False)
         assert refusal(directory)[0] is ErrorCode.UNSUPPORTED
 
@@ -99,7 +99,7 @@ class TestOpen:
             refusal(directory, "key", 0, 3 * PAGE)
             SystemRegion("r", "key", 0, PAGE, str(directory)).close()
         gc.collect()
-        # Others in this process open and close theirs, so only those of these files count.
+        # Other tests in this process open regions as well, so only regions of these files count.
         opened = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
         assert not [path for path in opened if path.startswith(os.path.realpath(directory))]
 
@@ -116,7 +116,7 @@ class TestTruncation:
         assert caught.value.code is ErrorCode.INVALID_ARG
         assert caught.value.message.startswith("Invalid offset + byte size for shared memory region: 'r'")
 
-    def test_reading_what_is_gone_gives_zeros_and_says_so(self, directory):
+    def test_reading_truncated_memory_gives_zeros_and_error(self, directory):
         region = SystemRegion("r", "key", 0, 2 * PAGE, str(directory))
         view = region.read(0, 2 * PAGE)
         os.truncate(directory / "key", PAGE)
@@ -126,7 +126,7 @@ class TestTruncation:
             region.check_intact()
         assert caught.value.code is ErrorCode.INTERNAL
 
-    def test_writing_to_what_is_gone(self, directory):
+    def test_writing_to_truncated_memory(self, directory):
         region = SystemRegion("r", "key", 0, 2 * PAGE, str(directory))
         os.truncate(directory / "key", 0)
         region.view(0, 2 * PAGE)[:] = b"x" * (2 * PAGE)

@@ -21,7 +21,7 @@ def test_connections_go_round() -> None:
     assert give(balance(3), 0, 7) == [0, 1, 2, 0, 1, 2, 0]
 
 
-def test_one_after_the_other_goes_round_too() -> None:
+def test_round_robin_without_connections() -> None:
     made = balance()
     given = []
     for _ in range(4):
@@ -30,14 +30,14 @@ def test_one_after_the_other_goes_round_too() -> None:
     assert given == [0, 1, 0, 1]
 
 
-def test_whoever_has_fewest_is_next() -> None:
+def test_process_with_fewest_connections_is_next() -> None:
     made = balance()
     give(made, 0, 6)
     made.closed(1, [2, 0])
     assert give(made, 0, 3) == [1, 1, 0]
 
 
-def test_ports_are_balanced_apart_and_ties_by_the_sum() -> None:
+def test_ports_are_balanced_separately_with_ties_by_sum() -> None:
     made = balance()
     assert give(made, 0) == [0]
     assert give(made, 1) == [1]
@@ -50,7 +50,7 @@ def test_others_follow_in_order() -> None:
     assert made.ranked(0) == [1, 2, 0]
 
 
-def test_a_process_that_is_gone_gets_nothing_and_begins_anew() -> None:
+def test_ended_process_restarts_with_zero_connections() -> None:
     made = balance()
     give(made, 0, 4)
     made.remove(1)
@@ -60,7 +60,7 @@ def test_a_process_that_is_gone_gets_nothing_and_begins_anew() -> None:
     assert give(made, 0, 2) == [1, 1]
 
 
-def test_without_processes_nobody_is_ranked() -> None:
+def test_ranking_without_processes_is_empty() -> None:
     made = balance(1)
     made.remove(0)
     made.remove(0)

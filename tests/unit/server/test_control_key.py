@@ -32,18 +32,18 @@ def unload(name: str) -> GrpcCall:
         ModelControl("m", is_load=True, parameters={}),
     ],
 )
-def test_the_last_load_or_unload_of_a_model_counts(call: HttpCall | GrpcCall | ModelControl) -> None:
+def test_last_load_or_unload_counts(call: HttpCall | GrpcCall | ModelControl) -> None:
     assert everywhere(call).key == ("model", "m")
 
 
-def test_what_concerns_models_of_one_name_is_done_in_order_but_kept_apart() -> None:
+def test_models_of_equal_names_keep_order_separately() -> None:
     keys = [everywhere(load(name)).key for name in ("m", "/a::m", "s3://b/c::m")]
     assert len(set(keys)) == 3
     # The beginning is what calls wait for each other by.
     assert {key[:2] for key in keys} == {("model", "m")}
 
 
-def test_keys_of_models_reach_other_processes_as_they_are() -> None:
+def test_model_keys_reach_other_processes_unchanged() -> None:
     key = ModelKey("/a", "m")
     arrived = pickle.loads(pickle.dumps(key, pickle.HIGHEST_PROTOCOL))
     assert isinstance(arrived, ModelKey)

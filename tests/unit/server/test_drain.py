@@ -77,7 +77,7 @@ def run_drain(
     return asyncio.run(drain(engine, services, unload, drain_s=0, exit_timeout_s=timeout_s))  # type: ignore[arg-type]
 
 
-def test_drain_goes_in_order() -> None:
+def test_drain_runs_in_order() -> None:
     events: list[str] = []
     engine = Engine()
     assert run_drain(engine, events)
@@ -106,11 +106,11 @@ def test_drain_gives_up_when_connections_do_not_end(caplog: pytest.LogCaptureFix
     assert "3 requests in flight, 4 connections open" in caplog.text
 
 
-def test_drain_tells_when_requests_did_not_finish() -> None:
+def test_drain_reports_unfinished_requests() -> None:
     assert not run_drain(Engine(), [], unloads=False)
 
 
-def test_idle_connections_are_served_until_shortly_before_the_end() -> None:
+def test_idle_connections_are_served_until_near_end() -> None:
     events: list[str] = []
     engine = Engine()
     engine.in_flight_count = 0

@@ -24,7 +24,7 @@ def limits(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("before", "connections", "after", "told"),
+    ("before", "connections", "after", "is_logged"),
     [
         ((1024, 8192), 1000, (2024, 8192), []),
         ((1024, 4096), 16384, (4096, 4096), ["WARNING"]),
@@ -34,16 +34,16 @@ def limits(monkeypatch):
         ((INFINITY, INFINITY), 16384, (INFINITY, INFINITY), []),
     ],
 )
-def test_limit_is_raised_as_far_as_needed_and_allowed(limits, caplog, before, connections, after, told):
+def test_limit_is_raised_as_needed_and_allowed(limits, caplog, before, connections, after, is_logged):
     caplog.set_level(logging.INFO)
     limits["now"] = before
     raise_file_limit(connections)
     assert limits["now"] == after
-    assert [record.levelname for record in caplog.records] == told
-    assert ("lower --http-max-connections" in caplog.text) is bool(told)
+    assert [record.levelname for record in caplog.records] == is_logged
+    assert ("lower --http-max-connections" in caplog.text) is bool(is_logged)
 
 
-def test_refusal_is_told(limits, caplog):
+def test_rejected_limit_is_logged(limits, caplog):
     limits["refuses"] = True
     raise_file_limit(2000)
     assert limits["now"] == (1024, 4096)

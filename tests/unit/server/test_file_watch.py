@@ -59,7 +59,7 @@ def test_sees_a_link_that_leads_elsewhere(tmp_path: Path) -> None:
     assert calls == ["b"]
 
 
-def test_failure_is_logged_and_the_next_change_is_seen(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_is_logged_and_next_change_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "keys"
     path.write_text("a")
 

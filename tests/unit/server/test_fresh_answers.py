@@ -27,7 +27,7 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-def test_those_who_ask_while_it_is_asked_share_the_next_answer() -> None:
+def test_concurrent_callers_share_next_result() -> None:
     async def run() -> None:
         source = Source()
         answers: RequestCoalescing[str, int] = RequestCoalescing(source.ask)
@@ -57,7 +57,7 @@ def test_different_questions_do_not_wait_for_each_other() -> None:
     asyncio.run(run())
 
 
-def test_a_failure_reaches_everybody_who_waits_for_it_and_nobody_after() -> None:
+def test_failure_reaches_only_waiting_callers() -> None:
     async def run() -> None:
         source = Source()
         source.error = ValueError("no")
@@ -73,7 +73,7 @@ def test_a_failure_reaches_everybody_who_waits_for_it_and_nobody_after() -> None
     asyncio.run(run())
 
 
-def test_one_who_gives_up_takes_the_answer_from_nobody() -> None:
+def test_cancelled_caller_does_not_affect_other_callers() -> None:
     async def run() -> None:
         source = Source()
         answers: RequestCoalescing[str, int] = RequestCoalescing(source.ask)

@@ -1,4 +1,4 @@
-"""What a TLS port says to who does not speak TLS, byte for byte and without a socket."""
+"""Responses of a TLS port to clients without TLS, byte by byte and without a socket."""
 
 import ssl
 
@@ -14,7 +14,7 @@ def connection():
     return ServerContext(ssl.PROTOCOL_TLS_SERVER).wrap_bio(incoming, outgoing, server_side=True), incoming, outgoing
 
 
-def test_a_plain_request_is_answered_once_and_the_rest_of_it_is_swallowed(connection, caplog):
+def test_plain_request_gets_one_response(connection, caplog):
     caplog.set_level("INFO")
     tls, incoming, outgoing = connection
     incoming.write(b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 99\r\n\r\nabc")
@@ -34,7 +34,7 @@ def test_a_plain_request_is_answered_once_and_the_rest_of_it_is_swallowed(connec
 
 
 @pytest.mark.parametrize("data", [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"HELO models.example\r\n"])
-def test_what_is_no_request_of_http_1_gets_no_answer(connection, data):
+def test_other_bytes_get_no_response(connection, data):
     tls, incoming, outgoing = connection
     incoming.write(data)
     with pytest.raises(ssl.SSLError) as caught:
@@ -55,7 +55,7 @@ def test_half_a_request_line_is_waited_for(connection):
     assert outgoing.read().startswith(b"HTTP/1.1 400")
 
 
-def test_the_defaults_are_those_of_the_interpreter():
+def test_defaults_match_the_interpreter():
     context, defaults = ServerContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     for name in ("options", "verify_flags", "verify_mode", "check_hostname", "protocol", "maximum_version"):
         assert getattr(context, name) == getattr(defaults, name), name

@@ -10,7 +10,7 @@ def entries(control_log: ControlLog[str], number: int = 0) -> list[str]:
     return [entry for _, entry in control_log.after(number)]
 
 
-def test_calls_are_told_in_their_order() -> None:
+def test_calls_are_reported_in_order() -> None:
     control_log: ControlLog[str] = ControlLog()
     control_log.add(("model", "a"), "load a")
     control_log.add(("model", "b"), "load b")
@@ -25,7 +25,7 @@ def test_the_last_call_about_a_thing_counts() -> None:
     assert entries(control_log) == ["load b", "unload a"]
 
 
-def test_one_that_has_read_so_far_reads_on_from_there() -> None:
+def test_reader_continues_at_its_position() -> None:
     control_log: ControlLog[str] = ControlLog()
     control_log.add(("model", "a"), "load a")
     (number, _), *_ = control_log.after(0)
@@ -34,7 +34,7 @@ def test_one_that_has_read_so_far_reads_on_from_there() -> None:
     assert entries(control_log, number) == ["unload a"]
 
 
-def test_what_is_undone_is_forgotten_with_all_that_it_covers() -> None:
+def test_undone_entry_is_removed_with_covered_ones() -> None:
     control_log: ControlLog[str] = ControlLog()
     control_log.add(("region", "system", "x"), "x")
     control_log.add(("region", "system", "y"), "y")
@@ -103,6 +103,6 @@ def test_key_of_a_grpc_call(method: str, message: object, key: tuple[str, ...], 
     assert (found.key, found.undoes) == (key, undoes)
 
 
-def test_a_message_that_is_none_is_refused() -> None:
+def test_invalid_message_is_rejected() -> None:
     with pytest.raises(InferError, match="not a valid message"):
         everywhere(GrpcCall(SERVICE + "RepositoryModelLoad", (), b"\xff\xff"))

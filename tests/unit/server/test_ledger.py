@@ -38,7 +38,7 @@ def test_what_processes_count_adds_up() -> None:
     assert total(exited_counters) == (9, 9)
 
 
-def test_no_sum_goes_down_when_processes_die() -> None:
+def test_sums_never_decrease_when_processes_die() -> None:
     exited_counters = ExitedCounters()
     note(exited_counters, 0, 3)
     note(exited_counters, 1, 4)
@@ -62,7 +62,7 @@ def test_models_of_one_name_are_counted_apart() -> None:
         exited_counters.note_statistics(slot, rows(3, 4))
     exited_counters.retire(1)
     assert [(row.namespace, row.inference_count) for row in exited_counters.statistics()] == [("/a", 6), ("/b", 8)]
-    exited_counters.note_statistics(0, rows(0, 5))  # that of /a was loaded anew
+    exited_counters.note_statistics(0, rows(0, 5))  # the model in /a was reloaded
     assert [(row.namespace, row.inference_count) for row in exited_counters.statistics()] == [("/a", 0), ("/b", 9)]
 
 
@@ -90,7 +90,7 @@ def test_models_that_no_living_process_has_are_hidden() -> None:
     assert total(exited_counters, "here") == (4, 4)
 
 
-def test_a_model_that_was_loaded_anew_begins_at_nothing() -> None:
+def test_reloaded_model_starts_at_zero() -> None:
     exited_counters = ExitedCounters()
     note(exited_counters, 0, 3)
     note(exited_counters, 1, 9)
@@ -100,7 +100,7 @@ def test_a_model_that_was_loaded_anew_begins_at_nothing() -> None:
     assert total(exited_counters) == (0, 0)
 
 
-def test_a_model_that_was_unloaded_leaves_nothing_for_its_next_life() -> None:
+def test_unloaded_model_leaves_no_counts() -> None:
     exited_counters = ExitedCounters()
     note(exited_counters, 0, 3)
     note(exited_counters, 1, 9)

@@ -19,7 +19,7 @@ def test_versions_are_ordered_as_numbers() -> None:
     assert [row.version for row in merge_index([rows])] == ["1", "9", "10"]
 
 
-def test_a_version_is_ready_only_where_all_have_it_ready() -> None:
+def test_version_is_ready_only_if_all_agree() -> None:
     expected = IndexEntry("m", "1", ModelState.UNAVAILABLE, "in 1 of 3 processes: no memory")
     assert merge_index([[READY], [FAILED], [READY]]) == [expected]
 
@@ -29,12 +29,12 @@ def test_a_version_that_some_are_loading_is_loading() -> None:
     assert merge_index([[READY], [loading]]) == [IndexEntry("m", "1", ModelState.LOADING, "in 1 of 2 processes")]
 
 
-def test_a_version_that_one_does_not_know_is_not_available() -> None:
+def test_version_unknown_to_one_process_is_unavailable() -> None:
     expected = IndexEntry("m", "1", ModelState.UNAVAILABLE, "in 1 of 2 processes: not loaded")
     assert merge_index([[READY], []]) == [expected]
 
 
-def test_a_model_that_failed_before_it_had_versions_is_told_of_each_version() -> None:
+def test_failure_without_versions_applies_to_each_version() -> None:
     bare = IndexEntry("m", "", ModelState.UNAVAILABLE, "config.pbtxt is wrong")
     expected = IndexEntry("m", "1", ModelState.UNAVAILABLE, "in 1 of 2 processes: config.pbtxt is wrong")
     assert merge_index([[bare], [READY]]) == [expected]

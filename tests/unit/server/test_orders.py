@@ -19,7 +19,7 @@ def call(path: str) -> HttpCall:
 
 
 class Member:
-    """Answers with what it is told to; `hook` runs while it carries a call out."""
+    """Returns a given result; `hook` runs during a call."""
 
     def __init__(self, name: str, answer: Outcome | Exception = OK, hook: Callable[[], object] | None = None) -> None:
         self.name = name
@@ -51,7 +51,7 @@ def test_every_member_carries_it_out() -> None:
     assert [member.done for member in members] == [["/load"], ["/load"]]
 
 
-def test_a_failure_of_one_is_the_answer(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_of_one_process_is_result(caplog: pytest.LogCaptureFixture) -> None:
     members = [Member("a"), Member("b", BAD)]
     assert asyncio.run(orders_of(members).everywhere(model_order())) == BAD
     assert "/load failed in 1 of 2 processes" in caplog.text
@@ -67,7 +67,7 @@ def test_without_members_it_fails() -> None:
         asyncio.run(orders_of([]).everywhere(model_order()))
 
 
-def test_one_that_starts_later_catches_up_with_what_succeeded() -> None:
+def test_late_process_replays_successful_commands() -> None:
     async def run() -> Member:
         members: list[Member] = [Member("a")]
         orders = orders_of(members)
@@ -84,7 +84,7 @@ def test_one_that_starts_later_catches_up_with_what_succeeded() -> None:
     assert asyncio.run(run()).done == ["/unload"]
 
 
-def test_one_that_begins_to_serve_meanwhile_carries_it_out_too() -> None:
+def test_process_joining_meanwhile_executes_command() -> None:
     members: list[Member] = []
     late = Member("late")
     members.append(Member("a", hook=lambda: members.append(late) if late not in members else None))
@@ -92,21 +92,21 @@ def test_one_that_begins_to_serve_meanwhile_carries_it_out_too() -> None:
     assert late.done == ["/load"]
 
 
-def test_what_is_ordered_while_one_catches_up_reaches_it() -> None:
+def test_command_during_replay_reaches_process() -> None:
     async def run() -> Member:
         members = [Member("a")]
         orders = orders_of(members)
         await orders.everywhere(model_order("/first", "x"))
         late = Member("late")
         await asyncio.gather(orders.bring_up(late), orders.everywhere(model_order("/second", "y")))  # type: ignore[arg-type]
-        # What came too late for the journal is carried out by whoever serves by then.
+        # Commands too late for the log run on the processes that serve by then.
         await orders.bring_up(late)  # type: ignore[arg-type]
         return late
 
     assert set(asyncio.run(run()).done) == {"/first", "/second"}
 
 
-def test_calls_about_the_same_thing_keep_their_order_and_others_do_not_wait() -> None:
+def test_calls_with_same_key_keep_order() -> None:
     running: set[str] = set()
     together: set[frozenset[str]] = set()
 
@@ -134,7 +134,7 @@ def test_calls_about_the_same_thing_keep_their_order_and_others_do_not_wait() ->
     assert member.done.index("/m1") < member.done.index("/m2")
 
 
-def test_what_one_has_ordered_that_dies_meanwhile_is_remembered() -> None:
+def test_command_of_dying_process_is_kept() -> None:
     async def run() -> tuple[Member, Member]:
         begun, may_end = asyncio.Event(), asyncio.Event()
 
@@ -163,7 +163,7 @@ def test_what_one_has_ordered_that_dies_meanwhile_is_remembered() -> None:
     assert successor.done == ["/load", "/load other"]
 
 
-def test_what_is_undone_while_one_catches_up_is_undone_there_too() -> None:
+def test_undo_during_replay_reaches_process() -> None:
     async def run() -> Member:
         orders = orders_of([Member("a")])
         await orders.everywhere(Everywhere(call("/register"), ("region", "system", "x")))

@@ -108,7 +108,7 @@ def test_decoupled_models_have_tritons_histogram_of_first_responses() -> None:
     assert 'naiad_inference_first_response_duration_seconds_count{model="other"' not in text
 
 
-def test_only_models_with_the_response_cache_have_its_metrics() -> None:
+def test_only_cached_models_have_cache_metrics() -> None:
     registry = Registry()
     ready_set = ReadySetPublisher(Engine(), registry)  # type: ignore[arg-type]
     cached, other = Served("cached", "1"), Served("other", "1")

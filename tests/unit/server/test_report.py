@@ -26,7 +26,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
-def test_repositories_without_a_model_are_named_with_what_they_should_have(caplog, mode: str) -> None:
+def test_empty_repositories_are_reported_with_expected_layout(caplog, mode: str) -> None:
     log_models(Engine(), RepositoryOptions(paths=("/a", "/b"), control_mode=mode))
     assert warnings(caplog) == [
         "there is no model in /a and /b; a repository has a directory for each, as in model/1/model.onnx"
@@ -38,6 +38,6 @@ def test_a_model_that_failed_is_a_model(caplog) -> None:
     assert not warnings(caplog)
 
 
-def test_no_model_is_what_a_server_begins_with_whose_clients_load(caplog) -> None:
+def test_explicit_mode_starts_without_models(caplog) -> None:
     log_models(Engine(), RepositoryOptions(paths=("/a",), control_mode="explicit"))
     assert not warnings(caplog)

@@ -80,13 +80,13 @@ def test_every_sequence_has_one_process(sequence: int | str, count: int) -> None
     assert owner_of("m", sequence, count) == owner_of("m", sequence, count)
 
 
-def test_sequences_are_spread_over_the_processes_also_when_ids_have_a_pattern() -> None:
+def test_sequences_with_regular_ids_are_spread_evenly() -> None:
     for ids in (range(1, 4001), range(4, 16001, 4), [f"user-{n}" for n in range(4000)]):
         shares = Counter(owner_of("m", each, PROCESSES) for each in ids)
         assert all(800 < shares[slot] < 1200 for slot in range(PROCESSES))
 
 
-def test_the_same_id_of_another_model_is_another_sequence() -> None:
+def test_same_id_of_another_model_is_separate() -> None:
     assert {owner_of(f"model{n}", 7, PROCESSES) for n in range(50)} == set(range(PROCESSES))
 
 
@@ -110,7 +110,7 @@ def test_forwarded_request_is_not_known_to_wait() -> None:
     assert not model.is_waiting(elsewhere)
 
 
-def test_a_request_without_an_id_is_refused_here() -> None:
+def test_request_without_id_is_rejected_locally() -> None:
     model, served, forwarding = model_of()
     for sequence in (0, ""):
         model.submit(request_of(sequence))
@@ -129,7 +129,7 @@ def test_sequences_of_others_are_forwarded() -> None:
     assert request.cancelled
 
 
-def test_only_a_successor_tells_of_a_death() -> None:
+def test_only_successor_reports_death() -> None:
     refusal = UnknownSequenceError(ErrorCode.INVALID_ARG, "must specify the START flag")
     for is_successor, text in ((False, "flag$"), (True, "has taken its place: begin the sequence again")):
         model, served, _ = model_of(is_successor=is_successor)
@@ -142,7 +142,7 @@ def test_only_a_successor_tells_of_a_death() -> None:
 # --- what travels ---------------------------------------------------------------------------------------------------
 
 
-def test_a_request_arrives_as_it_was_but_for_what_stays_with_the_sender() -> None:
+def test_request_arrives_without_sender_state() -> None:
     header = RequestHeader(
         model_name="m",
         inputs=[TensorSpec("A", DataType.FP32, (1, 2)), TensorSpec("B", DataType.BYTES, (1,))],

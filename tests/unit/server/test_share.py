@@ -16,7 +16,7 @@ def test_limits_of_connections_are_divided_and_rounded_up() -> None:
     assert share.grpc.max_connections == -(-given.grpc.max_connections // 3)
 
 
-def test_a_local_cache_is_divided_and_one_that_is_shared_is_not() -> None:
+def test_only_local_cache_size_is_divided() -> None:
     assert share_of(options(cache_config={"local": {"size": "3000", "ttl": "5"}}), 0, 1).cache_config == {
         "local": {"size": "1000", "ttl": "5"}
     }
@@ -24,7 +24,7 @@ def test_a_local_cache_is_divided_and_one_that_is_shared_is_not() -> None:
     assert share_of(options(cache_config=redis), 0, 1).cache_config == redis
 
 
-def test_a_size_that_is_none_is_left_for_the_process_to_refuse() -> None:
+def test_invalid_size_is_left_to_the_process() -> None:
     config = {"local": {"size": "much"}}
     assert share_of(options(cache_config=config), 0, 1).cache_config == config
 
@@ -34,7 +34,7 @@ def test_what_the_supervisor_does_is_not_done_again() -> None:
     assert (share.drain_s, share.no_effect) == (0.0, ())
 
 
-def test_a_model_that_cannot_be_loaded_any_more_keeps_no_successor_from_serving() -> None:
+def test_unloadable_model_does_not_block_successor() -> None:
     starts = [share_of(options(), 0, start).repository.exit_on_error for start in (1, 2, 3)]
     assert starts == [True, False, False]
 

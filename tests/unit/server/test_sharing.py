@@ -104,7 +104,7 @@ def exchange(shared: ClusterRoutes, routes: Router, method: str, path: str, body
     return asyncio.run(run())
 
 
-def test_what_all_say_is_what_the_route_answers() -> None:
+def test_route_returns_merged_results() -> None:
     for says, status in ((True, 200), (False, 400)):
         shared, asked = sharing(lambda question, says=says: says)  # type: ignore[misc]
         assert exchange(shared, router(shared), "GET", "/v2/health/ready").status == status
@@ -117,7 +117,7 @@ def test_afterwards_the_engine_knows_only_itself_again() -> None:
     assert shared.engine.is_ready()
 
 
-def test_the_index_is_asked_of_all_from_another_thread() -> None:
+def test_index_is_collected_on_another_thread() -> None:
     shared, asked = sharing(lambda question: ROWS)
 
     async def run() -> list[Sequence[IndexEntry]]:
@@ -129,7 +129,7 @@ def test_the_index_is_asked_of_all_from_another_thread() -> None:
     assert asked == [AskIndex(), AskIndex()]
 
 
-def test_an_index_that_nobody_can_tell_is_an_error() -> None:
+def test_index_without_results_is_error() -> None:
     shared, _ = sharing(lambda question: ChannelError("gone"))
 
     async def run() -> None:
@@ -140,7 +140,7 @@ def test_an_index_that_nobody_can_tell_is_an_error() -> None:
     asyncio.run(run())
 
 
-def test_what_one_can_answer_alone_is_asked_of_nobody() -> None:
+def test_local_requests_are_not_distributed() -> None:
     shared, asked = sharing(lambda question: AssertionError())
     routes = router(shared)
     assert exchange(shared, routes, "GET", "/v2").body == b"local"
@@ -150,7 +150,7 @@ def test_what_one_can_answer_alone_is_asked_of_nobody() -> None:
     assert asked == []
 
 
-def test_control_calls_go_everywhere_and_their_outcome_is_the_answer() -> None:
+def test_control_calls_reach_all_processes() -> None:
     outcome = Outcome(False, 418, b"all of us", ((b"X", b"y"),))
     shared, asked = sharing(lambda question: outcome)
     found = exchange(shared, router(shared), "POST", "/v2/repository/models/m/load", b"{}")
@@ -159,7 +159,7 @@ def test_control_calls_go_everywhere_and_their_outcome_is_the_answer() -> None:
     assert asked == [Everywhere(call, ("model", "m"))]
 
 
-def test_without_the_others_the_answer_is_503() -> None:
+def test_missing_processes_give_503() -> None:
     shared, _ = sharing(lambda question: ChannelError("gone"))
     routes = router(shared)
     for method, path in (("GET", "/v2/health/ready"), ("POST", "/v2/logging")):
@@ -236,14 +236,14 @@ def test_grpc_calls_of_a_member_alone() -> None:
 # --- the engine -----------------------------------------------------------------------------------------------------
 
 
-def test_an_engine_that_is_not_ready_stays_so_whatever_others_say() -> None:
+def test_local_engine_not_ready_overrides_other_processes() -> None:
     one = engine()
     one.is_draining = True
     with one.knowing(IsReady(), True):
         assert not one.is_ready()
 
 
-def test_what_is_said_about_one_thing_is_not_taken_for_another() -> None:
+def test_results_with_different_keys_stay_separate() -> None:
     one = engine()
     with one.knowing(IsReady(), False):
         assert one.statistics() == []
@@ -257,7 +257,7 @@ def test_knowledge_ends_with_an_error_too() -> None:
     assert one.is_ready()
 
 
-def test_a_member_alone_does_not_have_what_it_does_not_know() -> None:
+def test_single_process_does_not_list_unknown_models() -> None:
     one = engine()
     answers: list[Any] = [one.answer(question) for question in (IsReady(), IsModelReady("m", ""), AskStatistics())]
     assert answers == [True, False, []]

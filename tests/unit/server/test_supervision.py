@@ -99,7 +99,7 @@ def test_a_stable_life_forgives_what_was_before() -> None:
     assert not supervision.verdict
 
 
-def test_deaths_of_one_slot_do_not_count_for_another() -> None:
+def test_deaths_count_per_slot() -> None:
     supervision = open_supervision(8)
     for slot in range(8):
         supervision.died(slot, 0, "x")

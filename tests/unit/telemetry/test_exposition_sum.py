@@ -22,7 +22,7 @@ def test_counters_add_up_and_keep_help_and_type() -> None:
     assert added(counter(2), counter(3)) == counter(5)
 
 
-def test_whole_numbers_stay_exact_beyond_what_a_float_holds() -> None:
+def test_integers_stay_exact_beyond_float_precision() -> None:
     assert added(counter(2**60), counter(1)) == counter(2**60 + 1)
 
 
@@ -53,7 +53,7 @@ def test_histograms_add_up_bucket_by_bucket() -> None:
         ("naiad_build_info", 4),
     ],
 )
-def test_gauges_add_up_unless_they_describe_the_machine_or_the_model(name: str, expected: int) -> None:
+def test_gauges_add_up_except_machine_and_model(name: str, expected: int) -> None:
     def gauge(value: int) -> bytes:
         return text(f"# HELP {name} Help", f"# TYPE {name} gauge", f"{name} {value}")
 
@@ -61,7 +61,7 @@ def test_gauges_add_up_unless_they_describe_the_machine_or_the_model(name: str, 
     assert added(gauge(4), gauge(3)) == gauge(expected)
 
 
-def test_counts_of_summaries_add_up_and_the_largest_quantile_is_shown() -> None:
+def test_summary_counts_add_and_largest_quantile_stays() -> None:
     def summary(count: int, total: int, quantile: object) -> bytes:
         opening = ("# HELP s Help", "# TYPE s summary")
         return text(*opening, f"s_count {count}", f"s_sum {total}", f's{{quantile="0.5"}} {quantile}')
@@ -85,20 +85,20 @@ def test_only_what_grows_is_left_of_the_dead() -> None:
     assert left.render() == counter(2) + text(*opening, "s_count 1", "s_sum 2")
 
 
-def test_what_the_dead_have_counted_is_added_to_what_the_living_show() -> None:
+def test_counters_of_ended_processes_are_added() -> None:
     shown = exposition_sum.parse(counter(2))
     left = exposition_sum.parse(counter(40) + text("# HELP x Help", "# TYPE x counter", "x 1"))
     left.samples["c_total"]['c_total{model="unloaded"}'] = 7
     assert exposition_sum.add_left(shown, left).render() == counter(42)
 
 
-def test_series_of_a_model_are_forgotten_wherever_its_label_stands() -> None:
+def test_model_series_are_removed_at_any_label_position() -> None:
     lines = ['c{model="m",version="1"} 1', 'c{a="b",model="m"} 1', 'c{model="mm"} 2', 'c{submodel="m"} 3', "c 4"]
     one = exposition_sum.parse(text("# HELP c Help", "# TYPE c counter", *lines))
     assert exposition_sum.without_model(one, "m").samples == {"c": {'c{model="mm"}': 2, 'c{submodel="m"}': 3, "c": 4}}
 
 
-def test_of_models_of_one_name_the_one_of_a_namespace_is_forgotten() -> None:
+def test_series_are_removed_by_namespace() -> None:
     lines = ['c{model="m",version="1",namespace="/a"} 1', 'c{model="m",version="1",namespace="/b"} 2']
     one = exposition_sum.parse(text("# HELP c Help", "# TYPE c counter", *lines))
     assert list(exposition_sum.without_model(one, "m", "/a").samples["c"].values()) == [2]

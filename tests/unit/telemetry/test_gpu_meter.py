@@ -13,7 +13,7 @@ READING = GpuReading(0.5, 100, 40, 20.5, 70, 1000.0)
 
 
 class FakeNvml:
-    """Tells what it was given, in turn; an error is raised."""
+    """Returns the given values in turn; raises given errors."""
 
     def __init__(self, *readings):
         self.readings = list(readings)
@@ -36,7 +36,7 @@ def test_nothing_is_shown_before_the_first_measurement():
     assert list(GpuMeter(1.0).render()) == []
 
 
-def test_readings_are_shown_and_energy_counts_from_the_start():
+def test_energy_counts_from_start():
     meter = GpuMeter(1.0)
     nvml = FakeNvml(READING, GpuReading(0.0, None, None, None, None, 1012.5))
     meter.measure(nvml, GPUS[:1])
@@ -117,7 +117,7 @@ def test_an_nvml_that_cannot_be_used_says_why():
         Nvml(object())
 
 
-def test_what_an_old_runner_does_not_know_is_left_out():
+def test_values_unknown_to_old_driver_are_omitted():
     nvml = Nvml(Library(nvmlInit_v2=0, nvmlDeviceGetUtilizationRates=0, nvmlDeviceGetPowerUsage=3))
     assert nvml.read(GPUS[0]) == GpuReading(0.0, None, None, None, None, None)
 

@@ -64,7 +64,7 @@ class TestFormatter:
     def test_tables_stand_below_their_line(self):
         assert TritonFormatter().format(record("", table="+-+")).endswith("file.py:12] \n+-+\n")
 
-    def test_an_unknown_form_is_refused(self):
+    def test_an_unknown_form_is_rejected(self):
         with pytest.raises(ValueError, match="'json' is not known; known are default, ISO8601"):
             TritonFormatter("json")
 
@@ -108,7 +108,7 @@ class TestBackgroundHandler:
         assert lines.count("more") == 5
         assert lines[-1] == "3 log lines were lost: the log was not read fast enough"
 
-    def test_a_reader_that_has_gone_does_not_fail_the_caller(self):
+    def test_closed_pipe_does_not_fail_caller(self):
         stream = io.StringIO()
         handler = BackgroundHandler(stream)
         stream.close()
@@ -116,7 +116,7 @@ class TestBackgroundHandler:
         handler.flush()
         handler.close()
 
-    def test_arguments_that_do_not_fit_do_not_fail_the_caller(self, monkeypatch):
+    def test_invalid_log_arguments_do_not_fail_caller(self, monkeypatch):
         monkeypatch.setattr(logging, "raiseExceptions", False)
         stream = io.StringIO()
         handler = BackgroundHandler(stream)
@@ -133,7 +133,7 @@ class TestBackgroundHandler:
 
 
 class _Stalled(io.StringIO):
-    """Blocks in its first write until it is told to go on."""
+    """Blocks in its first write until it is released."""
 
     def __init__(self):
         super().__init__()
@@ -197,7 +197,7 @@ class TestConfigure:
         (line,) = (tmp_path / "second.log").read_text().splitlines()
         assert re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ test_log\.py:\d+\] "to the second"', line)
 
-    def test_a_table_is_logged_with_its_caller_s_place(self, configured):
+    def test_table_is_logged_with_callers_position(self, configured):
         lines = configured()
         log.log_table(logging.getLogger("naiad.test"), ("Model",), [("m",)])
         written = lines()

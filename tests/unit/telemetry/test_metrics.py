@@ -62,7 +62,7 @@ def registry_of(statistics=None, options=None, **settings):
     return registry
 
 
-def test_triton_s_metrics_have_its_names_labels_and_meanings():
+def test_triton_metrics_have_names_labels_and_meanings():
     values = samples(registry_of(executed_statistics()))
     assert of_model(values, "nv_inference_request_success") == 1
     assert of_model(values, "nv_inference_request_failure", reason="REJECTED") == 1
@@ -96,7 +96,7 @@ def test_series_exist_before_the_first_request():
         assert of_model(values, "naiad_batch_release_total", reason=reason) == 0
 
 
-def test_histograms_are_on_by_default_and_agree_with_the_counters():
+def test_default_histograms_agree_with_counters():
     values = samples(registry_of(executed_statistics()))
     name = "naiad_inference_request_duration_seconds"
     assert of_model(values, f"{name}_bucket", le="0.005") == 0
@@ -154,7 +154,7 @@ def test_summaries_are_exact_over_the_last_minute():
     assert of_model(values, f"{name}_count") == 7
 
 
-def test_summaries_of_a_cached_model_tell_hits_from_misses():
+def test_summaries_of_cached_model_separate_hits_and_misses():
     statistics = ModelStatistics("m", "1")
     registry = Registry(MetricsOptions(settings={"summary_latencies": "true", "summary_quantiles": "0.5:0.05"}))
     registry.add_model(statistics, pending=lambda: 0, executing=lambda: 0, is_cached=True)
@@ -176,7 +176,7 @@ def test_summaries_of_a_cached_model_tell_hits_from_misses():
     assert of_model(values, "nv_inference_compute_infer_summary_us_count") == 0
 
 
-def test_models_without_a_cache_have_no_summaries_of_one():
+def test_uncached_models_have_no_cache_summaries():
     names = families(registry_of(executed_statistics(), summary_latencies="true"))
     assert names["nv_inference_request_summary_us"].samples
     assert not [family.samples for name, family in names.items() if name.startswith("nv_cache") and family.samples]
@@ -194,7 +194,7 @@ def test_odd_names_are_escaped():
     assert samples(registry)[key] == 1
 
 
-def test_a_reloaded_version_takes_the_place_of_the_old_one():
+def test_reloaded_version_replaces_old_one():
     old, new = ModelStatistics("m", "1"), executed_statistics()
     registry = registry_of(old)
     registry.add_model(new, pending=lambda: 0, executing=lambda: 0)
@@ -242,7 +242,7 @@ class TestMachine:
         memory = read_memory(tmp_path)
         assert (memory.total_bytes, memory.used_bytes) == (1000 * 1024, 600 * 1024)
 
-    def test_cpu_utilization_is_the_busy_share_since_the_last_reading(self, tmp_path):
+    def test_cpu_utilization_is_busy_share_since_reading(self, tmp_path):
         stat = tmp_path / "stat"
         stat.write_text("cpu  10 0 10 80 0 0 0 0 0 0\ncpu0 1\n")
         meter = CpuMeter(tmp_path)
@@ -255,7 +255,7 @@ class TestMachine:
         missing = tmp_path / "none"
         assert (read_process(missing), read_memory(missing), CpuMeter(missing).read()) == (None, None, None)
 
-    def test_the_server_tells_about_itself(self):
+    def test_server_reports_its_own_metrics(self):
         values = samples(Registry())
         info = [dict(key[1:]) for key in values if key[0] == "naiad_build_info"]
         assert [labels["version"] for labels in info] == [naiad.__version__]
@@ -272,7 +272,7 @@ def test_machine_is_measured_once_an_interval(monkeypatch, interval_ms, measured
     assert len(readings) == measured
 
 
-def test_a_distribution_is_shown_from_the_first_thing_that_it_distributes():
+def test_distribution_is_shown_from_first_sample():
     statistics = ModelStatistics("m", "1")
     registry = registry_of(statistics)
     assert "naiad_inference_request_duration_seconds_bucket" not in registry.render().decode()
@@ -306,7 +306,7 @@ def test_rendering_gives_way_between_a_few_models():
     assert counts == {f'nv_inference_count{{model="m{number}",version="1"}} 0' for number in range(100)}
 
 
-def test_versions_of_equal_names_have_their_namespace_for_a_label():
+def test_versions_of_equal_names_have_namespace_label():
     registry = Registry()
     for namespace in ("/srv/a", "/srv/b"):
         statistics = ModelStatistics("m", "1", namespace=namespace)

@@ -23,7 +23,7 @@ def test_every_outcome_has_its_own_counts():
     ]
 
 
-def test_positions_are_bounded_and_the_last_counts_the_rest(monkeypatch):
+def test_positions_are_bounded_and_last_counts_rest(monkeypatch):
     monkeypatch.setattr(response_statistics, "MAX_POSITIONS", 3)
     statistics = ResponseStatistics()
     for position in range(10):

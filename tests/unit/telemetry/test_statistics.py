@@ -41,7 +41,7 @@ def test_a_new_version_has_counted_nothing():
     assert counts.failures == dict.fromkeys(FailureReason, 0)
 
 
-def test_each_request_of_a_batch_adds_the_whole_batch_s_durations():
+def test_each_request_adds_durations_of_whole_batch():
     statistics = ModelStatistics("m", "1")
     executed = batch([request(2 * MS), request(6 * MS, rows=3)], reason="full")
     statistics.record_batch(executed, [OK, OK], 20 * MS, wall_ms=1234)
@@ -58,7 +58,7 @@ def test_each_request_of_a_batch_adds_the_whole_batch_s_durations():
     assert counts.release_reasons == {"full": 1}
 
 
-def test_batch_statistics_are_by_total_size_and_once_an_execution():
+def test_batch_statistics_count_executions_by_size():
     statistics = ModelStatistics("m", "1")
     for rows in (4, 1, 4):
         statistics.record_batch(batch([request(0, rows)]), [OK], 20 * MS)
@@ -101,7 +101,7 @@ def test_a_request_that_fails_alone_is_a_failure(answer, reason):
     assert counts.batch_stats[0].batch_size == 3
 
 
-def test_a_batch_none_of_whose_requests_survived_is_no_execution():
+def test_batch_without_surviving_requests_is_no_execution():
     statistics = ModelStatistics("m", "1")
     statistics.record_batch(batch([request(0), request(0)]), [failure(), failure()], 20 * MS)
     counts = statistics.snapshot()
@@ -109,7 +109,7 @@ def test_a_batch_none_of_whose_requests_survived_is_no_execution():
     assert counts.batch_stats == []
 
 
-def test_python_models_succeed_by_answering():
+def test_python_models_succeed_with_error_responses():
     # Triton's Python backend counts a request that was answered with an error as a success.
     statistics = ModelStatistics("m", "1", answered_is_success=True)
     statistics.record_batch(batch([request(0)]), [failure()], 20 * MS)
@@ -181,7 +181,7 @@ class TestSamples:
         assert len(statistics.samples()) < 10_000
 
 
-def test_what_the_cache_answered_has_queued_but_not_computed():
+def test_cache_hits_count_queue_but_not_compute():
     statistics = ModelStatistics("m", "1")
     statistics.record_batch(batch([request(2 * MS)]), [OK], 20 * MS)
     statistics.record_cache_miss(3)

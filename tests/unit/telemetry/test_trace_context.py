@@ -41,7 +41,7 @@ def test_what_is_written_is_read(trace_id: int, span_id: int) -> None:
         b"00-" + TRACE + b"-" + SPAN + b"-1",
     ],
 )
-def test_what_is_not_valid_is_as_if_it_were_not_there(text: bytes) -> None:
+def test_invalid_context_is_ignored(text: bytes) -> None:
     assert parse_trace_context(text) is None
 
 
@@ -50,7 +50,7 @@ def test_anything_may_come(text: bytes) -> None:
     assert parse_trace_context(text) is None
 
 
-def test_later_versions_are_read_as_far_as_they_are_known() -> None:
+def test_later_versions_are_read_partially() -> None:
     found = parse_trace_context(b" cc-" + TRACE + b"-" + SPAN + b"-03-what comes ", b"vendor=x")
     assert found == TraceContext(int(TRACE, 16), int(SPAN, 16), 3, "vendor=x")
 
@@ -114,7 +114,7 @@ def traced(frontend, requests: int = 1, error: InferError | None = None, **optio
 CLIENT = b"00-" + TRACE + b"-" + SPAN + b"-01"
 
 
-def test_clients_that_are_traced_are_so_whatever_rate_and_count_say() -> None:
+def test_traced_clients_ignore_rate_and_count() -> None:
     assert [record.spans.trace_id for record in traced(Frontend(CLIENT), 5, rate=0)] == [int(TRACE, 16)] * 5
     assert len(traced(Frontend(CLIENT), 5, rate=1000, count=1)) == 5
 

@@ -192,7 +192,7 @@ def test_models_with_settings_of_their_own(path):
     assert scene.traced() == ["other3", "loud0", "loud1", "loud2"]
 
 
-def test_a_change_starts_counts_anew_but_not_those_of_others(path):
+def test_change_restarts_only_own_counts(path):
     scene = Scene(path, count=1)
     scene.tracer.change("m", {"trace_count": ["1"]})
     scene.ask("m", id="m")
@@ -218,7 +218,7 @@ def test_count_counts_down_and_ends_a_file(path):
     assert scene.files() == {"trace.json": ["0", "1", "2"], "trace.json.0": ["3", "4"]}
 
 
-def test_counted_file_ends_with_its_last_answer(path):
+def test_counted_file_ends_with_its_last_response(path):
     scene = Scene(path, count=1)
     request = scene.request(id="slow")
     scene.tracer.begin(request)
@@ -241,7 +241,7 @@ def test_count_cut_short_goes_to_the_path(path, changes):
     assert sorted(scene.files()["trace.json"]) == ["0", "1"]
 
 
-def test_other_changes_leave_what_is_left_of_a_count(path):
+def test_unrelated_changes_keep_remaining_count(path):
     scene = Scene(path, count=4)
     scene.tracer.change("m", {"trace_count": ["3"]})
     for model in ("m", "other"):
