@@ -1,4 +1,4 @@
-"""What the pages show can be taken from there: configurations parse, flags exist, Python compiles."""
+"""Examples on the pages work: configurations parse, flags exist, Python compiles."""
 
 import ast
 import json
@@ -47,7 +47,7 @@ def is_shell(language: str, text: str) -> bool:
 
 
 def serve_commands() -> list[Any]:
-    """Return the arguments of every `naiad serve` that a page shows, in blocks and in lines."""
+    """Return the arguments of every `naiad serve` on a page, in blocks and in lines."""
     commands = []
     for param in blocks(is_shell):
         (text,), name = param.values, param.id
@@ -88,13 +88,13 @@ def test_json_parses(text: str) -> None:
 
 
 def anchor_of(heading: str) -> str:
-    """Return the anchor that Python-Markdown gives a heading."""
+    """Return the anchor of a heading in Python-Markdown."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text).strip().lower())
 
 
 def links() -> list[Any]:
-    """Return page and anchor of every link to a place in a page."""
+    """Return page and anchor of every link to an anchor in a page."""
     found = []
     for page in PAGES:
         for target, anchor in re.findall(r"\]\(([\w/-]+\.md)?#([\w-]+)\)", page.read_text()):

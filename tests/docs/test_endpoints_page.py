@@ -1,4 +1,4 @@
-"""docs/endpoints.md lists exactly what is served."""
+"""docs/endpoints.md lists exactly the served endpoints."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
 
 def readable(pattern):
-    """Return a route's pattern as the page writes it."""
+    """Return a route's pattern in the form of the page."""
     path = re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", pattern)
     return re.sub(r"\(\?:([^()]*)\)\?", r"[\1]", path)
 

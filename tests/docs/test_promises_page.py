@@ -1,4 +1,4 @@
-"""docs/from-triton.md names a test for each of its promises; here, that there are such tests."""
+"""docs/from-triton.md names a test for each of its promises; these tests exist."""
 
 import ast
 import re

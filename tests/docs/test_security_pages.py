@@ -1,4 +1,4 @@
-"""docs/security.md and docs/ports.md say what the flags do: names exist, defaults are right, limits are complete."""
+"""docs/security.md and docs/ports.md agree with the flags: names exist, defaults are right, limits are complete."""
 
 import re
 from pathlib import Path

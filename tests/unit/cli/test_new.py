@@ -1,4 +1,4 @@
-"""`naiad new`: which names it takes and what it writes."""
+"""`naiad new`: accepted names and written files."""
 
 import ast
 import re

@@ -38,7 +38,7 @@ def test_flags_are_declared_once_with_one_effect() -> None:
     names = [flag.name for flag in all_flags()]
     assert len(names) == len(set(names))
     for flag in all_flags():
-        # One with a target may be limited to some values as well.
+        # A flag with a target may also be limited to some values.
         assert [bool(flag.target) or flag.only is not None, flag.no_effect].count(True) == 1, flag.name
 
 

@@ -1,4 +1,4 @@
-"""The parameters that turn adaptive batching on, and what is wrong with them."""
+"""The parameters of adaptive batching, and errors in them."""
 
 import pytest
 

@@ -1,9 +1,4 @@
-"""Broken repositories as people really have them: every one is explained, with its place and what was meant.
-
-A case is a tree of files (a path that ends in / is an empty directory) and, for each error that must come, the start
-of its line (the file below the repository, with line and column when it is about text), part of what it says, and the
-suggestion.
-"""
+"""Broken repositories from practice: every error is explained, with its position and a suggestion."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -424,7 +419,7 @@ def test_good_repository_has_no_problem(tmp_path: Path):
 def test_one_model_is_checked_by_itself(tmp_path: Path):
     build(tmp_path, ensemble())
     (report,) = check_path(tmp_path / "e", known_backends=BACKENDS)
-    # Whether the members are there is for the repository to say.
+    # The repository checks whether the members exist.
     assert report.is_ok
 
 
@@ -486,6 +481,6 @@ initial_state { name: "i" data_type: TYPE_FP32 dims: [ 1 ] data_file: "%s" } } }
 def test_model_directory_is_distinguished_from_repository(tmp_path: Path):
     build(tmp_path, {"m/1/weights.bin": "", "r/1/1/model.onnx": "", "s/README.txt": "", "s/a/1/model.onnx": ""})
     assert is_model_dir(tmp_path / "m")
-    # A model may be called 1.
+    # A model may be named 1.
     assert not is_model_dir(tmp_path / "r")
     assert not is_model_dir(tmp_path / "s")

@@ -1,4 +1,4 @@
-"""Host policies as flags write them, and which of them an instance has."""
+"""Host policies in flags, and the policy of an instance."""
 
 import pytest
 from hypothesis import given
@@ -76,5 +76,5 @@ def test_peers_are_written_as_ranges():
     ],
 )
 def test_groups_without_policy_use_their_kind(group, device, name):
-    """Triton: `cpu`, `gpu_N` and `model` are the names by default."""
+    """Triton: `cpu`, `gpu_N` and `model` are the default names."""
     assert policy_name(ModelInstanceGroup(**group), device) == name

@@ -1,4 +1,4 @@
-"""The parameters that pad inputs and cut outputs, and what is wrong with them."""
+"""The parameters that pad inputs and cut outputs, and errors in them."""
 
 import numpy as np
 import pytest

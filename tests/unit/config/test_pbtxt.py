@@ -1,4 +1,4 @@
-"""What `config.pbtxt` may look like."""
+"""Accepted forms of `config.pbtxt`."""
 
 import math
 
@@ -138,7 +138,7 @@ def test_lists_may_come_in_parts():
         ('parameters["a"]', '"a" value'),
         ('parameters["a"].string_value', "\"x\" 'y'"),
         ("dynamic_batching.priority_queue_policy[2].timeout_action", "DELAY"),
-        # What is not there stands where the message around it stands.
+        # A missing field has the position of the message around it.
         ("input[0].reshape.shape[0]", '{ name: "image"'),
     ],
 )

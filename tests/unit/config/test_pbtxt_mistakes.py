@@ -1,4 +1,4 @@
-"""Each mistake of a text is reported at its place, and the rest of the text is still read."""
+"""Each error in a text is reported at its position, and the rest of the text is still read."""
 
 import pytest
 
@@ -89,7 +89,7 @@ def test_one_mistake_gives_one_problem(text: str, place: str, message: str, sugg
 
 @pytest.mark.parametrize("text", [row[0] for row in MISTAKES])
 def test_reading_continues_after_mistake(text: str):
-    """A second mistake behind the first is found too, unless the first left a block open."""
+    """A second error behind the first is found too, unless the first left a block open."""
     problems = parse_pbtxt(text + "\nbogus_field: 1").problems
     left_open = any("never closed" in p.message or "has no value" in p.message for p in problems)
     assert left_open or any("bogus_field" in p.message for p in problems)

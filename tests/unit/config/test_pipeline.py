@@ -1,4 +1,4 @@
-"""Where the parts of an ensemble's picture stand."""
+"""Positions in the picture of an ensemble."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from naiad.core.errors import InferError
 
 
 def ensemble(steps, inputs=("I",), outputs=("O",)):
-    """Return an ensemble; a step is its model, what it reads and what it writes."""
+    """Return an ensemble; a step is its model, its inputs and its outputs."""
     config = ModelConfig(name="e", platform="ensemble")
     for name in inputs:
         config.input.add(name=name, data_type=DataType.TYPE_FP32, dims=[-1, 4])
@@ -104,7 +104,7 @@ def test_nothing_overlaps_and_every_tensor_arrives(config):
     for box in pipeline.boxes:
         for port, (_, tensor) in enumerate(box.reads):
             assert entered[box.enter(port)] == tensor
-    # Between two columns no two tensors share a track, nor a row: what leaves is odd, what enters even.
+    # Between two columns no two tensors share a track, nor a row: outgoing rows are odd, incoming ones even.
     tracks = [wire.track for wire in pipeline.wires]
     assert len(tracks) == len(set(tracks))
     assert all(wire.start[1] % 2 == 1 and all(y % 2 == 0 for _, y in wire.ends) for wire in pipeline.wires)

@@ -174,7 +174,7 @@ def test_what_can_be_read_on_its_way(arguments, expected):
     assert are_overheard(found.http_place, found.grpc_place) is expected
 
 
-# --- what is answered where
+# --- protocols of each port
 
 
 def test_each_port_serves_both_by_default():

@@ -1,4 +1,4 @@
-"""What a configuration means for a request, in words, and why some never batch."""
+"""The rules of a configuration in words, and hints on models that never batch."""
 
 import pytest
 

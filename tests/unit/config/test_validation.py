@@ -1,4 +1,4 @@
-"""Each refusal of Triton, with its words as a real server gave them, and what it lets pass but never works."""
+"""Each error of Triton, with its words from a real server, and warnings about settings without effect."""
 
 import pytest
 
@@ -409,7 +409,7 @@ def test_rejects(text: str, message: str):
     assert any(message in problem.message for problem in errors), [str(problem) for problem in errors]
 
 
-# What a real server loads.
+# Configurations that a real server loads.
 ACCEPTED = [
     MODEL,
     BATCHING,

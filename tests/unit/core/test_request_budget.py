@@ -1,4 +1,4 @@
-"""The budget of request bytes by itself."""
+"""The budget of request bytes on its own."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Each limit of a request accepts its bound and refuses one more."""
+"""Each limit of a request accepts its bound and rejects one more."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""From a map of probabilities to boxes: what belongs together, the smallest rectangle, the order of reading."""
+"""From a map of probabilities to boxes: connected regions, the smallest rectangle, reading order."""
 
 import importlib.util
 from collections import deque

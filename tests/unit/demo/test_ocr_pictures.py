@@ -1,4 +1,4 @@
-"""Pictures for the OCR demonstration: what is read, and where the answer may be written."""
+"""Pictures for the OCR demonstration: accepted inputs and outputs."""
 
 import io
 from pathlib import Path

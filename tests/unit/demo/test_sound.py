@@ -1,4 +1,4 @@
-"""Sound for the voice detector: reading, resampling, cutting, and what counts as a stretch of speech."""
+"""Sound for the voice detector: reading, resampling, chunks, and segments of speech."""
 
 import wave
 

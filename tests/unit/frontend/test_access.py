@@ -1,4 +1,4 @@
-"""Restricted categories: Triton's texts and codes, on both protocols, before anything else is looked at."""
+"""Restricted categories: Triton's texts and codes, on both protocols, before all other checks."""
 
 import json
 from typing import Any
@@ -88,10 +88,10 @@ def test_restriction_holds_for_paths_that_were_met_before() -> None:
 
 class Service:
     def message_began(self, call: object, beginning: object) -> None:
-        """Refuse nothing."""
+        """Reject nothing."""
 
     def rejection(self, path: str) -> None:
-        """Answer every path."""
+        """Respond to every path."""
 
     def is_streaming(self, path: str) -> bool:
         return path.endswith("StreamInfer")

@@ -57,7 +57,7 @@ def test_every_route_has_a_category() -> None:
         shared_memory = SharedMemory()
         request_limits = staticmethod(unlimited)
 
-    routes = RestApi(Engine()).router()._routes  # type: ignore[arg-type]  # nothing is asked of it
+    routes = RestApi(Engine()).router()._routes  # type: ignore[arg-type]  # not used
     for pattern, _, _ in routes:
         path = pattern.pattern
         for group, text in ((r"(?P<model>[^/]+)", "m"), (r"(?:/versions/(?P<version>[0-9]+))?", "/versions/1")):

@@ -29,7 +29,7 @@ class Loop:
         return None
 
     def turn(self):
-        """Run what one turn of an event loop runs; what it adds runs in the next."""
+        """Run the callbacks of one turn of an event loop; callbacks added meanwhile run in the next turn."""
         soon, self.soon = self.soon, []
         for callback in soon:
             callback()
@@ -46,7 +46,7 @@ class Http1SocketTransport(Http1Transport):
 
 
 def counts_by_turn(loop, count):
-    """Run the loop until it has nothing to do; return how far `count` moved in each turn."""
+    """Run the loop until it is idle; return the change of `count` in each turn."""
     counts = [count()]
     while loop.soon:
         loop.turn()

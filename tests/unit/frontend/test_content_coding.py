@@ -263,7 +263,7 @@ def test_body_without_budget_is_rejected_before_decompression(aside):
 
 @pytest.mark.parametrize(("coding", "pack"), [(b"gzip", gzip.compress), (b"deflate", zlib.compress)])
 def test_the_budget_counts_the_bytes_that_came_out(aside, coding, pack):
-    # What deflate becomes is not known before: more is reserved, and given back.
+    # The decompressed size of deflate is not known in advance: more is reserved, and released.
     context = Exchange(pack(bytes(1_000_000)), content_encoding=coding)
     ContentCodings(aside, Models()).wrap(lambda *_: None)(context, PLACE)
     aside.go()

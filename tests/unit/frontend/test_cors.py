@@ -32,7 +32,7 @@ class Exchange:
 
 
 def ask(context: Exchange, *origins: str) -> Any:
-    """Return the status and headers of the answer; what the route is given answers with its method and body."""
+    """Return status and headers of the response; the route responds with the request's method and body."""
 
     def route(given: Any) -> None:
         given.respond(200, ((b"Content-Type", b"text/plain"),), (given.method.encode(), given.body))

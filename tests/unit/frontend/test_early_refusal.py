@@ -1,4 +1,4 @@
-"""Requests that are rejected by their head, before their body is buffered."""
+"""Requests that are rejected by their headers, before their body is buffered."""
 
 import json
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ LARGE = 1_000_000
 
 
 class Engine:
-    """Has a model `add` and a decoupled one, `repeat`; keeps what is submitted."""
+    """Has a model `add` and a decoupled one, `repeat`; keeps submitted requests."""
 
     def __init__(self):
         self.submitted = []
@@ -63,7 +63,7 @@ def make_router(engine, rule=None):
 
 
 class Case:
-    """A request with a large body: its head, and how it is rejected."""
+    """A request with a large body: its headers, and how it is rejected."""
 
     def __init__(self, status, words, path=ADD, method="POST", length=LARGE, rule=None, fields=()):
         self.status, self.words, self.path, self.method = status, words, path, method

@@ -1,4 +1,4 @@
-"""ModelStreamInfer: the service with a call and an engine that record."""
+"""ModelStreamInfer: the service with a recording call and engine."""
 
 import logging
 import re
@@ -25,7 +25,7 @@ EMPTY = ResponseHeader("m", "1", ())
 
 
 class Call:
-    """A streaming call whose peer takes everything at once, unless `queued_bytes` says otherwise."""
+    """A streaming call whose peer reads everything at once, unless `queued_bytes` is set."""
 
     deadline_ns = 0
     arrival_ns = 77
@@ -92,7 +92,7 @@ class Stage:
         self.call = Call(metadata)
 
     def send(self, *names, model="m", **keywords):
-        """Send one request per name, which becomes its id."""
+        """Send one request per name, which is also its id."""
         for name in names:
             self.service.stream_message(self.call, memoryview(message(model, name, **keywords)))
 
@@ -286,7 +286,7 @@ class TestErrors:
         assert stage.call.ids == ["a"]
 
     def test_an_error_without_text_gets_one(self, stage):
-        # To clients an empty text means success.
+        # Clients take an empty text as success.
         stage.send("a")
         stage.answer("a", error=InferError(ErrorCode.CANCELLED, ""))
         assert "CANCELLED" in stage.call.sent[0].error_message
@@ -397,7 +397,7 @@ class TestEnd:
 
 
 class TestEndBehindCompression:
-    """The status of a call waits for answers that are being compressed; until then the call is open."""
+    """The status of a call waits for responses that are being compressed; until then the call is open."""
 
     @pytest.fixture
     def aside(self):
@@ -478,7 +478,7 @@ class TestBounds:
         assert not stage.request("a").is_paused
 
     def test_ordinary_responses_wait_for_slow_reader_without_loss(self, stage):
-        # The transport ends a call that has it queue too much, but these were asked for before the first was slow.
+        # The transport resets a call with too many queued bytes, but these requests came before the first was slow.
         stage.send("a", "b", "c")
         stage.call.queued_bytes = 101
         stage.answer("a")

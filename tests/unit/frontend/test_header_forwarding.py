@@ -1,4 +1,4 @@
-"""Forwarded fields become parameters of one request, and of no other that shares its header."""
+"""Forwarded fields become parameters of one request, not of other requests with the same header."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_equal_requests_share_header_and_derived_values() -> None:
     shared.admission = object()
     forward = forwarding("x-user")
     first = forward.apply(shared, [(b"x-user", b"ada")])
-    assert first.admission is None  # a memo of the shared one, whose parameters differ
+    assert first.admission is None  # a memo of the shared header, whose parameters differ
     assert forward.apply(shared, [(b"x-user", b"ada")]) is first
     assert forward.apply(header(), [(b"x-user", b"ada")]) is not first
 

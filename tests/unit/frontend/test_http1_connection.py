@@ -364,7 +364,7 @@ def test_half_closed_peer_is_not_read_again():
     assert peer.connection.eof_received()
     peer.connection.pause_writing()
     peer.connection.resume_writing()
-    assert peer.transport.reading  # as it was: the loop itself has stopped at the end
+    assert peer.transport.reading  # as before: the loop itself has stopped at the end
     answer(peer.contexts[0])
     assert peer.transport.closed
 
@@ -504,7 +504,7 @@ def test_drain_marks_busy_connections_and_serves_idle_ones():
     assert busy.transport.eof_written
     busy.sweep(3, 20)
     assert not idle.transport.closed
-    for _ in range(2):  # the connection goes on
+    for _ in range(2):  # the connection continues
         idle.send(GET)
         answer(busy.contexts[-1])
     assert idle.statuses == [200, 200]
@@ -540,7 +540,7 @@ def test_drain_lets_pipelined_requests_finish():
 
 
 def test_drain_does_not_reset_pipelining_peer():
-    """A socket that is closed with unread input takes answers from its peer that are still on their way."""
+    """Closing a socket with unread input discards responses on their way to the peer."""
     peer = Peer()
     peer.send(GET + post(b"body")[:-1])
     peer.server.drain()
@@ -641,7 +641,7 @@ def test_peer_with_too_much_unread_stream_is_dropped(caplog):
     context.start_stream(200, ())
     peer.transport.unsent = 2000
     context.send((b"abc",))
-    # One large piece is no reason: only what stays unsent is.
+    # One large piece is not enough: only unsent bytes count.
     assert not peer.transport.aborted
     peer.connection.pause_writing()
     peer.transport.unsent = 1000
@@ -747,7 +747,7 @@ def test_client_reading_at_minimum_rate_is_kept(monkeypatch):
     peer = Peer()
     peer.send(GET)
     peer.contexts[0].start_stream(200, ())
-    peer.transport.unsent = 2_000_000  # what the model adds makes up for what the client takes
+    peer.transport.unsent = 2_000_000  # the model adds as much as the client reads
     peer.connection.pause_writing()
     for second in range(1, 300):
         taken[0] += 1100

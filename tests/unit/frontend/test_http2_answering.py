@@ -1,4 +1,4 @@
-"""Answers leave with one write, wait for the peer, or are not given at all."""
+"""Responses leave with one write, wait for the peer, or are dropped."""
 
 import pytest
 
@@ -100,7 +100,7 @@ def test_paused_call_is_notified_during_other_notifications():
     def writable(call):
         told.append(call.queued_bytes)
         if len(told) == 1:
-            call.send((bytes(10_000_000),))  # more than the transport is handed at a time
+            call.send((bytes(10_000_000),))  # more than one delivery to the transport
 
     scene.service.stream_writable = writable
     scene.send(settings_frame({4: 2**31 - 1}) + window_update(0, 2**30))
@@ -176,7 +176,7 @@ def test_waiting_large_messages_stop_window_updates():
         scene.send(scene.headers(stream_id, "/s/Keep") + data_frame(stream_id, framed(bytes(100_000)), end=True))
     scene.send(scene.headers(7, "/s/Keep") + data_frame(7, framed(bytes(60_000)), end=True))
     assert connection_updates(scene.frames()) == []
-    # What the peer says meanwhile is heard.
+    # Frames of the peer are processed meanwhile.
     scene.send(frame(wire.PING, 0, 0, bytes(8)) + scene.request(9, b"small"))
     assert wire.PING in {kind for kind, _, _, _ in scene.frames()}
     scene.send(frame(wire.RST_STREAM, 0, 1, b"\0\0\0\x08"))
@@ -197,7 +197,7 @@ def test_window_of_waiting_messages_returns_with_response():
 
 
 def paused_scene():
-    """A client with windows of 64 KiB that has not read an answer of 100 KB."""
+    """A client with windows of 64 KiB that has not read a response of 100 KB."""
     scene = Scene(Http2Limits(queued_bytes=10_000)).open()
     scene.send(scene.request(1, b"a", "/s/Keep"))
     scene.service.calls[0].respond([bytes(100_000)])

@@ -1,4 +1,4 @@
-"""Compressed messages of gRPC: requests that are decompressed beside the loop, answers that are compressed."""
+"""Compressed messages of gRPC: requests are decompressed on a thread, responses are compressed."""
 
 import gzip
 import logging
@@ -202,7 +202,7 @@ def test_decompression_runs_inline_without_threads():
     assert service.ended == 1
 
 
-# --- answers --------------------------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------------------------
 
 
 def answered(scene, accept, parts, level=1):
@@ -257,11 +257,11 @@ def test_response_that_cannot_be_compressed_is_a_failure(scene, caplog):
     assert scene.status()[0] == "13"
 
 
-# --- answers in streams ---------------------------------------------------------------------------------------------
+# --- streamed responses ---------------------------------------------------------------------------------------------
 
 
 class Streamed:
-    """A stream whose answers go through compression."""
+    """A stream with compressed responses."""
 
     def __init__(self, scene, accept="gzip"):
         scene.send(STREAM, (0, b"ask"), end=False, more=(("grpc-accept-encoding", accept),))
@@ -270,7 +270,7 @@ class Streamed:
         self.sender = GrpcCompression(1, scene.aside).sender(self.call)
 
     def received(self):
-        """Return the fields, and the messages with whether they were compressed."""
+        """Return the fields, and each message with its compressed flag."""
         frames = self.scene.talk.frames()
         body, messages = self.scene.talk.body(frames), []
         while body:

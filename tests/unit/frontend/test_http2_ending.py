@@ -1,4 +1,4 @@
-"""Connections end: drain, age, keepalive, time limits, the last answer."""
+"""Connections end: drain, age, keepalive, time limits, the last response."""
 
 import pytest
 
@@ -161,7 +161,7 @@ def test_goaway_of_the_peer_closes_after_its_calls(scene):
 
 
 def test_connection_reads_after_last_response_until_peer_closes(scene):
-    """Closed at once, it would answer the peer's next WINDOW_UPDATE with a reset that destroys the answer."""
+    """Closed at once, it would reset on the peer's next WINDOW_UPDATE, which discards the response."""
     scene.send(scene.request(1, b"a", "/s/Keep") + frame(wire.GOAWAY, 0, 0, bytes(8)))
     scene.service.calls[0].respond([b"x"])
     assert scene.answers()[1][1] == framed(b"x")
@@ -177,12 +177,12 @@ def test_connection_reads_after_last_response_until_peer_closes(scene):
     assert not scene.transport.is_closed
     scene.server.sweep(begin_ns + 7 * SECOND_NS)
     assert scene.transport.is_closed
-    assert scene.frames() == []  # nothing may be written after the end
+    assert scene.frames() == []  # no write is allowed after the end
 
 
 @pytest.mark.parametrize(("idle_s", "closes_at_once"), [(1, False), (4, False), (7, True)])
 def test_peer_gets_time_to_read_recent_response(scene, idle_s, closes_at_once):
-    """Also when the server has looked after its connections since: age begins with such a look."""
+    """Also after a sweep of the connections: the age check begins with one."""
     scene.send(scene.request(1, b"a"))
     for second in range(1, idle_s + 1):
         scene.server.sweep(start_ns(scene) + second * SECOND_NS)
@@ -264,7 +264,7 @@ def test_streaming_calls_are_left_alone_by_age():
 
 
 def test_body_below_minimum_rate_ends_call(scene):
-    """One byte every ten seconds is progress, and still holds memory for hours."""
+    """One byte every ten seconds is progress, and still uses memory for hours."""
     scene.send(scene.headers(1, "/s/Keep") + data_frame(1, framed(bytes(1_000_000))[:1000]))
     begin_ns = start_ns(scene)
     for second in range(10, 60, 10):

@@ -1,4 +1,4 @@
-"""Frames become calls and messages; streaming calls that are held."""
+"""Frames become calls and messages; streaming calls are paused."""
 
 import gc
 import sys
@@ -20,7 +20,7 @@ def scene():
 
 
 def test_unary_call_is_answered_with_status_ok(scene):
-    for stream_id in (1, 3, 5):  # by the long way, then by the short one
+    for stream_id in (1, 3, 5):  # by the slow path, then by the fast path
         scene.send(scene.request(stream_id, b"hello"))
         fields, body = scene.answers()[stream_id]
         assert fields[":status"] == "200"
@@ -209,7 +209,7 @@ def test_invalid_waiting_message_ends_call():
 def test_call_ended_by_service_releases_collected_bytes(has_more):
     scene = Scene(Http2Limits(collecting_bytes=100)).open()
     for stream_id in (1, 3, 5):
-        # The service ends the call while a message is on its way, or with the message that came before it.
+        # The service ends the call while a message is arriving, or with the previous message.
         scene.service.stream_message = lambda call, message: has_more and call.finish(9)
         scene.send(scene.headers(stream_id, "/s/Stream"))
         call = scene.protocol._connection.streams[stream_id]

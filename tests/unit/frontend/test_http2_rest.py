@@ -75,7 +75,7 @@ class NoCalls:
 
 
 class Scene:
-    """A client of HTTP/2, a server, and the contexts that its routes were given."""
+    """A client of HTTP/2, a server, and the contexts that its routes received."""
 
     def __init__(self, limits=None, *, body_bytes=1 << 20, echo=False, **options):
         self.loop = Loop()
@@ -110,7 +110,7 @@ class Scene:
         return list(split_frames(written))
 
     def answer(self, stream_id=1):
-        """Return status, fields and body of one stream's answer, and whether it is complete."""
+        """Return status, fields and body of one stream's response, and whether it is complete."""
         fields, body, is_complete = {}, b"", False
         for kind, flags, stream, payload in self.frames():
             if kind == wire.HEADERS:
@@ -245,7 +245,7 @@ def test_peer_with_expectation_gets_100_continue():
     assert scene.answer()[1] == b"ok"
 
 
-# --- answers
+# --- responses
 
 
 def test_response_has_lower_case_fields_date_and_length():
@@ -384,7 +384,7 @@ def test_route_failing_during_response_resets_stream(caplog):
     assert not is_complete
 
 
-# --- the peer goes away
+# --- disconnects
 
 
 @pytest.mark.parametrize("why", [CancelReason.CANCELLED, CancelReason.DISCONNECTED])
@@ -413,7 +413,7 @@ def test_context_with_response_is_not_notified():
     assert not gone
 
 
-# --- beside gRPC
+# --- together with gRPC
 
 
 def test_grpc_is_rejected_with_grpc_status_without_grpc():

@@ -37,7 +37,7 @@ def test_preface_replaces_http1_with_http2():
     assert scene.transport.protocol is scene.http2
     assert bytes(scene.http2.received) == PREFACE + b"frames"
     assert not scene.http1.is_connected
-    assert scene.transport.reading_restarts == 1  # so that the loop asks the new protocol how it receives
+    assert scene.transport.reading_restarts == 1  # so that the loop checks how the new protocol receives
 
 
 @pytest.mark.parametrize("data", [PREFACE + b"frames", REQUEST])
@@ -71,7 +71,7 @@ def test_alpn_decides_before_the_first_byte(alpn, chosen):
     assert scene.transport.protocol is receiver
     assert scene.http1.is_connected is (chosen == "http1")
     assert scene.http2.is_connected is (chosen == "http2")
-    scene.transport.deliver(REQUEST)  # even where it does not keep to what was agreed
+    scene.transport.deliver(REQUEST)  # even if it violates the negotiated protocol
     assert bytes(receiver.received) == REQUEST
 
 

@@ -44,7 +44,7 @@ def test_a_tiny_message_is_not_counted():
 @pytest.mark.parametrize("size", [5 * KB, 60 * KB, 200 * KB])
 def test_a_message_counts_until_it_is_answered(size):
     scene = budgeted(1 << 20)
-    for stream_id in (1, 3):  # by the long way, then by the short one
+    for stream_id in (1, 3):  # by the slow path, then by the fast path
         scene.send(scene.request(stream_id, bytes(size), "/s/Keep"))
     assert scene.budget.used_bytes == 2 * size
     scene.service.calls[0].respond((b"",))

@@ -36,7 +36,7 @@ CONTROL = "explicit model load / unload is not allowed if polling is enabled"
 
 
 class Engine(RecordingEngine):
-    """One model "m" that gives its inputs back when the test says so."""
+    """One model "m" that returns its inputs when the test says so."""
 
     def __init__(self):
         super().__init__()

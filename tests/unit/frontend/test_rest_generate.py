@@ -36,7 +36,7 @@ COUNT = "generate expects model to produce exactly 1 response"
 
 
 class Engine(RecordingEngine):
-    """One decoupled model "m" that emits what the test says."""
+    """One decoupled model "m" that emits the responses of the test."""
 
     is_draining = False
 
@@ -147,7 +147,7 @@ def failed(message="broke"):
     return InferError(ErrorCode.INTERNAL, message)
 
 
-# --- what both endpoints do with a request ----------------------------------------------------------------------
+# --- both endpoints -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", ["generate", "generate_stream", "versions/1/generate", "versions/1/generate_stream"])
@@ -365,7 +365,7 @@ LONG_TEXT = "x" * 600_000
 
 
 class LeaderFollowerLock:
-    """An event loop whose turns the test takes, and a clock by which each turn is time for one slice."""
+    """An event loop whose turns the test runs, and a clock with time for one slice per turn."""
 
     def __init__(self):
         self._soon = []
@@ -391,7 +391,7 @@ def turns():
 
 @pytest.fixture
 def busy(monkeypatch, turns):
-    """A stream of a server that writes large responses in slices."""
+    """A stream of a server that encodes large responses in slices."""
     engine = Engine()
     logged = []
     monkeypatch.setattr("naiad.frontend.rest.failure.log_request_failure", lambda **fields: logged.append(fields))
@@ -463,7 +463,7 @@ def test_too_many_waiting_responses_end_the_stream(busy, turns):
 
 
 def test_many_large_responses_take_turns(busy, turns):
-    """Each is written in a turn of its own: what waits is not written in one turn, nor by recursion."""
+    """Each is encoded in a turn of its own: neither in one turn, nor by recursion."""
     emit_long(busy.engine)
     for _ in range(400):
         emit_long(busy.engine, "x" * 70_000)

@@ -1,4 +1,4 @@
-"""The routes that a router remembers are bounded, and those it has forgotten are found again."""
+"""The routes that a router remembers are bounded, and evicted ones are found again."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Large requests that take turns: fairness, limits, departures, errors; a loop and a clock of the test's own."""
+"""Turns of large requests: fairness, limits, disconnects, errors; with the test's own loop and clock."""
 
 import gc
 import weakref
@@ -10,7 +10,7 @@ from naiad.frontend.slice_runner import SliceRunner
 
 
 class Scene:
-    """A runner whose clock a slice moves by a millisecond, and what its jobs have done."""
+    """A runner whose clock advances by a millisecond per slice, and the results of its jobs."""
 
     def __init__(self, **limits):
         self.now_ns = 0
@@ -33,7 +33,7 @@ class Scene:
         return self.runner.run(client, self.work(name, count, error), size, self.results.append, self.errors.append)
 
     def turn(self):
-        """Let the loop come round once; it has at most one turn to give."""
+        """Run one iteration of the loop, with at most one turn."""
         callbacks, self.soon[:] = list(self.soon), []
         assert len(callbacks) <= 1
         for callback in callbacks:

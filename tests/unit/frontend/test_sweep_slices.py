@@ -51,7 +51,7 @@ class Transport(asyncio.Transport):
 
 
 def slices(loop, visited):
-    """Let the timer go off and return how many connections each callback visited."""
+    """Run the timer and return the number of connections in each callback."""
     found = []
     loop.timers[-1].callback()
     found.append(visited())

@@ -1,4 +1,4 @@
-"""Libraries that are no CUDA runtime to work with; those that are, are tried in the integration tests."""
+"""Libraries that are not a usable CUDA runtime; usable ones are part of the integration tests."""
 
 import types
 

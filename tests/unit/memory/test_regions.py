@@ -1,4 +1,4 @@
-"""The registry: names, limits, use by requests, and regions of a GPU that a double stands for."""
+"""The registry: names, limits, use by requests, and regions of a simulated GPU."""
 
 import pytest
 

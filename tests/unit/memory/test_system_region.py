@@ -1,4 +1,4 @@
-"""POSIX shared memory: which keys and parts are taken, and what happens when a client truncates its file."""
+"""POSIX shared memory: accepted keys and parts, and truncation by a client."""
 
 import gc
 import os
@@ -17,7 +17,7 @@ PAGE = 4096
 
 @pytest.fixture
 def directory(tmp_path):
-    """A directory that stands for /dev/shm, with the object "key" of two pages."""
+    """A directory in place of /dev/shm, with the object "key" of two pages."""
     (tmp_path / "shm").mkdir()
     (tmp_path / "shm" / "key").write_bytes(bytes(range(256)) * 32)
     return tmp_path / "shm"
@@ -105,7 +105,7 @@ class TestOpen:
 
 
 class TestTruncation:
-    """A client may truncate its file whenever it likes; without the guard these tests end the process."""
+    """A client may truncate its file at any time; without the guard these tests end the process."""
 
     def test_checked_size(self, directory):
         region = SystemRegion("r", "key", PAGE, PAGE, str(directory))

@@ -1,4 +1,4 @@
-"""What a control call is about, as the supervisor sees it."""
+"""The key of a control call, as the supervisor uses it."""
 
 import pickle
 
@@ -39,7 +39,7 @@ def test_last_load_or_unload_counts(call: HttpCall | GrpcCall | ModelControl) ->
 def test_models_of_equal_names_keep_order_separately() -> None:
     keys = [everywhere(load(name)).key for name in ("m", "/a::m", "s3://b/c::m")]
     assert len(set(keys)) == 3
-    # The beginning is what calls wait for each other by.
+    # Calls with an equal first part of the key wait for each other.
     assert {key[:2] for key in keys} == {("model", "m")}
 
 

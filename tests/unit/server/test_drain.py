@@ -7,7 +7,7 @@ from naiad.server.drain import drain
 
 
 class Engine:
-    """An engine with a sequence that ends by the third look at it."""
+    """An engine with a sequence that ends by the third check."""
 
     is_draining = False
     in_flight_count = 3

@@ -6,7 +6,7 @@ from naiad.cluster.member.sharing import RequestCoalescing
 
 
 class Source:
-    """Answers with a number that counts, when it is let."""
+    """Returns an increasing number, once it is allowed to."""
 
     def __init__(self) -> None:
         self.begun = 0

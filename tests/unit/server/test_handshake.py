@@ -9,7 +9,7 @@ from naiad.server.tls import ServerContext
 
 @pytest.fixture
 def connection():
-    """Return the TLS of a new connection, with what it reads from and writes to."""
+    """Return the TLS object of a new connection, with its input and output."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     return ServerContext(ssl.PROTOCOL_TLS_SERVER).wrap_bio(incoming, outgoing, server_side=True), incoming, outgoing
 

@@ -1,4 +1,4 @@
-"""Sums over processes, the dead included."""
+"""Sums over processes, including exited ones."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def note(exited_counters: ExitedCounters, slot: int, value: int, name: str = "m"
 
 
 def total(exited_counters: ExitedCounters, model: str = "m") -> tuple[int, float]:
-    """Return what statistics and metrics say about a model."""
+    """Return the statistics and metrics of a model."""
     rows = {row.name: row.inference_count for row in exited_counters.statistics()}
     samples = exited_counters.metrics().samples
     return rows.get(model, 0), samples.get("c", {}).get(f'c{{model="{model}"}}', 0)

@@ -1,4 +1,4 @@
-"""Processes of a server: forked, waited for, ended."""
+"""Processes of a server: fork, wait, end."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from naiad.cluster.supervisor.member_process import ForkedProcess, StartedProces
 
 
 def fork(status: int | None) -> ForkedProcess:
-    """Fork a child that exits with a status, None for one that sleeps."""
+    """Fork a child that exits with a status; None for one that sleeps."""
     pid = os.fork()
     if not pid:
         if status is None:
@@ -26,7 +26,7 @@ def test_exit_status_of_a_forked_process() -> None:
     assert child.returncode is None
     assert (child.wait(30.0), child.returncode) == (3, 3)
     assert child.wait() == 3
-    child.kill()  # harmless
+    child.kill()  # has no effect
 
 
 def test_killed_process_has_its_signal_as_status() -> None:

@@ -1,4 +1,4 @@
-"""Control calls everywhere, with members that are made up."""
+"""Control calls to all processes, with simulated processes."""
 
 import asyncio
 from collections.abc import Callable
@@ -148,7 +148,7 @@ def test_command_of_dying_process_is_kept() -> None:
         orders = orders_of([member])
         asking = asyncio.ensure_future(orders.everywhere(model_order()))
         await begun.wait()
-        # Its channel closes, and what it has asked is no longer waited for.
+        # Its channel closes, and its commands are no longer waited for.
         asking.cancel()
         await asyncio.wait([asking])
         may_end.set()

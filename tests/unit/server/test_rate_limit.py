@@ -1,4 +1,4 @@
-"""The rate limiter's metrics, and what the machine has."""
+"""The rate limiter's metrics, and the measured resources of the machine."""
 
 from naiad.backend.cores import usable_cores
 from naiad.config.model_config_pb2 import ModelConfig

@@ -1,4 +1,4 @@
-"""What the log says when a server has loaded its models."""
+"""The start-up report in the log."""
 
 import logging
 

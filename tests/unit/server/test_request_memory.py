@@ -1,4 +1,4 @@
-"""How much memory request bodies may take."""
+"""The default memory limit for request bodies."""
 
 import pytest
 

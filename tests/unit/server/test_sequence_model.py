@@ -1,4 +1,4 @@
-"""Which process executes a request of a sequence, and what is known of sequences elsewhere."""
+"""The process that executes a request of a sequence, and the state of sequences in other processes."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -139,7 +139,7 @@ def test_only_successor_reports_death() -> None:
         assert caught.value.code is ErrorCode.INVALID_ARG
 
 
-# --- what travels ---------------------------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------------------------
 
 
 def test_request_arrives_without_sender_state() -> None:

@@ -1,4 +1,4 @@
-"""Requests that concern all processes, with a supervisor that is made up."""
+"""Requests that concern all processes, with a simulated supervisor."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""When processes are started again, with a clock that is set by hand."""
+"""Restarts of processes, with a manual clock."""
 
 from naiad.cluster.supervisor.restarts import DELAYS_NS, STABLE_NS, Supervision
 

@@ -1,4 +1,4 @@
-"""What is shown of GPUs, and what becomes of failures."""
+"""GPU metrics, and the handling of failures."""
 
 import logging
 
@@ -100,7 +100,7 @@ def test_cuda_visible_devices(setting, uuids):
 
 
 class Library:
-    """An NVML that lacks what is not given."""
+    """An NVML that lacks the functions that are not given."""
 
     def __init__(self, **results):
         self.nvmlErrorString = lambda status: b"Driver Not Loaded"

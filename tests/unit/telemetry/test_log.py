@@ -151,7 +151,7 @@ class _Stalled(io.StringIO):
 
 @pytest.fixture
 def configured(tmp_path):
-    """Configure the log to a file; returns a function that gives its lines."""
+    """Configure the log to a file; returns a function that returns its lines."""
     root, package = logging.getLogger(), logging.getLogger("naiad")
     levels = root.level, package.level
     path = tmp_path / "server.log"

@@ -24,7 +24,7 @@ def families(registry):
 
 
 def samples(registry):
-    """(name, sorted labels) to value; fails for a series that comes twice."""
+    """(name, sorted labels) to value; fails for a duplicate series."""
     values = {}
     text = registry.render().decode()
     for family in text_string_to_metric_families(text):
@@ -169,7 +169,7 @@ def test_summaries_of_cached_model_separate_hits_and_misses():
     assert of_model(values, "nv_cache_hit_summary_per_model_sum") == 60
     assert of_model(values, "nv_cache_miss_summary_per_model", quantile="0.5") == 7
     assert of_model(values, "nv_cache_miss_summary_per_model_count") == 1
-    # A hit is a request that has queued, for no time, and not computed.
+    # A hit is a request with zero queue time and no compute time.
     assert of_model(values, "nv_inference_request_summary_us", quantile="0.5") == 40
     assert of_model(values, "nv_inference_queue_summary_us", quantile="0.5") == 0
     assert of_model(values, "nv_inference_queue_summary_us_count") == 3
@@ -311,7 +311,7 @@ def test_versions_of_equal_names_have_namespace_label():
     for namespace in ("/srv/a", "/srv/b"):
         statistics = ModelStatistics("m", "1", namespace=namespace)
         registry.add_model(statistics, pending=lambda: 0, executing=lambda: 0, tags={"team": "x"})
-    registry.remove_model(ModelStatistics("m", "1", namespace="/srv/a"))  # another object: nothing happens
+    registry.remove_model(ModelStatistics("m", "1", namespace="/srv/a"))  # another object: no effect
     shown = [line for line in registry.render().decode().splitlines() if line.startswith("nv_inference_count{")]
     assert shown == [
         'nv_inference_count{_team="x",model="m",namespace="/srv/a",version="1"} 0',

@@ -1,4 +1,4 @@
-"""ModelStatistics counts what Triton counts."""
+"""ModelStatistics counts as Triton does."""
 
 import pytest
 
@@ -110,7 +110,7 @@ def test_batch_without_surviving_requests_is_no_execution():
 
 
 def test_python_models_succeed_with_error_responses():
-    # Triton's Python backend counts a request that was answered with an error as a success.
+    # Triton's Python backend counts a request with an error response as a success.
     statistics = ModelStatistics("m", "1", answered_is_success=True)
     statistics.record_batch(batch([request(0)]), [failure()], 20 * MS)
     counts = statistics.snapshot()

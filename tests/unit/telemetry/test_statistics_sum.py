@@ -33,7 +33,7 @@ def test_everything_adds_up_but_the_last_inference() -> None:
     total = add_statistics(counts(factor=1, last_ms=9), counts(factor=2, last_ms=7))
     assert total == replace(
         counts(factor=3, last_ms=9),
-        # What was never counted is as it was.
+        # Missing counts stay missing.
         batch_stats=[batch(1, 3), batch(4, 6)],
     )
 

@@ -1,4 +1,4 @@
-"""W3C Trace Context: what a request says, and the spans that follow from it."""
+"""W3C Trace Context of a request, and the spans derived from it."""
 
 import pytest
 from hypothesis import given
@@ -98,7 +98,7 @@ class Sink:
 
 
 def traced(frontend, requests: int = 1, error: InferError | None = None, **options):
-    """Return the records of some requests that were answered."""
+    """Return the records of some completed requests."""
     sink = Sink()
     settings = {"level": ("TIMESTAMPS", "TENSORS"), "rate": 1, "mode": "opentelemetry", **options}
     tracer = Tracer(TraceOptions(**settings), sink)

@@ -30,7 +30,7 @@ class Frontend:
 
 
 class Run:
-    """What asks a member of an ensemble."""
+    """The caller of an ensemble member."""
 
     def __init__(self, request):
         self.request = request
@@ -68,7 +68,7 @@ class Scene:
         return json.loads(self.path.read_text()) if self.path.exists() else []
 
     def traced(self):
-        """Return the requests that were traced, in all files."""
+        """Return the traced requests in all files."""
         self.tracer.close()
         return [request_id for found in self.files().values() for request_id in found]
 
