@@ -12,6 +12,7 @@ import pytest
 
 from support import onnx_models
 from support.model_repository import write_identity, write_model
+from support.model_zoo import NO_RESPONSES
 from support.server_process import ServerProcess, serving
 
 BODY = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]}
@@ -21,7 +22,7 @@ input [ { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] } ]
 output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] %s } ]
 %s
 """
-MODEL = b"class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+MODEL = NO_RESPONSES.encode()
 
 Write = Callable[[Path], object]
 

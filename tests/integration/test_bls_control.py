@@ -14,6 +14,7 @@ import tritonclient.grpc as grpcclient
 from support.bls_models import PRELUDE, code_input, run_code, write_script
 from support.held_models import Notes, write_held
 from support.model_repository import write_model
+from support.model_zoo import python_source, tensors, write_python
 from support.sequence_models import write_running_sum
 from support.server_process import ServerProcess, serving
 from support.waiting import wait_until
@@ -21,18 +22,8 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 StartServer = Callable[..., ServerProcess]
 
-_TENSORS = (
-    'input [ { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] } ]\n'
-    'output [ { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] } ]\n'
-)
-_SCALE = """
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        found = [pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() for request in requests]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array * 3)]) for array in found]
-"""
+_TENSORS = tensors({"IN": "FP32 [ -1 ]"}, {"OUT": "FP32 [ -1 ]"})
+_SCALE = python_source({"OUT": "IN * 3"}, inputs=["IN"])
 _LOADER = (
     PRELUDE
     + """
@@ -67,17 +58,7 @@ def write_models(root: Path) -> None:
     write_running_sum(root, "oldest", "oldest { max_candidate_sequences: 4 }")
     write_model(root, "loader", f'backend: "python"\n{_SCRIPT_TENSORS}', {"1/model.py": _LOADER})
     for name, called in (("egg", "hen"), ("hen", "egg")):
-        source = f"""
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def initialize(self, args):
-        pb_utils.load_model("{called}")
-
-    def execute(self, requests):
-        return []
-"""
-        write_model(root, name, f'backend: "python"\n{_TENSORS}', {"1/model.py": source})
+        write_python(root, name, _TENSORS, {}, initialize=f'pb_utils.load_model("{called}")')
 
 
 @pytest.fixture(scope="module")

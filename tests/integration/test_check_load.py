@@ -9,25 +9,14 @@ from naiad.cli import check
 from support import onnx_models
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import add_sub_config, write_model, write_python_add_sub
+from support.model_zoo import python_source
 from support.server_process import SOURCE
-
-_INITIALIZE = """
-import os
-import signal
-import time
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        DO
-
-    def execute(self, requests):
-        return []
-"""
 
 
 def write_initializing(root: Path, name: str, what: str) -> None:
-    write_model(root, name, add_sub_config("python"), {"1/model.py": _INITIALIZE.replace("DO", what)})
+    write_model(
+        root, name, add_sub_config("python"), {"1/model.py": python_source({}, initialize="import signal\n" + what)}
+    )
 
 
 def write_add_sub(root: Path, name: str, content: bytes = b"", extra: str = "") -> None:

@@ -5,21 +5,13 @@ import pytest
 
 from support import onnx_models
 from support.model_repository import write_model
+from support.model_zoo import python_source
 from support.server_process import serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 _TENSOR = '%s [ { name: "%s" data_type: TYPE_%s dims: [ -1 ] %s } ]\n'
 LABELS = 'label_filename: "labels.txt"'
-PYTHON = """
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        tensors = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", -tensor)]) for tensor in tensors]
-"""
 
 
 def config(backend, datatype="FP32", extra="", *, batching=True):
@@ -34,7 +26,12 @@ def server(tmp_path_factory):
     write_model(root, "labelled", config("identity", extra=LABELS), labels)
     model = onnx_models.identity(dims=("N", "M"))
     write_model(root, "onnx", config("onnxruntime", extra=LABELS), {"1/model.onnx": model, **labels})
-    write_model(root, "negative", config("python", extra=LABELS), {"1/model.py": PYTHON, **labels})
+    write_model(
+        root,
+        "negative",
+        config("python", extra=LABELS),
+        {"1/model.py": python_source({"OUTPUT0": "-INPUT0"}, inputs=["INPUT0"]), **labels},
+    )
     write_model(root, "integers", config("identity", "INT32", batching=False))
     write_model(root, "half", config("identity", "FP16"))
     with serving(tmp_path_factory.mktemp("server") / "log", f"--model-repository={root}") as running:

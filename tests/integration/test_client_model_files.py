@@ -11,6 +11,7 @@ from tritonclient.utils import InferenceServerException
 
 from naiad.cli.key import new_key
 from support.model_repository import write_identity
+from support.model_zoo import NO_RESPONSES
 from support.server_process import ServerProcess
 
 CONFIG = json.dumps(
@@ -21,7 +22,7 @@ CONFIG = json.dumps(
         "output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [1]}],
     }
 )
-FILES = {"file:1/model.py": b"class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"}
+FILES = {"file:1/model.py": NO_RESPONSES.encode()}
 RESTRICTED = (
     "--http-restricted-api=model-repository:admin=secret",
     "--grpc-restricted-protocol=model-repository:admin=secret",

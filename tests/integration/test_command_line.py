@@ -9,20 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.model_repository import write_model
+from support.model_zoo import python_source
 
 COMMAND = [sys.executable, "-m", "naiad"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-SLOW = """
-import time, pathlib
-
-class TritonPythonModel:
-    def initialize(self, args):
-        (pathlib.Path(__file__).parent / "loading").touch()
-        time.sleep(600)
-
-    def execute(self, requests):
-        return []
-"""
+SLOW = python_source(
+    {}, initialize='open(os.path.join(os.path.dirname(__file__), "loading"), "w").close(); time.sleep(600)'
+)
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:

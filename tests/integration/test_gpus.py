@@ -15,6 +15,7 @@ import pytest
 import tritonclient.http as httpclient
 
 from support.model_repository import write_identity, write_model
+from support.model_zoo import python_source, tensors
 from support.server_process import ServerProcess
 
 SOURCE = Path(__file__).resolve().parents[1] / "support" / "fake_nvml.c"
@@ -31,24 +32,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": str(library.parent)}
 
 
-WHERE = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self.where = f"{args['model_instance_kind']} {args['model_instance_device_id']}"
-
-    def execute(self, requests):
-        answer = pb_utils.Tensor("WHERE", np.array([self.where], np.object_))
-        return [pb_utils.InferenceResponse([answer]) for _ in requests]
-"""
-CONFIG = """
-backend: "python"
-input [ { name: "IN", data_type: TYPE_FP32, dims: [ 1 ] } ]
-output [ { name: "WHERE", data_type: TYPE_STRING, dims: [ 1 ] } ]
-"""
+WHERE = python_source(
+    {"WHERE": "np.array([self.where], np.object_)"},
+    initialize="""self.where = f"{args['model_instance_kind']} {args['model_instance_device_id']}\"""",
+)
+CONFIG = 'backend: "python"\n' + tensors({"IN": "FP32 [ 1 ]"}, {"WHERE": "STRING [ 1 ]"})
 
 
 @pytest.fixture

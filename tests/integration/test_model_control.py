@@ -14,24 +14,13 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from support.model_repository import write_identity, write_model
+from support.model_zoo import python_source, tensors, write_python
 from support.server_process import ServerProcess, serving
 from support.transport import new_transport
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 DATA = np.arange(4, dtype=np.float32).reshape(1, 4)
-SCALE = """
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [
-            pb_utils.InferenceResponse(
-                [pb_utils.Tensor("OUTPUT0", pb_utils.get_input_tensor_by_name(r, "INPUT0").as_numpy() * %d)]
-            )
-            for r in requests
-        ]
-"""
 CONFIG = {
     "name": "scale",
     "backend": "python",
@@ -81,14 +70,19 @@ def failure(call, *arguments, **more) -> str:
     return str(caught.value)
 
 
+def scale(factor: int) -> str:
+    return python_source({"OUTPUT0": f"INPUT0 * {factor}"}, inputs=["INPUT0"])
+
+
 def write_scale(root: Path, name: str, factor: int, version: int = 1) -> Path:
-    model = root / name
-    (model / str(version)).mkdir(parents=True, exist_ok=True)
-    (model / str(version) / "model.py").write_text(SCALE % factor)
-    config = 'backend: "python"\nmax_batch_size: 8\n'
-    config += "input [ { name: 'INPUT0' data_type: TYPE_FP32 dims: [ -1 ] } ]\n"
-    (model / "config.pbtxt").write_text(config + "output [ { name: 'OUTPUT0' data_type: TYPE_FP32 dims: [ -1 ] } ]\n")
-    return model
+    config = tensors({"INPUT0": "FP32 [ -1 ]"}, {"OUTPUT0": "FP32 [ -1 ]"})
+    return write_model(
+        root, name, f'backend: "python" max_batch_size: 8\n{config}', {f"{version}/model.py": scale(factor)}
+    )
+
+
+def write_loading(root: Path, name: str, initialize: str) -> None:
+    write_python(root, name, tensors({"I": "FP32 [ 1 ]"}, {"O": "FP32 [ 1 ]"}), {}, initialize=initialize)
 
 
 def test_only_named_models_are_loaded_at_start(transport):
@@ -107,7 +101,7 @@ def test_load_infer_reload_unload(transport, root):
     client.load_model(name)
     assert client.is_model_ready(name)
     np.testing.assert_array_equal(infer(transport, name), DATA * 2)
-    (model / "1" / "model.py").write_text(SCALE % 30)
+    (model / "1" / "model.py").write_text(scale(30))
     client.load_model(name)
     np.testing.assert_array_equal(infer(transport, name), DATA * 30)
     write_scale(root, name, 4, version=2)
@@ -140,7 +134,7 @@ def io():
 
 def test_files_of_a_model_that_is_not_in_the_repository(transport):
     client = transport.client
-    files = {"file:7/model.py": (SCALE % 5).encode()}
+    files = {"file:7/model.py": scale(5).encode()}
     client.load_model("scale", config=json.dumps(CONFIG), files=files)
     np.testing.assert_array_equal(infer(transport, "scale", "7"), DATA * 5)
     client.unload_model("scale")
@@ -204,19 +198,8 @@ def busy(server: ServerProcess) -> bool:
 
 
 def test_loop_goes_on_while_a_model_loads(server, root):
-    write_model(
-        root,
-        "lazy",
-        'backend: "python"\noutput [ { name: "O" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
-        'input [ { name: "I" data_type: TYPE_FP32 dims: [ 1 ] } ]\n',
-        {
-            "1/model.py": b"import os, time\n"
-            b"class TritonPythonModel:\n"
-            b"    def initialize(self, args):\n"
-            b"        while not os.path.exists(os.path.join(args['model_repository'], 'go')): time.sleep(0.01)\n"
-            b"    def execute(self, requests): return []\n"
-        },
-    )
+    gate = "os.path.join(args['model_repository'], 'go')"
+    write_loading(root, "lazy", f"while not os.path.exists({gate}): time.sleep(0.01)")
     statuses: list[int] = []
     loading = threading.Thread(target=lambda: statuses.append(server.post("/v2/repository/models/lazy/load").status))
     loading.start()
@@ -277,16 +260,7 @@ def test_rest_refusals(server):
 
 def test_server_ends_while_a_model_loads(start_server, tmp_path):
     root = tmp_path / "models"
-    write_model(
-        root,
-        "never",
-        'backend: "python"\noutput [ { name: "O" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
-        'input [ { name: "I" data_type: TYPE_FP32 dims: [ 1 ] } ]\n',
-        {
-            "1/model.py": b"import time\nclass TritonPythonModel:\n    def initialize(self, args): time.sleep(600)\n"
-            b"    def execute(self, requests): return []\n"
-        },
-    )
+    write_loading(root, "never", "time.sleep(600)")
     server = start_server(root, "--model-control-mode=explicit", "--exit-timeout-secs=2")
     server.wait_ready()
     loading = threading.Thread(target=end_of_load, args=(server,))

@@ -15,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import add_sub_config, write_model
+from support.model_zoo import python_source
 from support.sequence_models import write_running_sum
 from support.server_process import ServerProcess
 
@@ -26,26 +27,13 @@ POLL = ("--model-control-mode=poll", "--repository-poll-secs=1", "--repository-s
 EXPLICIT = ("--model-control-mode=explicit",)
 NUMBERS = np.arange(16, dtype=np.float32)
 SUM, DIFFERENCE = (NUMBERS + NUMBERS).tolist(), (NUMBERS - NUMBERS).tolist()
-_MEMBER = """
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
-            a, b = (pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in ("INPUT0", "INPUT1"))
-            responses.append(
-                pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", a OP0 b), pb_utils.Tensor("OUTPUT1", a OP1 b)])
-            )
-        return responses
-"""
 
 
 def write_member(root: Path, name: str, *, adds_first: bool) -> None:
     first, second = "+-" if adds_first else "-+"
+    outputs = {"OUTPUT0": f"INPUT0 {first} INPUT1", "OUTPUT1": f"INPUT0 {second} INPUT1"}
     config = add_sub_config("python", max_batch_size=0, extra="response_cache { enable: true }")
-    write_model(root, name, config, {"1/model.py": _MEMBER.replace("OP0", first).replace("OP1", second)})
+    write_model(root, name, config, {"1/model.py": python_source(outputs, inputs=["INPUT0", "INPUT1"])})
 
 
 def write_pipeline(root: Path, name: str, member: str) -> None:

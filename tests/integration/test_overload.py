@@ -10,33 +10,15 @@ import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
+from support.model_zoo import tensors, write_python
 from support.server_process import ServerProcess, serving
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
-MODEL = """
-import time
-
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
-            time.sleep(0.005)
-            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
-            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]))
-        return responses
-"""
-CONFIG = """
-backend: "python"
-max_batch_size: 1
-input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ]
-output [ { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] } ]
-instance_group [ { count: 1 kind: KIND_CPU } ]
-"""
+CONFIG = "max_batch_size: 1 instance_group [ { count: 1 kind: KIND_CPU } ]\n" + tensors(
+    {"X": "FP32 [ 1 ]"}, {"Y": "FP32 [ 1 ]"}
+)
 MODELS = {
     "plain": "",
     "batched": "dynamic_batching { }",
@@ -51,9 +33,7 @@ PEERS = 8
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository = tmp_path_factory.mktemp("overload")
     for name, block in MODELS.items():
-        (repository / name / "1").mkdir(parents=True)
-        (repository / name / "1" / "model.py").write_text(MODEL)
-        (repository / name / "config.pbtxt").write_text(CONFIG + block)
+        write_python(repository, name, CONFIG + block, {"Y": "X"}, inputs=["X"], each="time.sleep(0.005)")
     return repository
 
 

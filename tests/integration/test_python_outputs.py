@@ -7,24 +7,12 @@ import numpy as np
 import pytest
 
 from support.model_repository import write_model
+from support.model_zoo import write_python
 from support.server_process import ServerProcess, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
-MODEL = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        answers = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", RESULT)]))
-        return answers
-"""
 CONFIG = """
-backend: "python"
 max_batch_size: 4
 input [ { name: "IN" data_type: TYPE_FP32 dims: [ 2 ] IN_RESHAPE } ]
 output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 2 ] OUT_RESHAPE } ]
@@ -40,27 +28,27 @@ ensemble_scheduling { step [ STEPS ] }
 STEP = """
 { model_name: "%s" model_version: -1 input_map { key: "IN" value: "%s" } output_map { key: "OUT" value: "%s" } }
 """
-INTEGERS = "x.astype(np.int64)"
+INTEGERS = "IN.astype(np.int64)"
 
 
-def write_python(repository: Path, name: str, result: str, extra: str = "", *, reshapes: tuple[str, str] = ("", "")):
+def write_outputs(repository: Path, name: str, result: str, extra: str = "", *, reshapes: tuple[str, str] = ("", "")):
     config = CONFIG.replace("IN_RESHAPE", reshapes[0]).replace("OUT_RESHAPE", reshapes[1]) + extra
-    write_model(repository, name, config, {"1/model.py": MODEL.replace("RESULT", result)})
+    write_python(repository, name, config, {"OUT": result}, inputs=["IN"])
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     directory = tmp_path_factory.mktemp("outputs")
     repository = directory / "models"
-    write_python(repository, "integers", INTEGERS)
-    write_python(repository, "wide", "np.zeros((1, 3), np.float32)")
-    write_python(repository, "rows", "np.zeros((5, 2), np.float32)", "dynamic_batching { }")
-    write_python(repository, "cached", INTEGERS, "response_cache { enable: true }")
+    write_outputs(repository, "integers", INTEGERS)
+    write_outputs(repository, "wide", "np.zeros((1, 3), np.float32)")
+    write_outputs(repository, "rows", "np.zeros((5, 2), np.float32)", "dynamic_batching { }")
+    write_outputs(repository, "cached", INTEGERS, "response_cache { enable: true }")
     strict = 'parameters { key: "strict_outputs" value: { string_value: "true" } }'
-    write_python(repository, "strict", INTEGERS, strict)
-    write_python(repository, "same", "x")
+    write_outputs(repository, "strict", INTEGERS, strict)
+    write_outputs(repository, "same", "IN")
     reshapes = ("reshape { shape: [ 1, 2 ] }", "reshape { shape: [ 2, 1 ] }")
-    write_python(repository, "reshaped", "np.array([[[x.ndim], [x.shape[1]]]], np.float32)", reshapes=reshapes)
+    write_outputs(repository, "reshaped", "np.array([[[IN.ndim], [IN.shape[1]]]], np.float32)", reshapes=reshapes)
     write_model(repository, "direct", ENSEMBLE.replace("STEPS", STEP % ("integers", "IN", "OUT")), {"1/empty": ""})
     steps = STEP % ("integers", "IN", "MIDDLE") + "," + STEP % ("same", "MIDDLE", "OUT")
     write_model(repository, "chained", ENSEMBLE.replace("STEPS", steps), {"1/empty": ""})

@@ -11,6 +11,7 @@ from tritonclient.utils import InferenceServerException
 
 from support.bls_models import run_code, write_script
 from support.model_repository import add_sub_config, write_identity, write_model
+from support.model_zoo import python_source
 from support.server_process import ServerProcess, serving
 from support.transport import Inferred, Transport, new_transport
 from support.waiting import wait_until
@@ -19,23 +20,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 DATA = np.ones((1, 16), np.float32)
 WORKER = """
-import time
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        with open({path!r}, "a") as log:
-            log.write(f"{name} begins {{time.monotonic_ns()}}\\n")
-            time.sleep(0.01)
-            log.write(f"{name} ends {{time.monotonic_ns()}}\\n")
-        made = []
-        for request in requests:
-            a = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
-            b = pb_utils.get_input_tensor_by_name(request, "INPUT1").as_numpy()
-            made.append(pb_utils.InferenceResponse(
-                [pb_utils.Tensor("OUTPUT0", a + b), pb_utils.Tensor("OUTPUT1", a - b)]
-            ))
-        return made
+with open({path!r}, "a") as log:
+    log.write(f"{name} begins {{time.monotonic_ns()}}\\n")
+    time.sleep(0.01)
+    log.write(f"{name} ends {{time.monotonic_ns()}}\\n")
 """
 
 
@@ -58,7 +46,9 @@ def executions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(tmp_path_factory: pytest.TempPathFactory, executions: Path) -> Iterator[ServerProcess]:
     root = tmp_path_factory.mktemp("models")
     for name in ("one", "two"):
-        model = WORKER.format(path=str(executions), name=name)
+        each = WORKER.format(path=str(executions), name=name)
+        outputs = {"OUTPUT0": "INPUT0 + INPUT1", "OUTPUT1": "INPUT0 - INPUT1"}
+        model = python_source(outputs, inputs=["INPUT0", "INPUT1"], each=each)
         config = add_sub_config("python", extra=limited(2, instances=2))
         write_model(root, name, config, {"1/model.py": model})
     slow = {"execute_delay_ms": "20"}

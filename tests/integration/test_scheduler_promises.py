@@ -14,6 +14,7 @@ from tritonclient.utils import InferenceServerException
 from support.ensemble_models import tensor, write_ensemble
 from support.held_models import Notes, write_held
 from support.model_repository import write_identity, write_model
+from support.model_zoo import python_source
 from support.process_resources import ProcessResources
 from support.server_process import ServerProcess, serving
 from support.waiting import wait_until
@@ -61,20 +62,7 @@ class TritonPythonModel:
                 sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", data)]))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
-_SLOW_SUM = """
-import time
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        made = []
-        for request in requests:
-            time.sleep(0.005)
-            data = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-            made.append(pb_utils.InferenceResponse([pb_utils.Tensor("FIRST", data[:1].copy())]))
-        return made
-"""
+_SLOW_SUM = python_source({"FIRST": "IN[:1].copy()"}, inputs=["IN"], each="time.sleep(0.005)")
 STRICT = "dynamic_batching { default_queue_policy { %s } } instance_group [ { count: 1 kind: KIND_CPU } ]"
 CODES = {
     "UNKNOWN": "UNKNOWN",

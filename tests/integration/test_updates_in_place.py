@@ -10,29 +10,18 @@ import pytest
 import tritonclient.http as httpclient
 
 from support.model_repository import write_model
+from support.model_zoo import python_source
 from support.server_process import ServerProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 StartServer = Callable[..., ServerProcess]
 
-MODEL = """
-import os, time
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def initialize(self, args):
-        with open(os.path.join(args["model_repository"], "..", "..", "initialized"), "a") as file:
-            file.write(args["model_version"] + "\\n")
-
-    def execute(self, requests):
-        time.sleep(0.005)
-        answers = []
-        for request in requests:
-            data = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", data)]))
-        return answers
+NOTE = """
+with open(os.path.join(args["model_repository"], "..", "..", "initialized"), "a") as file:
+    file.write(args["model_version"] + "\\n")
 """
+MODEL = python_source({"OUT": "IN"}, inputs=["IN"], each="time.sleep(0.005)", initialize=NOTE)
 CONFIG = {
     "name": "m",
     "backend": "python",
