@@ -1,4 +1,4 @@
-"""BYTES elements: the decoder and the counter accept the same data and refuse the rest with the same words."""
+"""BYTES elements: decoder and counter accept the same data and reject other data with the same message."""
 
 import struct
 

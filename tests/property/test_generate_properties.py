@@ -1,4 +1,4 @@
-"""Whatever arrives at generate is a request or an InferError; what goes in as flat JSON comes out as flat JSON."""
+"""Any input to generate is a request or an InferError; flat JSON in gives the same flat JSON out."""
 
 import contextlib
 import json
@@ -99,7 +99,7 @@ def test_any_bytes_are_refused_cleanly(body):
 
 @given(MEMBERS)
 def test_both_parsers_read_the_same(members):
-    """The standard library's parser takes over where simdjson gives up, for example at a NaN."""
+    """The standard library's parser replaces simdjson where that fails, for example at a NaN."""
     inputs = {"A": TensorSpec("A", DataType.INT32, (-1,)), "B": TensorSpec("B", DataType.BYTES, (-1,))}
     text = ",".join(f"{json.dumps(name)}:{json.dumps(value)}" for name, value in members)
 

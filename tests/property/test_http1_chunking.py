@@ -1,4 +1,4 @@
-"""However the bytes of requests are cut into pieces, the same requests come out, and nothing breaks the server."""
+"""Requests in any chunking of their bytes give the same results, and no input breaks the server."""
 
 import asyncio
 import itertools

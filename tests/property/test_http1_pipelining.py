@@ -1,4 +1,4 @@
-"""Pipelined responses: in whatever order they are written, the bytes and the counters are those of one at a time."""
+"""Pipelined responses written in any order give the same bytes and counters as one at a time."""
 
 import re
 
@@ -29,7 +29,7 @@ def play(responses, order):
         left[which].pop(0)(contexts[which])
         waiting = list(peer.connection._responses.contexts)
         for context in contexts:
-            # A response that has left, or whose turn it is, holds nothing back.
+            # A sent or current response keeps no buffers back.
             is_held = context in waiting[1:]
             assert is_held or (not context.waiting_buffers and not context.waiting_bytes)
             assert context.waiting_bytes <= sum(map(len, context.waiting_buffers))

@@ -58,7 +58,7 @@ def server_bytes(draw):
 
 @given(server_bytes() | st.binary(max_size=100), st.lists(st.integers(1, 40), max_size=8))
 @settings(max_examples=300)
-def test_each_request_ends_once_whatever_arrives(data, sizes):
+def test_each_request_ends_once_for_any_input(data, sizes):
     endings = []
 
     class Recorder(ClientRecorder):

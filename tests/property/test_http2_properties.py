@@ -1,4 +1,4 @@
-"""HTTP/2: how bytes are cut does not matter, no bytes do harm, windows are kept, the header cache changes nothing."""
+"""HTTP/2: chunking does not matter, no bytes do harm, windows are respected, the header cache changes nothing."""
 
 from collections import deque
 from contextlib import suppress
@@ -28,7 +28,7 @@ def request_of_shape(draw, shape, stream_id, encoder):
     body = draw(st.one_of(st.just(b"abc"), st.binary(max_size=40)))
     head = frame(wire.HEADERS, 4, stream_id, block)
     whole = data_frame(stream_id, body, end=True)
-    if shape == "later":  # as nghttp2 does: the heads of several requests first
+    if shape == "later":  # as nghttp2 does: the request headers of several requests first
         return head, whole
     if shape == "window":  # as grpc-core does
         which, increment = draw(st.sampled_from([0, stream_id])), draw(st.sampled_from([0, 5, 2**31 - 1]))
@@ -47,7 +47,7 @@ def request_of_shape(draw, shape, stream_id, encoder):
 
 @st.composite
 def conversations(draw):
-    """Bytes of a client that mostly keeps the rules, and sometimes does not."""
+    """Bytes of a client that mostly follows the rules, and sometimes violates them."""
     encoder = hpack.Encoder()
     data, later = bytearray(OPENING), bytearray()
     for stream_id in range(1, 2 * draw(st.integers(1, 8)) + 1, 2):
@@ -66,7 +66,7 @@ def conversations(draw):
 
 
 def play(data, cuts):
-    """Return what a connection makes of `data` cut at `cuts`: calls, bodies, answers, error."""
+    """Return the results of a connection for `data` cut at `cuts`: calls, bodies, responses, error."""
     peer = Peer(LIMITS, opened=False)
     error = None
     edges = [0, *sorted(cuts), len(data)]
@@ -120,10 +120,7 @@ ACTIONS = st.lists(
 
 
 class WindowedPeer:
-    """Keeps the windows of four streams as grpc-core does, and what was sent and is owed on each.
-
-    A setting counts from its acknowledgement on, neither earlier nor later.
-    """
+    """Tracks the windows of four streams as grpc-core does, with sent and pending bytes of each."""
 
     ids = (1, 3, 5, 7)
 
@@ -189,7 +186,7 @@ def test_peer_windows_are_respected_and_used(actions):
         assert owed.startswith(sent)
         if i in streams:
             assert len(sent) + streams[i].queued_bytes == len(owed)
-            # What waits, waits for a window.
+            # Waiting data waits for a window.
             assert sent == owed or windowed.windows[0] == 0 or windowed.windows[i] <= 0
 
 
@@ -295,7 +292,7 @@ def _windows(peer):
 @given(REQUESTS, st.integers(0, 200_000))
 @settings(max_examples=200)
 def test_fast_and_slow_paths_charge_the_same_windows(requests, granted):
-    """The same requests, whole or byte by byte, answered by `send_answer` or by its parts."""
+    """The same requests, whole or byte by byte, with responses by `send_answer` or by its parts."""
     fast, slow = Peer(LIMITS), Peer(LIMITS)
     head, trailers = b"\x88", b"\x88"
     for number, (body, size) in enumerate(requests):

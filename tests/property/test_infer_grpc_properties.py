@@ -58,7 +58,7 @@ def check(decoded, message):
 
 @given(st.lists(requests(), min_size=1, max_size=4), st.lists(st.tuples(st.integers(0, 3), names), max_size=8))
 @settings(max_examples=300)
-def test_decode_agrees_with_protobuf_whatever_was_decoded_before(messages, picks):
+def test_decode_agrees_with_protobuf_after_other_messages(messages, picks):
     decoder = InferRequestDecoder()
     for message in messages:
         check(decoder.decode(message.SerializeToString()), message)

@@ -1,4 +1,4 @@
-"""Whatever arrives as an inference body is a request or an InferError; tensors survive JSON and binary alike."""
+"""Any inference body is a request or an InferError; tensors survive JSON and binary alike."""
 
 import contextlib
 import json

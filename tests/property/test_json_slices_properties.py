@@ -1,4 +1,4 @@
-"""Long documents are read in slices: the outcome is that of the parser for short ones, wherever they are cut."""
+"""Long documents are read in slices, with the result of the parser for short ones, in any chunking."""
 
 import json
 from unittest.mock import patch
@@ -48,7 +48,7 @@ def documents(draw):
     except UnicodeEncodeError:
         encoded = json.dumps(document).encode()
     if draw(st.integers(0, 3)) == 0 and encoded:
-        # Something is missing, or is there twice.
+        # An element is missing or duplicate.
         at = draw(st.integers(0, len(encoded) - 1))
         encoded = encoded[:at] + draw(st.sampled_from([b"", b",", b"[", b"]", b'"', b"\\", b" "])) + encoded[at + 1 :]
     return encoded

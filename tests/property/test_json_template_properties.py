@@ -1,4 +1,4 @@
-"""A decoder that has seen other documents decodes, or refuses, as one that has seen none."""
+"""A decoder with a history of documents gives the same result as a new one."""
 
 import json
 
@@ -43,7 +43,7 @@ PIECES = st.sampled_from(
 
 @st.composite
 def pairs(draw):
-    """Draw two documents that have much in common."""
+    """Draw two similar documents."""
     first = draw(documents())
     second = first
     for _ in range(draw(st.integers(0, 2))):

@@ -1,4 +1,4 @@
-"""However the first bytes are cut, the same protocol gets all of them, in order."""
+"""In any chunking of the first bytes the same protocol gets all of them, in order."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ STREAMS = st.one_of(
 
 
 @given(STREAMS)
-def test_a_decision_stays_whatever_follows(stream):
+def test_decision_stays_for_any_further_bytes(stream):
     decisions = [version_of(stream[:end]) for end in range(len(stream) + 1)]
     made = [decision for decision in decisions if decision is not None]
     assert len(set(made)) <= 1

@@ -1,4 +1,4 @@
-"""Any configuration written is read back; any text is read without harm, and as protobuf's own reader reads it."""
+"""Every written configuration reads back; any text is read without harm, and with the result of protobuf's reader."""
 
 from typing import Any
 
@@ -97,7 +97,7 @@ def test_any_text_is_read_without_harm(text: str):
 @given(configs(), st.data())
 @settings(max_examples=200)
 def test_what_protobuf_refuses_is_a_problem(config: ModelConfig, data: st.DataObject):
-    """Cut a piece out of a good text: what protobuf's reader refuses is a problem here, and otherwise both agree."""
+    """Cut a piece out of a valid text: texts that protobuf's reader rejects give a problem, otherwise both agree."""
     text = format_config(config)
     start = data.draw(st.integers(0, len(text)))
     damaged = text[:start] + text[start + data.draw(st.integers(1, 5)) :]

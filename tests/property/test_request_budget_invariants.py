@@ -1,4 +1,4 @@
-"""However requests over both protocols interleave and end, the budget holds its limit and returns to zero."""
+"""For any interleaving of requests over both protocols the budget respects its limit and returns to zero."""
 
 import hypothesis.strategies as st
 from hypothesis import settings
@@ -20,7 +20,7 @@ SECOND_NS = 10**9
 
 
 class BudgetMachine(RuleBasedStateMachine):
-    """Clients that send whole bodies and parts of them, and a server that answers some of them."""
+    """Clients that send complete and partial bodies, and a server that responds to some of them."""
 
     @initialize()
     def open(self):

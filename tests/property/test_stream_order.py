@@ -1,4 +1,4 @@
-"""Whatever the order of requests, answers, failures and a slow reader: a stream answers each request as promised."""
+"""A stream responds to each request in order, for any order of requests, responses, failures and a slow reader."""
 
 import logging
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ HEADER = ResponseHeader("m", "1", ())
 
 @pytest.fixture(autouse=True, scope="module")
 def quiet() -> Iterator[None]:
-    """Log nothing: so many failures at once would be summed up, and with them those of the tests that follow."""
+    """Log nothing: a flood of failures would also suppress the log lines of later tests."""
     logger = logging.getLogger("naiad.request")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -30,7 +30,7 @@ def quiet() -> Iterator[None]:
 
 
 class Call:
-    """A peer that sends `messages` as flow control lets it, and reads when told to."""
+    """A peer that sends `messages` within flow control, and reads on request."""
 
     path = "/inference.GRPCInferenceService/ModelStreamInfer"
     client = None
