@@ -25,7 +25,7 @@ The exit status is 1 if a model could not be loaded, 2 for an invalid command li
 """
 
 
-_MOST_JOBS = 64
+_MAX_JOBS = 64
 
 
 def run(argv: Sequence[str]) -> int:
@@ -127,8 +127,8 @@ def _positive(text: str) -> float:
 
 
 def _count_of_jobs(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MOST_JOBS:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 to {_MOST_JOBS}")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MAX_JOBS:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 to {_MAX_JOBS}")
     return int(text)
 
 

@@ -16,19 +16,19 @@ class NoResponseError(Exception):
     """The server has not responded, or with an error; the message has the reason and a fix."""
 
 
-def ask(url: str, headers: Sequence[str], question: Callable[[Client], Awaitable[T]]) -> T:
-    """Return the result of `question` for the server at `url`, which is HTTP unless it names a protocol.
+def ask(url: str, headers: Sequence[str], query: Callable[[Client], Awaitable[T]]) -> T:
+    """Return the result of `query` for the server at `url`, which is HTTP unless it names a protocol.
 
     `headers` are `NAME: VALUE`. Raises NoResponseError.
     """
-    return asyncio.run(_ask(url if "://" in url else f"http://{url}", headers, question))
+    return asyncio.run(_ask(url if "://" in url else f"http://{url}", headers, query))
 
 
-async def _ask(url: str, headers: Sequence[str], question: Callable[[Client], Awaitable[T]]) -> T:
+async def _ask(url: str, headers: Sequence[str], query: Callable[[Client], Awaitable[T]]) -> T:
     pairs = dict(_header(text) for text in headers)
     try:
         async with Client(url, headers=pairs, timeout_s=_TIMEOUT_S) as client:
-            return await question(client)
+            return await query(client)
     except InferError as error:
         if isinstance(error, ConnectionFailedError) or error.code is ErrorCode.DEADLINE_EXCEEDED:
             raise NoResponseError(

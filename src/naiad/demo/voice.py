@@ -17,14 +17,14 @@ from naiad.demo.server import Settings, serving
 from naiad.demo.voice_model import CHUNK_SAMPLES, RATE_HZ
 
 MODEL = "voice"
-ANSWER_WITHIN_S = 30.0
+RESPONSE_TIMEOUT_S = 30.0
 _CHUNK_S = CHUNK_SAMPLES / RATE_HZ
 _ALSA = Path("/usr/share/sounds/alsa")
 _ALSA_NAMES = ("Front_Center.wav", "Rear_Left.wav", "Side_Right.wav")
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class SoundResult:
     """The server's results for one sound."""
 
     name: str
@@ -56,7 +56,7 @@ def speech() -> list[Path]:
     return found or list(fetch(SILERO_EXAMPLE).values())
 
 
-def stream(grpc_url: str, sounds: Sequence[tuple[str, sound.Samples]]) -> list[Heard]:
+def stream(grpc_url: str, sounds: Sequence[tuple[str, sound.Samples]]) -> list[SoundResult]:
     """Send the sounds as parallel sequences over one gRPC stream, a chunk of each in turn.
 
     Raises RuntimeError with the server's message.
@@ -81,14 +81,14 @@ def stream(grpc_url: str, sounds: Sequence[tuple[str, sound.Samples]]) -> list[H
                 probabilities[index].append(float(result.as_numpy("prob").item()))
         client.stop_stream()
     chunk_ms = (time.perf_counter() - began) * 1e3 / max(1, sum(map(len, cut)))
-    return [Heard(name, found, chunk_ms) for (name, _), found in zip(sounds, probabilities, strict=True)]
+    return [SoundResult(name, found, chunk_ms) for (name, _), found in zip(sounds, probabilities, strict=True)]
 
 
 def _next(answers: "queue.Queue[tuple[Any, Any]]") -> tuple[Any, Any]:
     try:
-        return answers.get(timeout=ANSWER_WITHIN_S)
+        return answers.get(timeout=RESPONSE_TIMEOUT_S)
     except queue.Empty:
-        raise RuntimeError(f"the server did not respond to a chunk within {ANSWER_WITHIN_S:g} s") from None
+        raise RuntimeError(f"the server did not respond to a chunk within {RESPONSE_TIMEOUT_S:g} s") from None
 
 
 def _send(client: Any, api: Any, pieces: sound.Samples, index: int, number: int) -> None:
@@ -104,7 +104,7 @@ def _send(client: Any, api: Any, pieces: sound.Samples, index: int, number: int)
     )
 
 
-def _table(heard: Sequence[Heard]) -> Table:
+def _table(heard: Sequence[SoundResult]) -> Table:
     table = Table(title="Segments of speech", title_justify="left")
     table.add_column("sound")
     table.add_column("s", justify="right")

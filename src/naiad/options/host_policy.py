@@ -8,7 +8,7 @@ from naiad.config.model_config_pb2 import ModelInstanceGroup
 _CORES = "cpu-cores"
 _NODE = "numa-node"
 _FORM = f"write <name>,{_CORES}=<first>-<last>[,<first>-<last>...] or <name>,{_NODE}=<number>"
-_MOST_CORES = 1 << 16
+_MAX_CORES = 1 << 16
 """No kernel has a core number this high."""
 
 
@@ -66,7 +66,7 @@ def parse_cores(text: str) -> frozenset[int]:
         begin, end = int(first), int(last or first)
         if end < begin:
             raise ValueError(f"'{part}' ends before it begins")
-        if end >= _MOST_CORES:
+        if end >= _MAX_CORES:
             raise ValueError(f"core {end} is above the maximum of any kernel")
         cores.update(range(begin, end + 1))
     return frozenset(cores)

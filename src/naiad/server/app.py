@@ -129,7 +129,7 @@ class Server:
                 self._engine.check_models(time.monotonic_ns())
                 if freed.is_due(time.monotonic_ns(), time.process_time_ns()):
                     await asyncio.to_thread(heap.trim)
-                    freed.given_back(time.monotonic_ns())
+                    freed.note_returned(time.monotonic_ns())
             except Exception:
                 _log.exception("checking the models failed")
 

@@ -23,7 +23,7 @@ from naiad.server.endpoint import Connections, Service
 
 _log = logging.getLogger(__name__)
 _SEQUENCE_POLL_S = 0.05
-_LAST_ANSWERS_S = 1.0
+_LAST_RESPONSES_S = 1.0
 """Time to send the responses of aborted requests."""
 _FINISH_S = 3.0
 _FINISH_SHARE = 0.25
@@ -87,7 +87,7 @@ async def drain(
         engine.abort(
             f"the server exits, and the request did not finish within the exit timeout of {exit_timeout_s:g} s"
         )
-        last_s = time.monotonic() + _LAST_ANSWERS_S
+        last_s = time.monotonic() + _LAST_RESPONSES_S
         await asyncio.gather(*(_wait_closed(each.connections, last_s) for each in services))
         return False
     for service in services:

@@ -174,7 +174,7 @@ def _bind_unix(address: Address) -> socket.socket:
     path = unix_path(address.host)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if _is_left_over(path):
+        if _is_stale(path):
             _log.info("removing %s, a socket without a listening server", path)
             os.unlink(path)
         # Linux creates the file with the permissions of the socket, so no other user has access at any moment. Other
@@ -189,7 +189,7 @@ def _bind_unix(address: Address) -> socket.socket:
     return bound
 
 
-def _is_left_over(path: str) -> bool:
+def _is_stale(path: str) -> bool:
     """Return whether `path` is a socket without a listener: its server ended without cleaning up."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):

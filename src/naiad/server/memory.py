@@ -16,13 +16,13 @@ from naiad.telemetry.metrics.exposition import format_family
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.process import read_memory, read_resident_bytes
 
-_LEAST_BYTES = 16 << 20
+_MIN_BYTES = 16 << 20
 """Smaller amounts above the last low stay in the heap."""
 _STEADY_BYTES = 1 << 20
 """Memory is stable if it changes by less than this between two checks."""
 _CALM_SHARE = 0.25
 """The server is calm while it uses less than this share of one core."""
-_LEAST_INTERVAL_NS = 3_000_000_000
+_MIN_INTERVAL_NS = 3_000_000_000
 
 
 class FreedMemory:
@@ -34,7 +34,7 @@ class FreedMemory:
         """The lowest resident size since memory was returned; 0 before the first check."""
         self._resident_bytes = 0
         self._now_ns = self._cpu_ns = 0
-        self._given_back_ns = 0
+        self._returned_ns = 0
 
     def is_due(self, now_ns: int, cpu_ns: int) -> bool:
         """Return whether to return memory now. `cpu_ns` is the processor time that the process has used."""
@@ -43,13 +43,13 @@ class FreedMemory:
         is_steady = abs(resident_bytes - self._resident_bytes) < _STEADY_BYTES
         self._now_ns, self._cpu_ns, self._resident_bytes = now_ns, cpu_ns, resident_bytes
         self._low_bytes = min(self._low_bytes or resident_bytes, resident_bytes)
-        if resident_bytes - self._low_bytes < _LEAST_BYTES or now_ns - self._given_back_ns < _LEAST_INTERVAL_NS:
+        if resident_bytes - self._low_bytes < _MIN_BYTES or now_ns - self._returned_ns < _MIN_INTERVAL_NS:
             return False
         return is_calm and is_steady
 
-    def given_back(self, now_ns: int) -> None:
+    def note_returned(self, now_ns: int) -> None:
         """Note that freed memory was returned: the resident memory is now in use."""
-        self._given_back_ns = now_ns
+        self._returned_ns = now_ns
         self._low_bytes = self._resident_bytes = read_resident_bytes(self._proc)
 
 

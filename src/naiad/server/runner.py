@@ -21,7 +21,7 @@ from naiad.telemetry.logs import log
 
 _log = logging.getLogger(__name__)
 
-_OTHERS = 1024
+_OTHER_FILES = 1024
 """Descriptors for models, libraries and pipes to workers."""
 _MANY = 4096
 """Above this number of connections a low system limit is logged, but without a warning."""
@@ -29,7 +29,7 @@ _MANY = 4096
 
 def raise_file_limit(connections: int) -> None:
     """Raise the file limit for a number of connections, up to the hard limit; log if that is not enough."""
-    wanted = connections + _OTHERS
+    wanted = connections + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < target:
@@ -39,7 +39,7 @@ def raise_file_limit(connections: int) -> None:
             _log.warning("the limit of open files stays at %d: %s", soft, error)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        allowed = max(0, soft - _OTHERS)
+        allowed = max(0, soft - _OTHER_FILES)
         _log.log(
             logging.WARNING if allowed < _MANY else logging.INFO,
             "the flags allow %d connections, the limit of open files only %d; raise it (ulimit -n, LimitNOFILE=) or "

@@ -12,13 +12,13 @@ from naiad.options.access import TlsOptions
 
 _log = logging.getLogger(__name__)
 
-_REFUSAL_TEXT = (
+_REJECTION_TEXT = (
     b'{"error":"a plain HTTP request was sent to an HTTPS port: this port speaks TLS only; '
     b'use https://, or ssl=True"}'
 )
-_REFUSAL = (
+_REJECTION = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
-    % (len(_REFUSAL_TEXT), _REFUSAL_TEXT)
+    % (len(_REJECTION_TEXT), _REJECTION_TEXT)
 )
 
 
@@ -68,7 +68,7 @@ class _Handshake(ssl.SSLObject):
             if error.reason != "HTTP_REQUEST":
                 raise
             self._was_rejected = True
-            self.outgoing.write(_REFUSAL)
+            self.outgoing.write(_REJECTION)
             self._linger()
 
     def _linger(self) -> None:

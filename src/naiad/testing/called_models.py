@@ -56,7 +56,7 @@ class _Server:
         """Return the response, or an iterator of responses."""
         try:
             returned = _call(request)
-        except _RefusedError as error:
+        except _RejectedError as error:
             response = InferenceResponse([], TritonError(str(error), error.code))
             return _iterator(request, iter([response])) if decoupled else response
         if isinstance(returned, Mapping):
@@ -64,7 +64,7 @@ class _Server:
             return _iterator(request, iter([response])) if decoupled else response
         if not decoupled:
             return InferenceResponse([], TritonError(_NEEDS_DECOUPLED % request.model_name, ErrorCode.INVALID_ARG))
-        return _iterator(request, _answers(request, returned))
+        return _iterator(request, _responses(request, returned))
 
     def async_exec(self, request: InferenceRequest, decoupled: bool, execution_timeout: int) -> asyncio.Future[Any]:
         """Return an awaitable of them."""
@@ -92,7 +92,7 @@ _NEEDS_DECOUPLED = (
 )
 
 
-class _RefusedError(Exception):
+class _RejectedError(Exception):
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
@@ -103,11 +103,11 @@ def _call(request: InferenceRequest) -> Mapping[str, Array] | Iterator[Mapping[s
     model = _known.get(name)
     if model is None or name in _unloaded:
         message = f"Failed for execute the inference request. Model '{name}' is not ready."
-        raise _RefusedError(ErrorCode.NOT_FOUND, f"{message} Add it to PythonModel(models=...).")
+        raise _RejectedError(ErrorCode.NOT_FOUND, f"{message} Add it to PythonModel(models=...).")
     try:
         return model({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
     except ModelError as error:
-        raise _RefusedError(ErrorCode.INTERNAL, str(error)) from None
+        raise _RejectedError(ErrorCode.INTERNAL, str(error)) from None
 
 
 def _answer(request: InferenceRequest, outputs: Mapping[str, Array]) -> InferenceResponse:
@@ -119,7 +119,7 @@ def _answer(request: InferenceRequest, outputs: Mapping[str, Array]) -> Inferenc
     return InferenceResponse([pb_utils.Tensor(name, array) for name, array in outputs.items() if name in wanted])
 
 
-def _answers(
+def _responses(
     request: InferenceRequest, returned: Iterator[Mapping[str, Array]]
 ) -> Generator[InferenceResponse, None, None]:
     try:

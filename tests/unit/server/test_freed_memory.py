@@ -48,7 +48,7 @@ def test_memory_is_given_back_when_it_rests(server: Server) -> None:
 def test_memory_that_stays_is_left_alone(server: Server) -> None:
     server.set_mib(130)
     server.looks(2)
-    server.freed.given_back(server.now_ns)
+    server.freed.note_returned(server.now_ns)
     assert server.looks(10) == [False] * 10
 
 
@@ -67,7 +67,7 @@ def test_memory_is_given_back_again_after_a_while(server: Server) -> None:
     server.set_mib(130)
     server.looks(2)
     server.set_mib(80)
-    server.freed.given_back(server.now_ns)
+    server.freed.note_returned(server.now_ns)
     server.set_mib(130)
     assert server.looks(4) == [False, False, True, True]
 

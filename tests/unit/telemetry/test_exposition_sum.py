@@ -89,7 +89,7 @@ def test_counters_of_ended_processes_are_added() -> None:
     shown = exposition_sum.parse(counter(2))
     left = exposition_sum.parse(counter(40) + text("# HELP x Help", "# TYPE x counter", "x 1"))
     left.samples["c_total"]['c_total{model="unloaded"}'] = 7
-    assert exposition_sum.add_left(shown, left).render() == counter(42)
+    assert exposition_sum.add_exited(shown, left).render() == counter(42)
 
 
 def test_model_series_are_removed_at_any_label_position() -> None:

@@ -72,7 +72,7 @@ class ExitedCounters:
     def metrics(self) -> Exposition:
         """Return the sums of the series that a living process shows."""
         shown = exposition_sum.add([self._metrics[slot] for slot in sorted(self._metrics)])
-        return exposition_sum.add_left(shown, self._left_metrics)
+        return exposition_sum.add_exited(shown, self._left_metrics)
 
 
 def _request_count(row: VersionStatistics) -> int:

@@ -9,7 +9,7 @@ from naiad.config.suggestion import nearest
 
 CONDITION_PREFIX = "run_if."
 """`parameters { key: "run_if.MODEL" value { string_value: "TENSOR" } }`: the step of MODEL runs if TENSOR is true."""
-_SHOWN_OF_CIRCLE = 3
+_SHOWN_OF_CYCLE = 3
 """Triton shows the start of a cycle, the last model and the start again."""
 
 
@@ -189,10 +189,10 @@ def _check_order(findings: Findings, available: set[str], writers: Mapping[str, 
                 )
 
 
-def cycle_message(circle: Sequence[str]) -> str:
+def cycle_message(cycle: Sequence[str]) -> str:
     """Return Triton's message for the cycle from `find_ensemble_cycle`, and the whole cycle if it is longer."""
-    message = f"circular dependency between ensembles: {circle[0]} -> ... -> {circle[-2]} -> {circle[-1]}"
-    return message if len(circle) <= _SHOWN_OF_CIRCLE else f"{message}; the cycle is {' -> '.join(circle)}"
+    message = f"circular dependency between ensembles: {cycle[0]} -> ... -> {cycle[-2]} -> {cycle[-1]}"
+    return message if len(cycle) <= _SHOWN_OF_CYCLE else f"{message}; the cycle is {' -> '.join(cycle)}"
 
 
 def find_ensemble_cycle(members: Mapping[str, Sequence[str]], start: str) -> list[str]:

@@ -160,7 +160,7 @@ def cumulative(one: Exposition) -> Exposition:
     return left
 
 
-def add_left(shown: Exposition, left: Exposition) -> Exposition:
+def add_exited(shown: Exposition, left: Exposition) -> Exposition:
     """Return `shown` with the values of `left` added to its series; other series of `left` stay hidden."""
     visible = Exposition()
     for family in left.openings.keys() & shown.openings.keys():

@@ -167,7 +167,7 @@ def visible(gpus: Sequence[Gpu], cuda_visible_devices: str | None) -> Sequence[G
 _log = logging.getLogger(__name__)
 
 _CLOSE_S = 5.0
-_MOST_FAILURES = 5
+_MAX_FAILURES = 5
 """Number of consecutive failures after which measurements stop."""
 
 
@@ -248,7 +248,7 @@ class GpuMeter:
                 failure_count = 0
             except NvmlError:
                 failure_count += 1
-                if failure_count >= _MOST_FAILURES:
+                if failure_count >= _MAX_FAILURES:
                     raise
             if self._stop.wait(self._interval_s):
                 return

@@ -122,10 +122,10 @@ class Tracer:
 
     def begin(self, request: InferRequest) -> None:
         """Trace a request before its submission, if it is selected."""
-        asker = getattr(request.on_response, "__self__", None)
+        caller = getattr(request.on_response, "__self__", None)
         model = name_of(request.header.model_name)
         # Triton: the steps of an ensemble are traced with it, and a call of a model with the request that it names.
-        whole = request.traced_with if isinstance(request, ModelCall) else getattr(asker, "request", None)
+        whole = request.traced_with if isinstance(request, ModelCall) else getattr(caller, "request", None)
         parent: Trace | None = None
         client: TraceContext | None = None
         if isinstance(request, ModelCall) or isinstance(whole, InferRequest):
@@ -135,7 +135,7 @@ class Tracer:
             sampler = parent.sampler
         else:
             sampler = self._models.get(model, self._server)
-            client = _context_of(asker, request) if self._makes_spans else None
+            client = _context_of(caller, request) if self._makes_spans else None
             # Triton: requests of traced clients are traced as well, independent of rate and count.
             is_taken = sampler.options.is_on if client is not None else sampler.takes()
             if not is_taken:
@@ -144,7 +144,7 @@ class Tracer:
         record = TraceRecord(number, model, request.id, parent.record.id if parent else 0)
         if self._makes_spans:
             record.spans = new_spans(client) if parent is None else _within(parent)
-        trace = Trace(record, sampler, request.on_response, getattr(asker, "protocol", ""), self._writer)
+        trace = Trace(record, sampler, request.on_response, getattr(caller, "protocol", ""), self._writer)
         trace.start(request)
 
     def close(self) -> None:
@@ -167,9 +167,9 @@ def _sink_of(options: TraceOptions) -> TraceSink:
     return SpanExport(options.open_telemetry)
 
 
-def _context_of(asker: object, request: InferRequest) -> TraceContext | None:
+def _context_of(caller: object, request: InferRequest) -> TraceContext | None:
     """Return the span of the client that made a request, if the client sent one and records it."""
-    find = getattr(asker, "trace_fields", None)
+    find = getattr(caller, "trace_fields", None)
     if find is None:
         return None
     traceparent, tracestate = find(request)
@@ -185,15 +185,15 @@ def _within(parent: "Trace") -> SpanIds | None:
 class Trace:
     """One request that is traced."""
 
-    __slots__ = ("_answer", "_protocol", "_writer", "options", "record", "sampler")
+    __slots__ = ("_on_response", "_protocol", "_writer", "options", "record", "sampler")
 
     def __init__(
-        self, record: TraceRecord, sampler: _Sampler, answer: OnResponse, protocol: str, writer: TraceWriter
+        self, record: TraceRecord, sampler: _Sampler, on_response: OnResponse, protocol: str, writer: TraceWriter
     ) -> None:
         self.record = record
         self.sampler = sampler
         self.options = sampler.options
-        self._answer = answer
+        self._on_response = on_response
         self._protocol = protocol
         self._writer = writer
 
@@ -229,15 +229,15 @@ class Trace:
                 for spec, data in zip(response.header.outputs, response.data, strict=False)
             ]
         if TIMESTAMPS not in self.options.level:
-            self._answer(request, response)
+            self._on_response(request, response)
         else:
-            self._note_answer(request, response)
+            self._note_response(request, response)
         if response.final:
             self._writer.put(record, self.sampler.series)
             if self.sampler.end():
                 self._writer.end(self.sampler.series, is_complete=True)
 
-    def _note_answer(self, request: InferRequest, response: InferResponse) -> None:
+    def _note_response(self, request: InferRequest, response: InferResponse) -> None:
         stamps = self.record.stamps
         if response.final:
             self._note_execution(request)
@@ -245,7 +245,7 @@ class Trace:
         sending = _SENDING.get(self._protocol)
         if sending is not None:
             stamps.append((sending[0], _now_ns()))
-        self._answer(request, response)
+        self._on_response(request, response)
         if sending is not None:
             stamps.append((sending[1], _now_ns()))
         if response.final:
