@@ -309,8 +309,8 @@ class ClusterMetricsRoute(MetricsRoute):
         super().__init__(sharing.engine.metrics_text, rule)
         self._sharing = sharing
 
-    def _answer(self, exchange: HttpContext) -> None:
-        self._sharing.spawn(_answered(exchange, self._ask_and_answer(exchange)))
+    def _respond(self, context: HttpContext) -> None:
+        self._sharing.spawn(_answered(context, self._ask_and_answer(context)))
 
     async def _ask_and_answer(self, exchange: HttpContext) -> None:
         text = await self._sharing.answer_of_all(AskMetrics())
