@@ -118,7 +118,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="preferred_size_cut",
         file="src/naiad/scheduler/dynamic.py",
-        text="            del gathered.requests[gathered.mark :]\n",
+        text="            del candidate.requests[candidate.mark :]\n",
         replacement="",
         tests=("unit/scheduler/test_dynamic_rules.py", "property/test_scheduler_invariants.py"),
         harm="batches are not cut to a preferred size",
@@ -191,8 +191,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/engine/serving/decoupled.py",
         text=(
             "            if not on_loop:\n"
-            "                # Under the lock, so that responses from several threads keep the order "
-            "in which they were taken.\n"
+            "                # Under the lock, so that responses of several threads keep their order.\n"
             "                self._deliver((request,), (response,))\n"
             "        if on_loop:\n"
             "            self._deliver((request,), (response,), on_loop=True)\n"

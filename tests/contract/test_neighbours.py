@@ -206,9 +206,7 @@ def test_an_owner_that_ends_answers_everything_that_waits(tmp_path: Path) -> Non
                 error = (await client.next()).error
                 assert error is not None
                 assert error.code is ErrorCode.UNAVAILABLE
-                assert (
-                    f"process 2 of this server has ended while it had sequence {THERE} of model 'm'" in error.message
-                )
+                assert f"process 2 of this server has ended with sequence {THERE} of model 'm'" in error.message
             late = Client()
             with pytest.raises(InferError, match=r"process 2 of this server.* cannot be reached"):
                 one.model.submit(late.request)

@@ -21,17 +21,17 @@ class Peer:
         self.messages: list[object] = []
         self.is_lost = asyncio.Event()
 
-    def told(self, message: object) -> None:
+    def on_message(self, message: object) -> None:
         self.messages.append(message)
 
-    async def asked(self, question: object) -> object:
-        if question is None:
+    async def on_query(self, query: object) -> object:
+        if query is None:
             await asyncio.get_running_loop().create_future()
-        if isinstance(question, str):
-            raise ChannelError(question)
-        return question + 1 if isinstance(question, int) else question
+        if isinstance(query, str):
+            raise ChannelError(query)
+        return query + 1 if isinstance(query, int) else query
 
-    def lost(self) -> None:
+    def on_lost(self) -> None:
         self.is_lost.set()
 
 
@@ -51,8 +51,8 @@ async def channels() -> AsyncIterator[tuple[Channel, Peer, Channel, Peer]]:
 def test_both_sides_ask_and_tell() -> None:
     async def main() -> None:
         async with channels() as (one, one_peer, other, other_peer):
-            one.tell("a")
-            one.tell(["b"])
+            one.send("a")
+            one.send(["b"])
             assert await one.ask(1) == 2
             assert await other.ask(10) == 11
             assert other_peer.messages == ["a", ["b"]]
@@ -96,12 +96,12 @@ def test_the_end_of_one_side_is_told_and_fails_what_is_open() -> None:
             open_question = asyncio.ensure_future(one.ask(None))
             await asyncio.sleep(0)
             other.close()
-            with pytest.raises(ChannelError, match="gone"):
+            with pytest.raises(ChannelError, match="exited"):
                 await open_question
             await one_peer.is_lost.wait()
-            with pytest.raises(ChannelError, match="gone"):
+            with pytest.raises(ChannelError, match="exited"):
                 await one.ask(1)
-            one.tell("nobody hears it")
+            one.send("nobody hears it")
             assert not other_peer.is_lost.is_set()
 
     run(main)
@@ -150,7 +150,7 @@ def test_connections_are_confirmed_before_they_are_used() -> None:
         member = Member()
         member.giver.start(member.on_notice)
         client, served = socket.socketpair()
-        assert member.giver.give(3, served)
+        assert member.giver.pass_connection(3, served)
         member.receiver.catch_up()
         assert member.events == [("adopt", 3)]
         await until(lambda: served.fileno() == -1)  # it is the member's alone
@@ -169,12 +169,12 @@ def test_what_a_member_has_not_confirmed_comes_back_whole() -> None:
         pairs = [socket.socketpair() for _ in range(3)]
         for port, (client, served) in enumerate(pairs):
             client.sendall(bytes((port,)))
-            assert dead.giver.give(port, served)
+            assert dead.giver.pass_connection(port, served)
         dead.end.close()
         client, served = socket.socketpair()
-        assert not dead.giver.give(0, served)
+        assert not dead.giver.pass_connection(0, served)
         for port, connection in dead.giver.close():
-            assert heir.giver.give(port, connection)
+            assert heir.giver.pass_connection(port, connection)
         heir.receiver.catch_up()
         assert [connection.recv(1) for connection in heir.connections] == [b"\0", b"\1", b"\2"]
         for one in (client, served, *(client for client, _ in pairs)):
@@ -190,10 +190,10 @@ def test_what_a_member_confirmed_with_its_last_breath_does_not_come_back() -> No
         dead = Member()
         pairs = [socket.socketpair() for _ in range(4)]
         for port, (_, served) in enumerate(pairs[:2]):
-            assert dead.giver.give(port, served)
+            assert dead.giver.pass_connection(port, served)
         dead.receiver.catch_up()
         for port, (_, served) in enumerate(pairs[2:], start=2):
-            assert dead.giver.give(port, served)
+            assert dead.giver.pass_connection(port, served)
         # It has read from two, has not taken the others, and the supervisor has not heard of anything yet.
         dead.end.close()
         left = dead.giver.close()
@@ -207,10 +207,10 @@ def test_what_a_member_confirmed_with_its_last_breath_does_not_come_back() -> No
 def test_nothing_is_used_that_could_not_be_confirmed() -> None:
     async def main() -> None:
         member = Member()
-        while member.receiver.tell_closed([0, 0, 0, 1]):  # until the supervisor has more to read than fits
+        while member.receiver.report_closed([0, 0, 0, 1]):  # until the supervisor has more to read than fits
             pass
         client, served = socket.socketpair()
-        assert member.giver.give(1, served)
+        assert member.giver.pass_connection(1, served)
         member.receiver.start()
         member.receiver.catch_up()
         await asyncio.sleep(0.05)
@@ -228,7 +228,7 @@ def test_closed_connections_are_told_by_port() -> None:
     async def main() -> None:
         member = Member()
         member.giver.start(member.on_notice)
-        assert member.receiver.tell_closed([1, 0, 100_000, 0])
+        assert member.receiver.report_closed([1, 0, 100_000, 0])
         await until(lambda: member.events == [("closed", 1, 0, 100_000, 0)])
         member.close()
 
@@ -242,7 +242,7 @@ def test_a_member_that_is_behind_gets_no_more_until_it_has_caught_up() -> None:
         while True:
             client, served = socket.socketpair()
             clients.append(client)
-            if not member.giver.give(0, served):
+            if not member.giver.pass_connection(0, served):
                 served.close()
                 break
             given += 1
@@ -252,7 +252,7 @@ def test_a_member_that_is_behind_gets_no_more_until_it_has_caught_up() -> None:
         await until(lambda: len(member.events) > given)
         client, served = socket.socketpair()
         clients.append(client)
-        assert member.giver.give(0, served)
+        assert member.giver.pass_connection(0, served)
         for client in clients:
             client.close()
         member.close()
@@ -269,7 +269,7 @@ def test_connections_wait_while_nobody_takes_them() -> None:
         taken: list[socket.socket] = []
         all_taken = asyncio.Event()
 
-        def hand(port: int, connection: socket.socket) -> bool:
+        def pass_on(port: int, connection: socket.socket) -> bool:
             assert port == 7
             if takes:
                 taken.append(connection)
@@ -277,11 +277,11 @@ def test_connections_wait_while_nobody_takes_them() -> None:
                     all_taken.set()
             return takes
 
-        acceptor = Acceptor(Listener(Address((), "http", "", 0), listener), 7, hand)
+        acceptor = Acceptor(Listener(Address((), "http", "", 0), listener), 7, pass_on)
         acceptor.start()
         clients = [socket.create_connection(address) for _ in range(3)]
         one, other = socket.socketpair()
-        acceptor.give_back(one)
+        acceptor.take_back(one)
         await asyncio.sleep(0.05)
         assert taken == []
         takes = True
@@ -304,7 +304,7 @@ def test_a_port_that_has_closed_closes_what_comes_back() -> None:
         acceptor.start()
         acceptor.stop()
         one, other = socket.socketpair()
-        acceptor.give_back(one)
+        acceptor.take_back(one)
         assert other.recv(1) == b""
         other.close()
 

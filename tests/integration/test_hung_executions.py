@@ -104,7 +104,7 @@ def test_a_hung_thread_is_left_alone(start_server: StartServer, tmp_path: Path) 
     assert all("made no progress for 1 s" in answer.json["error"] for answer in answers)
     assert server.get("/v2/models/slow/ready").status != 200
     wait_until(lambda: server.get("/v2/models/slow/ready").status == 200)
-    server.wait_log("it has returned after 4.0 s, and the instance goes on")
+    server.wait_log("it has returned after 4.0 s, and the instance continues")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -259,7 +259,7 @@ def test_a_killed_process_costs_its_requests_alone(start_server: StartServer, sh
     for one, following in itertools.pairwise(counts):
         assert one[0] <= following[0]
         assert one[1] <= following[1]
-    running.wait_log("killed by SIGKILL; another takes its place")
+    running.wait_log("killed by SIGKILL; it will be replaced")
     assert samples(running)["naiad_process_restarts_total", ""] == 1
     for _ in range(20):
         assert running.request("POST", INFER, BODY).status == 200

@@ -290,12 +290,12 @@ def test_a_dead_owner_is_told_and_replaced(start_server: StartServer, tmp_path: 
     os.kill(members(running)[owner], signal.SIGKILL)
     told = [str(failures.get(timeout=60)) for _ in opened]
     # One came over the connection that died with the process.
-    assert sum("has ended while it had sequence" in text and "begin the sequence again" in text for text in told) == 2
+    assert sum("has ended with sequence" in text and "begin the sequence again" in text for text in told) == 2
     wait_until(
         lambda: running.get("/v2/health/ready").status == 200 and len(members(running)) == PROCESSES, running.log_text
     )
     for client in opened:
-        with pytest.raises(InferenceServerException, match="another has taken its place: begin the sequence again"):
+        with pytest.raises(InferenceServerException, match="been replaced: begin the sequence again"):
             add(client, "direct_sum", 1, sequence)
     assert [add(client, "direct_sum", 1, other) for client in opened] == [2, 3, 4]
     assert [add(client, "direct_sum", 1, sequence, start=n == 0) for n, client in enumerate(opened)] == [1, 2, 3]

@@ -184,7 +184,7 @@ def test_redis_that_was_never_there(tmp_path: Path, start_server) -> None:
         for value in (3, 3, 4):
             assert (infer(client, value=value).as_numpy("OUTPUT0") == value).all()
         assert counts(client)[:3] == (0, 3, 3)
-    assert server.log_text().count("cannot be asked, responses are not cached") == 1
+    assert server.log_text().count("cannot be reached, responses are not cached") == 1
     assert metric(server, "naiad_cache_failures_total") >= 3
 
 
@@ -207,7 +207,7 @@ def test_redis_is_shared_and_may_go_away(tmp_path: Path, start_server, redis: Re
         redis.stop()
         for value in range(10, 14):
             assert (infer(one, value=value).as_numpy("OUTPUT0") == value).all()
-        assert first.log_text().count("cannot be asked, responses are not cached") == 1
+        assert first.log_text().count("cannot be reached, responses are not cached") == 1
         assert metric(first, "naiad_cache_failures_total") >= 4
         redis.start()
         before = counts(one)[0]
@@ -237,5 +237,5 @@ def test_redis_that_is_full_gives_what_it_has(tmp_path: Path, start_server, redi
             assert (infer(client, value=value).as_numpy("OUTPUT0") == value).all()
         assert counts(client)[:2] == (2, 4)
         wait_until(lambda: metric(server, "naiad_cache_failures_total") == 3)
-    assert server.log_text().count("refuses to keep or to give responses") == 1
-    assert "cannot be asked" not in server.log_text()
+    assert server.log_text().count("rejects commands of the response cache") == 1
+    assert "cannot be reached" not in server.log_text()

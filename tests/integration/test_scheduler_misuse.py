@@ -428,6 +428,6 @@ def test_who_comes_too_late_is_told_that_the_sequence_has_expired(transport: Tra
             ask(transport, "short", sequence_id=88)
         except InferenceServerException:
             break
-    with pytest.raises(InferenceServerException, match="sequence 88 has expired: nothing came for") as caught:
+    with pytest.raises(InferenceServerException, match="sequence 88 has expired: no request arrived for") as caught:
         ask(transport, "short", sequence_id=88)
     assert "must specify the START flag on the first request of the sequence" in caught.value.message()

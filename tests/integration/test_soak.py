@@ -139,4 +139,4 @@ def test_nothing_is_left_of_thousands_of_mixed_requests(start_server: StartServe
     assert running.wait_exit() == 0
     log = running.log_text()
     assert "internal error" not in log
-    assert "answering request" not in log
+    assert "sending the response to request" not in log

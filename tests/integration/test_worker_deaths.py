@@ -214,11 +214,11 @@ def test_a_request_that_kills_two_workers_is_refused(
     refused = mortal.infer(SUICIDE, "third")
     assert refused.status == 400
     said = refused.json["error"]
-    assert "request 'third' for model 'mortal' is refused: each time when it was executed" in said
+    assert "request 'third' for model 'mortal' is rejected: each time when it was executed" in said
     assert said.count("was killed by SIGKILL") == 2
     # Those that were in its batches are not.
     assert [mortal.infer(what).status for what in (1, 2)] == [200, 200]
-    mortal.server.wait_log("request '-1-1' for model 'mortal' is refused from now on")
+    mortal.server.wait_log("request '-1-1' for model 'mortal' is rejected from now on")
     assert [pid for request_id, pid in mortal.executed() if request_id == "third"] == []
 
 

@@ -18,7 +18,7 @@ class FakeServed:
         self.instances = [object() for _ in range(count)]
 
     def is_waiting(self, request: InferRequest) -> bool:
-        return request.lane is not None
+        return request.queue is not None
 
 
 def make_call(
@@ -36,7 +36,7 @@ def make_call(
     header = RequestHeader(model_name=target.name)
     call = ModelCall(header, (), lambda request, response: None, arrival_ns=arrival_ns)
     call.model = target
-    call.lane = "queue" if is_queued else None
+    call.queue = "queue" if is_queued else None
     call.caller, call.caller_model = caller.instances[instance], caller.name
     call.parents = parents
     call.holds_execution = holds
@@ -116,10 +116,10 @@ class FakeEngine:
             on_withdrawn()
         self._command("unload", name, parameters)
 
-    def load_everywhere(self, name: str, parameters: Mapping[str, object]) -> None:
+    def broadcast_load(self, name: str, parameters: Mapping[str, object]) -> None:
         self._command("load everywhere", name, parameters)
 
-    def unload_everywhere(
+    def broadcast_unload(
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object]
     ) -> None:
         on_withdrawn()

@@ -1,1 +1,1 @@
-"""Several server processes behind the same ports."""
+"""Several server processes behind the same ports: a supervisor and its members."""

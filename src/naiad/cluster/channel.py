@@ -1,7 +1,8 @@
-"""Messages between two processes of one server over a socket pair that nobody else can reach.
+"""Messages between two processes of one server over a private socket pair.
 
-Either side tells and asks. A message is its length (8 bytes), its kind (1), a number that joins an answer to its
-question (8), and a pickled value: both ends are this program, started by the same user from the same files.
+Either side sends messages and queries. A message is its length (8 bytes), its kind (1), a number that matches an
+answer to its query (8), and a pickled value: both ends are this program, started by the same user from the same
+files.
 """
 
 import asyncio
@@ -19,20 +20,20 @@ _TELL, _ASK, _ANSWER, _FAILURE = range(4)
 
 
 class ChannelError(Exception):
-    """A question that was not answered: the other side failed or is gone."""
+    """A query without an answer: the other side failed or has exited."""
 
 
 class Peer(Protocol):
-    """Who takes what comes through a channel."""
+    """Receives the messages and queries of a channel."""
 
-    def told(self, message: object) -> None:
-        """Take a message."""
+    def on_message(self, message: object) -> None:
+        """Handle a message."""
 
-    async def asked(self, question: object) -> object:
-        """Return the answer to a question."""
+    async def on_query(self, query: object) -> object:
+        """Return the answer to a query."""
 
-    def lost(self) -> None:
-        """The other side is gone."""
+    def on_lost(self) -> None:
+        """Handle the end of the other side."""
 
 
 class Channel(asyncio.Protocol):
@@ -43,7 +44,7 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._is_over = False
         self._waiting_bytes: list[bytes] = []
-        """What is written at the end of this turn of the loop, or when the connection stands."""
+        """Written at the end of this turn of the loop, or once connected."""
         self._received = bytearray()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[object]] = {}
@@ -57,23 +58,23 @@ class Channel(asyncio.Protocol):
         return channel
 
     async def connect(self, connected: socket.socket) -> None:
-        """Begin, with what was told before, over a connected socket."""
+        """Start over a connected socket; messages sent earlier go first."""
         connected.setblocking(False)
         await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=connected)
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
-    def tell(self, message: object) -> None:
-        """Send a message; nothing happens when the other side is gone."""
+    def send(self, message: object) -> None:
+        """Send a message; no effect when the other side has exited."""
         self._send(_TELL, 0, message)
 
-    async def ask(self, question: object, timeout_s: float | None = None) -> object:
-        """Send a question and return its answer. Raises ChannelError."""
+    async def ask(self, query: object, timeout_s: float | None = None) -> object:
+        """Send a query and return its answer. Raises ChannelError."""
         if self._is_over:
-            raise ChannelError("the other process is gone")
+            raise ChannelError("the other process has exited")
         number = next(self._numbers)
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._send(_ASK, number, question)
+        self._send(_ASK, number, query)
         try:
             async with asyncio.timeout(timeout_s):
                 return await future
@@ -97,12 +98,12 @@ class Channel(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that the other side has not taken yet."""
+        """Bytes that the other side has not read yet."""
         buffered = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return buffered + sum(map(len, self._waiting_bytes))
 
     def close(self) -> None:
-        """Close this end once everything is sent; the peer is not told that it is lost."""
+        """Close this end once everything is sent; `on_lost` of this side is not called."""
         self._flush()
         self._is_over = True
         if self._transport is not None:
@@ -112,12 +113,12 @@ class Channel(asyncio.Protocol):
     # --- called by the transport ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Start."""
         self._transport = transport  # type: ignore[assignment]  # that of a stream
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes, and whatever messages they complete."""
+        """Receive bytes, and handle the messages that they complete."""
         received = self._received
         received += data
         start = 0
@@ -133,23 +134,23 @@ class Channel(asyncio.Protocol):
         del received[:start]
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End: questions fail, the peer is told."""
+        """End: queries fail, and the peer is notified."""
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(ChannelError("the other process is gone"))
+                future.set_exception(ChannelError("the other process has exited"))
         for task in self._tasks:
             task.cancel()
         self._transport = None
         self._waiting_bytes.clear()
         if not self._is_over:
             self._is_over = True
-            self._peer.lost()
+            self._peer.on_lost()
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
     def _take(self, kind: int, number: int, value: object) -> None:
         if kind == _TELL:
-            self._peer.told(value)
+            self._peer.on_message(value)
         elif kind == _ASK:
             task = asyncio.get_running_loop().create_task(self._answer(number, value))
             self._tasks.add(task)
@@ -163,25 +164,25 @@ class Channel(asyncio.Protocol):
             else:
                 future.set_exception(ChannelError(str(value)))
 
-    async def _answer(self, number: int, question: object) -> None:
+    async def _answer(self, number: int, query: object) -> None:
         try:
-            answer = await self._peer.asked(question)
+            answer = await self._peer.on_query(query)
         except Exception as error:
             if not isinstance(error, ChannelError):
-                _log.exception("answering %s failed", type(question).__name__)
+                _log.exception("answering %s failed", type(query).__name__)
             self._send(_FAILURE, number, f"{type(error).__name__}: {error}")
         else:
             self._send(_ANSWER, number, answer)
 
 
 def send_first(connected: socket.socket, message: object) -> None:
-    """Send a message before the channel is open, blocking; `receive_first` takes it. Raises OSError."""
+    """Send a message before the channel is open, blocking; `receive_first` reads it. Raises OSError."""
     payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     connected.sendall(_HEAD.pack(len(payload), _TELL, 0) + payload)
 
 
 def receive_first(connected: socket.socket) -> object:
-    """Return the message of `send_first`, blocking. Raises EOFError when the other side is gone."""
+    """Return the message of `send_first`, blocking. Raises EOFError when the other side has exited."""
     length, _, _ = _HEAD.unpack(_read(connected, _HEAD.size))
     return pickle.loads(_read(connected, length))
 
@@ -191,6 +192,6 @@ def _read(connected: socket.socket, count: int) -> bytes:
     while len(received) < count:
         data = connected.recv(count - len(received))
         if not data:
-            raise EOFError("the other process is gone")
+            raise EOFError("the other process has exited")
         received += data
     return bytes(received)

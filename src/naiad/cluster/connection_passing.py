@@ -1,9 +1,20 @@
-"""Connections: the supervisor accepts them and hands each to a member, as a descriptor over a socket pair.
+"""Connection passing: the supervisor accepts connections and passes each to a server process.
 
-Which process gets the next connection: the one that has the fewest on that port.
+Theory of operation. Connections of inference clients are few and long-lived. SO_REUSEPORT would leave processes idle:
+with eight connections and two processes, hashing gives both their four in only a quarter of all cases. Therefore the
+supervisor accepts every connection (`Acceptor`), chooses the process with the fewest connections on that port
+(`Balance`), and passes the descriptor over a socket pair (SCM_RIGHTS). `ConnectionSender` is the supervisor's end of
+a pair, `ConnectionReceiver` the end of the process.
 
-Connections of inference clients are few and live long, so chance would leave processes idle: with eight connections
-and two processes, hashing gives both their four in a quarter of all cases.
+- A message of the supervisor is one connection: the position of its port and its descriptor.
+- A notice of the process is a number of confirmed connections, and for each port a number of closed ones.
+- The process confirms connections before it reads from them. The supervisor keeps its copy of the descriptor open
+  until then. If the process dies, unconfirmed connections are unread, so another process can get them, and their
+  clients notice nothing. Confirmed connections end with their process.
+- Back pressure: a process with `_UNCONFIRMED_LIMIT` unconfirmed connections gets no more. If no process accepts a
+  connection, the acceptor pauses, and new connections wait in the backlog of the kernel.
+- A process without free descriptors leaves connections in the socket pair and tries again later.
+- Both ends belong to the event loops of their processes; there are no locks.
 """
 
 import asyncio
@@ -26,24 +37,24 @@ class Balance:
         self._last_turn: dict[int, int] = {}
 
     def add(self, slot: int) -> None:
-        """Give connections to a process from now on."""
+        """Add a process that accepts connections from now on."""
         self._open[slot] = [0] * self._port_count
         self._last_turn[slot] = 0
 
     def remove(self, slot: int) -> None:
-        """Give nothing to a process any more; harmless when it got nothing."""
+        """Remove a process; no effect for an unknown one."""
         self._open.pop(slot, None)
 
     def ranked(self, port: int) -> Sequence[int]:
         """Return the processes in the order in which to try them.
 
-        Fewest connections on the port first; among equals the fewest in all, then the one whose turn is longest ago.
+        Fewest connections on the port first; among equals the fewest in total, then the least recently chosen.
         """
         counts, turns = self._open, self._last_turn
         return sorted(counts, key=lambda slot: (counts[slot][port], sum(counts[slot]), turns[slot]))
 
-    def handed(self, slot: int, port: int) -> None:
-        """Count a connection that a process was given."""
+    def passed(self, slot: int, port: int) -> None:
+        """Count a connection that was passed to a process."""
         self._open[slot][port] += 1
         self._turn += 1
         self._last_turn[slot] = self._turn
@@ -61,7 +72,7 @@ _log = logging.getLogger(__name__)
 BACKLOG = 1024
 _ACCEPTS_PER_TURN = 64
 _UNCONFIRMED_LIMIT = 128
-"""A member that is so far behind gets no more until it has caught up."""
+"""Unconfirmed connections of one process; it gets no more until it has caught up."""
 _RETRY_S = 0.02
 _EXHAUSTED_RETRY_S = 0.5
 _RECEIVE_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
@@ -69,15 +80,16 @@ _DESCRIPTOR = struct.Struct("i")
 _CONTROL_BYTES = socket.CMSG_SPACE(_DESCRIPTOR.size)
 _PORTS = tuple(bytes((port,)) for port in range(256))
 _NOTICE_BYTES = 1024
-"""More than a notice has: four bytes for the confirmed, and four for the closed of each port."""
+"""Upper bound of a notice: four bytes for the confirmed connections, and four for the closed ones of each port."""
 
 OnNotice = Callable[[Sequence[int]], None]
-HandOver = Callable[[int, socket.socket], bool]
-"""(position of the port, connection) to whether a member takes it; then the connection is no longer the caller's."""
+PassConnection = Callable[[int, socket.socket], bool]
+"""(position of the port, connection) to whether a process accepts it; then the caller no longer owns the
+connection."""
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Return the two ends for descriptors: messages keep their borders, so each carries one connection."""
+    """Return the two ends for descriptors: messages keep their boundaries, so each carries one connection."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
         end.setblocking(False)
@@ -85,11 +97,12 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class ConnectionSender:
-    """The supervisor's end towards one member.
+    """The supervisor's end of the socket pair to one process.
 
-    A connection stays open here until the member has confirmed it, which it does before it reads from it. Those that
-    it has not confirmed when it dies can be given to another: nobody has seen anything of them. A process that is
-    dying is not known to be, while its clients already come again, so without this they could be lost twice.
+    A connection stays open here until the process has confirmed it, which it does before it reads from the
+    connection. Connections that are unconfirmed at its death can be passed to another process, because no byte of
+    them was read. Without this a client could lose two connections in a row to a process whose death is not yet
+    detected.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -99,13 +112,13 @@ class ConnectionSender:
         self._on_notice: OnNotice | None = None
 
     def start(self, on_notice: OnNotice) -> None:
-        """Begin to listen to what the member says; `on_notice` gets how many connections of each port have closed."""
+        """Start to read notices; `on_notice` gets the number of closed connections of each port."""
         self._on_notice = on_notice
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._end.fileno(), self._on_readable)
 
-    def give(self, port: int, connection: socket.socket) -> bool:
-        """Give a connection away; False when the member takes no more at the moment, or is gone."""
+    def pass_connection(self, port: int, connection: socket.socket) -> bool:
+        """Pass a connection; return False if the process is at its limit or has exited."""
         if len(self._unconfirmed) >= _UNCONFIRMED_LIMIT:
             return False
         control = (socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(connection.fileno()))
@@ -117,16 +130,16 @@ class ConnectionSender:
         return True
 
     def close(self) -> Sequence[tuple[int, socket.socket]]:
-        """End this, and return the connections that were not confirmed, with the positions of their ports.
+        """Close the socket, and return the unconfirmed connections with the positions of their ports.
 
-        Harmless a second time.
+        Has no effect a second time.
         """
         if self._end.fileno() < 0:
             return ()
         if self._loop is not None:
             self._loop.remove_reader(self._end.fileno())
             self._loop = None
-        # What a member has confirmed with its last breath it may have read from.
+        # The process may have read from connections that it confirmed just before its death.
         while self._take():
             pass
         self._end.close()
@@ -135,21 +148,21 @@ class ConnectionSender:
         return left
 
     def _on_readable(self) -> None:
-        # Notices tell of many connections when there are many, so another one seldom waits.
+        # Under load one notice covers many connections, so a second one is rarely pending.
         self._take()
 
     def _take(self) -> bool:
-        """Take one notice; whether there was one."""
+        """Read one notice; return whether there was one."""
         try:
             notice = self._end.recv(_NOTICE_BYTES)
         except BlockingIOError:
             return False
         except ConnectionResetError:
-            # The member has died before it took all that it was given. The kernel tells that before it delivers what
-            # the member had sent, and only once.
+            # The process died before it received all its connections. The kernel reports that once, and before it
+            # delivers earlier notices.
             return True
         if not notice:
-            # The channel tells of the end as well, and has this closed.
+            # The channel detects the end as well, and its handler calls `close`.
             if self._loop is not None:
                 self._loop.remove_reader(self._end.fileno())
             return False
@@ -162,41 +175,41 @@ class ConnectionSender:
 
 
 class Acceptor:
-    """Accepts the connections of one port and hands them over.
+    """Accepts the connections of one port and passes them to processes.
 
-    While no member takes one nothing is accepted, and those that follow wait in the kernel's queue.
+    While every process is at its limit, it accepts nothing, and new connections wait in the kernel's backlog.
     """
 
-    def __init__(self, listener: Listener, port: int, hand: HandOver) -> None:
+    def __init__(self, listener: Listener, port: int, pass_on: PassConnection) -> None:
         self._bound = listener
         self._listener = listener.socket
         self._port = port
-        self._hand = hand
+        self._pass = pass_on
         self._waiting: deque[socket.socket] = deque()
-        """One that was accepted last, and those that were given back."""
+        """The last accepted connection, and returned ones."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """Listen and begin to accept. Raises OSError when another process was faster to listen."""
+        """Listen and begin to accept. Raises OSError when another process already listens."""
         self._listener.listen(BACKLOG)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._listener.fileno(), self._on_readable)
 
     def block_new_connections(self) -> None:
-        """Let no new connection begin; those that have begun are still handed over."""
+        """Accept no new connection; accepted ones are still passed."""
         self._bound.block_new_connections()
 
     def finish(self) -> None:
-        """Hand over what has begun, and close the port."""
+        """Pass the accepted connections, and close the port."""
         if self._loop is not None:
             self._waiting += self._bound.accept_waiting()
-            while self._waiting and self._hand(self._port, self._waiting[0]):
+            while self._waiting and self._pass(self._port, self._waiting[0]):
                 self._waiting.popleft()
         self.stop()
 
     def stop(self) -> None:
-        """Accept no more, and close the port; harmless before `start` and a second time."""
+        """Accept no more, and close the port; no effect before `start` and a second time."""
         if self._loop is not None:
             self._loop.remove_reader(self._listener.fileno())
             self._loop = None
@@ -206,8 +219,8 @@ class Acceptor:
         self._close_waiting()
         self._bound.close()
 
-    def give_back(self, connection: socket.socket) -> None:
-        """Take a connection that was handed over in vain, for another member."""
+    def take_back(self, connection: socket.socket) -> None:
+        """Take back a connection after a failed passing, for another process."""
         self._waiting.append(connection)
         if self._loop is None:
             self._close_waiting()
@@ -215,7 +228,7 @@ class Acceptor:
             self._pause(0.0)
 
     def resume(self) -> None:
-        """Go on: members may take connections again."""
+        """Continue: processes may accept connections again."""
         if self._timer is not None and self._waiting:
             self._timer.cancel()
             self._on_timer()
@@ -225,7 +238,7 @@ class Acceptor:
             self._waiting.popleft().close()
 
     def _on_readable(self) -> None:
-        # Not all at once: others want to be heard, too.
+        # Limited per turn, so that other events of the loop are handled.
         for _ in range(_ACCEPTS_PER_TURN):
             try:
                 connection, _ = self._listener.accept()
@@ -235,7 +248,7 @@ class Acceptor:
                 _log.error("cannot accept connections: %s", error.strerror)
                 self._pause(_EXHAUSTED_RETRY_S)
                 return
-            if not self._hand(self._port, connection):
+            if not self._pass(self._port, connection):
                 self._waiting.append(connection)
                 self._pause(_RETRY_S)
                 return
@@ -250,7 +263,7 @@ class Acceptor:
         if self._loop is None:
             return
         while self._waiting:
-            if not self._hand(self._port, self._waiting[0]):
+            if not self._pass(self._port, self._waiting[0]):
                 self._timer = self._loop.call_later(_RETRY_S, self._on_timer)
                 return
             self._waiting.popleft()
@@ -258,7 +271,7 @@ class Acceptor:
 
 
 class ConnectionReceiver:
-    """A member's end: takes connections, confirms them, passes each to its port, and tells how many have closed."""
+    """The end of a process: receives connections, confirms them, passes each to its port, and reports closed ones."""
 
     def __init__(self, end: socket.socket, port_count: int, adopt: Callable[[int, socket.socket], None]) -> None:
         """`adopt` gets the position of a port and a connection to it."""
@@ -268,21 +281,21 @@ class ConnectionReceiver:
         self._none_closed = (0,) * port_count
         self._unconfirmed: list[tuple[int, socket.socket]] = []
         self._unconfirmed_count = 0
-        """With those that could not be taken for want of descriptors."""
+        """Includes connections that could not be received without free descriptors."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """Begin to take connections."""
+        """Start to receive connections."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._end.fileno(), self._on_readable)
 
     def catch_up(self) -> None:
-        """Take at once whatever has been handed over before."""
+        """Receive at once all connections passed before."""
         while self._on_readable():
             pass
 
-    def tell_closed(self, counts: Sequence[int]) -> bool:
-        """Tell how many connections of each port have closed; False when that has to wait."""
+    def report_closed(self, counts: Sequence[int]) -> bool:
+        """Report the number of closed connections of each port; return False if the socket is full."""
         return self._send(0, counts)
 
     def _send(self, taken: int, closed: Sequence[int]) -> bool:
@@ -293,7 +306,7 @@ class ConnectionReceiver:
         return True
 
     def _on_readable(self) -> bool:
-        """Take some connections; whether there were any."""
+        """Receive some connections; return whether there were any."""
         count = 0
         taken: list[tuple[int, socket.socket]] = []
         while count < _ACCEPTS_PER_TURN and self._take(taken):
@@ -304,11 +317,13 @@ class ConnectionReceiver:
         return count > 0
 
     def _confirm(self) -> None:
-        """Confirm what was taken, and only then use it: until then the supervisor may give it to another."""
+        """Confirm the received connections before using them: until then the supervisor may pass them to another
+        process.
+        """
         if not self._unconfirmed_count:
             return
         if not self._send(self._unconfirmed_count, self._none_closed):
-            # The supervisor has hundreds of notices to read first.
+            # The supervisor's socket buffer is full of notices.
             if self._loop is not None:
                 self._loop.call_later(_RETRY_S, self._confirm)
             return
@@ -318,19 +333,19 @@ class ConnectionReceiver:
             self._adopt(port, connection)
 
     def _take(self, taken: list[tuple[int, socket.socket]]) -> bool:
-        """Take one connection; whether there was one."""
+        """Receive one connection; return whether there was one."""
         try:
             # Not socket.recv_fds, which ignores its flags: programs that models start would inherit the connections.
             message, control, _, _ = self._end.recvmsg(1, _CONTROL_BYTES, _RECEIVE_FLAGS)
         except BlockingIOError:
             return False
         if not message:
-            # The supervisor is gone; the channel says so as well, and has the member end.
+            # The supervisor has exited; the channel detects it as well and ends this process.
             if self._loop is not None:
                 self._loop.remove_reader(self._end.fileno())
             return False
         if not control:
-            _log.error("a connection could not be taken over: too many open files in this process")
+            _log.error("a connection could not be received: too many open files in this process")
             return True
         connection = socket.socket(fileno=_DESCRIPTOR.unpack(control[0][2])[0])
         connection.setblocking(False)

@@ -1,6 +1,6 @@
-"""What the supervisor and the members of a server say to each other.
+"""Messages between the supervisor and its server processes, and the control log.
 
-The control calls that a process which starts later has to catch up with.
+`ControlLog` keeps the control calls for processes that start later; see `ControlBroadcast` for its use.
 """
 
 import logging
@@ -17,16 +17,16 @@ from naiad.wire.header_fields import Headers
 _log = logging.getLogger(__name__)
 
 _LIMIT = 10_000
-"""Entries; settings and regions are few, and a model has one however often it was loaded."""
+"""Limit of the entries; settings and regions are few, and a model has one entry for all its loads."""
 
 ControlKey = tuple[str, ...]
-"""What a call is about: kind and name; a later call with the same key takes the place of an earlier one."""
+"""Subject of a call: kind and name; a later call with the same key replaces the earlier one."""
 
 _E = TypeVar("_E")
 
 
 class ControlLog(Generic[_E]):
-    """Calls that succeeded, the last one of each key, in the order in which they were made."""
+    """Successful calls, the last one of each key, in order."""
 
     def __init__(self, limit: int = _LIMIT) -> None:
         self._limit = limit
@@ -41,64 +41,64 @@ class ControlLog(Generic[_E]):
         if len(self._entries) > self._limit:
             oldest = next(iter(self._entries))
             del self._entries[oldest]
-            _log.warning("too many control calls to remember; a process that starts later will lack %s", oldest)
+            _log.warning("the control log is full; a process that starts later will lack %s", oldest)
 
     def undo(self, key: ControlKey) -> None:
-        """Forget the calls whose keys begin with `key`: another call has undone them."""
+        """Remove the calls with keys that begin with `key`: another call has undone them."""
         for undone in [known for known in self._entries if known[: len(key)] == key]:
             del self._entries[undone]
 
     def after(self, number: int) -> Iterator[tuple[int, _E]]:
-        """Return the entries made after the one of that number, 0 for all, each with its own number."""
+        """Return the entries after entry `number`, 0 for all, each with its own number."""
         return iter([found for found in self._entries.values() if found[0] > number])
 
 
-# --- the supervisor tells a member ----------------------------------------------------------------------------------
+# --- from the supervisor to a process -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The first message: who the member is and what it serves."""
+    """The first message: slot and options of the process."""
 
     options: ServerOptions
     slot: int
     process_count: int
     ports: Sequence[str]
-    """Flag prefixes of the ports; connections are handed over with a position in it."""
+    """Flag prefixes of the ports; each connection is passed with its position in this list."""
     directory: str
-    """Where members reach each other; nobody else can enter it."""
+    """Directory of the sockets between processes, private to the user of the server."""
     is_successor: bool
-    """Whether another had the slot before and has died."""
+    """Whether an earlier process of the slot has died."""
     quiet_below: int
-    """Level below which the member logs nothing until it serves: what happens at start is told once, not N times."""
+    """The process logs nothing below this level until it is ready: one process logs the start, not all."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopBeingReady:
-    """The server is about to end; go on serving."""
+    """The server is about to end; continue to serve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """No more connections come; answer what is in flight and end."""
+    """No more connections follow; complete the requests in flight and exit."""
 
 
-# --- a member tells the supervisor ----------------------------------------------------------------------------------
+# --- from a process to the supervisor -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The models are loaded, connections may come."""
+    """The models are loaded, connections may be passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The member cannot start, and ends."""
+    """The process cannot start, and exits."""
 
     reason: str
 
 
-# --- questions, which the supervisor asks all members, and a member asks the supervisor -----------------------------
+# --- queries, from the supervisor to all processes, and from a process to the supervisor ------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +129,11 @@ class AskMetrics:
     """The Prometheus exposition: bytes."""
 
 
-Question = IsReady | IsModelReady | AskStatistics | AskIndex | AskMetrics
+Query = IsReady | IsModelReady | AskStatistics | AskIndex | AskMetrics
 Answer = bool | bytes | Sequence[VersionStatistics] | Sequence[IndexEntry]
 
 
-# --- control calls, which every member carries out ------------------------------------------------------------------
+# --- control calls, which every process executes --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class GrpcCall:
 
 @dataclass(frozen=True, slots=True)
 class ModelControl:
-    """A model wants another one loaded or unloaded."""
+    """The load or unload of a model by another model."""
 
     name: str
     is_load: bool
@@ -165,7 +165,7 @@ class ModelControl:
 
     @property
     def path(self) -> str:
-        """What the log calls it."""
+        """Its name in the log."""
         return f"the {'load' if self.is_load else 'unload'} of model '{self.name}' by a model"
 
 
@@ -174,7 +174,7 @@ ControlCall = HttpCall | GrpcCall | ModelControl
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer to a control call: an HTTP status and body, or a gRPC status, 0 with a message."""
+    """The outcome of a control call: an HTTP status and body, or a gRPC status, 0 with a message."""
 
     is_success: bool
     status: int
@@ -182,16 +182,16 @@ class Outcome:
     headers: Headers = ()
     """HTTP fields or gRPC trailers."""
     text: str = ""
-    """gRPC: the message of the status; orders of models: that of the error."""
+    """gRPC: the message of the status; calls of models: the text of the error."""
     code: ErrorCode = ErrorCode.UNKNOWN
-    """Orders of models: that of the error."""
+    """Calls of models: the code of the error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Everywhere:
-    """A member asks the supervisor to have all members carry out a control call: Outcome."""
+class BroadcastRequest:
+    """A request to the supervisor to broadcast a control call, with an Outcome as its answer."""
 
     call: ControlCall
     key: ControlKey
     undoes: bool = False
-    """Nothing is left of it and of earlier calls with that key."""
+    """It removes all earlier calls with that key and itself."""

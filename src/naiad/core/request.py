@@ -151,9 +151,9 @@ class InferRequest:
         "header",
         "id",
         "is_paused",
-        "lane",
         "model",
         "on_response",
+        "queue",
         "sequence",
         "shape_key",
         "times",
@@ -203,7 +203,7 @@ class InferRequest:
         """Requests share a batch only if these are equal (shapes of non-ragged inputs, set of inputs)."""
         self.model: Any = None
         """The served model version that admitted the request."""
-        self.lane: Any = None
+        self.queue: Any = None
         """Belongs to the scheduler: the queue in which the request waits; None if it does not wait."""
         self.times: ExecutionTimes | None = None
         """Set by a component that needs the execution times of the request."""

@@ -1,1 +1,1 @@
-"""The only door to inference: served model versions, submit, control."""
+"""The only entry point of inference: served model versions, requests, and control."""

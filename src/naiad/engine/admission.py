@@ -1,7 +1,7 @@
 """Admission: check a request against the model's configuration, in Triton's order and with its messages.
 
-Everything that a header alone decides is decided once and kept in `RequestHeader.admission`; what remains per request
-is the size of its data.
+All checks of a header run once and are kept in `RequestHeader.admission`; only the sizes of the data remain per
+request.
 """
 
 import math
@@ -18,11 +18,11 @@ from naiad.core.tensor import Buffer, Shape, TensorSpec, count_bytes_elements
 
 _ANY_SIZE = -1
 _MOST_NAMES = 8
-"""How many tensors of a model an error lists."""
+"""Maximum number of tensor names in an error."""
 
 
 class Admission:
-    """What a model version derived from a header that it accepts; shared by all requests with that header."""
+    """The facts that a model version derived from an accepted header; shared by all requests with that header."""
 
     __slots__ = ("batch_size", "data_sizes", "rules", "shape_key", "strings")
 
@@ -35,17 +35,17 @@ class Admission:
         strings: Sequence[int],
     ) -> None:
         self.rules = rules
-        """Stand for the version: headers are remembered, and would keep in memory what was unloaded long ago."""
+        """Identifies the version without a reference, which would keep unloaded versions in memory."""
         self.batch_size = batch_size
         self.shape_key = shape_key
         self.data_sizes = tuple(data_sizes)
-        """Expected bytes of each input's data; -1 for BYTES, whose elements are counted instead."""
+        """Expected bytes of each input's data; -1 for BYTES, which are checked by element count."""
         self.strings = tuple(strings)
         """Positions of the BYTES inputs."""
 
 
 class _Expected:
-    """One configured input: what a request's tensor is held against."""
+    """One configured input, compared with a request's tensor."""
 
     __slots__ = ("datatype", "dims", "name", "optional", "ragged")
 
@@ -58,7 +58,7 @@ class _Expected:
 
 
 class AdmissionRules:
-    """The rules of one model version, made from its configuration."""
+    """The rules of one model version, from its configuration."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._model_name = config.name
@@ -78,12 +78,12 @@ class AdmissionRules:
         self._required = [name for name, expected in self._inputs.items() if not expected.optional]
 
     def admit(self, request: InferRequest) -> Admission:
-        """Check everything the header decides, and note that in it. Raises InferError with Triton's text."""
+        """Check the header of a request, and note the result in it. Raises InferError with Triton's text."""
         header = request.header
         try:
             admission = header.admission = self._admit(header)
         except InferError as error:
-            # Triton: names that the model does not have are refused by other code, without the prefix.
+            # Triton: other code rejects names that the model does not have, without the prefix.
             opening = "" if error.message.startswith("unexpected inference ") else prefix(request.id)
             raise InferError(error.code, opening + error.message, detail=error.detail) from None
         if header.origin is not None:
@@ -122,7 +122,7 @@ class AdmissionRules:
                 raise self._unexpected("input", name, self._inputs)
 
     def _unexpected(self, kind: str, name: str, known: Collection[str]) -> InferError:
-        # Triton: the words before the semicolon.
+        # Triton: the text before the semicolon.
         names = ", ".join(f"'{each}'" for each in islice(known, _MOST_NAMES))
         more = ", ..." if len(known) > _MOST_NAMES else ""
         return invalid_argument(
@@ -218,7 +218,7 @@ class AdmissionRules:
         return tuple(sorted(key, key=lambda item: item[0]))
 
     def check_sizes(self, request: InferRequest, admission: Admission) -> None:
-        """Check the data of a request whose sizes differ from the header's, or that holds strings.
+        """Check the data of a request if its sizes differ from the header's, or if it has strings.
 
         Raises InferError(INVALID_ARG) with Triton's message.
         """
@@ -250,7 +250,7 @@ class AdmissionRules:
 
 
 def count_elements(header: RequestHeader, request_id: str, data: Sequence[Buffer]) -> Slices[Sequence[int] | None]:
-    """Count the elements of large inputs with BYTES in slices, so that admission need not do it at once.
+    """Count the elements of large BYTES inputs in slices, so that admission need not count them at once.
 
     Raises InferError(INVALID_ARG) as admission does.
     """

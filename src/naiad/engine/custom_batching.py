@@ -1,8 +1,7 @@
-"""Custom batching: a rule of the model's author, as Python functions, on top of the dynamic batcher's own rules.
+"""Custom batching: rules of the model's author, as Python functions, in addition to the dynamic batcher's own rules.
 
 Triton loads a shared library with five C functions; here they are functions of a Python file or installed package.
-
-A batching strategy as it runs: the functions that the model's author wrote, and what they see of a request.
+`PythonStrategy` calls them, and `BatchRequest` is their view of a request.
 """
 
 import inspect
@@ -34,17 +33,17 @@ FUNCTIONS: Mapping[str, str] = {
     "model_batcher_initialize": "model_config",
     "model_batcher_finalize": "batcher",
 }
-"""What a strategy consists of: names and arguments. All but the first may be left out."""
+"""The functions of a strategy: names and arguments. All but the first are optional."""
 _LOG_INTERVAL_NS = 10_000_000_000
-"""A function that always fails would otherwise write a line for every batch."""
+"""Limit of logged failures: a function that always fails would log a line for every batch."""
 _BROKEN = object()
-"""The record of a batch that could not be begun."""
+"""The record of a batch after a failed beginning."""
 
 _log = logging.getLogger(__name__)
 
 
 class BatchInput:
-    """An input of a request, as a strategy sees it."""
+    """An input of a request in a strategy."""
 
     __slots__ = ("_data", "_spec")
 
@@ -79,7 +78,7 @@ class BatchInput:
 
 
 class BatchRequest:
-    """A waiting request, as a strategy sees it; valid during the call only."""
+    """A queued request in a strategy; valid during the call only."""
 
     __slots__ = ("_request",)
 
@@ -88,7 +87,7 @@ class BatchRequest:
 
     @property
     def request_id(self) -> str:
-        """The id that the client gave, "" for none."""
+        """The id of the request, "" for none."""
         return self._request.id
 
     @property
@@ -98,12 +97,12 @@ class BatchRequest:
 
     @property
     def priority(self) -> int:
-        """The priority that the client gave, 0 for none."""
+        """The priority of the request, 0 for none."""
         return self._request.header.priority
 
     @property
     def timeout_us(self) -> int:
-        """The timeout that the client gave, in microseconds, 0 for none."""
+        """The timeout of the request, in microseconds, 0 for none."""
         return self._request.header.timeout_us
 
     @property
@@ -118,21 +117,21 @@ class BatchRequest:
 
     @property
     def waited_s(self) -> float:
-        """Seconds since the request came."""
+        """Seconds since the request arrived."""
         return (time.monotonic_ns() - self._request.arrival_ns) / 1e9
 
     def inputs(self) -> list[BatchInput]:
-        """Return the inputs that the client sent."""
+        """Return the inputs of the request."""
         pairs = zip(self._request.header.inputs, self._request.data, strict=True)
         return [BatchInput(spec, data) for spec, data in pairs]
 
     def input(self, name: str) -> BatchInput | None:
-        """Return the input with that name; None for one that the client left out."""
+        """Return the input with that name; None for a missing one."""
         return next((each for each in self.inputs() if each.name == name), None)
 
 
 class PythonStrategy:
-    """The functions of a strategy, as the dynamic batcher calls them; a failure closes the batch and is logged."""
+    """The functions of a strategy for the dynamic batcher; a failure closes the batch and is logged."""
 
     def __init__(self, origin: str, model: str, functions: Mapping[str, Callable[..., Any]]) -> None:
         self._origin = origin
@@ -147,7 +146,7 @@ class PythonStrategy:
         self._quiet_until_ns = 0
 
     def start(self, config: ModelConfig) -> None:
-        """Have the batcher initialized. Raises InferError when that fails."""
+        """Call the initialization. Raises InferError if it fails."""
         if self._initialize is None:
             return
         try:
@@ -166,7 +165,7 @@ class PythonStrategy:
             return _BROKEN
 
     def includes(self, record: Any, request: InferRequest) -> bool:
-        """Ask whether a request may join the batch; not after a failure."""
+        """Return whether a request may join the batch; False after a failure."""
         if record is _BROKEN:
             return False
         try:
@@ -179,7 +178,7 @@ class PythonStrategy:
         return bool(answer)
 
     def end(self, record: Any) -> None:
-        """Let the strategy see that a batch is complete."""
+        """Call the function for a complete batch."""
         if self._end is None or record is _BROKEN:
             return
         try:
@@ -188,7 +187,7 @@ class PythonStrategy:
             self._note("model_batch_finalize", error)
 
     def close(self) -> None:
-        """Have the batcher finalized."""
+        """Call the finalization."""
         if self._finalize is None:
             return
         try:
@@ -213,7 +212,7 @@ class PythonStrategy:
 
 
 def strategy_failed(origin: str, model: str, function: str, error: Exception) -> InferError:
-    """Return the error for a strategy that cannot be used; `function` is "" for its file or package as a whole."""
+    """Return the error for an unusable strategy; `function` is "" for its file or package as a whole."""
     part = f"'{function}' of batching strategy {origin} failed" if function else f"batching strategy {origin} failed"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == origin]
     line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
@@ -230,9 +229,9 @@ _LIBRARY = "batchstrategy.so"
 
 
 def read_strategy(context: ModelContext) -> PythonStrategy | None:
-    """Return the batching strategy of a model version, None when it has none.
+    """Return the batching strategy of a model version, None if it has none.
 
-    Raises InferError(INVALID_ARG) for one that cannot be loaded, lacks a function, or has nothing to act on.
+    Raises InferError(INVALID_ARG) if it cannot be loaded, lacks a function, or has no effect.
     """
     config = context.config
     where = config.parameters[PARAMETER].string_value if PARAMETER in config.parameters else ""
@@ -241,7 +240,7 @@ def read_strategy(context: ModelContext) -> PythonStrategy | None:
         if path is None:
             return None
         if not config.HasField("dynamic_batching"):
-            # Triton: what lies in a directory is looked at by the dynamic batcher only.
+            # Triton: only the dynamic batcher searches the directory.
             _log.warning("model '%s' has no 'dynamic_batching', so %s has no effect", config.name, path)
             return None
         return _from_object(str(path), config.name, _execute(path, config.name))
@@ -275,7 +274,7 @@ def _is_library(model: str, path: str) -> InferError:
 
 
 def _execute(path: Path, model: str) -> object:
-    """Return the file as a module; nothing is written beside it, as an import would."""
+    """Return the file as a module; unlike an import it writes no files."""
     try:
         source = path.read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Puts together what there is to tell about a version's scheduling."""
+"""Collects the explanation of a version's scheduling."""
 
 import time
 
@@ -8,7 +8,7 @@ from naiad.telemetry.explanation import Explanation, ResourceUse
 
 
 def explain(served: Served) -> Explanation:
-    """Return what is true of `served` at this moment."""
+    """Return the current state of `served`."""
     config = served.config
     return Explanation(
         name=served.name,

@@ -1,4 +1,4 @@
-"""The engine: the only door to inference. Frontends submit requests here and ask what there is to know."""
+"""The engine: the only entry point of inference. Frontends submit requests and query models here."""
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
@@ -39,32 +39,32 @@ EXTENSIONS = (
     "trace",
     "logging",
 )
-"""The extensions that this server speaks, by their KServe names."""
+"""The extensions of this server, by their KServe names."""
 
 
 class Catalog(Protocol):
-    """What the engine asks of the model repository."""
+    """The methods of the model repository that the engine needs."""
 
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return a row per model version, as far as that is known without looking; never waits."""
+        """Return a row per known model version; never blocks."""
 
     def is_ready(self, ill: Collection[str] = ()) -> bool:
-        """Tell whether the models that count are ready, while the `ill` ones are loaded and cannot execute."""
+        """Return whether the required models are ready, where `ill` are loaded but cannot execute."""
 
     def survey(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return the index with the models that were never loaded; reads the repository. Raises InferError."""
+        """Return the index including models that were never loaded; reads the repository. Raises InferError."""
 
     def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Load or reload a model; blocks. Raises InferError when it fails or control is not allowed."""
+        """Load or reload a model; blocks. Raises InferError if it fails or control is not allowed."""
 
     def unload_model(
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
     ) -> None:
-        """Unload a model; blocks. `on_withdrawn` is called when it takes no more requests. Raises InferError."""
+        """Unload a model; blocks. `on_withdrawn` is called once it accepts no more requests. Raises InferError."""
 
 
 class Engine:
-    """Routes requests to served model versions and answers questions about them.
+    """Routes requests to served model versions and answers queries about them.
 
     `publish` replaces the table of ready versions as a whole, so a look-up on the loop needs no lock.
     """
@@ -73,15 +73,15 @@ class Engine:
         self._server_id = server_id
         self._metrics = metrics
         self.shared_memory = shared_memory or SharedMemory()
-        """The regions that clients have registered."""
+        """The registered regions of clients."""
         self._catalog: Catalog | None = None
         self._models: dict[str, dict[str, Served]] = {}
-        """Every model once, by what it is known by."""
+        """Every model once, by its key."""
         self._table: dict[str, dict[str, Served]] = {}
-        """The same, and with namespaces also by those names that only one model has."""
+        """The same, and with namespaces also by the names of only one model."""
         self._tracer: Tracer | None = None
         self._begin_trace: Callable[[InferRequest], object] | None = None
-        """None while nothing is traced, which then costs nothing."""
+        """None without tracing, which then has no cost."""
         self._ready_to_serve = False
         self.is_draining = False
 
@@ -90,11 +90,11 @@ class Engine:
         self._catalog = catalog
 
     def publish(self, ready: Mapping[str, Mapping[int, Served]], name: str) -> None:
-        """Replace the set of versions that take requests: model name to version to served model.
+        """Replace the set of ready versions: model name to version to served model.
 
-        Only those of the model called `name` are other than before.
+        Only the versions of the model `name` have changed.
         """
-        # Copied, which takes microseconds: the loop may be looking at the table.
+        # Copied, which takes microseconds: the loop may be reading the table.
         table = dict(self._models)
         versions = ready.get(name)
         if versions:
@@ -109,16 +109,16 @@ class Engine:
         self._table = with_unique_names(table, ready) if isinstance(name, ModelKey) else table
 
     def set_started(self) -> None:
-        """Declare start-up over: from now on readiness is what the models say."""
+        """Mark the end of the start: from now on the models decide readiness."""
         self._ready_to_serve = True
 
     # --- inference ------------------------------------------------------------------------------------------------
 
     def submit(self, request: InferRequest, served: Served | None = None) -> None:
-        """Submit a request; the response comes through `request.on_response` on the loop.
+        """Submit a request; the response arrives through `request.on_response` on the loop.
 
-        `served` is the version, if the caller has looked it up in the same callback of the loop.
-        Raises InferError when the request is refused at the door; then `on_response` is not called.
+        `served` is the version, if the caller has looked it up in the same callback of the loop. Raises InferError if
+        the request is rejected; then `on_response` is not called.
         """
         header = request.header
         if served is None:
@@ -131,8 +131,8 @@ class Engine:
             self._submit_exchanged(request, served)
 
     def _submit_exchanged(self, request: InferRequest, served: Served) -> None:
-        """Submit a request with tensors in shared memory or with classes for an answer."""
-        # Triton: a region that is not there wins over wrong shapes.
+        """Submit a request with tensors in shared memory or with classified outputs."""
+        # Triton: the error of a missing region precedes that of a wrong shape.
         exchange = SharedMemoryTensors(request, served, self.shared_memory)
         try:
             served.submit(request)
@@ -141,15 +141,15 @@ class Engine:
             raise
 
     def cancel(self, request: InferRequest) -> bool:
-        """Cancel a submitted request: drop it when it waits, mark it when it executes.
+        """Cancel a submitted request: drop it if queued, mark it if executing.
 
-        Called on the loop. A request that is dropped is answered, CANCELLED, before this returns True.
+        Called on the loop. A dropped request gets the response CANCELLED before this returns True.
         """
         served: Served | None = request.model
         return served is not None and served.cancel(request)
 
     def served(self, name: str, version: str = "") -> Served:
-        """Return the ready version. Raises InferError with Triton's texts when there is none."""
+        """Return the ready version. Raises InferError with Triton's texts without one."""
         row = self._table.get(name)
         found = row.get(version) if row is not None else None
         if found is None:
@@ -157,11 +157,11 @@ class Engine:
         return found
 
     def is_decoupled(self, name: str, version: str = "") -> bool:
-        """Tell whether a model is decoupled. Raises NOT_FOUND for an unknown model."""
+        """Return whether a model is decoupled. Raises NOT_FOUND for an unknown model."""
         return self.served(name, version).is_decoupled
 
     def request_limits(self, name: str, version: str = "") -> RequestLimits:
-        """Return how many parts a request for a model may have. Raises NOT_FOUND for an unknown model."""
+        """Return the limits of a request for a model. Raises NOT_FOUND for an unknown model."""
         config = self.served(name, version).config
         return RequestLimits(name, len(config.input), len(config.output))
 
@@ -185,24 +185,24 @@ class Engine:
     # --- health ---------------------------------------------------------------------------------------------------
 
     def is_live(self) -> bool:
-        """Tell whether the server answers at all; true even while it drains."""
+        """Return whether the server responds; true even while it drains."""
         return True
 
     def is_ready(self) -> bool:
-        """Tell whether the server is ready for traffic."""
+        """Return whether the server is ready for traffic."""
         if not self._ready_to_serve or self.is_draining or self._catalog is None:
             return False
         return self._catalog.is_ready([name for name, row in self._models.items() if row[""].health])
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Tell whether a model version is ready; an unknown model or version is not (Triton).
+        """Return whether a model version is ready; an unknown model or version is not (Triton).
 
-        Raises InferError(INVALID_ARG) for a version that is no number and for a name that several models have.
+        Raises InferError(INVALID_ARG) for an invalid version number and for an ambiguous name.
         """
         row = self._table.get(name)
         served = row.get(version) if row is not None else None
         if served is not None:
-            # Triton: one instance whose model says no is enough.
+            # Triton: one instance that reports not ready is enough.
             return not served.health and all(instance.says_ready for instance in served.instances)
         if version not in ("", "-1") and not _is_version(version):
             raise _bad_version(version)
@@ -211,17 +211,17 @@ class Engine:
 
     @property
     def in_flight_count(self) -> int:
-        """Requests that wait or execute, over all models."""
+        """Requests queued or executing, over all models."""
         return sum(s.in_flight_count for row in self._models.values() for s in set(row.values()))
 
     def check_models(self, now_ns: int) -> None:
-        """Have every model fail what keeps its instances from their work for too long; about once a second."""
+        """Let every model fail hung executions; called about once a second."""
         for served in self._all_served():
             served.check(now_ns)
 
     def abort(self, reason: str) -> None:
-        """Answer all that waits or executes with UNAVAILABLE: the server exits, and its time is over. On the loop."""
-        # Ensembles first: what fails in their members would be told as the members' failure.
+        """Fail all queued and executing requests with UNAVAILABLE: the server exits. On the loop."""
+        # Ensembles first: otherwise failures in their members would be reported as the members' failures.
         for served in sorted(self._all_served(), key=lambda served: bool(served.instances)):
             served.abort(reason)
 
@@ -231,14 +231,14 @@ class Engine:
         ]
 
     def close_to_new_sequences(self) -> None:
-        """Let live sequences go on, and refuse new ones, before the server stops."""
+        """Continue live sequences, and reject new ones, before the server stops."""
         for row in self._models.values():
             for served in row.values():
                 served.close_to_new_sequences()
 
     @property
     def live_sequence_count(self) -> int:
-        """Sequences that have begun and not ended, over all models."""
+        """Live sequences, over all models."""
         return sum(s.live_sequence_count for row in self._models.values() for s in set(row.values()))
 
     # --- what there is to know ------------------------------------------------------------------------------------
@@ -248,12 +248,12 @@ class Engine:
         return ServerMetadata(self._server_id, naiad.__version__, EXTENSIONS)
 
     def model_config(self, name: str, version: str = "") -> ModelConfig:
-        """Return the complete configuration of a ready model. Raises InferError when it is not ready."""
+        """Return the complete configuration of a ready model. Raises InferError if it is not ready."""
         return self.served(name, version).config
 
     def model_metadata(self, name: str, version: str = "") -> ModelMetadata:
-        """Return names, datatypes and shapes of a ready model. Raises InferError when it is not ready."""
-        # Read once: a thread that loads may replace the table between two looks.
+        """Return names, datatypes and shapes of a ready model. Raises InferError if it is not ready."""
+        # Read once: a loading thread may replace the table between two reads.
         row = self._table.get(name, {})
         served = row.get(version)
         if served is None:
@@ -273,7 +273,7 @@ class Engine:
     def statistics(self, name: str = "", version: str = "") -> Sequence[VersionStatistics]:
         """Return statistics of one version, of all versions of a model, or of all models (no name).
 
-        Raises InferError(INVALID_ARG) for what is ambiguous or not ready, with Triton's texts.
+        Raises InferError(INVALID_ARG) for a name that is ambiguous or not ready, with Triton's texts.
         """
         named = self._table.get(name)
         if not name:
@@ -292,42 +292,42 @@ class Engine:
         ]
 
     def explanation(self, name: str, version: str = "") -> Explanation:
-        """Return how requests of a ready model are scheduled. Raises InferError when it is not ready."""
+        """Return how requests of a ready model are scheduled. Raises InferError if it is not ready."""
         return explain(self.served(name, version))
 
     def repository_index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return the rows of the versions that were loaded or should have been; with `ready_only` the ready ones."""
+        """Return the rows of the versions with a load or an attempt of one; with `ready_only` the ready ones."""
         return [] if self._catalog is None else self._rows(self._catalog.index(ready_only), ready_only)
 
     def survey_repository(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return the repository index with what was never loaded.
+        """Return the repository index including models that were never loaded.
 
-        Reads the repository: for other threads than the event loop's. Raises InferError.
+        Reads the repository: not for the event loop. Raises InferError.
         """
         return [] if self._catalog is None else self._rows(self._catalog.survey(ready_only), ready_only)
 
     def _rows(self, found: Sequence[IndexEntry], ready_only: bool) -> Sequence[IndexEntry]:
-        rows = [self._as_it_stands(row) for row in found]
+        rows = [self._current_row(row) for row in found]
         return [row for row in rows if row.state is ModelState.READY] if ready_only else rows
 
-    def _as_it_stands(self, row: IndexEntry) -> IndexEntry:
-        """Return a row of the index; a version whose workers have died too often is no longer ready."""
+    def _current_row(self, row: IndexEntry) -> IndexEntry:
+        """Return the current row of the index; a version with workers that died too often is no longer ready."""
         served = self._table.get(row.name, {}).get(row.version) if row.version else None
         reason = served.lost_reason if served is not None and row.state is ModelState.READY else ""
         return replace(row, state=ModelState.UNAVAILABLE, reason=reason) if reason else row
 
     def metrics_text(self) -> bytes:
-        """Return the Prometheus exposition of everything that is measured."""
+        """Return the Prometheus exposition."""
         return self._metrics.render()
 
     def metrics_in_slices(self) -> Generator[None, None, Sequence[bytes]]:
-        """Return the parts of `metrics_text`, giving way about every millisecond until they are there."""
+        """Return the parts of `metrics_text`; yields about every millisecond."""
         return self._metrics.render_in_slices()
 
     # --- tracing --------------------------------------------------------------------------------------------------
 
     def trace(self, tracer: Tracer) -> None:
-        """Have requests traced; called once, before the frontends start."""
+        """Enable tracing; called once, before the frontends start."""
         self._tracer = tracer
         self._begin_trace = tracer.begin if tracer.is_on else None
 
@@ -336,7 +336,7 @@ class Engine:
         return self._known_tracer(model).options_of(model)
 
     def change_trace_settings(self, model: str, changes: Changes) -> None:
-        """Change the trace settings of a model, or of the server with "". Raises InferError; nothing changes then."""
+        """Change the trace settings of a model, or of the server with "". Raises InferError, without any change."""
         tracer = self._known_tracer(model)
         tracer.change(model, changes)
         self._begin_trace = tracer.begin if tracer.is_on else None
@@ -351,7 +351,7 @@ class Engine:
     # --- control --------------------------------------------------------------------------------------------------
 
     def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Load or reload a model. Blocks: for other threads than the event loop's. Raises InferError."""
+        """Load or reload a model. Blocks: not for the event loop. Raises InferError."""
         if self._catalog is None or self.is_draining:
             raise unavailable("Server not ready")
         self._catalog.load_model(name, parameters)
@@ -359,19 +359,19 @@ class Engine:
     def unload_model(
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
     ) -> None:
-        """Unload a model. Blocks: for other threads than the event loop's. Raises InferError.
+        """Unload a model. Blocks: not for the event loop. Raises InferError.
 
-        `on_withdrawn` is called, on the same thread, when it takes no more requests.
+        `on_withdrawn` is called, on the same thread, once it accepts no more requests.
         """
         if self._catalog is None or self.is_draining:
             raise unavailable("Server not ready")
         self._catalog.unload_model(name, parameters, on_withdrawn)
 
-    def load_everywhere(self, name: str, parameters: Mapping[str, object]) -> None:
+    def broadcast_load(self, name: str, parameters: Mapping[str, object]) -> None:
         """Load or reload a model in all processes of the server; blocks. Raises InferError."""
         self.load_model(name, parameters)
 
-    def unload_everywhere(
+    def broadcast_unload(
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object]
     ) -> None:
         """Unload a model in all processes of the server; blocks. Raises InferError."""

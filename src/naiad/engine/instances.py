@@ -1,6 +1,6 @@
-"""Passive instances: made and kept with a version, but given no requests.
+"""Creates instances from instance groups, passive instances included.
 
-From instance groups to instances.
+Passive instances are created and kept with a version, but get no requests.
 """
 
 import functools
@@ -16,18 +16,18 @@ from naiad.options.host_policy import format_cores, policy_name
 _log = logging.getLogger(__name__)
 
 _CREATING_THREADS = 16
-"""Most instances of one version that are created at the same time."""
+"""Maximum number of instances of one version that are created at the same time."""
 
 
 def groups(config: ModelConfig, *, passive: bool = False) -> list[ModelInstanceGroup]:
-    """Return the instance groups whose instances execute requests, or those whose instances do not."""
+    """Return the instance groups with active, or with passive, instances."""
     return [group for group in config.instance_group if group.passive is passive]
 
 
 def instance_specs(config: ModelConfig, *, passive: bool = False) -> list[InstanceSpec]:
-    """Return the instances that normalised instance groups ask for: those that execute requests, or the others.
+    """Return the instances of normalised instance groups: the active or the passive ones.
 
-    The index of a passive one is above those of all that execute.
+    The indexes of passive instances follow those of the active ones.
     """
     first = len(instance_specs(config)) if passive else 0
     specs: list[InstanceSpec] = []
@@ -61,7 +61,7 @@ def create_instances(
 ) -> list[Instance]:
     """Create instances, several at a time, each on the cores of its host policy, and warm each one up.
 
-    When one fails, none is left. Raises InferError.
+    If one fails, all are closed. Raises InferError.
     """
 
     def create(spec: InstanceSpec) -> Instance:
@@ -98,18 +98,18 @@ def create_instances(
 
 
 class ModelWithPassiveInstances(Model):
-    """A version whose passive instances live as long as it does."""
+    """A version with passive instances, which live as long as it does."""
 
     def __init__(self, model: Model, instances: Sequence[Instance]) -> None:
         self._model = model
         self._instances = instances
 
     def create_instance(self, spec: InstanceSpec) -> Instance:
-        """Create an instance that executes requests. Raises InferError."""
+        """Create an active instance. Raises InferError."""
         return self._model.create_instance(spec)
 
     def update_config(self, config: ModelConfig) -> None:
-        """Take note of other instance groups."""
+        """Note changed instance groups."""
         self._model.update_config(config)
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class ModelWithPassiveInstances(Model):
 
 
 def with_passive_instances(model: Model, config: ModelConfig, host_policies: Mapping[str, frozenset[int]]) -> Model:
-    """Return the model with the passive instances of its configuration. Raises InferError; none is left then.
+    """Return the model with its passive instances. Raises InferError; all instances are closed then.
 
     Triton: they are not warmed up.
     """

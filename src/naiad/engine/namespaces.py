@@ -1,4 +1,4 @@
-"""What a name stands for where several models may have it."""
+"""Resolution of model names that several models may share."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ Rows = dict[str, dict[str, Served]]
 
 
 def with_unique_names(rows: Rows, known: Mapping[str, object]) -> Rows:
-    """Return the rows also by the names that only one of the `known` models has; the same without namespaces."""
+    """Return the rows also by the names of only one of the `known` models; unchanged without namespaces."""
     holders: dict[str, list[ModelKey]] = {}
     for key in known:
         if isinstance(key, ModelKey):
@@ -22,9 +22,9 @@ def with_unique_names(rows: Rows, known: Mapping[str, object]) -> Rows:
 
 
 def rows_named(index: Sequence[IndexEntry], name: str) -> Sequence[IndexEntry]:
-    """Return the rows of the index that a client means by a name.
+    """Return the rows of the index for a name of a client.
 
-    Raises InferError(INVALID_ARG) when several models have it, in Triton's words.
+    Raises InferError(INVALID_ARG) if several models have it, with Triton's text.
     """
     rows = [row for row in index if row.name == name]
     same = [row for row in index if isinstance(row.name, ModelKey) and row.name.name == name]

@@ -1,4 +1,4 @@
-"""The rate limiter between the threads of all models: who may execute, and waking those who wait for it."""
+"""The rate limiter between the threads of all models: grants resources to instances and wakes their runners."""
 
 import logging
 import threading
@@ -19,14 +19,14 @@ class Resources:
     """The resources of a server, which the instances of all its models share."""
 
     def __init__(self, amounts: Sequence[ResourceAmount] = ()) -> None:
-        """`amounts` is how much there is of each; without any, as much as the instance needs that needs most."""
+        """`amounts` limits resources; without any, the largest claim sets the amount of each."""
         self._limiter = RateLimiter(amounts)
         self._lock = threading.Lock()
 
     def register(self, config: ModelConfig) -> "ModelResources":
-        """Take in the instances of a model version whose instance groups are complete, in their order.
+        """Register the instances of a model version with complete instance groups, in their order.
 
-        Raises InferError(INVALID_ARG) when one of them could never execute.
+        Raises InferError(INVALID_ARG) if one of them could never execute.
         """
         claims = _claims_of(config)
         with self._lock:
@@ -41,7 +41,7 @@ class Resources:
             return self._limiter.usage()
 
     def acquire(self, claim: Claim) -> bool:
-        """Ask for what a claim needs, giving back what it held; False when its owner will be woken instead."""
+        """Claim resources, and release the held ones; return False if the owner will be woken instead."""
         with self._lock:
             granted = () if claim.state == GRANTED else self._limiter.ask(claim)
             has_it = claim.state == GRANTED
@@ -49,18 +49,18 @@ class Resources:
         return has_it
 
     def start(self, claim: Claim) -> None:
-        """Note that an execution begins with what was acquired."""
+        """Note that an execution begins with the acquired resources."""
         with self._lock:
             self._limiter.start(claim)
 
     def release(self, claim: Claim) -> None:
-        """Give back what a claim holds, or end its waiting."""
+        """Release the resources of a claim, or cancel its wait."""
         with self._lock:
             granted = self._limiter.release(claim)
         _wake(granted)
 
     def withdraw(self, claim: Claim) -> bool:
-        """End the waiting of a claim; False when it did not wait, or is about to be woken."""
+        """Cancel the wait of a claim; return False if it did not wait, or is about to be woken."""
         with self._lock:
             if claim.state != WAITING:
                 return False
@@ -69,7 +69,7 @@ class Resources:
         return True
 
     def unregister(self, claims: Sequence[Claim]) -> None:
-        """Forget claims."""
+        """Remove claims."""
         with self._lock:
             granted = self._limiter.unregister(claims)
             self._log_limits()
@@ -82,27 +82,27 @@ class Resources:
 
 
 class ModelResources:
-    """What the instances of one model version need, by the number of the instance."""
+    """The resources of the instances of one model version, by the number of the instance."""
 
     def __init__(self, resources: Resources, claims: Sequence[Claim]) -> None:
         self._resources = resources
         self._claims = claims
 
     def bind(self, runners: Sequence[Wakeable]) -> None:
-        """Set what is to be woken for each instance."""
+        """Set the runner to wake for each instance."""
         for claim, runner in zip(self._claims, runners, strict=True):
             claim.owner = runner
 
     def acquire(self, index: int) -> bool:
-        """Whether an instance may execute now; otherwise its driver will be woken, once, when it may."""
+        """Return whether an instance may execute now; otherwise its runner is woken, once, when it may."""
         claim = self._claims[index]
         return not claim.needs or self._resources.acquire(claim)
 
     def take(self, scheduler: Scheduler, now_ns: int, index: int) -> Batch | None:
-        """Return the next batch of an instance once it has what it needs; give back what its last execution held.
+        """Return the next batch of an instance that has its resources; release those of its last execution.
 
-        Without a batch its driver will be woken when it has what it needs, or it holds nothing. Called with the lock
-        held that guards the scheduler.
+        Without a batch its runner is woken when it has its resources, or it holds none. Called with the lock of the
+        scheduler held.
         """
         if scheduler.pending_count and not self.acquire(index):
             return None
@@ -110,7 +110,7 @@ class ModelResources:
         if batch is not None:
             self.start(index)
         else:
-            # Nothing was left, or it is held back to grow.
+            # The queue is empty, or its batch is delayed.
             self.release(index)
         return batch
 
@@ -121,32 +121,32 @@ class ModelResources:
             self._resources.start(claim)
 
     def release(self, index: int) -> None:
-        """Give back what an instance holds, if anything, or end its waiting."""
+        """Release the resources of an instance, or cancel its wait."""
         claim = self._claims[index]
         if claim.needs:
             self._resources.release(claim)
 
     def withdraw(self, index: int) -> bool:
-        """End the waiting of an instance; False when it does not wait or its driver is about to be woken."""
+        """Cancel the wait of an instance; return False if it does not wait or its runner is about to be woken."""
         claim = self._claims[index]
         return bool(claim.needs) and self._resources.withdraw(claim)
 
     def is_waiting(self, index: int) -> bool:
-        """Whether an instance that could not acquire what it needs is going to be woken."""
+        """Return whether a waiting instance is going to be woken."""
         return self._claims[index].state != IDLE
 
     def usage(self) -> Sequence[Usage]:
-        """Return the state of the resources that some instance needs."""
+        """Return the state of the resources of the instances."""
         needed = {resource for claim in self._claims for resource in claim.needs}
         return [usage for usage in self._resources.usage() if usage.resource in needed]
 
     def close(self) -> None:
-        """Let go of everything; the instances do not execute any more."""
+        """Remove all claims; the instances do not execute any more."""
         self._resources.unregister(self._claims)
 
 
 def _claims_of(config: ModelConfig) -> list[Claim]:
-    """Return what each instance of a model needs, in their order; its instance groups are complete."""
+    """Return the claim of each instance of a model, in order; its instance groups are complete."""
     return [
         Claim(_needs(group, device), group.rate_limiter.priority)
         for group in groups(config)
@@ -170,5 +170,5 @@ def _wake(claims: Iterable[Claim]) -> None:
 
 
 def needs_resources(config: ModelConfig) -> bool:
-    """Tell whether some instance of a model needs any resource to execute."""
+    """Return whether any instance of a model needs resources to execute."""
     return any(resource.count for group in groups(config) for resource in group.rate_limiter.resources)

@@ -1,1 +1,1 @@
-"""KServe v2 payloads to requests and back: JSON, binary, gRPC; the one table of error codes."""
+"""Encoding and decoding of KServe v2 payloads (JSON, binary, gRPC), and the table of status codes."""

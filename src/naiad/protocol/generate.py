@@ -1,7 +1,8 @@
-"""The generate extension: flat JSON objects to requests and back, by the names of the model's own tensors.
+"""The generate extension: flat JSON objects to requests and back, by the names of the model's tensors.
 
-A member that is called like an input is that tensor's data; every other one is a parameter. The object `parameters`
-is read in the same way. A response is an object of its outputs and parameters, a tensor of one element as a scalar.
+A member with the name of an input is that tensor's data; every other member is a parameter. The members of the object
+`parameters` are read in the same way. A response is an object of its outputs and parameters; a tensor with one
+element becomes a scalar.
 """
 
 import json
@@ -30,7 +31,7 @@ _NESTED = "parameters"
 _INT64 = range(-(1 << 63), 1 << 63)
 
 Inputs = Mapping[str, TensorSpec]
-"""What a model's inputs are called and how they look, the batch dimension (-1) included."""
+"""Names and specifications of a model's inputs, the batch dimension (-1) included."""
 
 
 def inputs_of(config: ModelConfig) -> Inputs:
@@ -54,7 +55,7 @@ def decode_generate(
         members = yield from _read_members(body)
     else:
         members = parse_members(body)
-    # Triton: an id that is no string fails whatever else is wrong.
+    # Triton: an id that is not a string fails first, before any other error of the request.
     request_id = next((as_string("id", value) for name, value in members if name == "id"), "")
     reading = _Reading(inputs, max_input_bytes)
     yield from reading.read(members)
@@ -68,7 +69,7 @@ def decode_generate(
 
 
 class _Reading:
-    """What one request object has given so far."""
+    """Accumulates the tensors and parameters of one request object."""
 
     def __init__(self, inputs: Inputs, max_input_bytes: int) -> None:
         self._inputs = inputs
@@ -117,7 +118,7 @@ class _Reading:
             return
         elements = value if isinstance(value, (list, simdjson.Array)) else [value]
         spec = TensorSpec(name, declared.datatype, _shape(declared, len(elements)))
-        # Counted before there is memory for it; the size of strings is only known afterwards.
+        # Checked before memory is allocated; the size of strings is known only afterwards.
         self._count(name, spec.byte_size)
         data = decode_data(spec, elements)
         if spec.datatype is DataType.BYTES:
@@ -128,7 +129,7 @@ class _Reading:
     def _read_long_string(self, declared: TensorSpec, value: LongString) -> Slices[None]:
         spec = TensorSpec(declared.name, declared.datatype, _shape(declared, 1))
         if spec.datatype is not DataType.BYTES:
-            decode_data(spec, [""])  # says what is wrong with a string
+            decode_data(spec, [""])  # raises the error for an invalid string
         self._count(spec.name, value.end - value.start)
         data = bytearray(4)
         yield from append_long_string(data, value)
@@ -165,7 +166,7 @@ def _read_members(body: Buffer) -> Slices[Members]:
 
 
 def _first_values(members: Members) -> Members:
-    """Return the members; Triton: one that comes twice has its first value both times."""
+    """Return the members as a mapping; Triton: a repeated member has its first value both times."""
     first = dict(reversed(members))
     return members if len(first) == len(members) else tuple((name, first[name]) for name, _ in members)
 
@@ -176,7 +177,7 @@ def _parameter(name: str, value: Any) -> ParameterValue:
         accepted: ParameterValue = value
         return accepted
     if kind is int:
-        # Triton: what 64 bits cannot hold is a double.
+        # Triton: integers beyond 64 bits become doubles.
         try:
             return float(value)
         except OverflowError:
@@ -191,7 +192,7 @@ def _parameter(name: str, value: Any) -> ParameterValue:
 def _shape(declared: TensorSpec, count: int) -> Shape:
     """Distribute `count` elements over the declared dimensions.
 
-    The fixed ones take theirs, the innermost free one takes what remains, the other free ones are 1.
+    Fixed dimensions keep their size, the innermost free dimension takes the rest, other free dimensions are 1.
     """
     left = count
     for dim in declared.shape:
@@ -213,12 +214,12 @@ def _no_shape(name: str) -> InferError:
 
 
 def encode_generate(request_id: str, response: InferResponse) -> Slices[Sequence[bytes]]:
-    """Return a response as one JSON object on one line, its members sorted by name, in slices.
+    """Return a response as one line of JSON, its members sorted by name, in slices.
 
-    The text of long outputs stays in parts: to join 60 MB takes longer than a slice may.
+    The text of long outputs stays in parts, because joining 60 MB takes longer than a slice may.
 
-    The id, the model's name and version win over parameters of these names, and parameters over outputs. Raises
-    InferError when an output cannot be written as JSON.
+    The id, the model's name and version take precedence over parameters of these names, and parameters over outputs.
+    Raises InferError when an output cannot be written as JSON.
     """
     header = response.header
     members: dict[str, bytes] = {}
@@ -232,7 +233,7 @@ def encode_generate(request_id: str, response: InferResponse) -> Slices[Sequence
             text = encode_data(spec, data)
             members[spec.name] = text[1:-1] if spec.element_count == 1 else text
     for name, value in response.parameters.items():
-        # Triton: NaN and the infinities are written bare; orjson would make them null.
+        # Triton: NaN and the infinities are written bare; orjson would write null.
         members[name] = json.dumps(value).encode() if type(value) is float else orjson.dumps(value)
     members["model_name"] = orjson.dumps(header.model_name)
     members["model_version"] = orjson.dumps(header.model_version)
@@ -244,7 +245,7 @@ def encode_generate(request_id: str, response: InferResponse) -> Slices[Sequence
 
 
 def _in_parts(members: Mapping[str, bytes], long: Mapping[str, Sequence[bytes]]) -> list[bytes]:
-    """Return an object some of whose members are long; an empty one stands for what is in `long`."""
+    """Return the parts of an object; an empty value stands for the long member of that name in `long`."""
     parts: list[bytes] = []
     for name in sorted(members):
         parts.append(b"%s%s:" % (b"," if parts else b"{", orjson.dumps(name)))

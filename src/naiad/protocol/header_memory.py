@@ -1,9 +1,9 @@
-"""Which decoded headers are remembered: those that the engine has admitted.
+"""Chooses the decoded headers to cache: those of requests that the engine admitted.
 
-A decoder does not see what becomes of a request. It proposes a header when it has decoded it. The engine admits the
-request at once or refuses it, and notes an admission in the header itself. When the decoder meets the next header
-that it does not know, it settles: headers that were admitted enter the cache they are meant for. Those that were
-refused leave with the few proposals that are kept, whose number and size are bounded.
+A decoder does not see the result of a request. It proposes a header after decoding. The engine admits the request or
+rejects it, and notes an admission in the header itself. When the decoder meets the next unknown header, it settles
+the proposals: admitted headers enter their cache, rejected headers are dropped with the few other proposals, which
+are bounded in number and size.
 """
 
 from collections import deque
@@ -26,12 +26,12 @@ class HeaderMemory:
         )
 
     def propose(self, header: RequestHeader, cache: BoundedCache[Any, Any], key: Any, value: Any, size: int) -> None:
-        """Have `value` remembered in `cache` if `header` is admitted; what is too large is forgotten at once."""
+        """Cache `value` if `header` is admitted; a header that is too large is dropped at once."""
         if size <= cache.max_entry_bytes:
             self._proposals.append((header, cache, key, value, size))
 
     def settle(self) -> None:
-        """Remember what has been admitted since."""
+        """Cache the headers that were admitted since the last call."""
         for _ in range(len(self._proposals)):
             proposal = self._proposals.popleft()
             header, cache, key, value, size = proposal

@@ -1,4 +1,4 @@
-"""The one table from error codes to HTTP statuses, gRPC statuses and log levels, and back."""
+"""The table that maps error codes to HTTP statuses, gRPC statuses and log levels, and back."""
 
 import logging
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from naiad.core.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a failure looks on each wire and in the log."""
+    """The HTTP status, gRPC status and log level of an error."""
 
     http: int
     grpc: int
@@ -25,7 +25,7 @@ _TABLE: dict[ErrorCode, Status] = {
     ErrorCode.UNAVAILABLE: Status(503, 14, logging.WARNING),
     ErrorCode.UNSUPPORTED: Status(501, 12, logging.WARNING),
     ErrorCode.ALREADY_EXISTS: Status(400, 6, logging.WARNING),
-    # Triton: 400, as if the request had been wrong.
+    # Triton: 400, as for a wrong request.
     ErrorCode.CANCELLED: Status(499, 1, logging.WARNING),
     ErrorCode.DEADLINE_EXCEEDED: Status(504, 4, logging.WARNING),
     ErrorCode.PERMISSION_DENIED: Status(403, 7, logging.WARNING),

@@ -1,1 +1,1 @@
-"""Pure schedulers: (event, now) to decisions."""
+"""Schedulers as pure functions of events and time: they decide which requests execute together, and when."""

@@ -1,4 +1,4 @@
-"""What a scheduler decides: which of the waiting requests execute together, and when."""
+"""The interface of schedulers, which decide which queued requests execute together, and when."""
 
 import abc
 from collections.abc import Collection, Sequence
@@ -10,94 +10,94 @@ from naiad.core.request import InferRequest
 
 
 class Dropped(NamedTuple):
-    """A request that left the queue without being executed, and what to answer it with."""
+    """A request that left the queue without execution, and the error for its client."""
 
     request: InferRequest
     error: InferError
-    """Its `reason` says how statistics count it."""
+    """Its `reason` selects the counter in the statistics."""
 
 
 class Scheduler(abc.ABC):
-    """The waiting requests of one served model version.
+    """The queued requests of one served model version.
 
-    Pure: it knows neither clock nor lock. Every method, `wake_ns` and `expire_ns` included, is called by a caller
-    that holds the model's lock and says what time it is; only `pending_count` may be read without the lock.
+    Pure: it has neither clock nor lock. The caller of every method, `wake_ns` and `expire_ns` included, holds the
+    model's lock and passes the time; only `pending_count` may be read without the lock.
     """
 
     has_timeouts: bool = False
-    """Whether requests may time out in the queue, so that `expire` can have anything to do."""
+    """Whether queued requests may time out, so that `expire` can have an effect."""
     pending_count: int = 0
-    """Requests that wait."""
+    """Queued requests."""
     live_sequence_count: int = 0
     """Sequences that hold a slot or wait for one."""
     is_by_instance: bool = False
-    """Whether a request belongs to a certain instance, so that it is no use to wake any other."""
+    """Whether each request belongs to one instance, so that waking another instance is useless."""
     learns: bool = False
-    """Whether it wants to hear of every batch that was executed, by `record_execution`."""
+    """Whether `record_execution` must be called for every executed batch."""
 
     dropped: Sequence[Dropped] = ()
-    """Requests that left during `take` without being executed, for `pop_dropped`."""
+    """Requests that left during `take` without execution, for `pop_dropped`."""
     wake_up_ns: int = 0
-    """When a free instance should be woken although nothing comes, since nobody was for what waits; 0 for never."""
+    """Deadline at which an idle instance must be woken even without new requests; 0 for none."""
 
     @abc.abstractmethod
     def enqueue(self, request: InferRequest, now_ns: int) -> bool:
-        """Take in a request; it waits from `request.arrival_ns`, and its timeout counts from `now_ns`.
+        """Add a request; it waits from `request.arrival_ns`, and its timeout counts from `now_ns`.
 
-        Returns whether it is worth waking a free instance: False when a free instance that has called `take` and
-        sleeps until `wake_ns` would find nothing new to do. A caller may ignore it.
-        Raises InferError(UNAVAILABLE) when the queue is full; statistics do not count that.
+        Returns whether to wake a free instance: False when a free instance that has called `take` and sleeps until
+        `wake_ns` would find nothing new. A caller may ignore the result. Raises InferError(UNAVAILABLE) when the
+        queue is full; statistics do not count that.
         """
 
     @abc.abstractmethod
     def take(self, now_ns: int, instance: int = 0) -> Batch | None:
-        """Return the next batch for an instance that is free, or None when nothing should run now.
+        """Return the next batch for a free instance, or None when nothing should run now.
 
-        Everything that was taken for this instance before, and is not decoupled, has been executed.
-        None although requests wait means that they are held back to grow the batch: call again at `wake_ns`.
+        Everything taken for this instance before, and not decoupled, has been executed. None although requests are
+        queued means that they wait for a larger batch: call again at `wake_ns`.
         """
 
     @abc.abstractmethod
     def wake_ns(self, instance: int = 0) -> int:
-        """Return the monotonic time at which `take` or `expire` acts even if no request comes; 0 for never.
+        """Return the monotonic time at which `take` or `expire` acts even without new requests; 0 for never.
 
-        Asked by this free instance after `take` returned None. The time may lie in the past.
+        This free instance calls it after `take` returned None. The time may lie in the past.
         """
 
     @abc.abstractmethod
     def expire_ns(self) -> int:
         """Return the monotonic time of the nearest timeout, at which `expire` acts; 0 for none.
 
-        This is what a timer needs while every instance is busy: `wake_ns` also tells the end of a batching delay,
-        which nobody can act on without a free instance.
+        A timer needs it while every instance is busy: `wake_ns` also includes the end of a batching delay, which has
+        no effect without a free instance.
         """
 
     @abc.abstractmethod
     def expire(self, now_ns: int) -> Sequence[Dropped]:
-        """Remove and return the requests whose timeout is over at `now_ns` and that are to be rejected."""
+        """Remove and return the requests to reject because their timeout has passed at `now_ns`."""
 
     @abc.abstractmethod
     def cancel(self, request: InferRequest) -> bool:
-        """Remove a request; True when it still waited, False when it was never here or has left already."""
+        """Remove a request; return True if it was queued, False if it was never here or has left."""
 
     @abc.abstractmethod
     def drain(self) -> list[InferRequest]:
-        """Remove and return everything that waits, for a model that stops."""
+        """Remove and return all queued requests of a model that stops."""
 
     def pop_dropped(self) -> Sequence[Dropped]:
-        """Return the requests that left during `take` since the last call; the caller answers them."""
+        """Return the requests that left during `take` since the last call; the caller sends their errors."""
         dropped, self.dropped = self.dropped, ()
         return dropped
 
     def oldest_ns(self) -> int:
-        """Return the arrival of the oldest request that waits; 0 when none does, or it is not known."""
+        """Return the arrival of the oldest queued request; 0 for an empty queue or an unknown time."""
         return 0
 
-    def close(self) -> None:  # noqa: B027 - most schedulers hold nothing
-        """Let go of what the scheduler holds; nothing waits, and nothing will."""
+    def close(self) -> None:  # noqa: B027 - most schedulers have no resources
+        """Release all resources; the queue is empty and stays empty."""
 
     def drain_instance(self, instance: int) -> list[InferRequest]:
-        """Remove and return what waits for an instance that cannot execute, if only that one may execute it."""
+        """Remove and return the requests that only the failed instance `instance` may execute."""
         return []
 
     def pop_ended(self, instance: int) -> Sequence[SequenceEnd]:
@@ -105,43 +105,43 @@ class Scheduler(abc.ABC):
         return ()
 
     def instance_of(self, request: InferRequest) -> int | None:
-        """Return the only instance that could execute a request that has just come; None when any could."""
+        """Return the only instance that may execute a new request; None if every instance may."""
         return None
 
     def pop_woken(self) -> Collection[int]:
-        """Return the instances that have got something to do since the last call; with `is_by_instance` only."""
+        """Return the instances that got work since the last call; with `is_by_instance` only."""
         return ()
 
-    def release(  # noqa: B027 - most schedulers forget what they have handed out
+    def release(  # noqa: B027 - most schedulers do not track taken requests
         self, request: InferRequest, now_ns: int
     ) -> None:
-        """Note that a request of a decoupled or iterative model, which was taken, has had its final response."""
+        """Note the final response of a taken request of a decoupled or iterative model."""
 
-    def record_execution(  # noqa: B027 - most schedulers learn nothing
+    def record_execution(  # noqa: B027 - most schedulers do not learn
         self, batch: Batch, *, failed: bool = False
     ) -> None:
-        """Note that an instance is free again after a batch, whose `exec_start_ns` and `exec_end_ns` are set.
+        """Note that an instance is free again after a batch with `exec_start_ns` and `exec_end_ns` set.
 
-        With `learns` it is called once for every batch that was taken, also for one whose execution failed.
+        With `learns` it is called once for every taken batch, failed ones included.
         """
 
-    def change_instance_count(self, count: int) -> None:  # noqa: B027 - most schedulers do not care
-        """Note that so many instances take batches from now on."""
+    def change_instance_count(self, count: int) -> None:  # noqa: B027 - most schedulers ignore it
+        """Set the number of instances that take batches."""
 
     def add_instance(self, now_ns: int) -> None:  # noqa: B027 - with `is_by_instance` only
-        """Take in one more instance; its number is the next one."""
+        """Add an instance; its number is the next one."""
 
     def retire_instance(self, instance: int) -> None:  # noqa: B027 - with `is_by_instance` only
-        """Give an instance nothing new; it goes on with what belongs to it until `is_vacated`."""
+        """Assign no new work to an instance; it completes its own until `is_vacated`."""
 
     def is_vacated(self, instance: int) -> bool:
-        """Tell whether an instance that was retired has nothing left to do."""
+        """Return whether a retired instance has no work left."""
         return True
 
     def reschedule(self, request: InferRequest, now_ns: int) -> bool:
-        """Put a request back that was taken and is to be executed again; False when its sequence is gone."""
+        """Queue a taken request for another execution; return False if its sequence no longer exists."""
         return False
 
     def admits_while_stopping(self, request: InferRequest) -> bool:
-        """Tell whether a model that stops still takes a request, because it goes on with something begun."""
+        """Return whether a stopping model still accepts a request, because it continues a live sequence."""
         return False

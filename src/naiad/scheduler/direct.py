@@ -1,4 +1,4 @@
-"""The default scheduler: every request is a batch of its own, first come, first served."""
+"""The default scheduler: every request is a batch of its own, in order of arrival."""
 
 from collections.abc import Sequence
 
@@ -10,62 +10,64 @@ from naiad.scheduler.queue import PriorityLevel, QueuePolicy, RequestQueue
 
 
 class DirectScheduler(Scheduler):
-    """Hands requests one by one to whatever instance is free.
+    """Gives requests one by one to any free instance.
 
     Triton: without a `dynamic_batching` block there are neither priorities nor queue policies, and a request's
     timeout has no effect.
     """
 
     def __init__(self, overload: OverloadPolicy | None = None) -> None:
-        """`overload` changes the order under overload and has the oldest requests refused; None for Triton's rule."""
+        """With `overload`, the order changes and the oldest requests are rejected under overload; None for Triton's
+        rule.
+        """
         self._level = PriorityLevel(QueuePolicy(), is_watched=True)
-        self._lane = self._level.waiting
+        self._queue = self._level.waiting
         self._guard = OverloadGuard(overload)
         self._look_ns = self._guard.look_ns
-        """When to ask the guard; 0 while overloaded."""
+        """Time of the next check for overload; 0 while overloaded."""
 
     def enqueue(self, request: InferRequest, now_ns: int) -> bool:
-        """Take in a request; always worth a free instance."""
+        """Add a request; it is always worth waking a free instance."""
         # hot: bench/micro_scheduler.py
-        lane = self._lane if self._look_ns else self._level.lane_for(request)
-        lane.append(request)
+        queue = self._queue if self._look_ns else self._level.queue_for(request)
+        queue.append(request)
         self.pending_count += 1
         return True
 
     def take(self, now_ns: int, instance: int = 0) -> Batch | None:
-        """Return the request that waits longest, released as `full`: it never could have grown.
+        """Return the oldest request, released as `full` because its batch can never grow.
 
         Under overload it is the newest.
         """
         # hot: bench/micro_scheduler.py
         if now_ns >= self._look_ns:
-            self._look(now_ns)
+            self._check_overload(now_ns)
             if not self._look_ns:
                 return self._take_overloaded()
         if not self.pending_count:
             return None
-        lane = self._lane
-        request = lane.requests.popleft()
-        while request.lane is not lane:
-            request = lane.requests.popleft()
-        request.lane = None
-        lane.live_count -= 1
+        queue = self._queue
+        request = queue.requests.popleft()
+        while request.queue is not queue:
+            request = queue.requests.popleft()
+        request.queue = None
+        queue.live_count -= 1
         self.pending_count -= 1
         return Batch((request,), request.batch_size, "full")
 
     def _take_overloaded(self) -> Batch | None:
-        for lane in self._level.lanes:
-            for request in lane.in_order():
-                if request.lane is lane:
-                    request.lane = None
-                    lane.live_count -= 1
-                    lane.trim()
+        for queue in self._level.queues:
+            for request in queue.in_order():
+                if request.queue is queue:
+                    request.queue = None
+                    queue.live_count -= 1
+                    queue.trim()
                     self.pending_count -= 1
                     self._guard.taken_count += 1
                     return Batch((request,), request.batch_size, "full")
         return None
 
-    def _look(self, now_ns: int) -> None:
+    def _check_overload(self, now_ns: int) -> None:
         is_overloaded, dropped = self._guard.guard(now_ns, self.pending_count, (self._level,))
         self._look_ns = 0 if is_overloaded else self._guard.look_ns
         if dropped:
@@ -73,11 +75,11 @@ class DirectScheduler(Scheduler):
             self.dropped = (*self.dropped, *dropped)
 
     def oldest_ns(self) -> int:
-        """Return the arrival of the oldest request that waits; 0 when none does."""
+        """Return the arrival of the oldest queued request; 0 for an empty queue."""
         return self._level.oldest_ns()
 
     def wake_ns(self, instance: int = 0) -> int:
-        """Return 1, long past, while requests wait for a `take`; otherwise 0."""
+        """Return 1, a time in the past, while requests are queued; otherwise 0."""
         return 1 if self.pending_count else 0
 
     def expire_ns(self) -> int:
@@ -89,16 +91,16 @@ class DirectScheduler(Scheduler):
         return ()
 
     def cancel(self, request: InferRequest) -> bool:
-        """Remove a request; True when it still waited."""
-        lane: RequestQueue | None = request.lane
-        if lane is None:
+        """Remove a request; return True if it was queued."""
+        queue: RequestQueue | None = request.queue
+        if queue is None:
             return False
-        lane.remove(request)
+        queue.remove(request)
         self.pending_count -= 1
         self._guard.left_count += 1
         return True
 
     def drain(self) -> list[InferRequest]:
-        """Remove and return everything that waits."""
+        """Remove and return all queued requests."""
         self.pending_count = 0
         return self._level.drain()

@@ -1,23 +1,19 @@
-"""The dynamic batcher: requests that wait together execute together.
+"""The dynamic batcher: requests that are queued together execute together.
 
-A batch is formed when an instance is free to run it and not before, so while instances are busy it grows by itself.
-The rules, in Triton's order (`_gather`, then `_decide`):
+A batch is formed only when an instance is free to run it, so batches grow while instances are busy. The rules, in
+Triton's order (`_gather`, then `_decide`):
 
-1. The first request is taken as it is.
-2. Where the next would make the batch larger than every preferred size, the batch is marked as sendable.
+1. The first request is always taken.
+2. If the next request would exceed every preferred size, the batch is marked as sendable.
 3. It never grows beyond max_batch_size, ...
-4. ... nor over a request of another shape, or one that the batching strategy refuses: such a batch is cut.
-5. Where its size is a preferred one, the mark moves there.
-6. A mark is honoured as long as the oldest request is younger than the delay, or if there is no delay.
-7. Otherwise a cut batch, one of the largest preferred size, or one whose delay is over goes as it is.
-8. What remains waits for the delay.
+4. ... nor over a request of another shape, or one that the batching strategy excludes: such a batch is cut.
+5. If its size is a preferred one, the mark moves there.
+6. A mark applies while the oldest request is younger than the delay, or if there is no delay.
+7. Otherwise a cut batch, one of the largest preferred size, or one with an expired delay is sent whole.
+8. All other requests wait for the delay.
 
-Where requests are padded to few lengths, another shape does not cut a batch: those between are passed over.
-
-What of the waiting requests could make a batch: the dynamic batcher's record of it, and the rule by shape.
-
-Where requests are padded to few lengths, those of one length are looked for among all that wait. The oldest request
-still goes first, so that none is passed over for ever.
+With padding to few lengths, another shape does not cut a batch: `gather_by_shape` skips the requests between and
+returns one candidate batch per shape. The oldest request is still sent first, so no request starves.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -31,43 +27,43 @@ from naiad.scheduler.overload import OverloadGuard, OverloadPolicy
 from naiad.scheduler.queue import Deadlines, PriorityLevel, QueuePolicy, RequestQueue, oldest_ns
 
 SCAN_LIMIT = 1024
-"""Waiting requests that are looked through for others of the same shape."""
+"""Limit of the queued requests that are searched for equal shapes."""
 
 
 class BatchCandidate:
-    """The requests that fit one batch, and where it could be sent."""
+    """The requests that fit one batch, and the preferred size it could be sent at."""
 
     __slots__ = ("cut", "mark", "mark_rows", "requests", "rows")
 
     def __init__(self) -> None:
         self.requests: list[InferRequest] = []
         self.rows = 0
-        """Rows of all of them, unless the batch was cut."""
+        """Rows of all requests, unless the batch was cut."""
         self.mark = 0
-        """How many of the requests make a preferred batch; 0 for none."""
+        """Number of requests that make a preferred batch; 0 for none."""
         self.mark_rows = 0
         self.cut = ""
-        """Why the batch cannot grow although requests wait: full, shape, strategy, or nothing."""
+        """Reason why the batch cannot grow: full, shape, strategy, or ""."""
 
     def oldest_ns(self) -> int:
-        """Return the arrival of its oldest request, of which there is one at least."""
+        """Return the arrival of its oldest request; the candidate is not empty."""
         requests = self.requests
         return requests[0].arrival_ns if len(requests) == 1 else min([request.arrival_ns for request in requests])
 
 
 def gather_by_shape(
-    lanes: Iterable[RequestQueue], preferred: Collection[int], max_rows: int
+    queues: Iterable[RequestQueue], preferred: Collection[int], max_rows: int
 ) -> Sequence[BatchCandidate]:
-    """Return what fits one batch for each shape that waits, in the order of their first requests.
+    """Return one candidate batch per queued shape, in the order of their first requests.
 
-    The batcher's rules 1, 2, 3 and 5 hold for each; `preferred` has one size at least.
+    The batcher's rules 1, 2, 3 and 5 hold for each; `preferred` has at least one size.
     """
     groups: dict[object, BatchCandidate] = {}
     largest_preferred = max(preferred)
     seen_count = 0
-    for lane in lanes:
-        for request in lane.in_order():
-            if request.lane is not lane:
+    for queue in queues:
+        for request in queue.in_order():
+            if request.queue is not queue:
                 continue
             group = groups.get(request.shape_key)
             if group is None:
@@ -101,22 +97,22 @@ _AT_ONCE = 1
 
 
 class BatchStrategy(Protocol):
-    """A custom rule on top of the batcher's own; what a custom batching library is to Triton.
+    """A custom rule in addition to the batcher's own, like a custom batching library of Triton.
 
-    No method raises. A batch that waits is begun and ended anew whenever it is looked at.
+    No method raises. The record of a waiting batch is created again for each check.
     """
 
     def begin(self) -> Any:
         """Return the record of a new batch."""
 
     def includes(self, record: Any, request: InferRequest) -> bool:
-        """Tell whether `request` may join the batch; False cuts the batch, except for its first request."""
+        """Return whether `request` may join the batch; False cuts the batch, except for its first request."""
 
     def end(self, record: Any) -> None:
-        """Let go of the record of a batch."""
+        """Release the record of a batch."""
 
     def close(self) -> None:
-        """Let go of everything; no batch will follow."""
+        """Release all resources; no batch follows."""
 
 
 class DynamicScheduler(Scheduler):
@@ -134,15 +130,15 @@ class DynamicScheduler(Scheduler):
         level_policies: Mapping[int, QueuePolicy] | None = None,
         strategy: BatchStrategy | None = None,
         delay_count: int = 0,
-        passes_over_shapes: bool = False,
+        skips_shapes: bool = False,
         overload: OverloadPolicy | None = None,
     ) -> None:
-        """Create a batcher as `dynamic_batching` of the configuration describes it.
+        """Create a batcher from the fields of `dynamic_batching`.
 
         `max_batch_size` counts rows. Without `priority_levels` a request's priority has no effect. `delay_count`
-        holds everything until that many requests wait, once (Triton: TRITONSERVER_DELAY_SCHEDULER, a test hook).
-        With `passes_over_shapes` a batch goes on beyond requests of other shapes, unless there is a `strategy`.
-        `overload` holds for the levels that have no policy of their own, unless there is a `default_policy`.
+        holds everything until that many requests are queued, once (Triton: TRITONSERVER_DELAY_SCHEDULER, a test
+        hook). With `skips_shapes` a batch continues beyond requests of other shapes, unless there is a `strategy`.
+        `overload` applies to levels without a policy of their own, unless there is a `default_policy`.
         """
         self._max_rows = max(1, max_batch_size)
         self._preferred = frozenset(preferred_batch_sizes) or frozenset((self._max_rows,))
@@ -150,7 +146,7 @@ class DynamicScheduler(Scheduler):
         self._largest_preferred = max(self._preferred)
         self._delay_ns = delay_ns
         self._strategy = strategy
-        self._passes_over = passes_over_shapes and strategy is None
+        self._skips_shapes = skips_shapes and strategy is None
         self._hold_count = delay_count
         self._level_count = priority_levels
         self._default_priority = default_priority_level or 1
@@ -158,38 +154,39 @@ class DynamicScheduler(Scheduler):
         self._level_policies = level_policies or {}
         self._guard = OverloadGuard(overload if default_policy is None else None, max_batch_size=max_batch_size)
         self._look_ns = self._guard.look_ns
-        """When to ask the guard; 0 while overloaded."""
+        """Time of the next check for overload; 0 while overloaded."""
         self._levels: dict[int, PriorityLevel] = {}
-        """Priority to level; made when a request first asks for it, since the number of levels is unbounded."""
-        self._lanes: list[RequestQueue] = []
-        """All lanes in the order in which requests leave."""
+        """Priority to level; created by the first request of a level, since the number of levels is unbounded."""
+        self._queues: list[RequestQueue] = []
+        """All queues in the order in which requests leave."""
         self._default_level = self._add_level(self._default_priority)
         policies = (self._default_policy, *self._level_policies.values())
         self._has_policies = any(policy != QueuePolicy() for policy in policies)
         self._is_watchful = self._has_policies
-        """Whether `enqueue` must look closer: there are policies, or the queue is overloaded."""
+        """Whether `enqueue` takes the slow path: there are policies, or the queue is overloaded."""
         self.has_timeouts = any(policy.timeout_ns for policy in policies)
         self._deadlines = Deadlines()
         self._rejected: list[Dropped] = []
         self._release_ns = 0
-        """With a delay: no later than the end of the delay of what waits; 0 for unknown."""
+        """With a delay: a lower bound of the end of the delay of the queued requests; 0 for unknown."""
         self._rows = 0
-        """With a delay: the rows that wait."""
+        """With a delay: the queued rows."""
         self._newest_shape_key: object = None
         self._is_awaited = False
-        """Whether an instance was woken for what waits, or none is free, and none has looked since: whoever looks
-        takes the next request too, or has another woken for it. Two instances: 217 us of CPU a request became 205."""
+        """Whether an instance was woken for the queued requests, or none is free, and no instance has called `take`
+        since.
+        """
 
     # --- arrival --------------------------------------------------------------------------------------------------
 
     def enqueue(self, request: InferRequest, now_ns: int) -> bool:
-        """Take in a request. Raises InferError(UNAVAILABLE) when the queue of its level is full."""
+        """Add a request. Raises InferError(UNAVAILABLE) when the queue of its level is full."""
         # hot: bench/micro_scheduler.py
         level = self._level_of(request) if self._level_count else self._default_level
-        lane = self._lane_for(level, request, now_ns) if self._is_watchful else level.waiting
-        request.lane = lane
-        lane.requests.append(request)
-        lane.live_count += 1
+        queue = self._queue_for(level, request, now_ns) if self._is_watchful else level.waiting
+        request.queue = queue
+        queue.requests.append(request)
+        queue.live_count += 1
         self.pending_count += 1
         if self._delay_ns:
             return self._is_worth_waking(request)
@@ -208,24 +205,24 @@ class DynamicScheduler(Scheduler):
         if not self._look_ns:
             level.split()
         self._levels[priority] = level
-        self._list_lanes()
+        self._list_queues()
         return level
 
     def _ordered_levels(self) -> list[PriorityLevel]:
         """Return the levels, the most urgent first."""
         return [self._levels[key] for key in sorted(self._levels)]
 
-    def _list_lanes(self) -> None:
-        self._lanes = [lane for level in self._ordered_levels() for lane in level.lanes]
+    def _list_queues(self) -> None:
+        self._queues = [queue for level in self._ordered_levels() for queue in level.queues]
 
-    def _lane_for(self, level: PriorityLevel, request: InferRequest, now_ns: int) -> RequestQueue:
+    def _queue_for(self, level: PriorityLevel, request: InferRequest, now_ns: int) -> RequestQueue:
         if self._has_policies:
             self._apply_policy(level, request, now_ns)
-        return level.lane_for(request)
+        return level.queue_for(request)
 
     def _apply_policy(self, level: PriorityLevel, request: InferRequest, now_ns: int) -> None:
         if self.has_timeouts:
-            # Those whose time is over take no room from those who come.
+            # Requests past their timeout take no room from new requests.
             self._settle(now_ns)
         level.check_room(request)
         deadline_ns = level.policy.deadline_ns(request, now_ns)
@@ -233,13 +230,13 @@ class DynamicScheduler(Scheduler):
             self._deadlines.add(request, deadline_ns)
 
     def _is_worth_waking(self, request: InferRequest) -> bool:
-        """Tell whether a free instance that holds a batch back would now send it, or wait for less long."""
+        """Return whether a free instance with a delayed batch would now send it, or wait for a shorter time."""
         self._rows += request.batch_size or 1
         release_ns = request.arrival_ns + self._delay_ns
         is_sooner = not self._release_ns or release_ns < self._release_ns
         if is_sooner:
             self._release_ns = release_ns
-        # What is held back has one shape: with two it would have been cut and sent.
+        # A delayed batch has one shape: with two it would have been cut and sent.
         is_other_shape = request.shape_key != self._newest_shape_key
         self._newest_shape_key = request.shape_key
         return (
@@ -258,23 +255,27 @@ class DynamicScheduler(Scheduler):
         self._is_awaited = False
         if self.has_timeouts:
             self._settle(now_ns)
-        if not self.pending_count or (now_ns >= self._look_ns and not self._look(now_ns)) or self._is_held():
+        if (
+            not self.pending_count
+            or (now_ns >= self._look_ns and not self._check_overload(now_ns))
+            or self._is_held()
+        ):
             self._release_ns = 0
             return None
-        if self._passes_over:
+        if self._skips_shapes:
             return self._take_by_shape(now_ns)
-        gathered = self._gather() if self._strategy is None else self._gather_custom(self._strategy)
-        reason = self._decide(gathered, now_ns)
-        return self._release(gathered.requests, reason) if reason else None
+        candidate = self._gather() if self._strategy is None else self._gather_custom(self._strategy)
+        reason = self._decide(candidate, now_ns)
+        return self._release(candidate.requests, reason) if reason else None
 
-    def _look(self, now_ns: int) -> bool:
-        """Ask the guard, and let the queue be as it says; return whether requests still wait."""
+    def _check_overload(self, now_ns: int) -> bool:
+        """Check for overload and apply the result to the queue; return whether requests are still queued."""
         was_overloaded = not self._look_ns
         is_overloaded, dropped = self._guard.guard(now_ns, self.pending_count, self._ordered_levels())
         self._look_ns = 0 if is_overloaded else self._guard.look_ns
         self._is_watchful = self._has_policies or is_overloaded
         if is_overloaded or was_overloaded:
-            self._list_lanes()
+            self._list_queues()
         if dropped:
             self.pending_count -= len(dropped)
             self._forget([each.request for each in dropped])
@@ -282,19 +283,20 @@ class DynamicScheduler(Scheduler):
         return self.pending_count > 0
 
     def oldest_ns(self) -> int:
-        """Return the arrival of the oldest request that waits; 0 when none does."""
+        """Return the arrival of the oldest queued request; 0 for an empty queue."""
         return oldest_ns(self._ordered_levels())
 
     def _take_by_shape(self, now_ns: int) -> Batch | None:
-        """Return a batch of the first request's shape, or of one that need not wait while the first is held."""
-        first, *others = gather_by_shape(self._lanes, self._preferred, self._max_rows)
+        """Return a batch of the first request's shape, or of another shape that need not wait while the first
+        does."""
+        first, *others = gather_by_shape(self._queues, self._preferred, self._max_rows)
         reason = self._decide(first, now_ns)
         if reason:
             return self._release(first.requests, reason)
-        for gathered in others:
-            release_ns = gathered.oldest_ns() + self._delay_ns
-            if gathered.mark or gathered.cut or gathered.rows >= self._max_rows or release_ns <= now_ns:
-                return self._release(gathered.requests, self._decide(gathered, now_ns))
+        for candidate in others:
+            release_ns = candidate.oldest_ns() + self._delay_ns
+            if candidate.mark or candidate.cut or candidate.rows >= self._max_rows or release_ns <= now_ns:
+                return self._release(candidate.requests, self._decide(candidate, now_ns))
             self._release_ns = min(self._release_ns, release_ns)
         return None
 
@@ -305,67 +307,67 @@ class DynamicScheduler(Scheduler):
 
     def _gather_custom(self, strategy: BatchStrategy) -> BatchCandidate:
         record = strategy.begin()
-        gathered = self._gather(lambda request: strategy.includes(record, request))
+        candidate = self._gather(lambda request: strategy.includes(record, request))
         strategy.end(record)
-        return gathered
+        return candidate
 
     def _gather(self, includes: Callable[[InferRequest], bool] | None = None) -> BatchCandidate:
-        """Apply rules 1 to 5 to what waits; `includes` is a further rule for each request."""
-        gathered = BatchCandidate()
-        chosen = gathered.requests
+        """Apply rules 1 to 5 to the queued requests; `includes` is a further rule for each request."""
+        candidate = BatchCandidate()
+        chosen = candidate.requests
         largest_preferred = self._largest_preferred
         shape_key: object = None
         rows = 0
-        for lane in self._lanes:
-            for request in reversed(lane.requests) if lane.is_newest_first else lane.requests:
-                if request.lane is not lane:
+        for queue in self._queues:
+            for request in reversed(queue.requests) if queue.is_newest_first else queue.requests:
+                if request.queue is not queue:
                     continue
                 grown = rows + (request.batch_size or 1)
                 if not chosen:
                     shape_key = request.shape_key
                     if includes is not None:
-                        # It is told of the first, too, which goes whatever it says.
+                        # The rule also gets the first request, which joins regardless of the result.
                         includes(request)
                 else:
-                    if grown > largest_preferred and not gathered.mark:
-                        gathered.mark, gathered.mark_rows = len(chosen), rows
+                    if grown > largest_preferred and not candidate.mark:
+                        candidate.mark, candidate.mark_rows = len(chosen), rows
                     if grown > self._max_rows:
-                        gathered.cut = "full"
-                        return gathered
-                    # Requests of one header share the key, so identity mostly answers.
+                        candidate.cut = "full"
+                        return candidate
+                    # Requests of one header share the key object, so identity mostly decides.
                     key = request.shape_key
                     is_other_shape = key is not shape_key and key != shape_key
                     if is_other_shape or (includes is not None and not includes(request)):
-                        gathered.cut = "shape" if is_other_shape else "strategy"
-                        return gathered
+                        candidate.cut = "shape" if is_other_shape else "strategy"
+                        return candidate
                 chosen.append(request)
                 rows = grown
                 if rows in self._preferred:
-                    gathered.mark, gathered.mark_rows = len(chosen), rows
-        gathered.rows = rows
-        return gathered
+                    candidate.mark, candidate.mark_rows = len(chosen), rows
+        candidate.rows = rows
+        return candidate
 
-    def _decide(self, gathered: BatchCandidate, now_ns: int) -> str:
-        """Apply rules 6 to 8: return why the gathered requests go (cut down to the mark), or "" to wait."""
-        release_ns = gathered.oldest_ns() + self._delay_ns if self._delay_ns else 0
+    def _decide(self, candidate: BatchCandidate, now_ns: int) -> str:
+        """Apply rules 6 to 8: return the reason to send the candidate (cut down to the mark), or "" to wait."""
+        release_ns = candidate.oldest_ns() + self._delay_ns if self._delay_ns else 0
         is_overdue = 0 < release_ns <= now_ns
-        if gathered.mark and not is_overdue:
-            del gathered.requests[gathered.mark :]
-            return self._preferred_reason(gathered.mark_rows)
-        if gathered.cut or gathered.rows >= self._max_rows:
-            return gathered.cut or "full"
+        if candidate.mark and not is_overdue:
+            del candidate.requests[candidate.mark :]
+            return self._preferred_reason(candidate.mark_rows)
+        if candidate.cut or candidate.rows >= self._max_rows:
+            return candidate.cut or "full"
         if is_overdue:
             return "delay"
-        if gathered.rows >= self._largest_preferred:
+        if candidate.rows >= self._largest_preferred:
             return "preferred"
         if not self._delay_ns:
             return "idle"
-        return self._hold(gathered, release_ns, now_ns)
+        return self._hold(candidate, release_ns, now_ns)
 
-    def _hold(self, gathered: BatchCandidate, release_ns: int, now_ns: int) -> str:
-        """Apply rule 8: remember until when the gathered requests wait and return ""."""
+    def _hold(self, candidate: BatchCandidate, release_ns: int, now_ns: int) -> str:
+        """Apply rule 8: note the end of the wait and return ""."""
         self._release_ns = release_ns
-        self._newest_shape_key = gathered.requests[-1].shape_key
+        self._newest_shape_key = candidate.requests[-1].shape_key
         return ""
 
     def _preferred_reason(self, rows: int) -> str:
@@ -377,29 +379,29 @@ class DynamicScheduler(Scheduler):
     def _release(self, requests: list[InferRequest], reason: str) -> Batch:
         rows = 0
         for request in requests:
-            lane: RequestQueue = request.lane
-            request.lane = None
-            lane.live_count -= 1
+            queue: RequestQueue = request.queue
+            request.queue = None
+            queue.live_count -= 1
             rows += request.batch_size
-        for lane in self._lanes:
-            lane.trim()
-            if self._passes_over:
-                lane.compact()
+        for queue in self._queues:
+            queue.trim()
+            if self._skips_shapes:
+                queue.compact()
         self.pending_count -= len(requests)
         self._forget(requests)
         if not self._look_ns:
             self._guard.taken_count += len(requests)
             requests.sort(key=lambda request: request.arrival_ns)
-        elif self._level_count > 1 and not self._passes_over and self._passes_over_older(requests):
+        elif self._level_count > 1 and not self._skips_shapes and self._skips_older(requests):
             reason = "priority"
         return Batch(requests, rows, reason)
 
-    def _passes_over_older(self, requests: Sequence[InferRequest]) -> bool:
+    def _skips_older(self, requests: Sequence[InferRequest]) -> bool:
         newest_ns = max([request.arrival_ns for request in requests])
-        return any(lane.requests[0].arrival_ns < newest_ns for lane in self._lanes if lane.requests)
+        return any(queue.requests[0].arrival_ns < newest_ns for queue in self._queues if queue.requests)
 
     def _forget(self, requests: Sequence[InferRequest]) -> None:
-        """Drop what is remembered about requests that leave."""
+        """Remove the records about requests that leave."""
         if self.has_timeouts:
             for request in requests:
                 self._deadlines.remove(request)
@@ -410,7 +412,7 @@ class DynamicScheduler(Scheduler):
     # --- time -----------------------------------------------------------------------------------------------------
 
     def wake_ns(self, instance: int = 0) -> int:
-        """Return when a held-back batch goes or a request times out, whichever comes first; 0 for never."""
+        """Return the time at which a delayed batch is sent or a request times out, the earlier one; 0 for never."""
         expire_ns = self.expire_ns()
         if not self.pending_count or self._hold_count > self.pending_count:
             return expire_ns
@@ -422,7 +424,7 @@ class DynamicScheduler(Scheduler):
         return _AT_ONCE if self._rejected else self._deadlines.nearest_ns()
 
     def expire(self, now_ns: int) -> Sequence[Dropped]:
-        """Remove and return the requests that timed out; delay those whose policy says so."""
+        """Remove and return the requests that timed out; requests with the action DELAY stay."""
         if not self.has_timeouts:
             return ()
         self._settle(now_ns)
@@ -432,10 +434,10 @@ class DynamicScheduler(Scheduler):
     def _settle(self, now_ns: int) -> None:
         """Reject or delay every request whose time is over."""
         for request in self._deadlines.pop_expired(now_ns):
-            lane: RequestQueue = request.lane
-            lane.remove(request)
-            if lane.overdue is not None:
-                lane.overdue.append(request)
+            queue: RequestQueue = request.queue
+            queue.remove(request)
+            if queue.overdue is not None:
+                queue.overdue.append(request)
             else:
                 self.pending_count -= 1
                 self._guard.left_count += 1
@@ -445,18 +447,18 @@ class DynamicScheduler(Scheduler):
     # --- removal --------------------------------------------------------------------------------------------------
 
     def cancel(self, request: InferRequest) -> bool:
-        """Remove a request; True when it still waited."""
-        if request.lane is None:
+        """Remove a request; return True if it was queued."""
+        if request.queue is None:
             return False
-        request.lane.remove(request)
+        request.queue.remove(request)
         self.pending_count -= 1
         self._guard.left_count += 1
         self._forget((request,))
         return True
 
     def drain(self) -> list[InferRequest]:
-        """Remove and return everything that waits, by priority and arrival."""
-        left = [request for lane in self._lanes for request in lane.drain()]
+        """Remove and return all queued requests, by priority and arrival."""
+        left = [request for queue in self._queues for request in queue.drain()]
         self.pending_count = 0
         self._deadlines.clear()
         self._rows = 0
@@ -471,5 +473,5 @@ class DynamicScheduler(Scheduler):
 
 
 def _timed_out() -> InferError:
-    # Triton: this message has no request id before it.
+    # Triton: no request id precedes this message.
     return InferError(ErrorCode.UNAVAILABLE, "Request timeout expired", reason=FailureReason.REJECTED)

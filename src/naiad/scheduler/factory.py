@@ -1,4 +1,4 @@
-"""From a model's configuration to its scheduler."""
+"""Creates the scheduler of a model from its configuration."""
 
 from typing import Any
 
@@ -26,11 +26,11 @@ def create_scheduler(
     strategy: BatchStrategy | None = None,
     overload: OverloadPolicy | None = None,
 ) -> Scheduler:
-    """Return the scheduler that a complete, valid configuration asks for.
+    """Return the scheduler for a complete, valid configuration.
 
     `strategy` is a custom rule of the dynamic batcher. Sequences have their slots on `instance_count` instances.
-    `delays` hold requests back, for tests. `overload` is what the server does about overload where the configuration
-    has no queue policy; sequences, and models whose answers leave in order, are not touched.
+    `delays` hold requests back, for tests. `overload` is the server's policy for models without a queue policy in
+    their configuration; it does not apply to sequences, nor to models with ordered responses.
     """
     if config.HasField("sequence_batching"):
         return _create_sequence_scheduler(config, max(1, instance_count), delays)
@@ -64,7 +64,7 @@ def _dynamic_options(config: ModelConfig) -> dict[str, Any]:
     padding = read_padding(config)
     return {
         "max_batch_size": config.max_batch_size,
-        "passes_over_shapes": padding is not None and bool(padding.inputs),
+        "skips_shapes": padding is not None and bool(padding.inputs),
         "preferred_batch_sizes": batching.preferred_batch_size,
         "priority_levels": batching.priority_levels,
         "default_priority_level": batching.default_priority_level,
@@ -81,7 +81,7 @@ def _dynamic_options(config: ModelConfig) -> dict[str, Any]:
 
 def _create_sequence_scheduler(config: ModelConfig, instance_count: int, delays: ArtificialDelays) -> Scheduler:
     batching = config.sequence_batching
-    # Triton: a second, unless the configuration says otherwise.
+    # Triton: one second, unless the configuration has another value.
     idle_ns = (batching.max_sequence_idle_microseconds or 1_000_000) * 1000
     is_decoupled = config.model_transaction_policy.decoupled
     if batching.HasField("oldest"):

@@ -1,4 +1,4 @@
-"""preserve_ordering: responses leave in the order in which their requests came."""
+"""preserve_ordering: responses leave in the order of arrival of their requests."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ class _Expected:
 
 
 class OrderedRelease:
-    """Holds responses back until those of all earlier requests have left.
+    """Holds responses back until the responses of all earlier requests have left.
 
-    Every request that was expected must be completed, be it with an error, or all later ones wait for it. Bounded by
-    the requests in flight.
+    Every expected request must be completed, failures included; otherwise all later responses are held back. The
+    requests in flight bound its size.
 
-    Triton: documents this rule, though with several instances its own responses can leave out of order.
+    Triton: documents this rule, but with several instances its own responses can leave out of order.
     """
 
     def __init__(self) -> None:
@@ -35,13 +35,13 @@ class OrderedRelease:
         return len(self._arrivals)
 
     def expect(self, request: InferRequest) -> None:
-        """Note that a request has arrived, after those before it."""
+        """Note the arrival of a request, after the earlier ones."""
         expected = _Expected(request)
         self._arrivals.append(expected)
         self._by_request[id(request)] = expected
 
     def complete(self, requests: Sequence[InferRequest], responses: Sequence[InferResponse]) -> list[Answer]:
-        """Take one response for each request and return what may leave now, in order of arrival.
+        """Take one response for each request and return the responses that may leave now, in order of arrival.
 
         A response that is not final leaves as soon as its request is the oldest. Raises KeyError for a request that
         is not expected.

@@ -1,26 +1,26 @@
-"""Overload: when more requests come than a model can execute, the newest go first and the oldest are refused.
+"""Overload: when requests arrive faster than a model executes them, the newest go first and the oldest are rejected.
 
-A queue in order of arrival fails everybody under overload: each request waits until its client is about to give up,
-and is executed then. The guard tells an overload from what only looks like one:
+A queue in order of arrival fails all clients under overload: each request executes just when its client is about to
+time out. The guard distinguishes an overload from similar patterns:
 
 - A burst is large, and then shrinks.
-- A closed loop (so many clients, each with one request at a time) keeps a long queue of constant length.
-- An overload grows for as long as it lasts; requests that their clients gave up count as growth.
+- A closed loop (N clients, each with one request at a time) keeps a long queue of constant length.
+- An overload grows while it lasts; requests that their clients cancelled count as growth.
 
-The guard looks every `INTERVAL_NS`. A window between two looks grows when more requests came than were taken. The
-rules, each of which has a test:
+The guard checks the queue every `INTERVAL_NS`. A window between two checks grows when more requests arrived than were
+taken. The rules, each of which has a test:
 
-1. Overload begins after two or more growing windows in a row, when the growth is larger than what chance and batches
-   explain, and the oldest request has waited for longer than the target, or clients give up while they wait.
-2. While it lasts the newest request of a level goes first. Steps of ensembles and calls of models that have begun go
-   before new ones; requests of a stream keep their order.
+1. Overload begins after two or more growing windows in a row, when chance and batches do not explain the growth, and
+   the oldest request has waited for longer than the target, or clients cancel queued requests.
+2. During overload the newest request of a level goes first. Steps of ensembles and calls of models that have begun go
+   before new requests; requests of a stream keep their order.
 3. It ends when the oldest request is younger than the target, or when the queue neither grows nor shrinks: that is a
-   closed loop, in which newest-first would make some clients wait without end. It must do so for as long as it grew,
+   closed loop, in which newest-first would starve some clients. The queue must be stable for as long as it grew,
    two to ten seconds: after a long overload a load near the capacity looks the same for a while, and in order of
    arrival all new requests would wait behind the old ones.
-4. After the queue has grown for `max_wait_ns` the requests that have waited for longer are refused, and while
-   it grows the oldest are refused when those that wait hold more than `max_bytes`. Nothing is refused otherwise, and
-   nothing when the growth of the last two seconds may be chance.
+4. After the queue has grown for `max_wait_ns`, requests that have waited for longer are rejected, and while it grows
+   the oldest are rejected when the queued requests hold more than `max_bytes`. No request is rejected otherwise, nor
+   when chance may explain the growth of the last two seconds.
 """
 
 import math
@@ -31,45 +31,45 @@ from itertools import islice
 from naiad.core.request import InferRequest
 from naiad.options.options import OverloadOptions
 from naiad.scheduler.api import Dropped
-from naiad.scheduler.queue import PriorityLevel, RequestQueue, oldest_ns, refused
+from naiad.scheduler.queue import PriorityLevel, RequestQueue, oldest_ns, overload_error
 
 INTERVAL_NS = 250_000_000
 NEVER_NS = 1 << 62
 _FEWEST_WINDOWS = 2
 _IMPATIENT_NS = 50_000_000
-"""Replaces the target while clients give up."""
+"""Replaces the target while clients cancel queued requests."""
 _CLOSED_LOOP_NS = 2_000_000_000
-"""For how long at least a queue must keep its length to be that of a closed loop, and for how long growth counts."""
+"""Minimum time of constant length of the queue of a closed loop; growth also counts for this time."""
 _FEWEST_TAKEN = 50
-"""How many requests at least, and how many full batches, must be taken meanwhile."""
+"""Minimum of requests and of full batches that must be taken in this time."""
 _FEWEST_BATCHES = 20
 _NOISE_BATCHES = 2
-"""The length of a closed loop's queue varies by the batches that execute."""
+"""The length of a closed loop's queue varies by the executing batches."""
 _SAMPLES = 256
-"""Requests whose size stands for that of all."""
+"""Sample of requests that estimates the size of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverloadPolicy:
-    """What is done about overload where the configuration of a model has no queue policy."""
+    """Policy under overload for models without a queue policy in their configuration."""
 
     target_ns: int = 500_000_000
     """A growing queue is overloaded when its oldest request has waited for longer."""
     max_wait_ns: int = 10_000_000_000
-    """For how long a queue may grow before its oldest requests are refused."""
+    """Time of growth after which the oldest requests are rejected."""
     max_bytes: int = 0
-    """Inputs that may wait while a queue grows; 0 for any number."""
+    """Input bytes that may be queued while the queue grows; 0 for any number."""
 
     @classmethod
     def from_options(cls, options: OverloadOptions) -> "OverloadPolicy | None":
-        """Return the policy that the server was started with; None for Triton's rule."""
+        """Return the policy of the server options; None for Triton's rule."""
         if options.policy == "none":
             return None
         return cls(options.target_ms * 1_000_000, options.max_wait_ms * 1_000_000, options.max_bytes)
 
 
 class OverloadGuard:
-    """Tells when a queue is overloaded, and which of its requests are to be refused."""
+    """Detects an overloaded queue and chooses the requests to reject."""
 
     def __init__(self, policy: OverloadPolicy | None, *, max_batch_size: int = 1) -> None:
         """Without a policy there is no overload, as in Triton."""
@@ -77,15 +77,15 @@ class OverloadGuard:
         self._max_rows = max(1, max_batch_size)
         self.is_on = policy is not None
         self.look_ns = 1 if self.is_on else NEVER_NS
-        """When to call `look` again."""
+        """Time of the next call of `look`."""
         self.is_overloaded = False
         self.left_count = 0
-        """Requests that left without being executed since the last look; counted by the scheduler."""
+        """Requests that left without execution since the last check; the scheduler counts them."""
         self.taken_count = 0
-        """Requests that were taken since the last look; counted while overloaded only."""
+        """Requests taken since the last check; counted only while overloaded."""
         self._seen_ns = 0
         self._seen_count = 0
-        """Requests that waited at the last look."""
+        """Requests queued at the last check."""
         self._window_count = 0
         """Growing windows in a row, with their growth, departures and duration."""
         self._excess = 0
@@ -95,14 +95,14 @@ class OverloadGuard:
         self._growing_since_ns = 0
         """0 while an overloaded queue does not grow."""
         self._growth_ns = 0
-        """For how long the overloaded queue has grown."""
+        """Time that the overloaded queue has grown."""
         self._grew_ns = 0
-        """When growth was last seen that chance does not explain."""
+        """Time of the last growth that chance does not explain."""
 
     def guard(self, now_ns: int, waiting_count: int, levels: Sequence[PriorityLevel]) -> tuple[bool, list[Dropped]]:
-        """Look if it is time, and order the queue accordingly; `levels` has the least urgent last.
+        """Check if it is time, and order the queue accordingly; `levels` has the least urgent last.
 
-        Returns whether the queue is overloaded, and what was refused.
+        Returns whether the queue is overloaded, and the rejected requests.
         """
         if now_ns < self.look_ns:
             for level in levels:
@@ -117,11 +117,11 @@ class OverloadGuard:
                 else:
                     level.join()
         return self.is_overloaded, [
-            Dropped(each, refused(each)) for each in self._refuse(now_ns, waiting_count, levels)
+            Dropped(each, overload_error(each)) for each in self._refuse(now_ns, waiting_count, levels)
         ]
 
     def look(self, now_ns: int, waiting_count: int, oldest_arrival_ns: int) -> None:
-        """Judge a queue in which so many requests wait; `oldest_arrival_ns` is that of the oldest."""
+        """Judge a queue of `waiting_count` requests, the oldest of which arrived at `oldest_arrival_ns`."""
         window_ns = now_ns - self._seen_ns
         excess = waiting_count - self._seen_count + self.left_count
         left, taken = self.left_count, self.taken_count
@@ -132,7 +132,7 @@ class OverloadGuard:
         if is_first:
             return
         age_ns = now_ns - oldest_arrival_ns if waiting_count else 0
-        # A model that is slow has a slow queue: two of its turns are no overload.
+        # A slow model has a slow queue: two of its executions are no overload.
         target_ns = max(self._policy.target_ns, 2 * window_ns)
         if self.is_overloaded:
             self._excess += excess
@@ -153,7 +153,7 @@ class OverloadGuard:
 
     def _judge_growth(self, now_ns: int, waiting_count: int, age_ns: int, target_ns: int) -> None:
         """Apply rule 1."""
-        # In order of arrival, all that came since the oldest wait.
+        # In order of arrival, all requests since the oldest are queued.
         arrived = max(self._excess, waiting_count * self._duration_ns // max(1, age_ns))
         if self._left * 10 > arrived:
             target_ns = _IMPATIENT_NS
@@ -184,11 +184,11 @@ class OverloadGuard:
             self._end()
 
     def _closed_loop_ns(self) -> int:
-        """Return for how long a queue must keep its length to be that of a closed loop."""
+        """Return the minimum time of constant length of the queue of a closed loop."""
         return max(_CLOSED_LOOP_NS, min(self._growth_ns, self._policy.max_wait_ns))
 
     def _least_excess(self, arrived: int, share: float, deviations: int) -> float:
-        """Return the growth that chance does not explain, of a Poisson process and of batches."""
+        """Return the growth that chance does not explain, for a Poisson process in batches."""
         return max(share * arrived, deviations * math.sqrt(arrived), _NOISE_BATCHES * self._max_rows)
 
     def _end(self) -> None:
@@ -200,7 +200,7 @@ class OverloadGuard:
         self._window_count = self._excess = self._left = self._taken = self._duration_ns = 0
 
     def _refuse(self, now_ns: int, waiting_count: int, levels: Sequence[PriorityLevel]) -> list[InferRequest]:
-        """Apply rule 4: remove and return what is to be refused."""
+        """Apply rule 4: remove and return the requests to reject."""
         if not self._growing_since_ns or now_ns - self._grew_ns > _CLOSED_LOOP_NS:
             return []
         policy, left = self._policy, list[InferRequest]()
@@ -221,15 +221,15 @@ class OverloadGuard:
 
 
 def _mean_bytes(levels: Sequence[PriorityLevel]) -> float:
-    """Return how many bytes of inputs a request holds, after the newest ones of each level."""
+    """Return the mean input bytes of a request, estimated from the newest ones of each level."""
     sizes = [
         sum(map(len, request.data))
         for level in levels
-        for lane in level.lanes
-        for request in islice(_newest(lane), _SAMPLES)
+        for queue in level.queues
+        for request in islice(_newest(queue), _SAMPLES)
     ]
     return sum(sizes) / len(sizes) if sizes else 0.0
 
 
-def _newest(lane: RequestQueue) -> Iterator[InferRequest]:
-    return (request for request in reversed(lane.requests) if request.lane is lane)
+def _newest(queue: RequestQueue) -> Iterator[InferRequest]:
+    return (request for request in reversed(queue.requests) if request.queue is queue)

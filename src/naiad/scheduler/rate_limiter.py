@@ -1,12 +1,13 @@
 """The rate limiter: which instances, of all models, may execute when they share resources.
 
-An instance *claims* all that it needs at once, so nobody holds one resource while it waits for another. Claims that
-wait are granted by turn: each execution moves an instance's turn on by its priority, and the lowest goes first. So of
-two which always wait the one of priority 2 gets half as many executions as the one of priority 1 (Triton:
-`exec_count * priority`). As in Triton, loading an instance counts as two executions: initialization and warm-up.
+An instance *claims* all its resources at once, so no instance holds one resource while it waits for another. Waiting
+claims are granted by turn: each execution moves an instance's turn on by its priority, and the lowest turn goes
+first. Of two instances that always wait, the one of priority 2 executes half as often as the one of priority 1
+(Triton: `exec_count * priority`). As in Triton, loading an instance counts as two executions: initialization and
+warm-up.
 
-What an earlier claim waits for is kept from later ones, so that one which needs much is not starved by many which
-need little. Whatever has nothing to do with that passes.
+Later claims do not get resources that an earlier claim waits for, so small claims cannot starve a large one. Claims
+without such resources pass.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,15 +21,15 @@ _EXECUTIONS_OF_LOADING = 2
 
 
 class Resource(NamedTuple):
-    """Something that executions take up, in units that only who configures it knows."""
+    """A resource of executions, in units that the configuration defines."""
 
     name: str
     device: int | None
-    """None for the one amount of the whole server."""
+    """None for a resource of the whole server."""
 
 
 class Usage(NamedTuple):
-    """A resource at some moment."""
+    """A resource at one moment."""
 
     resource: Resource
     limit: int
@@ -38,7 +39,7 @@ class Usage(NamedTuple):
 
 
 class Claim:
-    """What an instance needs for an execution, and how it stands."""
+    """The resources of one instance for an execution, and the state of the claim."""
 
     __slots__ = ("needs", "owner", "priority", "state", "turn")
 
@@ -47,7 +48,7 @@ class Claim:
         self.priority = max(1, priority)
         """Triton: 0 counts as 1."""
         self.owner = owner
-        """Whoever is to be told that the claim was granted."""
+        """Receives the notification that the claim was granted."""
         self.state = IDLE
         self.turn = _EXECUTIONS_OF_LOADING * self.priority
 
@@ -57,10 +58,10 @@ def _by_device(resource: Resource) -> tuple[int, str]:
 
 
 class RateLimiter:
-    """The resources of a server and the claims of its instances; pure, for one caller at a time."""
+    """The resources of a server and the claims of its instances; pure and not thread-safe."""
 
     def __init__(self, amounts: Sequence[ResourceAmount] = ()) -> None:
-        """`amounts` is how much there is; without any, as much of each resource as the largest claim needs."""
+        """`amounts` limits resources; without any, the largest claim sets the amount of each resource."""
         self._amounts = amounts
         self._claims: dict[Claim, None] = {}
         self._limits: dict[Resource, int] = {}
@@ -70,17 +71,17 @@ class RateLimiter:
     # --- claims come and go -----------------------------------------------------------------------------------------
 
     def register(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Take in the claims of a model version, all of them or none; return the claims that are granted now.
+        """Add the claims of a model version, all or none; return the claims granted now.
 
-        A version that needs much may be what raises a limit.
-        Raises InferError(INVALID_ARG) when one could never be granted, or a resource is both global and per device.
+        A version that needs more may raise a limit. Raises InferError(INVALID_ARG) when a claim can never be granted,
+        or a resource is both global and per device.
         """
         self._limits = self._limits_of([*self._claims, *claims])
         self._claims.update(dict.fromkeys(claims))
         return self._grant()
 
     def unregister(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Forget claims whose instances will not execute any more; return those that can be granted now."""
+        """Remove claims of stopped instances; return the claims granted now."""
         for claim in claims:
             self._settle(claim)
             self._claims.pop(claim, None)
@@ -104,7 +105,7 @@ class RateLimiter:
     def _limit_of(self, resource: Resource, needed: int) -> int:
         if not self._amounts:
             return needed
-        # Triton: a global resource takes the largest amount of any device; what is not named is not there.
+        # Triton: a global resource has the largest amount of any device; an unlisted resource does not exist.
         fitting = [
             amount.count or 0
             for amount in self._amounts
@@ -124,11 +125,11 @@ class RateLimiter:
     # --- executions -------------------------------------------------------------------------------------------------
 
     def ask(self, claim: Claim) -> list[Claim]:
-        """Ask for what an instance needs, giving back what it held; return the claims that are granted now.
+        """Claim the resources of an instance and release its held ones; return the claims granted now.
 
-        A claim that is not registered any more is never granted.
-        Those of others have waited; `claim.state` tells whether this one is among them. Giving back and asking in
-        one step is what keeps turns: an instance that is busy all the time always competes.
+        An unregistered claim is never granted. The other claims returned have waited; `claim.state` shows whether
+        this claim is among them. Releasing and claiming in one step keeps the turns: an instance that is always busy
+        always competes.
         """
         if claim.state == EXECUTING:
             self._give_back(claim)
@@ -141,19 +142,19 @@ class RateLimiter:
         return self._grant()
 
     def start(self, claim: Claim) -> None:
-        """Note that an instance executes with what it was granted."""
+        """Note that an instance executes with its granted resources."""
         claim.state = EXECUTING
         claim.turn += claim.priority
 
     def release(self, claim: Claim) -> list[Claim]:
-        """Give back what an instance holds, or stop waiting for it; return the claims that are granted now."""
+        """Release the resources of an instance, or cancel its waiting claim; return the claims granted now."""
         if claim.state == IDLE:
             return []
         self._settle(claim)
         return self._grant()
 
     def limits_text(self) -> str:
-        """Return how much there is of every resource, in the form of Triton's log."""
+        """Return the amount of every resource, in the form of Triton's log."""
         lines = ["", "Max Resource Map===>"]
         device: int | None = -1
         for resource in sorted(self._limits, key=_by_device):
@@ -164,7 +165,7 @@ class RateLimiter:
         return "\n".join([*lines, ""])
 
     def usage(self) -> list[Usage]:
-        """Return the state of every resource that some claim needs, by name and device."""
+        """Return the state of every claimed resource, by name and device."""
         usages = []
         for resource in sorted(
             self._limits, key=lambda each: (each.name, -1 if each.device is None else each.device)
@@ -174,18 +175,19 @@ class RateLimiter:
         return usages
 
     def _skip_missed_turns(self, claim: Claim) -> None:
-        """Move the turn of an instance that has rested on to those of the others: it would have all for as long.
+        """Advance the turn of an instance that has been idle to those of its competitors; it would starve them
+        otherwise.
 
-        It may be as far behind as loading has put it. Otherwise it would matter which instance is asked first.
+        It may lag by the executions counted for loading. Otherwise the order of first claims would matter.
         """
-        rivals = [
-            # Triton: an execution counts when it is over.
+        competitors = [
+            # Triton: an execution counts when it ends.
             (other.turn - (other.priority if other.state == EXECUTING else 0), other.priority)
             for other in self._claims
             if other.state != IDLE and not other.needs.keys().isdisjoint(claim.needs)
         ]
-        if rivals:
-            turn, priority = min(rivals)
+        if competitors:
+            turn, priority = min(competitors)
             if turn - claim.turn > _EXECUTIONS_OF_LOADING * priority:
                 claim.turn = turn
 
@@ -193,7 +195,7 @@ class RateLimiter:
         granted: list[Claim] = []
         kept_back: set[Resource] = set()
         waiting: list[Claim] = []
-        # Sorting is stable: of equal turns, who has waited longest goes first.
+        # Sorting is stable: of equal turns, the longest wait goes first.
         for claim in sorted(self._waiting, key=lambda each: each.turn):
             if kept_back.isdisjoint(claim.needs) and self._is_free(claim):
                 for resource, count in claim.needs.items():

@@ -38,7 +38,7 @@ def test_an_answer_without_any_output_is_an_error() -> None:
     error = rules().missing(request(Answers(), made=RequestHeader(model_name="m")), [])
     assert error is not None
     assert error.code is ErrorCode.INTERNAL
-    assert error.message == "model 'm' answered with none of its outputs: 'ONE', 'TWO'"
+    assert error.message == "model 'm' returned none of its outputs: 'ONE', 'TWO'"
 
 
 # --- answers that are not what the configuration says ---------------------------------------------------------------

@@ -18,7 +18,7 @@ def test_a_ttl_is_seconds(ttl: str) -> None:
     ("cache", "settings", "said"),
     [
         # Less than no time would keep nothing, and what is no number would keep for ever.
-        ("local", {"size": "1000", "ttl": "-1"}, "ttl is '-1', expected seconds, 0 for ever"),
+        ("local", {"size": "1000", "ttl": "-1"}, "ttl is '-1', expected seconds, 0 for no limit"),
         ("local", {"size": "1000", "ttl": "nan"}, "ttl is 'nan', expected seconds"),
         ("local", {"size": "1000", "ttl": "inf"}, "ttl is 'inf', expected seconds"),
         ("local", {"size": "1000", "ttl": "soon"}, "ttl is 'soon', expected seconds"),

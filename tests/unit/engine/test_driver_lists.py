@@ -140,7 +140,7 @@ def test_an_ill_runner_is_not_woken_for_requests(dispatcher: Dispatcher) -> None
     for runner in noted:
         dispatcher.take(runner)
     noted[1].instance.reason = "it is being restarted"
-    assert dispatcher.tend_unhealthy(noted[1])
+    assert dispatcher.handle_unhealthy(noted[1])
     dispatcher.enqueue(request(Answers()))
     assert [runner.woken for runner in noted] == [1, 0]
 

@@ -292,7 +292,7 @@ def test_response_without_any_requested_output_is_an_error() -> None:
     members.answer("first", without="Y")
     error = answers.received[0][1].error
     assert error is not None
-    assert error.message == "in ensemble 'e', its models answered with none of its outputs: 'OUT'"
+    assert error.message == "in ensemble 'e', its models returned none of its outputs: 'OUT'"
 
 
 # --- sequences ------------------------------------------------------------------------------------------------------

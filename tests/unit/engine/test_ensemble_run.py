@@ -115,7 +115,7 @@ def test_a_step_without_room_waits_for_one_of_those_that_have_it() -> None:
     step.model = FakeServed("member")
     assert not model.is_waiting(first)
     assert model.is_waiting(second)
-    step.lane = "queue"
+    step.queue = "queue"
     assert model.is_waiting(first)
     step.on_response(step, InferResponse(ResponseHeader("member", "1", [OUT]), [b"efgh"]))
     assert len(router.asked) == 3

@@ -58,7 +58,7 @@ class _Scene:
     def begin(self) -> None:
         pass
 
-    def rest_at_once(self, runner: object) -> bool:
+    def join_idle_if_empty(self, runner: object) -> bool:
         return False
 
     def take(self, runner: object) -> tuple[Batch | None, int]:

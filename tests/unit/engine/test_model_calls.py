@@ -94,7 +94,7 @@ def test_calls_that_wait_are_refused_oldest_first(scene):
     scene.loop.fire()
     assert [call for call, _ in scene.refused] == [oldest]
     scene.calls.close(oldest)
-    newest.lane = None  # what the oldest has held is free now
+    newest.queue = None  # what the oldest has held is free now
     scene.loop.fire()
     assert [call for call, _ in scene.refused] == [oldest]
 
@@ -110,7 +110,7 @@ def test_executing_call_has_no_limit_and_waits_anew(scene):
     call = scene.call(waited_s=1000, is_queued=False)
     scene.calls.submit(call)
     scene.loop.fire()
-    call.lane = "queue"  # its worker has died, for example
+    call.queue = "queue"  # its worker has died, for example
     scene.loop.fire()
     assert scene.refused == []
 

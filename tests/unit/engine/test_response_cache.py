@@ -395,10 +395,10 @@ class TestCachedModel:
         second = ask(model, answers, "b")
         (asked,) = served.asked
         assert asked.call is call
-        asked.lane = "queue"
+        asked.queue = "queue"
         assert model.is_waiting(call)
         assert model.is_waiting(second)
-        asked.lane = None
+        asked.queue = None
         assert not model.is_waiting(call)
         model.cancel(call)
         assert asked.call is None

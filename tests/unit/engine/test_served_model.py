@@ -16,7 +16,7 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.serving.served_model import ServedModel
 from naiad.scheduler.api import Dropped
 from naiad.scheduler.direct import DirectScheduler
-from naiad.scheduler.queue import refused
+from naiad.scheduler.queue import overload_error
 from naiad.telemetry.statistics.model import ModelStatistics
 from support.engine_parts import (
     Answers,
@@ -474,7 +474,7 @@ class RefusingScheduler(DirectScheduler):
 
     def take(self, now_ns: int, instance: int = 0) -> Batch | None:
         batch = super().take(now_ns, instance)
-        self.dropped = [Dropped(each, refused(each)) for each in self.drain()]
+        self.dropped = [Dropped(each, overload_error(each)) for each in self.drain()]
         return batch
 
 

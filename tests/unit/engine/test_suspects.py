@@ -33,9 +33,9 @@ def is_refused(suspects: Suspects, request: InferRequest, now_ns: int = 3) -> bo
 
 
 def test_the_second_death_refuses(suspects: Suspects) -> None:
-    suspects.accuse([request_with(1, request_id="first")], DEATH, 1)
+    suspects.note_death([request_with(1, request_id="first")], DEATH, 1)
     assert not is_refused(suspects, request_with(1))
-    suspects.accuse([request_with(1)], DEATH, 2)
+    suspects.note_death([request_with(1)], DEATH, 2)
     with pytest.raises(InferError, match=r"request 'again' for model 'm' is refused.*first as 'first'") as caught:
         suspects.examine(request_with(1, request_id="again"), 3)
     assert caught.value.message.count(DEATH) == 2
@@ -44,7 +44,7 @@ def test_the_second_death_refuses(suspects: Suspects) -> None:
 
 
 def test_a_suspect_is_alone_in_its_batch(suspects: Suspects) -> None:
-    suspects.accuse([request_with(1), request_with(2)], DEATH, 1)
+    suspects.note_death([request_with(1), request_with(2)], DEATH, 1)
     guilty, innocent, other = request_with(1), request_with(2), request_with(3)
     for request in (guilty, innocent, other):
         suspects.examine(request, 2)
@@ -54,7 +54,7 @@ def test_a_suspect_is_alone_in_its_batch(suspects: Suspects) -> None:
 
 def test_an_answer_clears(suspects: Suspects) -> None:
     for moment in range(5):
-        suspects.accuse([request_with(1)], DEATH, moment)
+        suspects.note_death([request_with(1)], DEATH, moment)
         suspects.clear([request_with(2), request_with(1)])
         assert not suspects.found
     assert not is_refused(suspects, request_with(1))
@@ -62,29 +62,29 @@ def test_an_answer_clears(suspects: Suspects) -> None:
 
 def test_suspicion_ends(suspects: Suspects) -> None:
     for moment in (1, 2):
-        suspects.accuse([request_with(1)], DEATH, moment)
+        suspects.note_death([request_with(1)], DEATH, moment)
     assert is_refused(suspects, request_with(1), 600 * SECOND_NS)
     assert not is_refused(suspects, request_with(1), 601 * SECOND_NS)
     assert not suspects.found
 
 
 def test_deaths_long_ago_do_not_count(suspects: Suspects) -> None:
-    suspects.accuse([request_with(1)], DEATH, 1)
-    suspects.accuse([request_with(1)], DEATH, 601 * SECOND_NS)
+    suspects.note_death([request_with(1)], DEATH, 1)
+    suspects.note_death([request_with(1)], DEATH, 601 * SECOND_NS)
     assert not is_refused(suspects, request_with(1), 602 * SECOND_NS)
 
 
 def test_suspects_are_bounded(suspects: Suspects) -> None:
     for number in range(1000):
-        suspects.accuse([request_with(number)], DEATH, number)
+        suspects.note_death([request_with(number)], DEATH, number)
     assert len(suspects.found) == 256
-    suspects.accuse([request_with(999)], DEATH, 1001)
+    suspects.note_death([request_with(999)], DEATH, 1001)
     assert is_refused(suspects, request_with(999), 1002)
 
 
 def test_no_limit_suspects_nobody() -> None:
     suspects = Suspects("m", 0)
-    suspects.accuse([request_with(1)], DEATH, 1)
+    suspects.note_death([request_with(1)], DEATH, 1)
     assert not suspects.found
 
 

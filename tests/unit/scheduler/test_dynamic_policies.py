@@ -78,7 +78,7 @@ class TestQueueSize:
         scheduler.cancel(second)
         scheduler.enqueue(waiting_request(), 0)
         assert scheduler.pending_count == 2
-        assert first.lane is None
+        assert first.queue is None
 
     def test_each_level_has_its_own_limit(self):
         # Q5

@@ -114,7 +114,7 @@ def test_what_is_cancelled_is_as_if_it_had_never_come():
     first, other_shape, _ = enqueue_all(scheduler, [waiting_request(shape=shape) for shape in "ABA"])
     scheduler.cancel(other_shape)
     assert taken(scheduler) == (2, "preferred")
-    assert first.lane is None
+    assert first.queue is None
 
 
 def test_between_preferred_sizes_the_reached_one_goes_at_once():

@@ -111,7 +111,7 @@ def test_a_cancelled_request_between_is_gone() -> None:
 
 def test_what_is_looked_through_is_bounded_and_what_was_taken_is_forgotten() -> None:
     # P3
-    scheduler = DynamicScheduler(max_batch_size=4, passes_over_shapes=True)
+    scheduler = DynamicScheduler(max_batch_size=4, skips_shapes=True)
     others = [waiting_request(shape=number) for number in range(SCAN_LIMIT)]
     enqueue_all(scheduler, [waiting_request(shape="A"), *others, waiting_request(shape="A")])
     batch = scheduler.take(0)
@@ -124,7 +124,7 @@ def test_what_is_looked_through_is_bounded_and_what_was_taken_is_forgotten() -> 
 
 
 def test_gaps_in_the_queue_are_closed() -> None:
-    scheduler = DynamicScheduler(max_batch_size=100, passes_over_shapes=True)
+    scheduler = DynamicScheduler(max_batch_size=100, skips_shapes=True)
     rare = waiting_request(shape="rare")
     for _ in range(50):
         enqueue_all(scheduler, [waiting_request(shape="A", at_ns=1) for _ in range(10)])

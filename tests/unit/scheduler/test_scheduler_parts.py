@@ -19,24 +19,24 @@ def answer(*, final=True):
 
 class TestLane:
     def test_stale_entries_do_not_pile_up(self):
-        lane = RequestQueue()
+        queue = RequestQueue()
         requests = [waiting_request() for _ in range(10_000)]
         for request in requests:
-            lane.append(request)
+            queue.append(request)
         for request in requests[1:]:
-            lane.remove(request)
-        assert lane.live_count == 1
-        assert len(lane.requests) < 100
+            queue.remove(request)
+        assert queue.live_count == 1
+        assert len(queue.requests) < 100
 
     def test_trim_forgets_only_the_front(self):
-        lane = RequestQueue()
+        queue = RequestQueue()
         first, second, third = (waiting_request() for _ in range(3))
         for request in (first, second, third):
-            lane.append(request)
-        lane.remove(first)
-        lane.remove(third)
-        lane.trim()
-        assert lane.requests[0] is second
+            queue.append(request)
+        queue.remove(first)
+        queue.remove(third)
+        queue.trim()
+        assert queue.requests[0] is second
 
 
 def test_deadlines_of_requests_that_left_are_swept():

@@ -313,7 +313,7 @@ class TestIdleness:
             send(scheduler, 7, at_ns=260 * MS)
         assert "must specify the START flag on the first request of the sequence" in caught.value.message
         assert (
-            "sequence 7 has expired: nothing came for 250 ms, and max_sequence_idle_microseconds is 100000"
+            "sequence 7 has expired: no request arrived for 250 ms, and max_sequence_idle_microseconds is 100000"
             in caught.value.message
         )
 

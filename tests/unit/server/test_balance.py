@@ -8,56 +8,56 @@ def balance(slots: int = 2, ports: int = 2) -> Balance:
     return made
 
 
-def give(made: Balance, port: int, count: int = 1) -> list[int]:
+def pass_connection(made: Balance, port: int, count: int = 1) -> list[int]:
     given = []
     for _ in range(count):
         slot = made.ranked(port)[0]
-        made.handed(slot, port)
+        made.passed(slot, port)
         given.append(slot)
     return given
 
 
 def test_connections_go_round() -> None:
-    assert give(balance(3), 0, 7) == [0, 1, 2, 0, 1, 2, 0]
+    assert pass_connection(balance(3), 0, 7) == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_round_robin_without_connections() -> None:
     made = balance()
     given = []
     for _ in range(4):
-        given += give(made, 0)
+        given += pass_connection(made, 0)
         made.closed(given[-1], [1, 0])
     assert given == [0, 1, 0, 1]
 
 
 def test_process_with_fewest_connections_is_next() -> None:
     made = balance()
-    give(made, 0, 6)
+    pass_connection(made, 0, 6)
     made.closed(1, [2, 0])
-    assert give(made, 0, 3) == [1, 1, 0]
+    assert pass_connection(made, 0, 3) == [1, 1, 0]
 
 
 def test_ports_are_balanced_separately_with_ties_by_sum() -> None:
     made = balance()
-    assert give(made, 0) == [0]
-    assert give(made, 1) == [1]
-    assert give(made, 1) == [0]
+    assert pass_connection(made, 0) == [0]
+    assert pass_connection(made, 1) == [1]
+    assert pass_connection(made, 1) == [0]
 
 
 def test_others_follow_in_order() -> None:
     made = balance(3)
-    give(made, 0, 4)
+    pass_connection(made, 0, 4)
     assert made.ranked(0) == [1, 2, 0]
 
 
 def test_ended_process_restarts_with_zero_connections() -> None:
     made = balance()
-    give(made, 0, 4)
+    pass_connection(made, 0, 4)
     made.remove(1)
     assert made.ranked(0) == [0]
     made.closed(1, [1, 0])
     made.add(1)
-    assert give(made, 0, 2) == [1, 1]
+    assert pass_connection(made, 0, 2) == [1, 1]
 
 
 def test_ranking_without_processes_is_empty() -> None:

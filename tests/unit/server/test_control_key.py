@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from naiad.cluster.member.control_key import everywhere
+from naiad.cluster.member.control_key import broadcast
 from naiad.cluster.messages import GrpcCall, HttpCall, ModelControl
 from naiad.core.model import ModelKey
 from naiad.protocol import service_pb2 as pb
@@ -33,11 +33,11 @@ def unload(name: str) -> GrpcCall:
     ],
 )
 def test_last_load_or_unload_counts(call: HttpCall | GrpcCall | ModelControl) -> None:
-    assert everywhere(call).key == ("model", "m")
+    assert broadcast(call).key == ("model", "m")
 
 
 def test_models_of_equal_names_keep_order_separately() -> None:
-    keys = [everywhere(load(name)).key for name in ("m", "/a::m", "s3://b/c::m")]
+    keys = [broadcast(load(name)).key for name in ("m", "/a::m", "s3://b/c::m")]
     assert len(set(keys)) == 3
     # Calls with an equal first part of the key wait for each other.
     assert {key[:2] for key in keys} == {("model", "m")}

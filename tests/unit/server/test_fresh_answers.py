@@ -13,7 +13,7 @@ class Source:
         self.gate = asyncio.Event()
         self.error: Exception | None = None
 
-    async def ask(self, question: str) -> int:
+    async def ask(self, query: str) -> int:
         self.begun += 1
         number = self.begun
         await self.gate.wait()
@@ -48,7 +48,7 @@ def test_different_questions_do_not_wait_for_each_other() -> None:
     async def run() -> None:
         source = Source()
         answers: RequestCoalescing[str, int] = RequestCoalescing(source.ask)
-        asked = [asyncio.ensure_future(answers.get(question)) for question in "ab"]
+        asked = [asyncio.ensure_future(answers.get(query)) for query in "ab"]
         await turns()
         assert source.begun == 2
         source.gate.set()
@@ -67,7 +67,7 @@ def test_failure_reaches_only_waiting_callers() -> None:
             assert isinstance(result, ValueError)
         source.error = None
         assert await answers.get("q") == 2
-        assert not answers._asking
+        assert not answers._querying
         assert not answers._next
 
     asyncio.run(run())

@@ -1,6 +1,6 @@
 import pytest
 
-from naiad.cluster.member.control_key import everywhere
+from naiad.cluster.member.control_key import broadcast
 from naiad.cluster.messages import ControlLog, GrpcCall, HttpCall
 from naiad.core.errors import InferError
 from naiad.protocol import service_pb2 as pb
@@ -69,7 +69,7 @@ def test_there_is_a_limit() -> None:
     ],
 )
 def test_key_of_an_http_call(path: str, key: tuple[str, ...], undoes: bool) -> None:
-    found = everywhere(HttpCall("POST", path, (), b"{}"))
+    found = broadcast(HttpCall("POST", path, (), b"{}"))
     assert (found.key, found.undoes) == (key, undoes)
 
 
@@ -99,10 +99,10 @@ SERVICE = "/inference.GRPCInferenceService/"
 )
 def test_key_of_a_grpc_call(method: str, message: object, key: tuple[str, ...], undoes: bool) -> None:
     encoded = message.SerializeToString()  # type: ignore[attr-defined]
-    found = everywhere(GrpcCall(SERVICE + method, (), encoded))
+    found = broadcast(GrpcCall(SERVICE + method, (), encoded))
     assert (found.key, found.undoes) == (key, undoes)
 
 
 def test_invalid_message_is_rejected() -> None:
     with pytest.raises(InferError, match="not a valid message"):
-        everywhere(GrpcCall(SERVICE + "RepositoryModelLoad", (), b"\xff\xff"))
+        broadcast(GrpcCall(SERVICE + "RepositoryModelLoad", (), b"\xff\xff"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from naiad.cluster.channel import ChannelError
-from naiad.cluster.messages import ControlCall, Everywhere, HttpCall, Outcome
+from naiad.cluster.messages import BroadcastRequest, ControlCall, HttpCall, Outcome
 from naiad.cluster.supervisor.control_broadcast import ControlBroadcast
 
 OK = Outcome(True, 200, b"ok")
@@ -27,11 +27,11 @@ class Member:
         self._answer = answer
         self._hook = hook
 
-    async def ask(self, question: ControlCall, timeout_s: float | None = None) -> Outcome:
+    async def ask(self, query: ControlCall, timeout_s: float | None = None) -> Outcome:
         await asyncio.sleep(0)
         if self._hook is not None:
             self._hook()
-        self.done.append(question.path)
+        self.done.append(query.path)
         if isinstance(self._answer, Exception):
             raise self._answer
         return self._answer
@@ -41,44 +41,44 @@ def orders_of(members: list[Any]) -> ControlBroadcast:
     return ControlBroadcast(lambda: list(members))
 
 
-def model_order(path: str = "/load", name: str = "m") -> Everywhere:
-    return Everywhere(call(path), ("model", name))
+def model_order(path: str = "/load", name: str = "m") -> BroadcastRequest:
+    return BroadcastRequest(call(path), ("model", name))
 
 
 def test_every_member_carries_it_out() -> None:
     members = [Member("a"), Member("b")]
-    assert asyncio.run(orders_of(members).everywhere(model_order())) == OK
+    assert asyncio.run(orders_of(members).broadcast(model_order())) == OK
     assert [member.done for member in members] == [["/load"], ["/load"]]
 
 
 def test_failure_of_one_process_is_result(caplog: pytest.LogCaptureFixture) -> None:
     members = [Member("a"), Member("b", BAD)]
-    assert asyncio.run(orders_of(members).everywhere(model_order())) == BAD
+    assert asyncio.run(orders_of(members).broadcast(model_order())) == BAD
     assert "/load failed in 1 of 2 processes" in caplog.text
 
 
 def test_a_member_that_dies_meanwhile_does_not_matter() -> None:
     members = [Member("a", ChannelError("gone")), Member("b")]
-    assert asyncio.run(orders_of(members).everywhere(model_order())) == OK
+    assert asyncio.run(orders_of(members).broadcast(model_order())) == OK
 
 
 def test_without_members_it_fails() -> None:
     with pytest.raises(ChannelError):
-        asyncio.run(orders_of([]).everywhere(model_order()))
+        asyncio.run(orders_of([]).broadcast(model_order()))
 
 
 def test_late_process_replays_successful_commands() -> None:
     async def run() -> Member:
         members: list[Member] = [Member("a")]
         orders = orders_of(members)
-        await orders.everywhere(model_order("/load"))
-        await orders.everywhere(model_order("/unload"))
-        await orders.everywhere(Everywhere(call("/register"), ("region", "system", "x")))
-        await orders.everywhere(Everywhere(call("/unregister"), ("region", "system"), undoes=True))
+        await orders.broadcast(model_order("/load"))
+        await orders.broadcast(model_order("/unload"))
+        await orders.broadcast(BroadcastRequest(call("/register"), ("region", "system", "x")))
+        await orders.broadcast(BroadcastRequest(call("/unregister"), ("region", "system"), undoes=True))
         members[0] = Member("b", BAD)
-        await orders.everywhere(Everywhere(call("/failed"), ("model", "n")))
+        await orders.broadcast(BroadcastRequest(call("/failed"), ("model", "n")))
         late = Member("late")
-        await orders.bring_up(late)  # type: ignore[arg-type]
+        await orders.catch_up(late)  # type: ignore[arg-type]
         return late
 
     assert asyncio.run(run()).done == ["/unload"]
@@ -88,7 +88,7 @@ def test_process_joining_meanwhile_executes_command() -> None:
     members: list[Member] = []
     late = Member("late")
     members.append(Member("a", hook=lambda: members.append(late) if late not in members else None))
-    asyncio.run(orders_of(members).everywhere(model_order()))
+    asyncio.run(orders_of(members).broadcast(model_order()))
     assert late.done == ["/load"]
 
 
@@ -96,11 +96,11 @@ def test_command_during_replay_reaches_process() -> None:
     async def run() -> Member:
         members = [Member("a")]
         orders = orders_of(members)
-        await orders.everywhere(model_order("/first", "x"))
+        await orders.broadcast(model_order("/first", "x"))
         late = Member("late")
-        await asyncio.gather(orders.bring_up(late), orders.everywhere(model_order("/second", "y")))  # type: ignore[arg-type]
+        await asyncio.gather(orders.catch_up(late), orders.broadcast(model_order("/second", "y")))  # type: ignore[arg-type]
         # Commands too late for the log run on the processes that serve by then.
-        await orders.bring_up(late)  # type: ignore[arg-type]
+        await orders.catch_up(late)  # type: ignore[arg-type]
         return late
 
     assert set(asyncio.run(run()).done) == {"/first", "/second"}
@@ -111,13 +111,13 @@ def test_calls_with_same_key_keep_order() -> None:
     together: set[frozenset[str]] = set()
 
     class Slow(Member):
-        async def ask(self, question: ControlCall, timeout_s: float | None = None) -> Outcome:
-            running.add(question.path)
+        async def ask(self, query: ControlCall, timeout_s: float | None = None) -> Outcome:
+            running.add(query.path)
             for _ in range(5):
                 await asyncio.sleep(0)
                 together.add(frozenset(running))
-            running.discard(question.path)
-            self.done.append(question.path)
+            running.discard(query.path)
+            self.done.append(query.path)
             return OK
 
     member = Slow("a")
@@ -125,7 +125,7 @@ def test_calls_with_same_key_keep_order() -> None:
     async def run() -> None:
         orders = orders_of([member])
         calls = [("/m1", "m"), ("/m2", "m"), ("/n", "n")]
-        await asyncio.gather(*[orders.everywhere(model_order(path, name)) for path, name in calls])
+        await asyncio.gather(*[orders.broadcast(model_order(path, name)) for path, name in calls])
         assert orders._locks == {}
 
     asyncio.run(run())
@@ -139,14 +139,14 @@ def test_command_of_dying_process_is_kept() -> None:
         begun, may_end = asyncio.Event(), asyncio.Event()
 
         class Slow(Member):
-            async def ask(self, question: ControlCall, timeout_s: float | None = None) -> Outcome:
+            async def ask(self, query: ControlCall, timeout_s: float | None = None) -> Outcome:
                 begun.set()
                 await may_end.wait()
-                return await super().ask(question, timeout_s)
+                return await super().ask(query, timeout_s)
 
         member, successor = Slow("a"), Member("successor")
         orders = orders_of([member])
-        asking = asyncio.ensure_future(orders.everywhere(model_order()))
+        asking = asyncio.ensure_future(orders.broadcast(model_order()))
         await begun.wait()
         # Its channel closes, and its commands are no longer waited for.
         asking.cancel()
@@ -154,8 +154,8 @@ def test_command_of_dying_process_is_kept() -> None:
         may_end.set()
         for _ in range(10):
             await asyncio.sleep(0)
-        await orders.everywhere(model_order("/load other", "n"))
-        await orders.bring_up(successor)  # type: ignore[arg-type]
+        await orders.broadcast(model_order("/load other", "n"))
+        await orders.catch_up(successor)  # type: ignore[arg-type]
         return member, successor
 
     member, successor = asyncio.run(run())
@@ -166,19 +166,21 @@ def test_command_of_dying_process_is_kept() -> None:
 def test_undo_during_replay_reaches_process() -> None:
     async def run() -> Member:
         orders = orders_of([Member("a")])
-        await orders.everywhere(Everywhere(call("/register"), ("region", "system", "x")))
-        await orders.everywhere(model_order("/load"))
+        await orders.broadcast(BroadcastRequest(call("/register"), ("region", "system", "x")))
+        await orders.broadcast(model_order("/load"))
         undone = asyncio.Event()
 
         class Late(Member):
-            async def ask(self, question: ControlCall, timeout_s: float | None = None) -> Outcome:
-                if question.path == "/load":
-                    await orders.everywhere(Everywhere(call("/unregister"), ("region", "system", "x"), undoes=True))
+            async def ask(self, query: ControlCall, timeout_s: float | None = None) -> Outcome:
+                if query.path == "/load":
+                    await orders.broadcast(
+                        BroadcastRequest(call("/unregister"), ("region", "system", "x"), undoes=True)
+                    )
                     undone.set()
-                return await super().ask(question, timeout_s)
+                return await super().ask(query, timeout_s)
 
         late = Late("late")
-        await orders.bring_up(late)  # type: ignore[arg-type]
+        await orders.catch_up(late)  # type: ignore[arg-type]
         return late
 
     assert asyncio.run(run()).done == ["/register", "/load", "/unregister"]

@@ -3,17 +3,17 @@ import pytest
 from naiad.cluster.member.sharing import (
     changes_by_call,
     changes_by_path,
-    question_of_call,
-    question_of_path,
+    query_of_call,
+    query_of_path,
 )
-from naiad.cluster.messages import AskStatistics, IsModelReady, IsReady, Question
+from naiad.cluster.messages import AskStatistics, IsModelReady, IsReady, Query
 from naiad.protocol import service_pb2 as pb
 
 SERVICE = "/inference.GRPCInferenceService/"
 
 
 @pytest.mark.parametrize(
-    ("path", "question"),
+    ("path", "query"),
     [
         ("/v2/health/ready", IsReady()),
         ("/v2/health/live", None),
@@ -31,8 +31,8 @@ SERVICE = "/inference.GRPCInferenceService/"
         ("/v2/logging", None),
     ],
 )
-def test_what_an_http_request_has_to_ask(path: str, question: Question | None) -> None:
-    assert question_of_path(path) == question
+def test_what_an_http_request_has_to_ask(path: str, query: Query | None) -> None:
+    assert query_of_path(path) == query
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_http_requests_that_change_nothing(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "question"),
+    ("method", "query"),
     [
         ("ServerReady", IsReady()),
         ("ServerLive", None),
@@ -70,14 +70,14 @@ def test_http_requests_that_change_nothing(path: str) -> None:
         ("RepositoryModelLoad", None),
     ],
 )
-def test_what_a_grpc_call_has_to_ask(method: str, question: Question | None) -> None:
-    assert question_of_call(SERVICE + method, b"") == question
+def test_what_a_grpc_call_has_to_ask(method: str, query: Query | None) -> None:
+    assert query_of_call(SERVICE + method, b"") == query
 
 
 def test_a_grpc_call_about_a_model_names_it() -> None:
     message = pb.ModelReadyRequest(name="m", version="2").SerializeToString()
-    assert question_of_call(SERVICE + "ModelReady", message) == IsModelReady("m", "2")
-    assert question_of_call("/grpc.health.v1.Health/Check", b"") == IsReady()
+    assert query_of_call(SERVICE + "ModelReady", message) == IsModelReady("m", "2")
+    assert query_of_call("/grpc.health.v1.Health/Check", b"") == IsReady()
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class Served:
         return True
 
     def is_waiting(self, request: InferRequest) -> bool:
-        return request.lane is not None
+        return request.queue is not None
 
 
 def model_of(*, slot: int = 1, is_successor: bool = False) -> tuple[SequenceModel, Served, Forwarding]:
@@ -105,7 +105,7 @@ def test_forwarded_request_is_not_known_to_wait() -> None:
     for request in (here, elsewhere):
         model.submit(request)
     assert not model.is_waiting(here)
-    here.lane = "queue"
+    here.queue = "queue"
     assert model.is_waiting(here)
     assert not model.is_waiting(elsewhere)
 
@@ -131,7 +131,7 @@ def test_sequences_of_others_are_forwarded() -> None:
 
 def test_only_successor_reports_death() -> None:
     refusal = UnknownSequenceError(ErrorCode.INVALID_ARG, "must specify the START flag")
-    for is_successor, text in ((False, "flag$"), (True, "has taken its place: begin the sequence again")):
+    for is_successor, text in ((False, "flag$"), (True, "been replaced: begin the sequence again")):
         model, served, _ = model_of(is_successor=is_successor)
         served.error = refusal
         with pytest.raises(InferError, match=text) as caught:

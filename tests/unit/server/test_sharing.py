@@ -13,7 +13,7 @@ from naiad.cluster.member.sharing import ClusterRoutes
 from naiad.cluster.messages import (
     AskIndex,
     AskStatistics,
-    Everywhere,
+    BroadcastRequest,
     GrpcCall,
     HttpCall,
     IsModelReady,
@@ -56,10 +56,10 @@ def engine() -> MemberEngine:
 def sharing(answer: Callable[[object], object]) -> tuple[ClusterRoutes, list[object]]:
     asked: list[object] = []
 
-    async def ask(question: object) -> object:
-        asked.append(question)
+    async def ask(query: object) -> object:
+        asked.append(query)
         await asyncio.sleep(0)
-        found = answer(question)
+        found = answer(query)
         if isinstance(found, Exception):
             raise found
         return found
@@ -68,16 +68,16 @@ def sharing(answer: Callable[[object], object]) -> tuple[ClusterRoutes, list[obj
 
 
 def answering(status: int) -> Callable[[HttpContext, Mapping[str, str]], None]:
-    return lambda exchange, arguments: exchange.respond(status, JSON_HEADERS, (b"local",))
+    return lambda context, arguments: context.respond(status, JSON_HEADERS, (b"local",))
 
 
 def router(shared: ClusterRoutes) -> Router:
-    def ready(exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        exchange.respond(200 if shared.engine.is_ready() else 400, (), ())
+    def ready(context: HttpContext, arguments: Mapping[str, str]) -> None:
+        context.respond(200 if shared.engine.is_ready() else 400, (), ())
 
-    def statistics(exchange: HttpContext, arguments: Mapping[str, str]) -> None:
+    def statistics(context: HttpContext, arguments: Mapping[str, str]) -> None:
         shared.engine.statistics()
-        exchange.respond(200, (), ())
+        context.respond(200, (), ())
 
     def routes() -> Router:
         return Router(
@@ -95,7 +95,7 @@ def router(shared: ClusterRoutes) -> Router:
     return made
 
 
-def exchange(shared: ClusterRoutes, routes: Router, method: str, path: str, body: bytes = b"") -> Outcome:
+def context(shared: ClusterRoutes, routes: Router, method: str, path: str, body: bytes = b"") -> Outcome:
     async def run() -> Outcome:
         made = RecordedHttpContext(HttpCall(method, path, ((b"a", b"b"),), body))
         routes.handle(made)
@@ -106,19 +106,19 @@ def exchange(shared: ClusterRoutes, routes: Router, method: str, path: str, body
 
 def test_route_returns_merged_results() -> None:
     for says, status in ((True, 200), (False, 400)):
-        shared, asked = sharing(lambda question, says=says: says)  # type: ignore[misc]
-        assert exchange(shared, router(shared), "GET", "/v2/health/ready").status == status
+        shared, asked = sharing(lambda query, says=says: says)  # type: ignore[misc]
+        assert context(shared, router(shared), "GET", "/v2/health/ready").status == status
         assert asked == [IsReady()]
 
 
 def test_afterwards_the_engine_knows_only_itself_again() -> None:
-    shared, _ = sharing(lambda question: False)
-    assert exchange(shared, router(shared), "GET", "/v2/health/ready").status == 400
+    shared, _ = sharing(lambda query: False)
+    assert context(shared, router(shared), "GET", "/v2/health/ready").status == 400
     assert shared.engine.is_ready()
 
 
 def test_index_is_collected_on_another_thread() -> None:
-    shared, asked = sharing(lambda question: ROWS)
+    shared, asked = sharing(lambda query: ROWS)
 
     async def run() -> list[Sequence[IndexEntry]]:
         shared.connect()
@@ -130,55 +130,55 @@ def test_index_is_collected_on_another_thread() -> None:
 
 
 def test_index_without_results_is_error() -> None:
-    shared, _ = sharing(lambda question: ChannelError("gone"))
+    shared, _ = sharing(lambda query: ChannelError("gone"))
 
     async def run() -> None:
         shared.connect()
-        with pytest.raises(InferError, match="could not be asked"):
+        with pytest.raises(InferError, match="could not be queried"):
             await asyncio.to_thread(shared.engine.survey_repository)
 
     asyncio.run(run())
 
 
 def test_local_requests_are_not_distributed() -> None:
-    shared, asked = sharing(lambda question: AssertionError())
+    shared, asked = sharing(lambda query: AssertionError())
     routes = router(shared)
-    assert exchange(shared, routes, "GET", "/v2").body == b"local"
-    assert exchange(shared, routes, "GET", "/v2/logging").body == b"local"
-    assert exchange(shared, routes, "PUT", "/v2/health/ready").status == 405
-    assert exchange(shared, routes, "GET", "/nowhere").status == 404
+    assert context(shared, routes, "GET", "/v2").body == b"local"
+    assert context(shared, routes, "GET", "/v2/logging").body == b"local"
+    assert context(shared, routes, "PUT", "/v2/health/ready").status == 405
+    assert context(shared, routes, "GET", "/nowhere").status == 404
     assert asked == []
 
 
 def test_control_calls_reach_all_processes() -> None:
     outcome = Outcome(False, 418, b"all of us", ((b"X", b"y"),))
-    shared, asked = sharing(lambda question: outcome)
-    found = exchange(shared, router(shared), "POST", "/v2/repository/models/m/load", b"{}")
+    shared, asked = sharing(lambda query: outcome)
+    found = context(shared, router(shared), "POST", "/v2/repository/models/m/load", b"{}")
     assert found == outcome
     call = HttpCall("POST", "/v2/repository/models/m/load", ((b"a", b"b"),), b"{}")
-    assert asked == [Everywhere(call, ("model", "m"))]
+    assert asked == [BroadcastRequest(call, ("model", "m"))]
 
 
 def test_missing_processes_give_503() -> None:
-    shared, _ = sharing(lambda question: ChannelError("gone"))
+    shared, _ = sharing(lambda query: ChannelError("gone"))
     routes = router(shared)
     for method, path in (("GET", "/v2/health/ready"), ("POST", "/v2/logging")):
-        found = exchange(shared, routes, method, path)
+        found = context(shared, routes, method, path)
         assert found.status == 503
         assert b"the processes of this server could not be" in found.body
 
 
 def test_a_defect_is_answered_too() -> None:
-    shared, _ = sharing(lambda question: 5)
-    found = exchange(shared, router(shared), "GET", "/v2/models/stats")
+    shared, _ = sharing(lambda query: 5)
+    found = context(shared, router(shared), "GET", "/v2/models/stats")
     assert found.status == 500
 
 
 def test_a_member_carries_calls_out_for_itself_alone() -> None:
-    shared, asked = sharing(lambda question: AssertionError())
+    shared, asked = sharing(lambda query: AssertionError())
     router(shared)
     call = HttpCall("POST", "/v2/logging", (), b"{}")
-    assert asyncio.run(shared.carry_out(call)) == Outcome(True, 201, b"local", JSON_HEADERS)
+    assert asyncio.run(shared.execute(call)) == Outcome(True, 201, b"local", JSON_HEADERS)
     assert asked == []
 
 
@@ -197,10 +197,10 @@ def grpc(shared: ClusterRoutes, method: str, message: Buffer = b"") -> Outcome:
 
 
 def test_grpc_questions() -> None:
-    shared, asked = sharing(lambda question: False)
+    shared, asked = sharing(lambda query: False)
     assert pb.ServerReadyResponse.FromString(grpc(shared, "ServerReady").body).ready is False
     assert asked == [IsReady()]
-    shared, asked = sharing(lambda question: [])
+    shared, asked = sharing(lambda query: [])
     assert grpc(shared, "ModelStatistics").status == 0
     assert asked == [AskStatistics()]
 
@@ -208,28 +208,28 @@ def test_grpc_questions() -> None:
 def test_grpc_control_calls_go_everywhere() -> None:
     message = pb.RepositoryModelLoadRequest(model_name="m").SerializeToString()
     for outcome in (Outcome(True, 0, b"\x08\x01"), Outcome(False, 9, text="no", headers=((b"a", b"b"),))):
-        shared, asked = sharing(lambda question, outcome=outcome: outcome)  # type: ignore[misc]
+        shared, asked = sharing(lambda query, outcome=outcome: outcome)  # type: ignore[misc]
         assert grpc(shared, "RepositoryModelLoad", message) == outcome
-        assert asked == [Everywhere(GrpcCall(SERVICE + "RepositoryModelLoad", (), message), ("model", "m"))]
+        assert asked == [BroadcastRequest(GrpcCall(SERVICE + "RepositoryModelLoad", (), message), ("model", "m"))]
 
 
 def test_grpc_failures() -> None:
-    shared, _ = sharing(lambda question: ChannelError("gone"))
+    shared, _ = sharing(lambda query: ChannelError("gone"))
     assert grpc(shared, "ServerReady").status == 14
     assert grpc(shared, "RepositoryModelUnload").status == 14
     assert grpc(shared, "RepositoryModelLoad", b"\xff").status != 0
     assert grpc(shared, "ModelReady", b"\xff").status != 0
-    shared, _ = sharing(lambda question: 5)
+    shared, _ = sharing(lambda query: 5)
     assert "internal error" in grpc(shared, "ModelStatistics").text
 
 
 def test_grpc_calls_of_a_member_alone() -> None:
-    shared, asked = sharing(lambda question: AssertionError())
+    shared, asked = sharing(lambda query: AssertionError())
     assert pb.ServerLiveResponse.FromString(grpc(shared, "ServerLive").body).live is True
     call = GrpcCall(
         SERVICE + "RepositoryModelLoad", (), pb.RepositoryModelLoadRequest(model_name="m").SerializeToString()
     )
-    assert not asyncio.run(shared.carry_out(call)).is_success
+    assert not asyncio.run(shared.execute(call)).is_success
     assert asked == []
 
 
@@ -239,31 +239,31 @@ def test_grpc_calls_of_a_member_alone() -> None:
 def test_local_engine_not_ready_overrides_other_processes() -> None:
     one = engine()
     one.is_draining = True
-    with one.knowing(IsReady(), True):
+    with one.with_answer(IsReady(), True):
         assert not one.is_ready()
 
 
 def test_results_with_different_keys_stay_separate() -> None:
     one = engine()
-    with one.knowing(IsReady(), False):
+    with one.with_answer(IsReady(), False):
         assert one.statistics() == []
         assert b"naiad_build_info" in one.metrics_text()
 
 
 def test_knowledge_ends_with_an_error_too() -> None:
     one = engine()
-    with pytest.raises(InferError), one.knowing(IsReady(), False):
+    with pytest.raises(InferError), one.with_answer(IsReady(), False):
         raise internal("x")
     assert one.is_ready()
 
 
 def test_single_process_does_not_list_unknown_models() -> None:
     one = engine()
-    answers: list[Any] = [one.answer(question) for question in (IsReady(), IsModelReady("m", ""), AskStatistics())]
+    answers: list[Any] = [one.answer(query) for query in (IsReady(), IsModelReady("m", ""), AskStatistics())]
     assert answers == [True, False, []]
 
 
 def test_statistics_of_others_do_not_make_models_known() -> None:
     one = engine()
-    with one.knowing(AskStatistics(), [VersionStatistics("m", "1")]):
+    with one.with_answer(AskStatistics(), [VersionStatistics("m", "1")]):
         assert one.statistics() == []

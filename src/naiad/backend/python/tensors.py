@@ -100,7 +100,7 @@ class TensorRules:
         present = {spec.name for spec in specs}
         if not present:
             names = ", ".join(f"'{name}'" for name in self._outputs)
-            return internal(f"model '{self._model_name}' answered with none of its outputs: {names}")
+            return internal(f"model '{self._model_name}' returned none of its outputs: {names}")
         for output in outputs:
             if output.name not in present:
                 return internal(

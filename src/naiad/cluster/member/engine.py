@@ -1,4 +1,4 @@
-"""The engine of a member: it answers for itself, or for all processes while it is told what they say."""
+"""The engine of a server process: it answers for itself, or with the merged state of all processes."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from naiad.cluster.messages import (
     IsModelReady,
     IsReady,
     ModelControl,
-    Question,
+    Query,
 )
 from naiad.core.errors import InferError
 from naiad.core.model import IndexEntry, ModelState
@@ -20,40 +20,44 @@ from naiad.telemetry.statistics.version import VersionStatistics
 
 
 class MemberEngine(Engine):
-    """An engine whose knowledge about the server may come from all of its processes."""
+    """An engine that can answer with the merged state of all server processes."""
 
     ask_index: Callable[[], Sequence[IndexEntry]] | None = None
-    """Returns the repository index of all processes; blocks, and raises InferError. None before the server serves."""
-    order: Callable[[ModelControl], None] | None = None
-    """Has all processes carry out what a model wants; blocks, raises InferError. None before the server serves."""
+    """Returns the repository index of all processes; blocks, and raises InferError. None before the server is
+    open."""
+    request: Callable[[ModelControl], None] | None = None
+    """Broadcasts the load or unload of a model by a model; blocks, raises InferError. None before the server is
+    open."""
     sequences_elsewhere: Callable[[], int] | None = None
-    """Returns how many sequences other processes have to which this one has sent requests. None without others."""
-    _said: tuple[Question, Answer] | None = None
+    """Returns the number of sequences in other processes that this one has sent requests to. None without other
+    processes.
+    """
+    _said: tuple[Query, Answer] | None = None
 
     @contextlib.contextmanager
-    def knowing(self, question: Question, answer: Answer) -> Iterator[None]:
-        """Take `answer`, that of all processes, for what it knows; nothing may be awaited meanwhile."""
-        self._said = (question, answer)
+    def with_answer(self, query: Query, answer: Answer) -> Iterator[None]:
+        """Use `answer`, the merged answer of all processes, inside the context, which must not await."""
+        self._said = (query, answer)
         try:
             yield
         finally:
             self._said = None
 
-    def answer(self, question: Question) -> Answer:
-        """Return what this process alone says."""
-        if isinstance(question, IsReady):
+    def answer(self, query: Query) -> Answer:
+        """Return the answer of this process alone."""
+        if isinstance(query, IsReady):
             return super().is_ready()
-        if isinstance(question, IsModelReady):
-            return self._has_ready(question)
-        if isinstance(question, AskStatistics):
+        if isinstance(query, IsModelReady):
+            return self._has_ready(query)
+        if isinstance(query, AskStatistics):
             return super().statistics()
-        if isinstance(question, AskIndex):
+        if isinstance(query, AskIndex):
             return super().survey_repository()
         return super().metrics_text()
 
-    def _has_ready(self, question: IsModelReady) -> bool:
+    def _has_ready(self, query: IsModelReady) -> bool:
         try:
-            return super().is_model_ready(question.name, question.version)
+            return super().is_model_ready(query.name, query.version)
         except InferError:
             return False
 
@@ -61,28 +65,29 @@ class MemberEngine(Engine):
 
     @property
     def own_sequence_count(self) -> int:
-        """Sequences of this process that have begun and not ended."""
+        """Live sequences of this process."""
         return super().live_sequence_count
 
     @property
     def live_sequence_count(self) -> int:
-        """Sequences that have begun and not ended, also those that others have and that come through this process.
+        """Live sequences of this process and those in other processes that are used through this one.
 
         While a server drains, connections stay open as long as there are any.
         """
         elsewhere = self.sequences_elsewhere() if self.sequences_elsewhere is not None else 0
         return self.own_sequence_count + elsewhere
 
-    # --- what the protocols ask -------------------------------------------------------------------------------------
+    # --- queries of the protocols
+    # -------------------------------------------------------------------------------------
 
     def is_ready(self) -> bool:
-        """Tell whether the server is ready for traffic."""
+        """Return whether the server is ready for traffic."""
         if self._said is not None and isinstance(self._said[0], IsReady):
             return super().is_ready() and bool(self._said[1])
         return super().is_ready()
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Tell whether a model version is ready; an unknown one is not. Raises InferError."""
+        """Return whether a model version is ready; an unknown one is not. Raises InferError."""
         is_ready = super().is_model_ready(name, version)
         if self._said is not None and isinstance(self._said[0], IsModelReady):
             return is_ready and bool(self._said[1])
@@ -104,25 +109,26 @@ class MemberEngine(Engine):
         return [row for row in rows if row.state is ModelState.READY] if ready_only else rows
 
     def metrics_text(self) -> bytes:
-        """Return the Prometheus exposition of everything that is measured."""
+        """Return the Prometheus exposition."""
         if self._said is not None and isinstance(self._said[0], AskMetrics):
             return self._said[1]  # type: ignore[return-value]  # as asked
         return super().metrics_text()
 
-    # --- what models want -------------------------------------------------------------------------------------------
+    # --- requests of models
+    # ---------------------------------------------------------------------------------------------
 
-    def load_everywhere(self, name: str, parameters: Mapping[str, object]) -> None:
+    def broadcast_load(self, name: str, parameters: Mapping[str, object]) -> None:
         """Load or reload a model in all processes; blocks. Raises InferError."""
-        if self.order is None:
-            super().load_everywhere(name, parameters)
+        if self.request is None:
+            super().broadcast_load(name, parameters)
         else:
-            self.order(ModelControl(name, is_load=True, parameters=parameters))
+            self.request(ModelControl(name, is_load=True, parameters=parameters))
 
-    def unload_everywhere(
+    def broadcast_unload(
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object]
     ) -> None:
-        """Unload a model in all processes; blocks until it takes no more requests. Raises InferError."""
-        if self.order is None:
-            super().unload_everywhere(name, parameters, on_withdrawn)
+        """Unload a model in all processes; blocks until it accepts no more requests. Raises InferError."""
+        if self.request is None:
+            super().broadcast_unload(name, parameters, on_withdrawn)
         else:
-            self.order(ModelControl(name, is_load=False, parameters=parameters))
+            self.request(ModelControl(name, is_load=False, parameters=parameters))

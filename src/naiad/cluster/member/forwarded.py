@@ -1,6 +1,6 @@
-"""What members say to each other about requests whose sequence another process has.
+"""Messages between server processes about requests with sequences in another process.
 
-Plain tuples: what is told once a request is packed and unpacked in a few microseconds.
+They are plain tuples: each request is packed and unpacked in a few microseconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,12 +23,12 @@ _Times = tuple[int, int, int, int]
 
 
 class Submit(NamedTuple):
-    """A request for the process that has its sequence."""
+    """A request for the process of its sequence."""
 
     number: int
-    """Chosen by the sender, for what is said about the request later."""
+    """Number that identifies the request in later messages; the sender chooses it."""
     model: str
-    """What all processes know the model by, whatever the client has called it."""
+    """Key of the model that is the same in all processes, for every name that clients use."""
     model_version: str
     inputs: _Specs
     outputs: tuple[str, ...]
@@ -46,20 +46,20 @@ class Submit(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """Nobody waits for the answer of a request any more."""
+    """The client of a request has cancelled it."""
 
     number: int
 
 
 class Paused(NamedTuple):
-    """Whether the client of a request takes what it is sent."""
+    """Whether the client of a request is too slow to read its responses."""
 
     number: int
     is_paused: bool
 
 
 class CountSequences(NamedTuple):
-    """A question: how many sequences the process has."""
+    """A query: the number of sequences of the process."""
 
 
 class Answer(NamedTuple):
@@ -77,9 +77,9 @@ class Answer(NamedTuple):
 
 
 def pack_request(number: int, model: str, version: str, request: InferRequest) -> Submit:
-    """Return a request as it travels, with the key of the model that it is for, and the version.
+    """Return a request as a message, with the key of its model, and the version.
 
-    Where its tensors lie in shared memory, and what becomes of its outputs, is the sender's business.
+    The sender resolves the shared memory of its inputs and outputs itself.
     """
     header = request.header
     return Submit(
@@ -103,7 +103,7 @@ def pack_request(number: int, model: str, version: str, request: InferRequest) -
 
 
 def unpack_header(submit: Submit) -> RequestHeader:
-    """Return the header of a request that was forwarded."""
+    """Return the header of a forwarded request."""
     return RequestHeader(
         model_name=submit.model,
         model_version=submit.model_version,
@@ -120,7 +120,7 @@ def unpack_header(submit: Submit) -> RequestHeader:
 
 
 def pack_response(number: int, times: ExecutionTimes | None, response: InferResponse) -> Answer:
-    """Return a response as it travels; `times` go with the final one."""
+    """Return a response as a message; `times` go with the final one."""
     header = response.header
     packed_times = None
     if times is not None and response.final:
@@ -138,13 +138,13 @@ def pack_response(number: int, times: ExecutionTimes | None, response: InferResp
     )
 
 
-def pack_refusal(submit: Submit, error: InferError) -> Answer:
-    """Return the answer to a request that was refused at the door."""
+def pack_rejection(submit: Submit, error: InferError) -> Answer:
+    """Return the response to a request that was rejected at admission."""
     return Answer(submit.number, submit.model_version, (), [], None, _pack_error(error), True, False, None)
 
 
 class ResponseHeaders:
-    """Headers of responses by what they say, so that encoders prepare each of them once."""
+    """Headers of responses by their contents, so that encoders prepare each of them once."""
 
     def __init__(self) -> None:
         self._headers: dict[tuple[str, str, _Specs], ResponseHeader] = {}
@@ -161,7 +161,7 @@ class ResponseHeaders:
 
 
 def unpack_response(answer: Answer, header: ResponseHeader) -> InferResponse:
-    """Return a response that another process has sent."""
+    """Return a response of another process."""
     return InferResponse(
         header,
         answer.data,
@@ -173,7 +173,7 @@ def unpack_response(answer: Answer, header: ResponseHeader) -> InferResponse:
 
 
 def unpack_times(times: _Times, into: ExecutionTimes) -> None:
-    """Fill in the moments of an execution; processes of one machine share the clock."""
+    """Fill in the times of an execution; processes of one machine share the clock."""
     into.exec_start_ns, into.compute_start_ns, into.compute_end_ns, into.exec_end_ns = times
 
 

@@ -1,7 +1,7 @@
-"""The other members of a server, as far as they have sequences: requests go to them, answers come back.
+"""The peer processes of a server process: requests go to the process with their sequence, responses come back.
 
-Each member listens on a Unix socket in a directory that nobody but the user of the server can enter. A connection to
-another member is opened with the first request for it, and serves one direction: who opened it sends requests.
+Each process listens on a Unix socket in a directory that only the user of the server can enter. The first request for
+a peer opens a connection, which serves one direction: the side that opened it sends requests.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from naiad.cluster.member.forwarded import (
     Paused,
     ResponseHeaders,
     Submit,
-    pack_refusal,
+    pack_rejection,
     pack_request,
     pack_response,
     unpack_header,
@@ -44,7 +44,7 @@ _FLUSH_TIMEOUT_S = 5.0
 
 
 class Peers:
-    """Sends requests to other members and executes theirs. Implements `sequence_model.Forwarding`."""
+    """Sends requests to peer processes and executes theirs. Implements `sequence_model.Forwarding`."""
 
     def __init__(self, engine: MemberEngine, directory: Path, slot: int) -> None:
         self._engine = engine
@@ -55,17 +55,18 @@ class Peers:
         self._listener: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # --- requests that others execute -------------------------------------------------------------------------------
+    # --- requests for other processes
+    # -----------------------------------------------------------------------------------
 
     def forward(self, owner: int, model: str, version: str, request: InferRequest) -> None:
-        """Have another process execute a request. Raises InferError(UNAVAILABLE) when it cannot be reached."""
+        """Forward a request to another process. Raises InferError(UNAVAILABLE) if it cannot be reached."""
         link = self._links.get(owner)
         if link is None or link.is_over:
             link = self._links[owner] = self._connect(owner)
         link.send(model, version, request)
 
     def cancel(self, request: InferRequest) -> None:
-        """Tell the process that has a forwarded request that nobody waits for its answer."""
+        """Cancel a forwarded request in its process."""
         for link in self._links.values():
             if link.cancel(request):
                 return
@@ -74,13 +75,13 @@ class Peers:
         connected = socket.socket(socket.AF_UNIX)
         connected.setblocking(False)
         try:
-            # Between Unix sockets this does not wait: the connection stands, or the process is not there.
+            # Connecting a Unix socket does not block: it succeeds at once, or the process does not exist.
             connected.connect(str(_socket_path(self._directory, owner)))
         except OSError as error:
             connected.close()
             raise unavailable(
                 f"process {owner + 1} of this server, which has this sequence, cannot be reached "
-                f"({error.strerror}); if it has died, another takes its place in a moment: begin the sequence again"
+                f"({error.strerror}); if it has died, it will be replaced: begin the sequence again"
             ) from None
         link = Outgoing(owner)
         self._spawn(link.channel, connected)
@@ -92,17 +93,18 @@ class Peers:
         task.add_done_callback(self._tasks.discard)
 
     def live_sequence_count(self) -> int:
-        """Return how many sequences the processes have to which this one has sent requests, as far as is known."""
+        """Return the number of sequences of the processes that got requests from this one, as last reported."""
         return sum([link.live_sequence_count() for link in self._links.values()])
 
-    # --- requests of others -----------------------------------------------------------------------------------------
+    # --- requests of other processes
+    # -------------------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Take requests of other members from now on. Raises InferError(INTERNAL)."""
+        """Accept requests of other processes from now on. Raises InferError(INTERNAL)."""
         listener = socket.socket(socket.AF_UNIX)
         listener.setblocking(False)
         try:
-            self._path.unlink(missing_ok=True)  # that of a member which had this slot before
+            self._path.unlink(missing_ok=True)  # socket of the previous process of this slot
             listener.bind(str(self._path))
             listener.listen(_BACKLOG)
         except OSError as error:
@@ -123,7 +125,7 @@ class Peers:
             return
         except OSError as error:
             _log.error("a connection of another process could not be accepted: %s", error.strerror)
-            # Another try at once would most likely fail as well, and keep the loop busy.
+            # An immediate retry would most likely fail as well, and keep the loop busy.
             loop = asyncio.get_running_loop()
             loop.remove_reader(self._listener.fileno())
             loop.call_later(_RETRY_S, self._watch)
@@ -135,7 +137,7 @@ class Peers:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Take no more requests, and end once the answers to those that were taken are sent, within bounds."""
+        """Accept no more requests, and close once the responses to the accepted ones are sent, within bounds."""
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener.fileno())
             self._listener.close()
@@ -163,7 +165,7 @@ def _socket_path(directory: Path, slot: int) -> Path:
 
 
 class Outgoing:
-    """The requests that one other member executes for this one. Implements `channel.Peer`."""
+    """The requests that one peer process executes for this one. Implements `channel.Peer`."""
 
     def __init__(self, owner: int) -> None:
         self.channel = Channel(self)
@@ -172,48 +174,48 @@ class Outgoing:
         self._numbers = itertools.count()
         self._open: dict[int, InferRequest] = {}
         self._number_of: dict[int, int] = {}
-        """By the identity of a request that is open."""
+        """By the identity of an open request."""
         self._paused: set[int] = set()
         self._headers = ResponseHeaders()
         self._live_count = 1
-        """Sequences that it said it has; before it was asked there may be one."""
-        self._asking: asyncio.Task[None] | None = None
+        """Its sequences as last reported; at least one before the first report."""
+        self._querying: asyncio.Task[None] | None = None
 
     def live_sequence_count(self) -> int:
-        """Return how many sequences the process had when it was asked last, and ask again; called on the loop."""
+        """Return the last reported number of sequences of the process, and query it again; called on the loop."""
         if self.is_over:
             return 0
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.get_running_loop().create_task(self._ask())
+        if self._querying is None or self._querying.done():
+            self._querying = asyncio.get_running_loop().create_task(self._ask())
         return self._live_count
 
     async def _ask(self) -> None:
         try:
             count = await self.channel.ask(CountSequences())
         except ChannelError:
-            return  # it is gone, which `lost` is told
+            return  # it has exited, and `on_lost` handles that
         assert isinstance(count, int)
         self._live_count = count
 
     def send(self, model: str, version: str, request: InferRequest) -> None:
-        """Send a request; its answers come through its `on_response`."""
+        """Send a request; its responses go to its `on_response`."""
         number = next(self._numbers)
         self._open[number] = request
         self._number_of[id(request)] = number
-        self.channel.tell(pack_request(number, model, version, request))
+        self.channel.send(pack_request(number, model, version, request))
 
     def cancel(self, request: InferRequest) -> bool:
-        """Tell that nobody waits for an answer; whether the request is one of these."""
+        """Send a cancellation; return whether the request is one of these."""
         number = self._number_of.get(id(request))
         if number is None:
             return False
-        self.channel.tell(Cancel(number))
+        self.channel.send(Cancel(number))
         return True
 
     # --- Peer -------------------------------------------------------------------------------------------------------
 
-    def told(self, message: object) -> None:
-        """Take an answer."""
+    def on_message(self, message: object) -> None:
+        """Handle a response."""
         assert isinstance(message, Answer)
         number = message.number
         request = self._open[number]
@@ -225,7 +227,7 @@ class Outgoing:
         _respond(request, unpack_response(message, header))
         if request.is_paused and not message.final and number not in self._paused:
             self._paused.add(number)
-            self.channel.tell(Paused(number, is_paused=True))
+            self.channel.send(Paused(number, is_paused=True))
             self._watch(number)
 
     def _forget(self, number: int, request: InferRequest) -> None:
@@ -237,7 +239,7 @@ class Outgoing:
         asyncio.get_running_loop().call_later(_PAUSE_POLL_S, self._look, number)
 
     def _look(self, number: int) -> None:
-        """Tell when the client of a request takes what it is sent again: nobody says so here."""
+        """Poll for the client of a paused request to read again: nothing notifies this process."""
         request = self._open.get(number)
         if request is None or number not in self._paused:
             return
@@ -245,20 +247,20 @@ class Outgoing:
             self._watch(number)
         else:
             self._paused.discard(number)
-            self.channel.tell(Paused(number, is_paused=False))
+            self.channel.send(Paused(number, is_paused=False))
 
-    async def asked(self, question: object) -> object:
-        """Nothing is asked."""
-        raise ChannelError(f"{type(question).__name__} is no question for this process")
+    async def on_query(self, query: object) -> object:
+        """Raise: this side gets no queries."""
+        raise ChannelError(f"{type(query).__name__} is not a query for this process")
 
-    def lost(self) -> None:
-        """Answer what the process has not: it is gone."""
+    def on_lost(self) -> None:
+        """Fail all open requests: the process has exited."""
         self.is_over = True
         for number, request in list(self._open.items()):
             self._forget(number, request)
             name, version = request.model.name, request.model.version
             error = unavailable(
-                f"process {self._owner + 1} of this server has ended while it had sequence "
+                f"process {self._owner + 1} of this server has ended with sequence "
                 f"{request.header.sequence_id} of model '{name}'; begin the sequence again"
             )
             _respond(request, InferResponse(self._headers.find(name, version), error=error))
@@ -268,12 +270,12 @@ def _respond(request: InferRequest, response: InferResponse) -> None:
     try:
         request.on_response(request, response)
     except Exception:
-        # A defect must cost one request, not all that wait for the same process.
-        _log.exception("answering a request of model '%s' failed", request.header.model_name)
+        # A defect must fail one request, not all requests to the same process.
+        _log.exception("delivering the response to a request of model '%s' failed", request.header.model_name)
 
 
 class Incoming:
-    """The requests of one other member that this one executes. Implements `channel.Peer`."""
+    """The requests of one peer process that this one executes. Implements `channel.Peer`."""
 
     def __init__(self, engine: MemberEngine, on_lost: "Callable[[Incoming], None]") -> None:
         self.channel = Channel(self)
@@ -283,14 +285,14 @@ class Incoming:
 
     # --- Peer -------------------------------------------------------------------------------------------------------
 
-    def told(self, message: object) -> None:
-        """Take a request, or news about one."""
+    def on_message(self, message: object) -> None:
+        """Handle a request, or an update of one."""
         if isinstance(message, Submit):
             self._submit(message)
         elif isinstance(message, Cancel | Paused):
             request = self._open.get(message.number)
             if request is None:
-                return  # its answer is on its way
+                return  # its response is on its way
             if isinstance(message, Cancel):
                 self._engine.cancel(request)
             else:
@@ -311,27 +313,27 @@ class Incoming:
         try:
             model = self._engine.served(submit.model, submit.model_version)
             if not isinstance(model, SequenceModel):
-                # It was loaded again, with another configuration, between the request and now.
-                raise unavailable(f"model '{submit.model}' has no sequences any more")
+                # The model was loaded again, with another configuration, after the request was sent.
+                raise unavailable(f"model '{submit.model}' no longer has sequences")
             model.accept(request)
         except InferError as error:
             del self._open[submit.number]
-            self.channel.tell(pack_refusal(submit, error))
+            self.channel.send(pack_rejection(submit, error))
 
     def _take_response(self, request: InferRequest, response: InferResponse) -> None:
         number: int = request.context  # type: ignore[assignment]  # set in _submit
         if response.final:
             self._open.pop(number, None)
-        self.channel.tell(pack_response(number, request.times, response))
+        self.channel.send(pack_response(number, request.times, response))
 
-    async def asked(self, question: object) -> object:
-        """Tell how many sequences this process has. Raises ChannelError for other questions."""
-        if isinstance(question, CountSequences):
+    async def on_query(self, query: object) -> object:
+        """Return the number of sequences of this process. Raises ChannelError for other queries."""
+        if isinstance(query, CountSequences):
             return self._engine.own_sequence_count
-        raise ChannelError(f"{type(question).__name__} is no question for this process")
+        raise ChannelError(f"{type(query).__name__} is not a query for this process")
 
-    def lost(self) -> None:
-        """Cancel what is open: whoever waited for it is gone."""
+    def on_lost(self) -> None:
+        """Cancel the open requests: their process has exited."""
         self._on_lost(self)
         for request in list(self._open.values()):
             self._engine.cancel(request)

@@ -1,4 +1,4 @@
-"""A port of a member: its connections were accepted by the supervisor."""
+"""A port of a server process: the supervisor accepts its connections."""
 
 import asyncio
 import logging
@@ -14,12 +14,12 @@ _log = logging.getLogger(__name__)
 
 
 class PassedConnections(Service):
-    """Serves connections that are handed to it, and counts those that have closed."""
+    """Serves passed connections, and counts the closed ones."""
 
     def __init__(
         self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None, on_close: Callable[[], None]
     ) -> None:
-        """`on_close` is called when connections have closed: `take_closed_count` tells how many."""
+        """`on_close` is called after connections have closed: `take_closed_count` returns their number."""
         self.connections = connections
         self._flag = flag
         self._protocol = connections.protocol
@@ -28,7 +28,7 @@ class PassedConnections(Service):
         self._on_close = on_close
         self._tasks: set[asyncio.Task[None]] = set()
         self._left_count = 0
-        """Connections that were adopted, less those that were told to have closed."""
+        """Adopted connections less the reported closed ones."""
 
     @property
     def flag(self) -> str:
@@ -36,13 +36,13 @@ class PassedConnections(Service):
         return self._flag
 
     async def listen(self) -> None:
-        """Nothing: the supervisor listens."""
+        """Do nothing: the supervisor listens."""
 
     async def stop_listening(self) -> None:
-        """Nothing: the supervisor accepts no more before it has members finish."""
+        """Do nothing: the supervisor stops accepting before processes finish."""
 
     def close(self) -> None:
-        """Nothing: the port is the supervisor's."""
+        """Do nothing: the supervisor owns the port."""
 
     def adopt(self, connection: socket.socket) -> None:
         """Serve an accepted connection; called on the loop."""
@@ -57,9 +57,9 @@ class PassedConnections(Service):
             self._on_close()
 
     def take_closed_count(self) -> int:
-        """Return how many connections have closed since the last call."""
-        # What exists is counted, not what ends: on its way from one protocol to another a connection may seem to end.
-        closed = max(0, self._closed_count())  # one that begins may be counted twice for a moment
+        """Return the number of connections that have closed since the last call."""
+        # It counts open connections, not closed ones: a change of protocol looks like a close.
+        closed = max(0, self._closed_count())  # a new one may count twice briefly
         self._left_count -= closed
         return closed
 
@@ -69,7 +69,7 @@ class PassedConnections(Service):
     async def _adopt(self, connection: socket.socket) -> None:
         tls = self._tls
         try:
-            # asyncio takes the timeouts only with a context.
+            # asyncio accepts the timeouts only with a context.
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._protocol,
                 connection,
@@ -78,11 +78,11 @@ class PassedConnections(Service):
                 ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S if tls else None,
             )
         except (OSError, TimeoutError) as error:
-            # A peer that went away or did not finish its handshake; no protocol has seen it.
+            # The client disconnected or did not finish its handshake; no protocol has seen the connection.
             _log.debug("a connection was lost before it began: %s", error)
             connection.close()
 
     async def settle(self, timeout_s: float) -> None:
-        """Wait until connections that were handed over have begun, so that draining finds them."""
+        """Wait until passed connections have started, so that draining finds them."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)

@@ -1,4 +1,4 @@
-"""A member: a server process that gets its connections, and what to do with itself, from the supervisor."""
+"""A server process: it gets its connections and its control calls from the supervisor."""
 
 import asyncio
 import contextlib
@@ -53,12 +53,12 @@ from naiad.telemetry.logs import log
 _log = logging.getLogger(__name__)
 
 _SETTLE_S = 1.0
-"""How long connections that were just handed over may take to begin before the rest is drained."""
+"""Time for passed connections to start before the rest is drained."""
 
 
 def main(control_fd: int, connection_passing_fd: int) -> NoReturn:
-    """Run a member to its end; the two descriptors are its ends of the supervisor's socket pairs."""
-    # Programs that models start must not get them.
+    """Run a server process; the two descriptors are its ends of the supervisor's socket pairs."""
+    # Programs that models start must not inherit them.
     for descriptor in (control_fd, connection_passing_fd):
         os.set_inheritable(descriptor, False)
     control = socket.socket(fileno=control_fd)
@@ -72,24 +72,24 @@ def main(control_fd: int, connection_passing_fd: int) -> NoReturn:
     logging.disable(welcome.quiet_below)
     member = Member(welcome, control, socket.socket(fileno=connection_passing_fd))
     status = run_to_status(welcome.options, member.run)
-    # The interpreter takes handlers back while it ends, and a late signal would look like a violent death. What is
-    # ignored stays ignored, and nobody is started any more who could inherit that.
+    # The interpreter resets handlers at exit, and a late signal would look like a crash. Ignored signals stay
+    # ignored, and no program is started any more that could inherit that.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     sys.exit(status)
 
 
 def _show_name(name: str) -> None:
-    """Have lists of processes (`ps -e`, `top`) show the process under a name of at most 15 characters."""
+    """Set the name of the process in lists of processes (`ps -e`, `top`), at most 15 characters."""
     with contextlib.suppress(OSError):  # Linux only
         Path("/proc/self/comm").write_text(name)
 
 
 class SupervisedStop(StopSignal):
-    """Stops when the supervisor says so. Signals are the supervisor's: a terminal sends them to every process."""
+    """Stops when the supervisor says so. Signals are for the supervisor: a terminal sends them to every process."""
 
     def install(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let signals have no effect; programs that models start take them as ever."""
+        """Ignore signals; programs that models start handle them as usual."""
         # Not the loop's handlers, which end with the loop; not SIG_IGN, which programs would inherit.
         for number in SIGNALS:
             signal.signal(number, lambda number, frame: None)
@@ -100,16 +100,16 @@ class SupervisedStop(StopSignal):
 
 
 class _MemberLoader(ModelLoader):
-    """Loads models; those of sequences know which process has each sequence."""
+    """Loads models; sequence models get the routing of sequences to processes."""
 
     _shares: tuple[Membership, Peers] | None = None
 
     def share_sequences(self, membership: Membership, peers: Peers) -> None:
-        """Have sequences shared out; called once, before anything is loaded."""
+        """Set the routing of sequences; called once, before the first load."""
         self._shares = (membership, peers)
 
     def load(self, plan: ModelPlan, version: int) -> Served:
-        """Load one version as ever. Raises InferError."""
+        """Load one version. Raises InferError."""
         served = super().load(plan, version)
         if self._shares is None or not served.config.HasField("sequence_batching"):
             return served
@@ -136,17 +136,17 @@ class Member(Server):
         self._engine.sequences_elsewhere = self._peers.live_sequence_count
 
     async def run(self) -> int:
-        """Serve until the supervisor ends it and return the exit status."""
+        """Serve until the supervisor stops it and return the exit status."""
         link = self._link = Link(self._welcome, self._engine, self._supervised, self._connection_passing)
         channel = link.channel = await Channel.open(self._control, link)
         try:
             status = await super().run()
             await self._peers.close()
             if not link.has_loaded:
-                channel.tell(Failed(self._failure()))
+                channel.send(Failed(self._failure()))
             return status
         except InferError as error:
-            channel.tell(Failed(error.message))
+            channel.send(Failed(error.message))
             raise
         finally:
             channel.close()
@@ -159,7 +159,8 @@ class Member(Server):
         ]
         return f"failed to load all models: {'; '.join(reasons)}"
 
-    # --- what differs from a server of one process ------------------------------------------------------------------
+    # --- differences from a server of one process
+    # ----------------------------------------------------------------------
 
     def _make_ports(self, loop: asyncio.AbstractEventLoop) -> Ports:
         return Ports(self._options, self._engine, loop, self._budget, self._link)
@@ -178,7 +179,8 @@ class Member(Server):
 
 
 class Link:
-    """A member's side of the channel, and what the ports get from it. Implements `ports.Group` and `channel.Peer`."""
+    """The process's side of the channel, and the services of its ports. Implements `ports.Group` and
+    `channel.Peer`."""
 
     def __init__(
         self, welcome: Welcome, engine: MemberEngine, stop: SupervisedStop, connection_passing: socket.socket
@@ -194,20 +196,20 @@ class Link:
         self._receiver = ConnectionReceiver(connection_passing, len(welcome.ports), self._adopt)
         self._is_telling = False
         self._closed = [0] * len(welcome.ports)
-        """Connections whose end has not been told yet, by port."""
+        """Closed connections that are not reported yet, by port."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def _ask(self, question: object) -> object:
+    async def _ask(self, query: object) -> object:
         if self.channel is None:
             raise ChannelError("the channel is not open yet")
-        return await self.channel.ask(question)
+        return await self.channel.ask(query)
 
     def _tell(self, message: object) -> None:
         if self.channel is not None:
-            self.channel.tell(message)
+            self.channel.send(message)
 
     def serve(self) -> None:
-        """Tell that connections may come, and take them."""
+        """Report readiness, and accept connections."""
         self.has_loaded = True
         self._sharing.connect()
         self._receiver.start()
@@ -216,7 +218,7 @@ class Link:
     # --- Group ------------------------------------------------------------------------------------------------------
 
     def service(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None) -> Service:
-        """Return the service of a port, whose connections are handed over."""
+        """Return the service of a port with passed connections."""
         service = PassedConnections(flag, connections, tls, self._on_close)
         self._services[self._ports.index(flag)] = service
         return service
@@ -228,15 +230,15 @@ class Link:
         repository: RepositoryCalls,
         runner: SliceRunner,
     ) -> InferenceGrpcService:
-        """Return the gRPC service that answers for all processes."""
+        """Return the gRPC service with control calls for all processes."""
         return self._sharing.grpc_service(forwarding, compression, repository, runner)
 
     def share(self, router: Router, alone: Router) -> None:
-        """Have the routes of `router` answer for all processes."""
+        """Make the control routes of `router` apply to all processes."""
         self._sharing.share(router, alone)
 
     def metrics_route(self, rule: AccessRule | None) -> MetricsRoute:
-        """Return the metrics route that answers for all processes."""
+        """Return the metrics route for all processes."""
         return self._sharing.metrics_route(rule)
 
     def _adopt(self, port: int, connection: socket.socket) -> None:
@@ -244,7 +246,7 @@ class Link:
 
     def _on_close(self) -> None:
         if not self._is_telling:
-            # Connections often close in crowds; one message tells of all that do so in this turn of the loop.
+            # Connections often close together; one message reports all that close in this turn of the loop.
             self._is_telling = True
             asyncio.get_running_loop().call_soon(self._tell_closed)
 
@@ -252,13 +254,13 @@ class Link:
         self._is_telling = False
         for port, service in self._services.items():
             self._closed[port] += service.take_closed_count()
-        if any(self._closed) and self._receiver.tell_closed(self._closed):
+        if any(self._closed) and self._receiver.report_closed(self._closed):
             self._closed = [0] * len(self._ports)
 
     # --- Peer -------------------------------------------------------------------------------------------------------
 
-    def told(self, message: object) -> None:
-        """Take an order of the supervisor."""
+    def on_message(self, message: object) -> None:
+        """Handle a message of the supervisor."""
         if isinstance(message, StopBeingReady):
             self._engine.is_draining = True
         elif isinstance(message, Finish):
@@ -267,24 +269,25 @@ class Link:
 
     async def _finish(self) -> None:
         self._engine.is_draining = True
-        # Metrics can be read to the end, so connections may still come; those for requests all have by now.
+        # Metrics stay readable until the end, so their connections may still arrive; all other connections have
+        # arrived.
         self._receiver.catch_up()
         for service in self._services.values():
             await service.settle(_SETTLE_S)
         self._stop.set()
 
-    async def asked(self, question: object) -> object:
-        """Answer for this process alone, or carry a control call out."""
-        if isinstance(question, messages.HttpCall | messages.GrpcCall | messages.ModelControl):
-            call: ControlCall = question
-            return await self._sharing.carry_out(call)
-        if isinstance(question, AskIndex):
-            return await asyncio.to_thread(self._engine.answer, question)  # it reads the repository
-        return self._engine.answer(question)  # type: ignore[arg-type]  # nothing else is asked
+    async def on_query(self, query: object) -> object:
+        """Answer for this process alone, or execute a control call."""
+        if isinstance(query, messages.HttpCall | messages.GrpcCall | messages.ModelControl):
+            call: ControlCall = query
+            return await self._sharing.execute(call)
+        if isinstance(query, AskIndex):
+            return await asyncio.to_thread(self._engine.answer, query)  # it reads the repository
+        return self._engine.answer(query)  # type: ignore[arg-type]  # nothing else is asked
 
-    def lost(self) -> None:
-        """End at once: without its supervisor nobody would know of this process."""
-        _log.error("the supervisor is gone; exiting")
+    def on_lost(self) -> None:
+        """Exit at once: without the supervisor nothing manages this process."""
+        _log.error("the supervisor has exited; exiting")
         shutil.rmtree(self._directory, ignore_errors=True)
         log.shut_down()
         os._exit(1)

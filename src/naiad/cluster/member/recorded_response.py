@@ -1,4 +1,4 @@
-"""Control calls that came to another process: carried out here, their answers kept instead of sent."""
+"""Control calls of another process: executed here, with responses recorded instead of sent."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RecordedHttpContext:
-    """An `HttpContext` whose answer is awaited here."""
+    """An `HttpContext` with a recorded response."""
 
     def __init__(self, call: HttpCall) -> None:
         self.method = call.method
@@ -30,33 +30,33 @@ class RecordedHttpContext:
         self._pieces: list[bytes] = []
 
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
-        """Keep the answer."""
+        """Record the response."""
         if not self.outcome.done():
             body = b"".join(parts)
             self.outcome.set_result(Outcome(200 <= status < 300, status, body, tuple(headers)))
 
     def start_stream(self, status: int, headers: Headers) -> None:
-        """Begin an answer in pieces."""
+        """Begin a response in pieces."""
         self._started = (status, headers)
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Keep a piece."""
+        """Record a piece."""
         self._pieces += map(bytes, parts)
 
     def end(self) -> None:
-        """Keep the answer that the pieces make."""
+        """Complete the response from its pieces."""
         self.respond(*self._started, self._pieces)
 
     def reserve_bytes(self, size: int) -> bool:
-        """The bytes of the call are counted where it came from."""
+        """Accept: the process of the client counts the bytes of the call."""
         return True
 
     def release_bytes(self, size: int) -> None:
-        """The bytes of the call are counted where it came from."""
+        """Do nothing: the process of the client counts the bytes of the call."""
 
 
 class RecordedGrpcCall:
-    """A unary `GrpcCall` whose answer is awaited here."""
+    """A unary `GrpcCall` with a recorded response."""
 
     deadline_ns = 0
 
@@ -72,37 +72,37 @@ class RecordedGrpcCall:
         self._pieces: list[bytes] = []
 
     def respond(self, parts: Sequence[Buffer]) -> None:
-        """Keep the answer."""
+        """Record the response."""
         self.send(parts)
         self.finish(0)
 
     def respond_compressed(self, message: bytes, encoding: bytes) -> None:
-        """Refuse: a control call's answer is compressed on its way to the client, not here."""
-        raise AssertionError("answers of control calls are plain")
+        """Raise: the process of the client compresses the responses of control calls."""
+        raise AssertionError("responses of control calls are not compressed")
 
     def send_encoded(self, parts: Sequence[Buffer], encoding: bytes, *, is_compressed: bool) -> None:
-        """Refuse: no control call is answered with a stream."""
-        raise AssertionError("answers of control calls are no streams")
+        """Raise: no control call has a streamed response."""
+        raise AssertionError("responses of control calls are not streams")
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Keep a message."""
+        """Record a message."""
         self._pieces += map(bytes, parts)
 
     def finish(self, status: int, message: str = "", trailers: Headers = ()) -> None:
-        """Keep the status."""
+        """Record the status."""
         if not self.outcome.done():
             body = b"".join(self._pieces)
             self.outcome.set_result(Outcome(status == 0, status, body, tuple(trailers), message))
 
     def pause(self) -> None:
-        """Nothing flows here that could be held."""
+        """Do nothing: there is no stream to pause."""
 
     def reserve_bytes(self, size: int) -> bool:
-        """The bytes of the call are counted where it came from."""
+        """Accept: the process of the client counts the bytes of the call."""
         return True
 
     def release_bytes(self, size: int) -> None:
-        """The bytes of the call are counted where it came from."""
+        """Do nothing: the process of the client counts the bytes of the call."""
 
     def resume(self) -> None:
-        """Nothing flows here that could be held."""
+        """Do nothing: there is no stream to resume."""

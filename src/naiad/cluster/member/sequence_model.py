@@ -1,4 +1,4 @@
-"""A model of sequences in one of several processes: each sequence has one process, which executes its requests."""
+"""A sequence model in one of several processes: each sequence belongs to one process, which executes its requests."""
 
 import hashlib
 from typing import Protocol
@@ -9,20 +9,20 @@ from naiad.engine.serving.served import Served, ServedProxy
 
 
 class Forwarding(Protocol):
-    """How a request reaches another process."""
+    """Sends requests to other processes."""
 
     def forward(self, owner: int, model: str, version: str, request: InferRequest) -> None:
-        """Have another process execute a request with a version of a model, named by its key.
+        """Forward a request to another process, for a version of the model with a key.
 
         Raises InferError(UNAVAILABLE).
         """
 
     def cancel(self, request: InferRequest) -> None:
-        """Tell the process that has a forwarded request that nobody waits for its answer."""
+        """Cancel a forwarded request in its process."""
 
 
 class Membership(Protocol):
-    """Which of the processes this one is."""
+    """The position of this process among the server processes."""
 
     @property
     def slot(self) -> int:
@@ -30,28 +30,28 @@ class Membership(Protocol):
 
     @property
     def process_count(self) -> int:
-        """How many processes there are."""
+        """The number of server processes."""
 
     @property
     def is_successor(self) -> bool:
-        """Whether this process has taken the place of one that died."""
+        """Whether this process replaces one that died."""
 
 
 def owner_of(model: str, sequence_id: int | str, process_count: int) -> int:
-    """Return the process that has a sequence: the same wherever it is asked, and even over any choice of ids."""
+    """Return the process of a sequence: the same in every process, and evenly distributed for any choice of ids."""
     digest = hashlib.blake2b(f"{model}\0{sequence_id!r}".encode("utf-8", "surrogateescape"), digest_size=8)
     return int.from_bytes(digest.digest(), "little") % process_count
 
 
 class SequenceModel(ServedProxy):
-    """Stands before the served version of this process, and passes on what belongs to another.
+    """A proxy of the served version that forwards requests of sequences in other processes.
 
-    What it tells, counts and measures is this process's own: what is forwarded is counted where it is executed.
-    Everything but `stop` and the counts is called on the event loop.
+    Its counts and measurements cover this process only: the executing process counts forwarded requests.
+    All methods except `stop` and the counts are called on the event loop.
     """
 
     def __init__(self, key: str, served: Served, membership: Membership, forwarding: Forwarding) -> None:
-        """`key` is what all processes know the model by."""
+        """`key` names the model in all processes."""
         super().__init__(served)
         self._key = key
         self._slot = membership.slot
@@ -62,9 +62,9 @@ class SequenceModel(ServedProxy):
     # --- called on the event loop -----------------------------------------------------------------------------------
 
     def submit(self, request: InferRequest) -> None:
-        """Execute a request here or have it executed where its sequence is. Raises InferError."""
+        """Execute a request here or forward it to the process of its sequence. Raises InferError."""
         sequence_id = request.header.sequence_id
-        # One without an id is refused here as well as anywhere.
+        # A request without an id is rejected here as in every process.
         owner = owner_of(self._key, sequence_id, self._process_count) if sequence_id else self._slot
         if owner == self._slot:
             self.accept(request)
@@ -73,20 +73,20 @@ class SequenceModel(ServedProxy):
         self._forwarding.forward(owner, self._key, self.version, request)
 
     def accept(self, request: InferRequest) -> None:
-        """Execute a request of a sequence that this process has. Raises InferError."""
+        """Execute a request of a sequence of this process. Raises InferError."""
         try:
             self._served.submit(request)
         except UnknownSequenceError as error:
             if self._is_successor:
                 raise InferError(
                     error.code,
-                    f"{error.message}; the process that had this sequence may have died, and another has taken its "
-                    "place: begin the sequence again",
+                    f"{error.message}; the process that had this sequence may have died and been "
+                    "replaced: begin the sequence again",
                 ) from None
             raise
 
     def cancel(self, request: InferRequest) -> bool:
-        """Cancel a request wherever it is; True when it was dropped at once, which one elsewhere never is."""
+        """Cancel a request; return True if it was dropped at once, which only happens in this process."""
         if request.model is not self:
             return self._served.cancel(request)
         if not request.cancelled:
@@ -95,31 +95,31 @@ class SequenceModel(ServedProxy):
         return False
 
     def is_waiting(self, request: InferRequest) -> bool:
-        """Whether a request waits for an instance here; one that another process has is taken to be executed."""
+        """Return whether a request waits for an instance here; forwarded requests count as executing."""
         return request.model is not self and self._served.is_waiting(request)
 
     def close_to_new_sequences(self) -> None:
-        """Take only requests of live sequences from now on; those elsewhere are refused there."""
+        """Accept only requests of live sequences from now on; other processes reject theirs."""
         self._served.close_to_new_sequences()
 
-    # --- what the served version tells ------------------------------------------------------------------------------
+    # --- state of the served version --------------------------------------------------------------------------------
 
     @property
     def live_sequence_count(self) -> int:
-        """Sequences of this process that have begun and not ended."""
+        """Live sequences of this process."""
         return self._served.live_sequence_count
 
     @property
     def pending_count(self) -> int:
-        """Requests that wait for an instance of this process."""
+        """Requests queued for an instance of this process."""
         return self._served.pending_count
 
     @property
     def oldest_ns(self) -> int:
-        """Arrival of the oldest request that waits for an instance; 0 when none does."""
+        """Arrival of the oldest queued request; 0 for an empty queue."""
         return self._served.oldest_ns
 
     @property
     def in_flight_count(self) -> int:
-        """Requests that wait or execute in this process."""
+        """Requests queued or executing in this process."""
         return self._served.in_flight_count

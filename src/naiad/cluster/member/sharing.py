@@ -1,8 +1,7 @@
-"""Requests that one member cannot answer alone: questions are asked of all, control calls are carried out by all.
+"""Cluster routes: requests about the whole server are answered with the state of all its processes.
 
-Which requests a member cannot answer alone, and whom they concern.
-
-Answers that are as new as each who asks: equal questions at the same time are asked once.
+Queries go to all processes, and control calls are executed by all processes. The tables at the top classify requests.
+Equal queries at the same time are sent once (`RequestCoalescing`).
 """
 
 import asyncio
@@ -13,7 +12,7 @@ from typing import Generic, TypeVar
 
 from naiad.cluster import messages
 from naiad.cluster.channel import ChannelError
-from naiad.cluster.member.control_key import everywhere
+from naiad.cluster.member.control_key import broadcast
 from naiad.cluster.member.engine import MemberEngine
 from naiad.cluster.member.recorded_response import RecordedGrpcCall, RecordedHttpContext
 from naiad.cluster.messages import (
@@ -26,7 +25,7 @@ from naiad.cluster.messages import (
     IsReady,
     ModelControl,
     Outcome,
-    Question,
+    Query,
 )
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry
@@ -47,17 +46,17 @@ from naiad.protocol.status import status_of
 
 _SERVICE = "/inference.GRPCInferenceService/"
 _CHANGING = frozenset(("model-repository", "logging", "trace", "shared-memory"))
-"""Categories whose calls change a process, but for those that ask a question."""
+"""Categories of calls that change a process, except their queries."""
 _UNCHANGING_CALLS = frozenset(
     _SERVICE + name for name in ("SystemSharedMemoryStatus", "CudaSharedMemoryStatus", "RepositoryIndex")
 )
-# The index is not asked for here: the engine itself does so, on the thread that reads the repository.
+# The index is missing here: the engine itself queries it, on the thread that reads the repository.
 
 _MODEL_READY = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/ready")
 
 
-def question_of_path(path: str) -> Question | None:
-    """Return what has to be asked of all members to answer an HTTP request; None when one can answer alone."""
+def query_of_path(path: str) -> Query | None:
+    """Return the query for an HTTP request about all processes; None if one process can answer alone."""
     if path == "/v2/health/ready":
         return IsReady()
     model = _MODEL_READY.fullmatch(path)
@@ -67,15 +66,15 @@ def question_of_path(path: str) -> Question | None:
 
 
 def changes_by_path(path: str) -> bool:
-    """Tell whether a POST to `path` changes a process, so that all have to carry it out."""
+    """Return whether a POST to `path` changes a process, so that all processes must execute it."""
     return category_of_path(path) in _CHANGING and not path.endswith("/index")
 
 
-def _ask_model(message: Buffer) -> Question:
+def _ask_model(message: Buffer) -> Query:
     return IsModelReady(*control_grpc.decode_model_reference(message))
 
 
-_QUESTIONS: Mapping[str, Callable[[Buffer], Question]] = {
+_QUESTIONS: Mapping[str, Callable[[Buffer], Query]] = {
     _SERVICE + "ServerReady": lambda _: IsReady(),
     "/grpc.health.v1.Health/Check": lambda _: IsReady(),
     _SERVICE + "ModelReady": _ask_model,
@@ -83,14 +82,14 @@ _QUESTIONS: Mapping[str, Callable[[Buffer], Question]] = {
 }
 
 
-def question_of_call(path: str, message: Buffer) -> Question | None:
-    """Return what has to be asked of all members to answer a gRPC call. Raises InferError as decoding it does."""
+def query_of_call(path: str, message: Buffer) -> Query | None:
+    """Return the query for a gRPC call about all processes. Raises InferError as decoding the message does."""
     ask = _QUESTIONS.get(path)
     return None if ask is None else ask(message)
 
 
 def changes_by_call(path: str) -> bool:
-    """Tell whether a gRPC call changes a process, so that all have to carry it out."""
+    """Return whether a gRPC call changes a process, so that all processes must execute it."""
     return category_of_call(path) in _CHANGING and path not in _UNCHANGING_CALLS
 
 
@@ -99,55 +98,55 @@ _A = TypeVar("_A")
 
 
 class RequestCoalescing(Generic[_Q, _A]):
-    """Asks, and joins those who ask the same.
+    """Sends queries, and joins equal ones.
 
-    While a question is being asked further callers wait for the next time it is: what they want to know may have
-    changed since. So each question is asked once at a time, and a flood of callers costs no flood of questions.
+    While a query is in progress, further callers wait for the next one: the state may have changed since it began. So
+    each query runs once at a time, and many callers do not cause many queries.
     """
 
     def __init__(self, ask: Callable[[_Q], Awaitable[_A]]) -> None:
         self._ask = ask
-        self._asking: dict[_Q, asyncio.Task[_A]] = {}
+        self._querying: dict[_Q, asyncio.Task[_A]] = {}
         self._next: dict[_Q, asyncio.Task[_A]] = {}
 
-    async def get(self, question: _Q) -> _A:
-        """Return an answer that was begun after this call. Raises what asking raises."""
-        task = self._next.get(question)
+    async def get(self, query: _Q) -> _A:
+        """Return an answer to a query that began after this call. Raises the errors of the query."""
+        task = self._next.get(query)
         if task is None:
-            before = self._asking.get(question)
-            task = asyncio.get_running_loop().create_task(self._run(question, before))
-            self._next[question] = task
-        # One caller that gives up must not take the answer from the others.
+            before = self._querying.get(query)
+            task = asyncio.get_running_loop().create_task(self._run(query, before))
+            self._next[query] = task
+        # Cancelling one caller must not cancel the query of the other callers.
         return await asyncio.shield(task)
 
-    async def _run(self, question: _Q, before: "asyncio.Task[_A] | None") -> _A:
+    async def _run(self, query: _Q, before: "asyncio.Task[_A] | None") -> _A:
         if before is not None:
             await asyncio.wait([before])
-        task = self._asking[question] = self._next.pop(question)
+        task = self._querying[query] = self._next.pop(query)
         try:
-            return await self._ask(question)
+            return await self._ask(query)
         finally:
-            if self._asking.get(question) is task:
-                del self._asking[question]
+            if self._querying.get(query) is task:
+                del self._querying[query]
 
 
 _log = logging.getLogger(__name__)
 
 Ask = Callable[[object], Coroutine[object, object, object]]
-"""Asks the supervisor. Raises ChannelError."""
+"""Queries the supervisor. Raises ChannelError."""
 
 
 class ClusterRoutes:
-    """What a member does with requests that concern all processes.
+    """Routes and calls about all processes.
 
-    The routes and calls themselves are those of a server of one process: a question's answer is what the engine
-    knows while they answer, and a control call goes to the supervisor first, which has every member carry it out.
+    The routes and calls are the same as in a server of one process: a query runs against the engine with the merged
+    state of all processes, and a control call goes to the supervisor first, which broadcasts it.
     """
 
     def __init__(self, engine: MemberEngine, ask: Ask) -> None:
         self.engine = engine
         self._ask = ask
-        self._answers: RequestCoalescing[Question, Answer] = RequestCoalescing(self._ask_all)
+        self._answers: RequestCoalescing[Query, Answer] = RequestCoalescing(self._ask_all)
         self._tasks: set[asyncio.Task[None]] = set()
         self._alone: Router | None = None
         self._grpc: ClusterGrpcService | None = None
@@ -156,25 +155,25 @@ class ClusterRoutes:
     # --- building ---------------------------------------------------------------------------------------------------
 
     def share(self, router: Router, alone: Router) -> None:
-        """Have the routes of `router` answer for all processes; `alone` is an equal one that answers for this one."""
+        """Make the routes of `router` apply to all processes; `alone` is an equal router for this process."""
         self._alone = alone
         router.intercept(self._intercept)
 
     def connect(self) -> None:
-        """Have the engine ask and command all processes; called on the loop."""
+        """Let the engine query and command all processes; called on the loop."""
         loop = asyncio.get_running_loop()
 
         def ask() -> Sequence[IndexEntry]:
-            answer = asyncio.run_coroutine_threadsafe(self.answer_of_all(AskIndex()), loop)
+            answer = asyncio.run_coroutine_threadsafe(self.merged_answer(AskIndex()), loop)
             return answer.result()  # type: ignore[return-value]  # AskIndex is answered with entries
 
-        def order(wanted: ModelControl) -> None:
-            outcome = asyncio.run_coroutine_threadsafe(self.everywhere(wanted), loop).result()
+        def request(wanted: ModelControl) -> None:
+            outcome = asyncio.run_coroutine_threadsafe(self.broadcast(wanted), loop).result()
             if not outcome.is_success:
                 raise InferError(outcome.code, outcome.text)
 
         self.engine.ask_index = ask
-        self.engine.order = order
+        self.engine.request = request
         self._commands = ModelCommands(self.engine, loop)
 
     def grpc_service(
@@ -184,63 +183,65 @@ class ClusterRoutes:
         repository: RepositoryCalls | None = None,
         runner: SliceRunner | None = None,
     ) -> InferenceGrpcService:
-        """Return the gRPC service that answers for all processes."""
+        """Return the gRPC service for all processes."""
         self._grpc = ClusterGrpcService(self, forwarding, compression, repository, runner)
         return self._grpc
 
     def metrics_route(self, rule: AccessRule | None) -> MetricsRoute:
-        """Return the metrics route that answers for all processes."""
+        """Return the metrics route for all processes."""
         return ClusterMetricsRoute(self, rule)
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- queries
+    # ---------------------------------------------------------------------------------------------------------
 
-    async def _ask_all(self, question: Question) -> Answer:
-        return await self._ask(question)  # type: ignore[return-value]  # an answer to a question
+    async def _ask_all(self, query: Query) -> Answer:
+        return await self._ask(query)  # type: ignore[return-value]  # an answer to a question
 
-    async def answer_of_all(self, question: Question) -> Answer:
-        """Return what all processes say. Raises InferError(UNAVAILABLE)."""
+    async def merged_answer(self, query: Query) -> Answer:
+        """Return the merged answer of all processes. Raises InferError(UNAVAILABLE)."""
         try:
-            return await self._answers.get(question)
+            return await self._answers.get(query)
         except ChannelError as error:
-            raise unavailable(f"the processes of this server could not be asked: {error}") from error
+            raise unavailable(f"the processes of this server could not be queried: {error}") from error
 
-    async def everywhere(self, call: ControlCall) -> Outcome:
-        """Have a call carried out in all processes, this one included. Raises InferError."""
+    async def broadcast(self, call: ControlCall) -> Outcome:
+        """Execute a call in all processes, this one included. Raises InferError."""
         try:
-            return await self._ask(everywhere(call))  # type: ignore[return-value]  # the answer to it
+            return await self._ask(broadcast(call))  # type: ignore[return-value]  # the answer to it
         except ChannelError as error:
             raise unavailable(f"the processes of this server could not be reached: {error}") from error
 
     def spawn(self, work: Coroutine[object, object, None]) -> None:
-        """Answer a request in a task of its own; the connection it came on waits for it."""
+        """Handle a request in a task of its own; its connection waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # --- carrying out -----------------------------------------------------------------------------------------------
+    # --- execution
+    # -------------------------------------------------------------------------------------------------------
 
-    async def carry_out(self, call: ControlCall) -> Outcome:
-        """Carry a control call out in this process alone, and return its answer."""
+    async def execute(self, call: ControlCall) -> Outcome:
+        """Execute a control call in this process alone, and return its outcome."""
         if isinstance(call, ModelControl):
-            return await self._obey(call)
+            return await self._execute_model_control(call)
         if isinstance(call, messages.HttpCall):
-            exchange = RecordedHttpContext(call)
+            context = RecordedHttpContext(call)
             if self._alone is None:
                 raise ChannelError("HTTP is not served")
-            self._alone.handle(exchange)
-            return await exchange.outcome
-        captured = RecordedGrpcCall(call)
+            self._alone.handle(context)
+            return await context.outcome
+        recorded = RecordedGrpcCall(call)
         if self._grpc is None:
             raise ChannelError("gRPC is not served")
-        self._grpc.alone(captured, call.message)
-        return await captured.outcome
+        self._grpc.alone(recorded, call.message)
+        return await recorded.outcome
 
-    async def _obey(self, order: ModelControl) -> Outcome:
+    async def _execute_model_control(self, request: ModelControl) -> Outcome:
         if self._commands is None:
-            raise ChannelError("this process does not serve yet")
+            raise ChannelError("this process is not ready yet")
         done: asyncio.Future[InferError | None] = asyncio.get_running_loop().create_future()
-        self._commands.carry_out(
-            order.name, order.parameters, done.set_result, is_load=order.is_load, everywhere=False
+        self._commands.execute(
+            request.name, request.parameters, done.set_result, is_load=request.is_load, broadcast=False
         )
         error = await done
         if error is None:
@@ -250,56 +251,56 @@ class ClusterRoutes:
     # --- HTTP -------------------------------------------------------------------------------------------------------
 
     def _intercept(self, path: str, actions: Mapping[str, Action]) -> Mapping[str, Action]:
-        question = question_of_path(path)
-        if question is not None:
-            return {method: self._asking(question, action) for method, action in actions.items()}
+        query = query_of_path(path)
+        if query is not None:
+            return {method: self._querying(query, action) for method, action in actions.items()}
         if "POST" in actions and changes_by_path(path):
-            return {**actions, "POST": self._carry_out_everywhere}
+            return {**actions, "POST": self._broadcast_call}
         return actions
 
-    def _asking(self, question: Question, action: Action) -> Action:
-        def ask(exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-            self.spawn(_answered(exchange, self._ask_and_act(question, action, exchange, arguments)))
+    def _querying(self, query: Query, action: Action) -> Action:
+        def ask(context: HttpContext, arguments: Mapping[str, str]) -> None:
+            self.spawn(_respond_on_failure(context, self._query_and_act(query, action, context, arguments)))
 
         return ask
 
-    async def _ask_and_act(
-        self, question: Question, action: Action, exchange: HttpContext, arguments: Mapping[str, str]
+    async def _query_and_act(
+        self, query: Query, action: Action, context: HttpContext, arguments: Mapping[str, str]
     ) -> None:
-        answer = await self.answer_of_all(question)
-        with self.engine.knowing(question, answer):
-            action(exchange, arguments)
+        answer = await self.merged_answer(query)
+        with self.engine.with_answer(query, answer):
+            action(context, arguments)
 
-    def _carry_out_everywhere(self, exchange: HttpContext, arguments: Mapping[str, str]) -> None:
-        self.spawn(_answered(exchange, self._forward(exchange)))
+    def _broadcast_call(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        self.spawn(_respond_on_failure(context, self._forward(context)))
 
-    async def _forward(self, exchange: HttpContext) -> None:
-        headers = tuple(exchange.headers.items())
-        call = messages.HttpCall(exchange.method, exchange.path, headers, bytes(exchange.body))
-        outcome = await self.everywhere(call)
-        exchange.respond(outcome.status, outcome.headers, (outcome.body,) if outcome.body else ())
+    async def _forward(self, context: HttpContext) -> None:
+        headers = tuple(context.headers.items())
+        call = messages.HttpCall(context.method, context.path, headers, bytes(context.body))
+        outcome = await self.broadcast(call)
+        context.respond(outcome.status, outcome.headers, (outcome.body,) if outcome.body else ())
 
 
-async def _answered(exchange: HttpContext, work: Coroutine[object, object, None]) -> None:
-    """See to it that a failure of `work` is answered as a router would."""
+async def _respond_on_failure(context: HttpContext, work: Coroutine[object, object, None]) -> None:
+    """Respond to a failure of `work` as a router would."""
     try:
         await work
     except InferError as error:
-        respond_error(exchange, status_of(error.code).http, error.message)
+        respond_error(context, status_of(error.code).http, error.message)
     except Exception:
-        _log.exception("%s %s failed", exchange.method, exchange.path)
-        respond_error(exchange, 500, f"internal error of the server in {exchange.path}; its log says more")
+        _log.exception("%s %s failed", context.method, context.path)
+        respond_error(context, 500, f"internal error of the server in {context.path}; see its log")
 
 
-async def _finished(call: GrpcCall, work: Coroutine[object, object, None]) -> None:
-    """See to it that a failure of `work` ends the call."""
+async def _end_on_failure(call: GrpcCall, work: Coroutine[object, object, None]) -> None:
+    """End the call if `work` fails."""
     try:
         await work
     except InferError as error:
         grpc_failure.finish(call, error)
     except Exception:
         _log.exception("gRPC call %s failed", call.path)
-        grpc_failure.finish(call, internal(f"internal error of the server in {call.path}; its log says more"))
+        grpc_failure.finish(call, internal(f"internal error of the server in {call.path}; see its log"))
 
 
 class ClusterMetricsRoute(MetricsRoute):
@@ -310,15 +311,15 @@ class ClusterMetricsRoute(MetricsRoute):
         self._sharing = sharing
 
     def _respond(self, context: HttpContext) -> None:
-        self._sharing.spawn(_answered(context, self._ask_and_answer(context)))
+        self._sharing.spawn(_respond_on_failure(context, self._ask_and_answer(context)))
 
-    async def _ask_and_answer(self, exchange: HttpContext) -> None:
-        text = await self._sharing.answer_of_all(AskMetrics())
-        respond_metrics(exchange, text)  # type: ignore[arg-type]  # the answer to it
+    async def _ask_and_answer(self, context: HttpContext) -> None:
+        text = await self._sharing.merged_answer(AskMetrics())
+        respond_metrics(context, text)  # type: ignore[arg-type]  # the answer to it
 
 
 class ClusterGrpcService(InferenceGrpcService):
-    """The gRPC service; inference is as fast as in a server of one process, for only control calls differ."""
+    """The gRPC service; inference is as fast as in a server of one process, because only control calls differ."""
 
     def __init__(
         self,
@@ -332,30 +333,30 @@ class ClusterGrpcService(InferenceGrpcService):
         self._sharing = sharing
 
     def alone(self, call: GrpcCall, message: Buffer) -> None:
-        """Answer a control call for this process alone."""
+        """Handle a control call for this process alone."""
         super()._control(call, message)
 
     def _control(self, call: GrpcCall, message: Buffer) -> None:
         try:
-            question = question_of_call(call.path, message)
+            query = query_of_call(call.path, message)
         except InferError as error:
             grpc_failure.finish(call, error)
             return
-        if question is not None:
-            self._sharing.spawn(_finished(call, self._ask_and_answer(question, call, message)))
+        if query is not None:
+            self._sharing.spawn(_end_on_failure(call, self._ask_and_answer(query, call, message)))
         elif changes_by_call(call.path):
-            self._sharing.spawn(_finished(call, self._forward(call, message)))
+            self._sharing.spawn(_end_on_failure(call, self._forward(call, message)))
         else:
             super()._control(call, message)
 
-    async def _ask_and_answer(self, question: Question, call: GrpcCall, message: Buffer) -> None:
-        answer = await self._sharing.answer_of_all(question)
-        with self._sharing.engine.knowing(question, answer):
+    async def _ask_and_answer(self, query: Query, call: GrpcCall, message: Buffer) -> None:
+        answer = await self._sharing.merged_answer(query)
+        with self._sharing.engine.with_answer(query, answer):
             self.alone(call, message)
 
     async def _forward(self, call: GrpcCall, message: Buffer) -> None:
         forwarded = messages.GrpcCall(call.path, tuple(call.metadata), bytes(message))
-        outcome = await self._sharing.everywhere(forwarded)
+        outcome = await self._sharing.broadcast(forwarded)
         if outcome.is_success:
             call.respond([outcome.body])
         else:

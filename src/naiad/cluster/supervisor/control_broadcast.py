@@ -1,4 +1,23 @@
-"""Control calls: carried out by every member, and by those that start later."""
+"""Control broadcast: every server process executes the control calls, including processes that start later.
+
+Theory of operation. A load, a registration or a change of settings that one process receives must take effect in all
+of them, in the same order, and also in processes that replace a dead one.
+
+- The process with the client sends a `BroadcastRequest` (the call and its key) to the supervisor, which runs it in
+  a task of its own: the call completes even if that process dies.
+- A lock per subject (the first two parts of the key) orders calls about the same subject; other calls run at the same
+  time. Under the lock every serving process executes the call. The loop repeats for processes that began to serve
+  meanwhile, because their catch-up has not seen this call in the control log.
+- The outcome is the first failure, otherwise the first success. A call that succeeded in at least one process enters
+  the control log (`messages.ControlLog`), where it replaces an earlier call with the same key.
+- A call that undoes others (for example unregister) removes them from the log. While a process catches up, the
+  undoing
+  call is also kept as an entry, because that process may already have executed the removed calls.
+- `catch_up` replays the log to a new process from entry to entry, until no later entry exists. The
+  process then counts as serving in the same turn of the event loop, so every later call includes it.
+- The log is bounded (`messages.py`): a call beyond the bound is logged as an error, because a process that starts
+  later will lack it.
+"""
 
 import asyncio
 import contextlib
@@ -6,78 +25,78 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from naiad.cluster.channel import ChannelError
-from naiad.cluster.messages import ControlCall, ControlKey, ControlLog, Everywhere, Outcome
+from naiad.cluster.messages import BroadcastRequest, ControlCall, ControlKey, ControlLog, Outcome
 from naiad.cluster.supervisor.member_process import MemberProcess
 
 _log = logging.getLogger(__name__)
 
 
 class ControlBroadcast:
-    """Has members carry out control calls; those about the same thing in the same order everywhere."""
+    """Broadcasts control calls; calls about the same subject run in the same order in all processes."""
 
     def __init__(self, serving: Callable[[], Sequence[MemberProcess]]) -> None:
         self._serving = serving
         self._control_log: ControlLog[ControlCall] = ControlLog()
         self._locks: dict[ControlKey, tuple[asyncio.Lock, int]] = {}
-        """With how many hold or wait for each."""
+        """Each lock with the number of its holder and waiters."""
         self._catching_up_count = 0
-        """Members that are being told what was ordered before."""
+        """Processes that replay the control log."""
         self._tasks: set[asyncio.Task[Outcome]] = set()
 
-    async def everywhere(self, order: Everywhere) -> Outcome:
-        """Have all members carry out a call; the answer is the first failure, otherwise that of the first member.
+    async def broadcast(self, request: BroadcastRequest) -> Outcome:
+        """Execute a call in all processes; return the first failure, otherwise the first outcome.
 
-        Raises ChannelError when no member could.
+        Raises ChannelError when no process could execute it.
         """
-        # Whoever asked may die meanwhile. The others carry it out all the same, so its successor has to know of it.
-        task = asyncio.get_running_loop().create_task(self._everywhere(order))
+        # The sending process may die meanwhile. The other processes still execute the call, so it must reach the log.
+        task = asyncio.get_running_loop().create_task(self._broadcast(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
-    async def _everywhere(self, order: Everywhere) -> Outcome:
-        async with self._locked(order.key[:2]):
+    async def _broadcast(self, request: BroadcastRequest) -> Outcome:
+        async with self._locked(request.key[:2]):
             outcomes: dict[MemberProcess, Outcome | None] = {}
-            # One that begins to serve meanwhile has not found this call in the journal.
+            # A process that begins to serve meanwhile has not found this call in the control log.
             while late := [member for member in self._serving() if member not in outcomes]:
-                found = await asyncio.gather(*[self._carry_out(member, order.call) for member in late])
+                found = await asyncio.gather(*[self._execute(member, request.call) for member in late])
                 outcomes.update(zip(late, found, strict=True))
-            return self._concluded(order, [outcome for outcome in outcomes.values() if outcome is not None])
+            return self._concluded(request, [outcome for outcome in outcomes.values() if outcome is not None])
 
-    def _concluded(self, order: Everywhere, outcomes: Sequence[Outcome]) -> Outcome:
+    def _concluded(self, request: BroadcastRequest, outcomes: Sequence[Outcome]) -> Outcome:
         if not outcomes:
-            raise ChannelError("no process could carry it out")
+            raise ChannelError("no process could execute it")
         failures = [outcome for outcome in outcomes if not outcome.is_success]
         if failures and len(failures) < len(outcomes):
-            _log.error("%s failed in %d of %d processes", order.call.path, len(failures), len(outcomes))
+            _log.error("%s failed in %d of %d processes", request.call.path, len(failures), len(outcomes))
         if len(failures) < len(outcomes):
-            self._remember(order)
+            self._remember(request)
         return failures[0] if failures else outcomes[0]
 
-    def _remember(self, order: Everywhere) -> None:
-        if order.undoes:
-            self._control_log.undo(order.key)
-        if not order.undoes or self._catching_up_count:
-            # A member that is catching up may have carried out what is forgotten now; it does not serve yet, so
-            # only the journal tells it that this was undone.
-            self._control_log.add(order.key, order.call)
+    def _remember(self, request: BroadcastRequest) -> None:
+        if request.undoes:
+            self._control_log.undo(request.key)
+        if not request.undoes or self._catching_up_count:
+            # A process that catches up may have executed the removed calls; it does not serve yet, so only the
+            # control log can undo them there.
+            self._control_log.add(request.key, request.call)
 
-    async def _carry_out(self, member: MemberProcess, call: ControlCall) -> Outcome | None:
+    async def _execute(self, member: MemberProcess, call: ControlCall) -> Outcome | None:
         try:
             # Loading a model may take any time.
             return await member.ask(call)  # type: ignore[return-value]  # the answer to it
         except ChannelError as error:
-            _log.warning("%s did not carry out %s: %s", member.name, call.path, error)
+            _log.warning("%s did not execute %s: %s", member.name, call.path, error)
             return None
 
-    async def bring_up(self, member: MemberProcess) -> None:
-        """Tell a member that has just started what was ordered before, until it knows everything."""
+    async def catch_up(self, member: MemberProcess) -> None:
+        """Replay the control log to a process that has just started, until it is complete."""
         number = 0
         self._catching_up_count += 1
         try:
             while entries := list(self._control_log.after(number)):
                 for number, call in entries:  # noqa: B007 - the last number is where the next round begins
-                    outcome = await self._carry_out(member, call)
+                    outcome = await self._execute(member, call)
                     if outcome is not None and not outcome.is_success:
                         _log.error(
                             "%s could not catch up with %s: %r", member.name, call.path, outcome.text or outcome.body

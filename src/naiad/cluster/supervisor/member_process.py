@@ -1,8 +1,8 @@
-"""A member as the supervisor sees it: a child process, a channel to it, a socket to hand it connections.
+"""A server process in the supervisor: a child process, a channel to it, and a socket to pass connections.
 
-The first members are forked from the supervisor before it has an event loop or threads of its own: they share the
-memory of all modules, and none is imported twice. Those that replace a dead one are started anew, because by then
-forking would copy locks that other threads hold.
+The first processes are forked from the supervisor before it has an event loop or threads of its own: they share the
+memory of all modules, and no module is imported twice. Replacements of dead processes run a new interpreter, because
+forking would then copy locks that other threads hold.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from naiad.cluster.connection_passing import ConnectionSender, socket_pair
 from naiad.cluster.messages import Welcome
 
 _EXIT_TIMEOUT_S = 5.0
-"""How long a process that has closed its channel may take to end."""
+"""Time for a process to exit after it has closed its channel."""
 _WAIT_POLL_S = 0.01
 
-# Ctrl-C in a terminal reaches every process, also before it has learned to leave it to the supervisor. The modules
-# are those of the supervisor, wherever it has them from.
+# Ctrl-C in a terminal reaches every process, even before it has installed its handlers. The modules come from the
+# supervisor's path.
 _PROGRAM = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = {path!r}; "
     "from naiad.cluster.member.process import main; main({control}, {connection_passing})"
@@ -37,29 +37,29 @@ _PROGRAM = (
 
 
 class Process(Protocol):
-    """What a member needs of its process; `subprocess.Popen` has it."""
+    """The process interface of a member; `subprocess.Popen` implements it."""
 
     pid: int
     returncode: int | None
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it at once."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit status, negative for a signal. Raises subprocess.TimeoutExpired."""
 
 
 class ForkedProcess:
-    """A child that was forked. It may be killed while another thread waits for it."""
+    """A forked child. It may be killed while another thread waits for it."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
-        # The number of a process that has been waited for may be that of another one.
+        # The number of a reaped process may belong to another process.
         self._lock = threading.Lock()
 
     def kill(self) -> None:
-        """End it at once; harmless when it has ended."""
+        """Kill it at once; no effect when it has exited."""
         with self._lock:
             if self.returncode is None:
                 os.kill(self.pid, signal.SIGKILL)
@@ -88,15 +88,15 @@ class StartedProcess:
     connection_passing: socket.socket
 
     def close(self) -> None:
-        """Close the sockets: the process ends when it has got no message before."""
+        """Close the sockets: the process exits if it has not got its first message."""
         self.control.close()
         self.connection_passing.close()
 
 
 def fork_members(count: int) -> list[StartedProcess]:
-    """Fork so many members; call it before the process has threads of its own. Raises OSError.
+    """Fork `count` processes; call it before the process has threads of its own. Raises OSError.
 
-    Returns in the supervisor only: a member exits with SystemExit.
+    Returns in the supervisor only: a child exits with SystemExit.
     """
     from naiad.cluster.member.process import main
 
@@ -114,7 +114,7 @@ def fork_members(count: int) -> list[StartedProcess]:
         if not pid:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            # The end of the supervisor must be the end of its connections.
+            # A child without the supervisor's ends sees the end of the supervisor as the end of its connections.
             for other in (*started, StartedProcess(ForkedProcess(pid), control, connection_passing)):
                 other.close()
             main(their_control.detach(), their_connection_passing.detach())
@@ -133,16 +133,16 @@ def end_unused(started: Sequence[StartedProcess]) -> None:
 
 
 class Listener(Protocol):
-    """Who learns what a member says."""
+    """Receives the messages of server processes."""
 
-    def told(self, member: "MemberProcess", message: object) -> None:
-        """Take a message of a member."""
+    def on_message(self, member: "MemberProcess", message: object) -> None:
+        """Handle a message of a process."""
 
-    async def asked(self, member: "MemberProcess", question: object) -> object:
-        """Return the answer to a member's question."""
+    async def on_query(self, member: "MemberProcess", query: object) -> object:
+        """Return the answer to a query of a process."""
 
-    def lost(self, member: "MemberProcess") -> None:
-        """A member has ended, or is about to."""
+    def on_lost(self, member: "MemberProcess") -> None:
+        """Handle the end of a process."""
 
 
 class MemberProcess:
@@ -152,16 +152,16 @@ class MemberProcess:
         """Start the process, or take one that has started. Raises OSError."""
         self.slot = welcome.slot
         self.is_alive = True
-        """False as soon as the channel has closed."""
+        """False once the channel has closed."""
         self.is_serving = False
         self.has_served = False
         self.failure = ""
-        """Why it cannot start, in its own words."""
+        """Its own message about a failed start."""
         self._listener = listener
         started = started or _spawn(welcome.slot)
         self._process = started.process
         self.connections = ConnectionSender(started.connection_passing)
-        """Where its connections go."""
+        """The socket for its connections."""
         try:
             send_first(started.control, welcome)
         except OSError:
@@ -179,23 +179,23 @@ class MemberProcess:
         """`process 1 (pid 123)`; numbers begin with 1."""
         return f"process {self.slot + 1} (pid {self._process.pid})"
 
-    def tell(self, message: object) -> None:
+    def send(self, message: object) -> None:
         """Send a message."""
         if self._channel is not None:
-            self._channel.tell(message)
+            self._channel.send(message)
 
-    async def ask(self, question: object, timeout_s: float | None = None) -> object:
-        """Return the answer to a question. Raises ChannelError."""
+    async def ask(self, query: object, timeout_s: float | None = None) -> object:
+        """Return the answer to a query. Raises ChannelError."""
         assert self._channel is not None
-        return await self._channel.ask(question, timeout_s)
+        return await self._channel.ask(query, timeout_s)
 
     def kill(self) -> None:
-        """End the process at once; harmless when it has ended."""
+        """Kill the process at once; no effect when it has exited."""
         if self._process.returncode is None:
             self._process.kill()
 
     async def wait(self) -> None:
-        """Wait for the end of a process whose channel has closed; it has little time."""
+        """Wait for the exit of a process with a closed channel, for a limited time."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(self._process.wait, _EXIT_TIMEOUT_S)
         self.kill()
@@ -208,7 +208,7 @@ class MemberProcess:
 
     @property
     def cause(self) -> str:
-        """Why the process has ended."""
+        """The reason of the exit."""
         status = self._process.returncode
         if self.failure:
             return self.failure
@@ -218,22 +218,22 @@ class MemberProcess:
 
     # --- channel.Peer -----------------------------------------------------------------------------------------------
 
-    def told(self, message: object) -> None:
+    def on_message(self, message: object) -> None:
         """Pass a message on."""
-        self._listener.told(self, message)
+        self._listener.on_message(self, message)
 
-    async def asked(self, question: object) -> object:
-        """Pass a question on."""
-        return await self._listener.asked(self, question)
+    async def on_query(self, query: object) -> object:
+        """Pass a query on."""
+        return await self._listener.on_query(self, query)
 
-    def lost(self) -> None:
+    def on_lost(self) -> None:
         """Pass the end on."""
         self.is_alive = self.is_serving = False
-        self._listener.lost(self)
+        self._listener.on_lost(self)
 
 
 def _spawn(slot: int) -> StartedProcess:
-    """Start a member with an interpreter of its own. Raises OSError."""
+    """Start a process with an interpreter of its own. Raises OSError."""
     control, their_control = socket.socketpair()
     connection_passing, their_connection_passing = socket_pair()
     with their_control, their_connection_passing:

@@ -1,6 +1,6 @@
-"""What one of several processes is told to serve with: its part of what can be divided.
+"""Restarts of server processes: when a dead process is replaced, when the server gives up, and with which options.
 
-When a process that has died is started again, and when that makes no sense any more. Time is an argument.
+Pure: time is an argument. `share_of` divides limits and caches among the processes.
 """
 
 import enum
@@ -10,9 +10,9 @@ from naiad.options.options import ServerOptions
 
 _SECOND_NS = 1_000_000_000
 STABLE_NS = 60 * _SECOND_NS
-"""A process that has served for so long has not died of its start."""
+"""A process that has served for this time did not die of its start."""
 DELAYS_NS = tuple(int(delay_s * _SECOND_NS) for delay_s in (0.1, 1, 2, 4, 8))
-"""How long a slot stays empty after its first, second .. death in a row; one more death ends the server."""
+"""Delay before the restart after the first, second ... death in a row; one more death ends the server."""
 
 
 class _State(enum.Enum):
@@ -22,7 +22,7 @@ class _State(enum.Enum):
 
 
 class _Slot:
-    """The place of one process, which others may take after it."""
+    """The place of one process and of its replacements."""
 
     __slots__ = ("deaths", "due_ns", "serving_since_ns", "state")
 
@@ -31,47 +31,48 @@ class _Slot:
         self.due_ns = 0
         self.serving_since_ns = 0
         self.deaths = 0
-        """In a row, none of them after a stable life."""
+        """Deaths in a row without a stable time between."""
 
 
 class Supervision:
     """The states of all slots.
 
-    The server opens when every slot serves for the first time. A death before that is a failed start, for what one
-    process cannot load none can; after that a process is replaced, ever later when the new ones die as well.
+    The server opens when every slot serves for the first time. A death before that is a failed start: the models that
+    one process cannot load, none can. After that a process is replaced, with longer delays if replacements die as
+    well.
     """
 
     def __init__(self, slot_count: int) -> None:
         self._slots = [_Slot() for _ in range(slot_count)]
         self.is_open = False
         self.verdict = ""
-        """Why the server has to end; empty while it need not."""
+        """The reason to end the server; empty if there is none."""
 
     @property
     def all_serve(self) -> bool:
-        """Whether every slot serves."""
+        """Return whether every slot serves."""
         return all(slot.state is _State.SERVING for slot in self._slots)
 
     def due(self, now_ns: int) -> list[int]:
-        """Return the slots whose process is to be started now."""
+        """Return the slots with a process to start now."""
         return [n for n, slot in enumerate(self._slots) if slot.state is _State.EMPTY and slot.due_ns <= now_ns]
 
     def wake_ns(self) -> int:
-        """Return when the next slot will be due; 0 when none waits."""
+        """Return the time at which the next slot is due; 0 if none waits."""
         return min((slot.due_ns for slot in self._slots if slot.state is _State.EMPTY), default=0)
 
     def started(self, slot: int) -> None:
-        """A process was started; it does not serve yet."""
+        """Note that a process was started; it does not serve yet."""
         self._slots[slot].state = _State.STARTING
 
     def serves(self, slot: int, now_ns: int) -> None:
-        """A process has loaded its models and serves."""
+        """Note that a process has loaded its models and serves."""
         self._slots[slot].state = _State.SERVING
         self._slots[slot].serving_since_ns = now_ns
         self.is_open = self.is_open or self.all_serve
 
     def died(self, slot: int, now_ns: int, cause: str) -> None:
-        """A process has ended; `cause` is how, as it follows a colon."""
+        """Note that a process has exited; `cause` follows a colon in the message."""
         place = self._slots[slot]
         was_stable = place.state is _State.SERVING and now_ns - place.serving_since_ns >= STABLE_NS
         place.deaths = 1 if was_stable else place.deaths + 1
@@ -88,12 +89,11 @@ class Supervision:
 
 
 def share_of(options: ServerOptions, slot: int, start: int) -> ServerOptions:
-    """Return the options of the process that takes a slot for the `start`-th time.
+    """Return the options of the `start`-th process of a slot.
 
-    Limits of connections and of request bytes and the local cache are divided; delays and warnings that are the
-    supervisor's are left out.
-    --exit-on-error is about the start of the server: what the others serve on, and could not be loaded any more,
-    keeps no successor from serving the rest.
+    Limits of connections and of request bytes and the local cache are divided; delays and warnings of the supervisor
+    are removed. --exit-on-error applies only to the start of the server: a model that serving processes could no
+    longer load must not keep a replacement from serving the other models.
     """
     count = options.process_count
     cache = {name: dict(settings) for name, settings in options.cache_config.items()}
@@ -114,7 +114,7 @@ def share_of(options: ServerOptions, slot: int, start: int) -> ServerOptions:
 
 
 def _own_file(path: str, slot: int, start: int) -> str:
-    """Return a path that no other process writes to, nor has one written to that had the slot before."""
+    """Return a path that no other process writes to, nor an earlier process of the slot."""
     if not path:
         return path
     return f"{path}.process{slot + 1}" + (f"-{start}" if start > 1 else "")

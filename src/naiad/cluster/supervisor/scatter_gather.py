@@ -1,8 +1,7 @@
-"""Questions to all members, and the one answer that their answers make.
+"""Scatter-gather queries: each query goes to all processes, and their answers are merged into one.
 
-What all processes have counted, those that have died included, so that no sum ever goes down.
-
-One repository index out of those of several processes: a version is ready where all of them have it ready.
+The counters of exited processes are part of all sums, so no sum ever decreases. In the merged repository index a
+version is ready if all processes have it ready.
 """
 
 import asyncio
@@ -11,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from naiad.cluster.channel import ChannelError
-from naiad.cluster.messages import Answer, AskIndex, AskMetrics, AskStatistics, Question
+from naiad.cluster.messages import Answer, AskIndex, AskMetrics, AskStatistics, Query
 from naiad.cluster.supervisor.member_process import MemberProcess
 from naiad.core.model import IndexEntry, ModelState
 from naiad.telemetry.metrics import exposition as exposition_sum
@@ -21,10 +20,10 @@ from naiad.telemetry.statistics.version import VersionStatistics
 
 
 class ExitedCounters:
-    """The last counts of every process, and what is left of the dead.
+    """The last counters of every process, and the sums of the exited ones.
 
-    Sums are made of what was noted, never of an answer alone: a process that dies while others are still being asked
-    is counted once. What a process counted after it was last asked dies with it.
+    Sums use only noted counters, never a single answer: a process that dies during a query is counted once. Counts
+    since its last answer are lost with a process.
     """
 
     def __init__(self) -> None:
@@ -34,10 +33,10 @@ class ExitedCounters:
         self._left_metrics = Exposition()
 
     def note_statistics(self, slot: int, statistics: Sequence[VersionStatistics]) -> None:
-        """Take over what a process has counted.
+        """Note the statistics of a process.
 
-        Counters start again when a model is loaded anew, and end when it is unloaded; then what the dead have counted
-        of it ends as well.
+        Counters restart when a model is reloaded, and end when it is unloaded; then the counters of exited processes
+        of it end as well.
         """
         counts = {row.key: _request_count(row) for row in statistics}
         for row in self._statistics.get(slot, ()):
@@ -46,11 +45,11 @@ class ExitedCounters:
         self._statistics[slot] = statistics
 
     def note_metrics(self, slot: int, text: bytes) -> None:
-        """Take over what a process shows."""
+        """Note the metrics of a process."""
         self._metrics[slot] = exposition_sum.parse(text)
 
     def retire(self, slot: int) -> None:
-        """Keep what a process had counted; another may take its slot."""
+        """Keep the counters of an exited process; another process may take its slot."""
         self._left_statistics = sum_statistics([self._left_statistics, self._statistics.pop(slot, ())])
         metrics = self._metrics.pop(slot, None)
         if metrics is not None:
@@ -63,14 +62,14 @@ class ExitedCounters:
         self._left_metrics = exposition_sum.without_model(self._left_metrics, model, namespace)
 
     def statistics(self) -> list[VersionStatistics]:
-        """Return the sums of the model versions that a living process has."""
+        """Return the sums of the model versions of the live processes."""
         living = {counts.key for rows in self._statistics.values() for counts in rows}
         left = [counts for counts in self._left_statistics if counts.key in living]
         rows = [self._statistics[slot] for slot in sorted(self._statistics)]
         return sum_statistics([*rows, left])
 
     def metrics(self) -> Exposition:
-        """Return the sums of the series that a living process shows."""
+        """Return the sums of the series of the live processes."""
         shown = exposition_sum.add([self._metrics[slot] for slot in sorted(self._metrics)])
         return exposition_sum.add_exited(shown, self._left_metrics)
 
@@ -79,7 +78,7 @@ def _request_count(row: VersionStatistics) -> int:
     return row.success.count + row.fail.count
 
 
-# Of states that differ the first one is shown.
+# If states differ, the first one is shown.
 _PRECEDENCE = (ModelState.UNAVAILABLE, None, ModelState.UNKNOWN, ModelState.UNLOADING, ModelState.LOADING)
 
 _Rows = Mapping[tuple[str, str], IndexEntry]
@@ -88,7 +87,7 @@ _Rows = Mapping[tuple[str, str], IndexEntry]
 def merge_index(indexes: Sequence[Sequence[IndexEntry]]) -> list[IndexEntry]:
     """Return the rows of all processes as one index, ordered by name and version.
 
-    Where processes disagree the row says what is wrong, and in how many of them.
+    A row about a version with different states names the states and the numbers of processes.
     """
     tables: list[_Rows] = [{(row.name, row.version): row for row in rows} for rows in indexes]
     keys = {key for table in tables for key in table}
@@ -124,53 +123,53 @@ def _merged(rows: Sequence[IndexEntry]) -> IndexEntry:
 _log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 5.0
-"""A member whose event loop does not answer for so long is left out."""
+"""A process without an answer in this time is left out."""
 
 
 class ScatterGather:
-    """Asks whoever serves."""
+    """Queries all serving processes."""
 
     def __init__(self, serving: Callable[[], Sequence[MemberProcess]], slot_count: int) -> None:
         self._serving = serving
         self._slot_count = slot_count
         self.exited_counters = ExitedCounters()
         self.restart_count = 0
-        """Processes that were started in the place of one that had died."""
+        """Processes that replaced a dead one."""
 
-    async def answer(self, question: Question) -> Answer:
-        """Return what all processes together say."""
-        answers = await self._ask(question)
-        if isinstance(question, AskIndex) and not answers:
-            raise ChannelError("no process could tell; the log says why")
-        if isinstance(question, AskStatistics):
+    async def answer(self, query: Query) -> Answer:
+        """Return the merged answer of all processes."""
+        answers = await self._ask(query)
+        if isinstance(query, AskIndex) and not answers:
+            raise ChannelError("no process has answered; see the log")
+        if isinstance(query, AskStatistics):
             return self.exited_counters.statistics()
-        if isinstance(question, AskMetrics):
+        if isinstance(query, AskMetrics):
             return self._exposition()
-        if isinstance(question, AskIndex):
+        if isinstance(query, AskIndex):
             return merge_index([index for index in answers if isinstance(index, Sequence)])
-        # Ready is what is whole: as long as a process is missing the others carry its load.
+        # Ready means complete: while a process is missing, the other processes carry its load.
         return len(answers) == self._slot_count and all(answers)
 
     async def note_all(self) -> None:
-        """Note what the members have counted, so that no more is lost with one than it counted since."""
-        for question in (AskStatistics(), AskMetrics()):
-            await self._ask(question)
+        """Note the counters of all processes, which bounds the loss when one dies."""
+        for query in (AskStatistics(), AskMetrics()):
+            await self._ask(query)
 
-    async def _ask(self, question: Question) -> list[object]:
-        answers = await asyncio.gather(*[self._ask_one(member, question) for member in self._serving()])
+    async def _ask(self, query: Query) -> list[object]:
+        answers = await asyncio.gather(*[self._ask_one(member, query) for member in self._serving()])
         return [answer for answer in answers if answer is not None]
 
-    async def _ask_one(self, member: MemberProcess, question: Question) -> object:
+    async def _ask_one(self, member: MemberProcess, query: Query) -> object:
         try:
-            answer = await member.ask(question, _TIMEOUT_S)
+            answer = await member.ask(query, _TIMEOUT_S)
         except ChannelError as error:
-            _log.warning("%s was left out of an answer: %s", member.name, error)
+            _log.warning("%s was left out of a merged answer: %s", member.name, error)
             return None
-        # What a member said with its last breath has been buried already, without it.
+        # The process has exited meanwhile, and its counters are retired without this answer.
         if member.is_alive:
-            if isinstance(question, AskStatistics):
+            if isinstance(query, AskStatistics):
                 self.exited_counters.note_statistics(member.slot, answer)  # type: ignore[arg-type]  # as asked
-            elif isinstance(question, AskMetrics):
+            elif isinstance(query, AskMetrics):
                 self.exited_counters.note_metrics(member.slot, answer)  # type: ignore[arg-type]  # as asked
         return answer
 

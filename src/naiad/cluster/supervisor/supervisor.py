@@ -1,8 +1,8 @@
-"""The supervisor: opens the ports, starts the members, replaces those that die, and ends them all.
+"""The supervisor: opens the ports, starts the server processes, replaces those that die, and ends all of them.
 
-It serves nothing itself. It accepts connections and hands each to the member with the fewest, so that the shares are
-even however few connections there are; asks all members what one alone cannot know; and has control calls carried out
-by all of them.
+It serves no requests itself. It accepts connections and passes each to the process with the fewest connections, so
+that the load is even for any number of connections; it sends queries to all processes and merges their answers; and
+it broadcasts control calls.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from naiad.backend.host_policies import resolve_policies
 from naiad.cluster.connection_passing import Acceptor, Balance
 from naiad.cluster.messages import (
-    Everywhere,
+    BroadcastRequest,
     Failed,
     Finish,
     Loaded,
@@ -37,10 +37,10 @@ from naiad.server.runner import StopSignal, run_to_status
 _log = logging.getLogger(__name__)
 
 _EXIT_GRACE_S = 5.0
-"""Beyond the exit timeout, which members keep themselves."""
+"""Added to the exit timeout of the processes."""
 _MAX_DIRECTORY = 92
 _NOTE_SHARE = 100
-"""Noting what members have counted takes at most one part in so many of their time."""
+"""Noting counters takes at most this fraction (1/n) of the time of the processes."""
 
 
 def serve(options: ServerOptions) -> int:
@@ -57,12 +57,12 @@ def serve(options: ServerOptions) -> int:
 
 
 class Supervisor:
-    """The parent of all members. Implements `member_process.Listener`."""
+    """The parent of all server processes. Implements `member_process.Listener`."""
 
     def __init__(self, options: ServerOptions, started: list[StartedProcess] | None = None) -> None:
-        """`started` are processes to become members, which are taken from it; others are started."""
+        """`started` are processes to use, removed from the list; further ones are started."""
         self._started = [] if started is None else started
-        resolve_policies(options.host_policies)  # raises once, not in every member
+        resolve_policies(options.host_policies)  # raises once, not in every process
         self._options = options
         self._addresses = list(addresses(options).values())
         self._count = options.process_count
@@ -71,9 +71,9 @@ class Supervisor:
         self._members: dict[int, MemberProcess] = {}
         self._starts = [0] * self._count
         self._ended: list[MemberProcess] = []
-        """Before the server is open, and while it exits."""
+        """True before the server is open, and while it exits."""
         self._scatter_gather = ScatterGather(self._serving, self._count)
-        self._orders = ControlBroadcast(self._serving)
+        self._control_broadcast = ControlBroadcast(self._serving)
         self._acceptors: dict[str, Acceptor] = {}
         self._stop = StopSignal(self._exit_now)
         self._news = asyncio.Event()
@@ -111,7 +111,7 @@ class Supervisor:
                 acceptor.stop()
             self._is_leaving = True
             self._kill_all()
-            # Nobody of them is left behind, and none of their ends is noticed by a loop that is no more.
+            # No process may be left behind, and the closed loop no longer notices their exits.
             await self._wait_for_ends(_EXIT_GRACE_S)
 
     def _spawn(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
@@ -126,12 +126,14 @@ class Supervisor:
     # --- start ------------------------------------------------------------------------------------------------------
 
     async def _start_all(self) -> bool:
-        """Start every member; whether all of them serve. Raises InferError for a start that nobody else has told."""
+        """Start every process; return whether all serve. Raises InferError for a failed start that no process has
+        logged.
+        """
         _log.info("starting %d server processes", self._count)
         await self._supervise(lambda: self._supervision.is_open)
         if self._supervision.is_open or self._stop.is_set:
             return self._supervision.is_open
-        # The first member tells in its own log what goes wrong, the others are silent: what one of them cannot load
+        # The first process logs its errors, the other processes log nothing: a model that one process cannot load,
         # the first most likely cannot load either.
         first = next((member for member in (*self._members.values(), *self._ended) if member.slot == 0), None)
         while first is not None and first.is_alive and not first.is_serving and not self._stop.is_set:
@@ -165,7 +167,7 @@ class Supervisor:
         await member.connect()
 
     def _open(self, listeners: Sequence[Listener]) -> None:
-        """Begin to accept and log where. Raises InferError when another process was faster to listen."""
+        """Begin to accept and log the addresses. Raises InferError when another process already listens."""
         for listener in listeners:
             address = listener.address
             try:
@@ -178,15 +180,15 @@ class Supervisor:
 
     def _hand_over(self, port: int, connection: socket.socket) -> bool:
         for slot in self._balance.ranked(port):
-            if self._members[slot].connections.give(port, connection):
-                self._balance.handed(slot, port)
+            if self._members[slot].connections.pass_connection(port, connection):
+                self._balance.passed(slot, port)
                 return True
         return False
 
     # --- watch ------------------------------------------------------------------------------------------------------
 
     async def _supervise(self, is_over: Callable[[], bool]) -> None:
-        """Start members that are due until `is_over`, a signal, or a verdict that makes it pointless."""
+        """Start due processes until `is_over`, a signal, or a failure that makes a restart pointless."""
         while not (is_over() or self._stop.is_set or self._supervision.verdict):
             for slot in self._supervision.due(time.monotonic_ns()):
                 await self._start(slot)
@@ -219,35 +221,35 @@ class Supervisor:
 
     # --- member_process.Listener ------------------------------------------------------------------------------------
 
-    def told(self, member: MemberProcess, message: object) -> None:
-        """Take a message of a member."""
+    def on_message(self, member: MemberProcess, message: object) -> None:
+        """Handle a message of a process."""
         if isinstance(message, Failed):
             member.failure = message.reason
         elif isinstance(message, Loaded):
-            self._spawn(self._bring_up(member))
+            self._spawn(self._catch_up(member))
 
-    async def asked(self, member: MemberProcess, question: object) -> object:
-        """Return the answer to a member's question."""
-        if isinstance(question, Everywhere):
-            return await self._orders.everywhere(question)
-        return await self._scatter_gather.answer(question)  # type: ignore[arg-type]  # nothing else is asked
+    async def on_query(self, member: MemberProcess, query: object) -> object:
+        """Return the answer to a query of a process."""
+        if isinstance(query, BroadcastRequest):
+            return await self._control_broadcast.broadcast(query)
+        return await self._scatter_gather.answer(query)  # type: ignore[arg-type]  # nothing else is asked
 
-    def lost(self, member: MemberProcess) -> None:
-        """Stop counting on a member, and see what has become of it."""
+    def on_lost(self, member: MemberProcess) -> None:
+        """Remove a process and restart it if its slot is due."""
         self._balance.remove(member.slot)
         self._scatter_gather.exited_counters.retire(member.slot)
         for port, connection in member.connections.close():
-            self._acceptors[self._addresses[port].flag].give_back(connection)
+            self._acceptors[self._addresses[port].flag].take_back(connection)
         self._spawn(self._reap(member))
 
     def _on_notice(self, member: MemberProcess, closed: Sequence[int]) -> None:
         self._balance.closed(member.slot, closed)
-        # It has room again for connections that nobody took.
+        # There is room again for connections that every process had rejected.
         for acceptor in self._acceptors.values():
             acceptor.resume()
 
-    async def _bring_up(self, member: MemberProcess) -> None:
-        await self._orders.bring_up(member)
+    async def _catch_up(self, member: MemberProcess) -> None:
+        await self._control_broadcast.catch_up(member)
         if member.is_alive:
             was_open = self._supervision.is_open
             member.is_serving = member.has_served = True
@@ -267,7 +269,7 @@ class Supervisor:
             self._news.set()
             return
         if self._supervision.is_open:
-            _log.error("%s has ended: %s; another takes its place", member.name, member.cause)
+            _log.error("%s has ended: %s; it will be replaced", member.name, member.cause)
         else:
             self._ended.append(member)
         self._died(member.slot, member.cause)
@@ -275,16 +277,16 @@ class Supervisor:
     # --- exit -------------------------------------------------------------------------------------------------------
 
     async def _leave(self) -> int:
-        """Drain all members; 0 when all of them finished in time and none of this was for want of members."""
+        """Drain all processes; return 0 if all of them finished in time and no process was missing."""
         verdict = self._supervision.verdict
         if verdict:
             _log.error("%s. Exiting.", verdict)
         self._is_leaving = True
         self._ended.clear()
         for member in self._members.values():
-            member.tell(StopBeingReady())
+            member.send(StopBeingReady())
         if self._options.drain_s and not verdict:
-            _log.info("not ready any more; serving for another %g s", self._options.drain_s)
+            _log.info("no longer ready; serving for another %g s", self._options.drain_s)
             await asyncio.sleep(self._options.drain_s)
         acceptors = [acceptor for flag, acceptor in self._acceptors.items() if flag != "metrics"]
         for acceptor in acceptors:
@@ -294,7 +296,7 @@ class Supervisor:
             acceptor.finish()
         for member in list(self._members.values()):
             if member.is_serving:
-                member.tell(Finish())
+                member.send(Finish())
             else:
                 member.kill()
         in_time = await self._wait_for_ends(self._options.exit_timeout_s + _EXIT_GRACE_S)
@@ -322,10 +324,10 @@ class Supervisor:
 
 
 def _make_directory() -> str:
-    """Make the directory in which members reach each other. Raises InferError."""
+    """Make the directory of the sockets between processes. Raises InferError."""
     try:
         directory = tempfile.mkdtemp(prefix="naiad-")
-        if len(directory) > _MAX_DIRECTORY:  # the path of a socket has to fit into 108 bytes
+        if len(directory) > _MAX_DIRECTORY:  # the path of a socket must fit into 108 bytes
             os.rmdir(directory)
             directory = tempfile.mkdtemp(prefix="naiad-", dir="/tmp")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""From `--cache-config` to a store of responses."""
+"""Opens the response store of `--cache-config`."""
 
 import math
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from naiad.engine.cache.store import LocalStore, ResponseStore
 
 
 def open_store(cache_config: Mapping[str, Mapping[str, str]]) -> ResponseStore | None:
-    """Return the store that the settings ask for, None for none. Raises InferError(INVALID_ARG).
+    """Return the store for the settings, None without settings. Raises InferError(INVALID_ARG).
 
     Triton: only one cache at a time.
     """
@@ -44,5 +44,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
-        raise invalid_argument(f"--cache-config local: ttl is '{text}', expected seconds, 0 for ever")
+        raise invalid_argument(f"--cache-config local: ttl is '{text}', expected seconds, 0 for no limit")
     return seconds

@@ -1,6 +1,6 @@
-"""A version whose responses are cached: it answers what was asked before, and asks the model the rest.
+"""A version with cached responses: it answers repeated requests from the store, and sends the rest to the model.
 
-Requests for the same that come while the model works on it wait for its answer instead of asking again.
+Requests that equal one in progress wait for its response (request coalescing).
 """
 
 import hashlib
@@ -22,30 +22,30 @@ _now_ns = time.monotonic_ns
 _DIGEST_BYTES = 24
 """Two requests share a key by chance less than once in 10^28."""
 ORIGIN = "cache"
-"""Parameter of a response: "hit" for one that the model was not asked for, "miss" for one that it was."""
+"""Parameter of a response: "hit" for a cached response, "miss" for a response of the model."""
 _HIT: Mapping[str, ParameterValue] = {ORIGIN: "hit"}
 _MISS: Mapping[str, ParameterValue] = {ORIGIN: "miss"}
 _loads = count()
 
 
 class _Pending:
-    """What the store or the model is asked, and for whom."""
+    """A key in progress at the store or the model, and the requests that wait for it."""
 
     __slots__ = ("asked", "is_asking", "key", "lookup_ns", "waiting")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
         self.is_asking = False
-        """Whether a call is at work that asks the model until it takes a request."""
+        """Whether a call is already submitting to the model, up the stack."""
         self.asked: SharedRequest | None = None
-        """What the model works on. It is nobody's own: who gives up does not take it from the others."""
+        """The request at the model. Cancelling one waiting request does not cancel it for the other ones."""
         self.lookup_ns = 0
         self.waiting: dict[InferRequest, None] = {}
-        """In order of arrival; the model is asked for the first. Bounded by the requests in flight."""
+        """In order of arrival; the model gets the first. Bounded by the requests in flight."""
 
 
 class SharedRequest(InferRequest):
-    """What the model is asked for all who wait for the same answer."""
+    """The request to the model on behalf of all requests that wait for the same response."""
 
     __slots__ = ("pending",)
 
@@ -53,27 +53,27 @@ class SharedRequest(InferRequest):
 
     @property
     def source(self) -> InferRequest | None:
-        """The first of those who wait; None when nobody does any more."""
+        """The first waiting request; None without one."""
         return next(iter(self.pending.waiting), None)
 
     @property
     def call(self) -> ModelCall | None:
-        """The call of the first of those who wait, if that is one."""
+        """The call that the first waiting request is, if any."""
         source = self.source
         return None if source is None else source.call
 
 
 class CachedModel(ServedProxy):
-    """Stands before a served version. Everything but `stop` and the counts is called on the event loop."""
+    """A proxy of a served version. All methods except `stop` and the counts are called on the event loop."""
 
     def __init__(self, served: Served, store: ResponseStore, limit_bytes: int = 0) -> None:
-        """`limit_bytes`: what its answers may take of a store that is not shared; 0 for all of it."""
+        """`limit_bytes`: limit of its responses in a store that is not shared; 0 for the whole store."""
         super().__init__(served)
         self._share = Share(limit_bytes) if limit_bytes else None
         self._store = store
         self._pending: dict[bytes, _Pending] = {}
         self._places: dict[InferRequest, _Pending] = {}
-        """Where each request waits."""
+        """The key in progress of each waiting request."""
         self._is_stopping = False
         self._nobody_waits = threading.Event()
         """Set while the version stops."""
@@ -81,13 +81,14 @@ class CachedModel(ServedProxy):
         self._error_header = ResponseHeader(served.name, served.version, ())
         self._headers: dict[object, ResponseHeader] = {}
         names = [*filter(None, [served.statistics.namespace]), served.name, served.version]
-        # A version that is loaded anew may answer otherwise. What servers share they have to tell apart by version.
+        # A reloaded version may respond differently. Servers that share a store distinguish entries by version.
         self._seed = "\0".join(names if store.is_shared else [*names, str(next(_loads))]).encode()
 
     # --- called on the event loop -----------------------------------------------------------------------------------
 
     def submit(self, request: InferRequest) -> None:
-        """Answer from the cache, wait for the answer to the same, or ask the model. Raises InferError as it does."""
+        """Respond from the cache, join an equal request, or submit to the model. Raises InferError as the model
+        does."""
         header = request.header
         if header.shared_memory or any(output.shared_memory is not None for output in header.outputs):
             self._served.submit(request)
@@ -118,7 +119,7 @@ class CachedModel(ServedProxy):
             raise
 
     def _check_call(self, request: InferRequest, pending: _Pending) -> None:
-        """Raise InferError(UNAVAILABLE) for a call that asks for what its caller is being asked."""
+        """Raise InferError(UNAVAILABLE) for a call with the key that its own caller is executing."""
         call: ModelCall | None = request.call
         if call is not None and any(parent is pending.asked for parent in call.ancestors()):
             raise call.deadlock(
@@ -142,12 +143,12 @@ class CachedModel(ServedProxy):
             self._nobody_waits.set()
 
     def _forget(self, pending: _Pending) -> None:
-        """Have the next request for the same ask anew."""
+        """Remove a key in progress, so that the next equal request starts again."""
         if self._pending.get(pending.key) is pending:
             del self._pending[pending.key]
 
     def _key(self, request: InferRequest) -> bytes:
-        """Return what the answer depends on, condensed.
+        """Return a digest of everything that the response depends on.
 
         Triton: shapes, datatypes, parameters and requested outputs are not part of its key; here they are.
         """
@@ -167,14 +168,14 @@ class CachedModel(ServedProxy):
         parameters = sorted((name, type(value).__name__, value) for name, value in header.parameters.items())
         parts: tuple[object, ...] = (inputs, outputs, parameters)
         if header.sequence_id or header.sequence_start or header.sequence_end:
-            # A model sees them, and an ensemble answers with them.
+            # A model sees them, and an ensemble copies them to its response.
             parts += (header.sequence_id, header.sequence_start, header.sequence_end)
         return self._seed + repr(parts).encode("utf-8", "surrogateescape")
 
     def _fetched(self, pending: _Pending, start_ns: int, found: CachedResponse | None) -> None:
         pending.lookup_ns = _now_ns() - start_ns
         if found is None:
-            self._ask_or_fail(pending)
+            self._submit_or_fail(pending)
             return
         self._forget(pending)
         while pending.waiting:
@@ -182,7 +183,7 @@ class CachedModel(ServedProxy):
             self._hit(request, found, max(start_ns, request.arrival_ns))
 
     def _ask(self, pending: _Pending) -> None:
-        """Ask the model for the first of those who wait. Raises InferError as it does."""
+        """Submit the first waiting request to the model. Raises InferError as the model does."""
         first = next(iter(pending.waiting))
         asked = SharedRequest(first.header, first.data, self._answered, id=first.id, arrival_ns=first.arrival_ns)
         asked.pending = pending
@@ -196,11 +197,11 @@ class CachedModel(ServedProxy):
             pending.asked = None
             raise
 
-    def _ask_or_fail(self, pending: _Pending) -> None:
-        """Ask for the next of those who wait whose request is not refused, and answer the others."""
+    def _submit_or_fail(self, pending: _Pending) -> None:
+        """Submit the next waiting request that the model accepts, and fail the rejected ones."""
         if pending.is_asking:
-            # The model has failed at once what the call below asked: that one goes on. An ensemble does so whose
-            # member refuses its step, and a call inside the other for each who waits is more than the stack takes.
+            # The model has rejected the request of an outer call at once: that call continues. An ensemble does so if
+            # a step is rejected, and one nested call per waiting request would exhaust the stack.
             return
         pending.is_asking = True
         try:
@@ -220,7 +221,7 @@ class CachedModel(ServedProxy):
             request.on_response(request, InferResponse(self._error_header, error=error))
 
     def _answered(self, asked: InferRequest, response: InferResponse) -> None:
-        """Keep the model's answer, pass it on to all who wait for it."""
+        """Store the model's response, and pass it on to all waiting requests."""
         pending: _Pending = asked.pending  # type: ignore[attr-defined]  # made in _ask
         pending.asked = None
         self._asked_count -= 1
@@ -228,8 +229,8 @@ class CachedModel(ServedProxy):
         if response.error is not None or asked.cancelled:
             self.statistics.record_cache_miss(pending.lookup_ns)
             first.on_response(first, response)
-            # The failure of one request says nothing about the others.
-            self._ask_or_fail(pending)
+            # The failure of one request does not apply to the other ones.
+            self._submit_or_fail(pending)
             return
         start_ns = _now_ns()
         kept = CachedResponse(response.header.outputs, [bytes(data) for data in response.data], response.parameters)
@@ -255,7 +256,9 @@ class CachedModel(ServedProxy):
         request.on_response(request, InferResponse(header, found.data, parameters=parameters))
 
     def cancel(self, request: InferRequest) -> bool:
-        """Answer a request that waits with others for the same, and say so; what nobody waits for is cancelled."""
+        """Cancel a request that waits with equal ones and return True; without waiting requests the model's one is
+        cancelled.
+        """
         pending = self._places.get(request)
         if request.cancelled or pending is None:
             return False
@@ -272,52 +275,53 @@ class CachedModel(ServedProxy):
         return True
 
     def is_waiting(self, request: InferRequest) -> bool:
-        """Whether a submitted request waits for the store, or what the model is asked for it waits."""
+        """Return whether a submitted request waits for the store, or its request to the model waits."""
         pending = self._places.get(request)
         return pending is not None and (pending.asked is None or self._served.is_waiting(pending.asked))
 
     def close_to_new_sequences(self) -> None:
-        """Nothing to do: sequences are not cached."""
+        """Do nothing: sequences are not cached."""
 
     # --- called on other threads ------------------------------------------------------------------------------------
 
     def stop(self, timeout_s: float) -> bool:
-        """Stop the version once those who wait have their answers: it may not have been asked for them yet."""
+        """Stop the version once all waiting requests have their responses: some may not have reached the model
+        yet."""
         deadline_s = time.monotonic() + timeout_s
         self._is_stopping = True
         if self._places:
             self._nobody_waits.wait(timeout_s)
         return super().stop(max(0.0, deadline_s - time.monotonic()))
 
-    # --- what the served version tells ------------------------------------------------------------------------------
+    # --- state of the served version --------------------------------------------------------------------------------
 
     @property
     def pending_count(self) -> int:
-        """Requests that wait: for an instance, for the store, or for the answer to the same."""
+        """Requests that wait for an instance, for the store, or for the response to an equal request."""
         return self._served.pending_count + self._waiting_count
 
     @property
     def oldest_ns(self) -> int:
-        """Arrival of the oldest request that waits for an instance; 0 when none does."""
+        """Arrival of the oldest request queued for an instance; 0 for an empty queue."""
         return self._served.oldest_ns
 
     @property
     def in_flight_count(self) -> int:
-        """Requests that wait or execute."""
+        """Requests queued or executing."""
         return self._served.in_flight_count + self._waiting_count
 
     @property
     def _waiting_count(self) -> int:
-        """Requests beside those that the model was asked for."""
+        """Waiting requests without those at the model."""
         return len(self._places) - self._asked_count
 
     @property
     def live_sequence_count(self) -> int:
-        """Sequences are not cached."""
+        """0: sequences are not cached."""
         return 0
 
 
 def _order(header: RequestHeader) -> Sequence[int] | None:
-    """Return the places of the inputs by name, None where they are in that order: clients may send them in any."""
+    """Return the positions of the inputs sorted by name, None if they are sorted: clients may send any order."""
     places = sorted(range(len(header.inputs)), key=lambda place: header.inputs[place].name)
     return None if places == list(range(len(places))) else places

@@ -109,7 +109,7 @@ class RedisStore:
             # A full Redis rejects SET and still answers GET.
             results: Sequence[Any] = await pipeline.execute(raise_on_error=False)
         except Exception as error:  # the client raises errors of several families, and none may end the task
-            _log.warning("Redis at %s cannot be asked, responses are not cached: %s", self._address, error)
+            _log.warning("Redis at %s cannot be reached, responses are not cached: %s", self._address, error)
             self._is_away = True
             batch = [*batch, *self._waiting]
             self._waiting.clear()
@@ -137,7 +137,7 @@ class RedisStore:
         now_s = time.monotonic()
         if rejections and now_s >= self._rejection_log_s:
             self._rejection_log_s = now_s + _REJECTION_LOG_S
-            _log.warning("Redis at %s refuses to keep or to give responses: %s", self._address, rejections[0])
+            _log.warning("Redis at %s rejects commands of the response cache: %s", self._address, rejections[0])
 
 
 def _call(found: Found, response: CachedResponse | None) -> None:
@@ -214,7 +214,7 @@ def encode(response: CachedResponse) -> bytes:
 
 
 def decode(data: bytes | Exception | None) -> CachedResponse | None:
-    """Return the response of `encode`; None for nothing, for a refusal, or for what is no response."""
+    """Return the response of `encode`; None for a missing value, an error, or an invalid response."""
     if data is None or isinstance(data, Exception):
         return None
     try:
@@ -229,6 +229,6 @@ def decode(data: bytes | Exception | None) -> CachedResponse | None:
             at += size
         kept = CachedResponse(tuple(outputs), parts, dict(parameters))
     except (struct.error, ValueError, TypeError, RecursionError):
-        _log.warning("Redis holds something that is no response under a key of this server")
+        _log.warning("Redis has an invalid response under a key of this server")
         return None
     return kept if at == len(data) else None

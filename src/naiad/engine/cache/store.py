@@ -1,4 +1,4 @@
-"""Where cached responses are kept: what a store does, and the one in the server's own memory."""
+"""Stores of cached responses: the interface, and the store in the server's own memory."""
 
 import time
 from collections import OrderedDict
@@ -9,11 +9,11 @@ from naiad.core.parameters import NO_PARAMETERS, ParameterValue
 from naiad.core.tensor import Buffer, TensorSpec
 
 ENTRY_OVERHEAD_BYTES = 512
-"""What an entry takes besides its data, roughly."""
+"""Approximate bytes of an entry besides its data."""
 
 
 class CachedResponse(NamedTuple):
-    """The outputs of a response, and the parameters that the model gave it."""
+    """The outputs of a response, and the parameters of the model."""
 
     outputs: Sequence[TensorSpec]
     data: Sequence[Buffer]
@@ -21,14 +21,14 @@ class CachedResponse(NamedTuple):
 
     @property
     def byte_size(self) -> int:
-        """What it takes in memory."""
+        """Its size in memory."""
         parameters = self.parameters
         extra = sum(len(name) + len(str(value)) for name, value in parameters.items()) if parameters else 0
         return ENTRY_OVERHEAD_BYTES + sum(map(len, self.data)) + extra
 
 
 class Share:
-    """What one model may take of a store, and what it takes: the store's to change."""
+    """The limit of one model in a store, and its current use, which the store maintains."""
 
     __slots__ = ("byte_size", "keys", "limit_bytes")
 
@@ -36,49 +36,49 @@ class Share:
         self.limit_bytes = limit_bytes
         self.byte_size = 0
         self.keys: OrderedDict[bytes, None] = OrderedDict()
-        """What was not used for longest comes first."""
+        """Least recently used first."""
 
 
 class CacheCounts(NamedTuple):
-    """What a store holds and has done."""
+    """The contents and the counters of a store."""
 
     entry_count: int = 0
     byte_size: int = 0
     eviction_count: int = 0
     failure_count: int = 0
-    """Times that the store could not be asked; each is a miss."""
+    """Failed operations; each is a miss."""
     oldest_age_s: float = 0.0
 
 
 class ResponseStore(Protocol):
-    """Keeps responses by key; called on the event loop."""
+    """Stores responses by key; called on the event loop."""
 
     is_shared: bool
-    """Whether other servers find what this one keeps."""
+    """Whether other servers share the entries."""
 
     def get(self, key: bytes) -> CachedResponse | None:
-        """Return what is kept under a key, None for nothing."""
+        """Return the response of a key in this process, None without one."""
 
     def fetch(self, key: bytes, found: Callable[[CachedResponse | None], object]) -> bool:
-        """Begin to look elsewhere, and call `found` on the loop; False when there is no elsewhere to look."""
+        """Begin a remote lookup, and call `found` on the loop; return False if there is no remote store."""
 
     def put(self, key: bytes, response: CachedResponse, share: Share | None = None) -> None:
-        """Keep a response, as part of the share of its model if that is limited here."""
+        """Store a response, as part of the share of its model if that is limited here."""
 
     def counts(self) -> CacheCounts:
-        """Return what it holds; called on any thread."""
+        """Return the counts; called on any thread."""
 
     async def close(self) -> None:
         """Release everything; called on the event loop."""
 
 
 class LocalStore:
-    """Keeps the responses that were used last, up to a number of bytes: over all models, and of a share."""
+    """Keeps the most recently used responses, up to a number of bytes in total and per share."""
 
     is_shared = False
 
     def __init__(self, size_bytes: int, ttl_s: float = 0.0, now_s: Callable[[], float] = time.monotonic) -> None:
-        """`ttl_s`: how long a response counts; 0 for ever."""
+        """`ttl_s`: lifetime of a response; 0 for no limit."""
         self._size_bytes = size_bytes
         self._ttl_s = ttl_s
         self._now_s = now_s
@@ -87,7 +87,7 @@ class LocalStore:
         self._eviction_count = 0
 
     def get(self, key: bytes) -> CachedResponse | None:
-        """Return what is kept under a key, which then counts as used."""
+        """Return the response of a key, and mark it as used."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -100,13 +100,13 @@ class LocalStore:
         return entry[0]
 
     def fetch(self, key: bytes, found: Callable[[CachedResponse | None], object]) -> bool:
-        """There is no elsewhere."""
+        """Return False: there is no remote store."""
         return False
 
     def put(self, key: bytes, response: CachedResponse, share: Share | None = None) -> None:
-        """Keep a response, and forget those that were not used for longest until there is room.
+        """Store a response, and evict the least recently used ones until there is room.
 
-        A share that is full makes room of its own: it takes nothing from other models.
+        A full share evicts only its own entries.
         """
         size = response.byte_size
         if size > self._size_bytes or (share is not None and size > share.limit_bytes):
@@ -136,12 +136,12 @@ class LocalStore:
             share.byte_size -= size
 
     def counts(self) -> CacheCounts:
-        """Return what it holds."""
+        """Return the counts."""
         oldest_s = min((at for _, at, _ in list(self._entries.values())), default=None)
         age_s = 0.0 if oldest_s is None else self._now_s() - oldest_s
         return CacheCounts(len(self._entries), self._byte_size, self._eviction_count, 0, age_s)
 
     async def close(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         self._entries.clear()
         self._byte_size = 0

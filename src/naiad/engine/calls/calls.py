@@ -1,7 +1,7 @@
-"""How models reach other models while they execute: through the engine, like clients, but with their callers known.
+"""Calls between models: a model that executes submits requests to other models through the engine.
 
-The model that a call reaches refuses it at once when the calls before it hold every instance that could execute it.
-What waits for too long for another reason is refused here.
+The engine knows the callers of a call. The called model rejects a call at once when the calls before it hold every
+instance that could execute it. Calls that wait too long for another reason are rejected here.
 """
 
 import logging
@@ -19,44 +19,44 @@ from naiad.options.limits import DEFAULT_CALL_WAIT_TIMEOUT_S
 _log = logging.getLogger(__name__)
 
 MOST_NESTED = 64
-"""Calls that may lie between a call and a client's request."""
+"""Maximum number of calls between a call and a client's request."""
 _LOOK_S = 1.0
-"""How often waiting calls are looked at."""
+"""Interval of the check of waiting calls."""
 _LOOK_AGAIN_S = 0.1
-"""How soon after one of them was refused: that may let others go on."""
+"""Delay of the check after a rejected call, which may allow other calls to continue."""
 
 
 class Inference(Models, Protocol):
-    """What is asked of the engine."""
+    """The methods of the engine that calls need."""
 
     def submit(self, request: InferRequest) -> None:
         """Submit a request. Raises InferError."""
 
     def cancel(self, request: InferRequest) -> bool:
-        """Cancel a submitted request; True when it was dropped, False when something executes it."""
+        """Cancel a submitted request; return True if it was dropped, False if it executes."""
 
     def is_decoupled(self, name: str, version: str = "") -> bool:
-        """Tell whether a model is decoupled. Raises InferError for one that is not ready."""
+        """Return whether a model is decoupled. Raises InferError if it is not ready."""
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Tell whether a model version is ready; an unknown one is not. Raises InferError."""
+        """Return whether a model version is ready; an unknown one is not."""
 
 
 class ModelCalls:
-    """The port through which models that execute here reach others. Used on the event loop only."""
+    """The port to other models for the models that execute here. Used on the event loop only."""
 
     def __init__(self, engine: Inference, loop: Loop, wait_timeout_s: float = DEFAULT_CALL_WAIT_TIMEOUT_S) -> None:
-        """`wait_timeout_s`: how long a call may wait without being executed; 0 for no limit."""
+        """`wait_timeout_s`: time that a call may wait without being executed; 0 for no limit."""
         self.loop = loop
         self._engine = engine
         self._wait_timeout_ns = int(wait_timeout_s * 1e9)
         self._open: dict[ModelCall, int] = {}
-        """Monotonic time at which each was last seen not to wait."""
+        """Monotonic time of the last check at which each call did not wait."""
         self._timer: TimerHandle | None = None
         self._commands = ModelCommands(engine, loop)
 
     def submit(self, call: ModelCall) -> None:
-        """Submit a call. Raises InferError when it is refused at the door; otherwise it must be closed."""
+        """Submit a call. Raises InferError if it is rejected; otherwise it must be closed."""
         # hot: once a call
         depth = 1
         held = {id(call.caller)} if call.holds_execution else None
@@ -83,19 +83,19 @@ class ModelCalls:
             self._timer = self.loop.call_later(_LOOK_S, self._look)
 
     def cancel(self, call: ModelCall) -> None:
-        """Cancel a submitted call; it is answered nevertheless."""
+        """Cancel a submitted call; it still gets a final response."""
         self._engine.cancel(call)
 
     def close(self, call: ModelCall) -> None:
-        """Note that a call has had its final response."""
+        """Note the final response of a call."""
         self._open.pop(call, None)
 
     def is_decoupled(self, name: str, version: str) -> bool:
-        """Tell whether a model is decoupled. Raises InferError for one that is not ready."""
+        """Return whether a model is decoupled. Raises InferError if it is not ready."""
         return self._engine.is_decoupled(name, version)
 
     def is_ready(self, name: str, version: str) -> bool:
-        """Tell whether a model is ready; an unknown one is not."""
+        """Return whether a model is ready; an unknown one is not."""
         try:
             return self._engine.is_model_ready(name, version)
         except InferError:
@@ -108,7 +108,7 @@ class ModelCalls:
     # --- calls that wait for too long -------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Refuse the call that has waited longest if that is too long; only one, since others may depend on it."""
+        """Reject the longest waiting call if it has waited too long; only one, since other calls may depend on it."""
         self._timer = None
         if not self._open:
             return

@@ -1,4 +1,4 @@
-"""Commands of models to load and unload others: threads carry them out; those that would wait for themselves fail."""
+"""Commands of models to load and unload other models, executed on threads; a command that waits for itself fails."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -10,14 +10,14 @@ from naiad.core.model_call import ModelCommand
 from naiad.core.ports import Loop
 
 MOST_COMMANDS = 64
-"""Commands of models that may be under way."""
+"""Maximum number of commands in progress."""
 
 OnDone = Callable[[InferError | None], object]
 """Called on the loop, once, with the error if it failed."""
 
 
 class Models(Protocol):
-    """What is asked of the engine. All of it blocks and raises InferError."""
+    """The methods of the engine that commands need. All of them block and raise InferError."""
 
     def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
         """Load or reload a model."""
@@ -25,19 +25,19 @@ class Models(Protocol):
     def unload_model(
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
     ) -> None:
-        """Unload a model; `on_withdrawn` is called when it takes no more requests."""
+        """Unload a model; `on_withdrawn` is called once it accepts no more requests."""
 
-    def load_everywhere(self, name: str, parameters: Mapping[str, object]) -> None:
+    def broadcast_load(self, name: str, parameters: Mapping[str, object]) -> None:
         """Load or reload a model in all processes of the server."""
 
-    def unload_everywhere(
+    def broadcast_unload(
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object]
     ) -> None:
         """Unload a model in all processes of the server."""
 
 
 class ModelCommands:
-    """Carries out commands of models. Used on the event loop only."""
+    """Executes commands of models. Used on the event loop only."""
 
     def __init__(self, models: Models, loop: Loop) -> None:
         self._models = models
@@ -47,8 +47,8 @@ class ModelCommands:
     def command(self, command: ModelCommand, on_done: OnDone) -> None:
         """Load or unload a model.
 
-        A load is done when the model is ready. Triton: an unload is done when the model takes no more requests; those
-        that it has, among them perhaps the caller's own, finish later.
+        A load is done when the model is ready. Triton: an unload is done once the model accepts no more requests; its
+        accepted requests, perhaps the caller's own among them, finish later.
         """
         error = self._refusal(command)
         if error is not None:
@@ -60,22 +60,22 @@ class ModelCommands:
             self._under_way.remove(command)
             on_done(failure)
 
-        # A model that is being initialized is so in every process of the server, and commands the same in each.
-        self.carry_out(
-            command.name, command.parameters, end, is_load=command.is_load, everywhere=not command.is_initializing
+        # A model initializes in every process of the server, with the same commands in each.
+        self.execute(
+            command.name, command.parameters, end, is_load=command.is_load, broadcast=not command.is_initializing
         )
 
-    def carry_out(
-        self, name: str, parameters: Mapping[str, object], on_done: OnDone, *, is_load: bool, everywhere: bool
+    def execute(
+        self, name: str, parameters: Mapping[str, object], on_done: OnDone, *, is_load: bool, broadcast: bool
     ) -> None:
         """Load or unload a model in a thread, in this process or in all."""
         models, answer = self._models, _Once(on_done)
         done = partial(self._tell, answer, None)
         act: Callable[[], None]
         if is_load:
-            act = partial(models.load_everywhere if everywhere else models.load_model, name, parameters)
+            act = partial(models.broadcast_load if broadcast else models.load_model, name, parameters)
         else:
-            act = partial(models.unload_everywhere if everywhere else models.unload_model, name, parameters, done)
+            act = partial(models.broadcast_unload if broadcast else models.unload_model, name, parameters, done)
         threading.Thread(target=self._run, args=(act, answer), name=f"command:{name}", daemon=True).start()
 
     def _run(self, act: Callable[[], None], answer: "_Once") -> None:
@@ -95,7 +95,7 @@ class ModelCommands:
             return  # the loop has ended, and the model with it
 
     def _refusal(self, command: ModelCommand) -> InferError | None:
-        """Return why a command cannot be carried out, as far as it would wait for its own end."""
+        """Return the reason to reject a command that would wait for its own end; None if there is none."""
         if len(self._under_way) >= MOST_COMMANDS:
             return unavailable(f"{MOST_COMMANDS} commands of models to load and unload others are under way")
         if not command.is_load:
@@ -114,7 +114,7 @@ class ModelCommands:
         return None
 
     def _leads_back(self, command: ModelCommand) -> bool:
-        """Tell whether a model that is being loaded waits, through others, for the one that commands."""
+        """Return whether a model that is being loaded waits, through other models, for the commanding one."""
         reached = {command.name}
         pending = [each for each in self._under_way if each.is_initializing]
         while True:
@@ -137,7 +137,7 @@ class _Once:
 
 
 def _callers(command: ModelCommand) -> set[str]:
-    """Return the models whose requests wait for the command."""
+    """Return the models with requests that wait for the command."""
     found = {command.caller_model}
     seen: set[int] = set()
     waiting = list(command.parents)

@@ -1,6 +1,6 @@
-"""The members of an ensemble that is being loaded: their configurations, or why the ensemble cannot have them.
+"""The graph of an ensemble: its steps, the tensors that each one waits for, and how shapes pass between its members.
 
-The graph of an ensemble: its steps, which tensors each one waits for, and how shapes pass between its members.
+`find_members` resolves the configurations of the members, or raises the error of the ensemble.
 """
 
 import math
@@ -17,27 +17,27 @@ from naiad.core.tensor import Shape, TensorSpec
 from naiad.engine.serving.served import Router
 
 _FITTED_LIMIT = 1024
-"""Specs that an input remembers."""
+"""Limit of the cached specs of an input."""
 _PLAN_LIMIT = 256
-"""Selections of outputs whose plans are remembered."""
+"""Limit of the cached plans for selections of outputs."""
 DEFAULT_LIMIT = 64
-"""Steps after a decoupled one that execute at a time, and that wait before its member is asked to wait."""
+"""Steps after a decoupled one that execute at a time; also the number of waiting steps that pauses its member."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
-    """One input of a member and the ensemble tensor that it gets."""
+    """One input of a member and its ensemble tensor."""
 
     name: str
     tensor: str
     is_optional: bool
     rank: int
-    """Dimensions that the member expects, its batch dimension included."""
+    """Dimensions of the member's input, its batch dimension included."""
     _fitted: dict[int, tuple[TensorSpec, TensorSpec]] = field(default_factory=dict, compare=False, repr=False)
-    """By the identity of a spec: the spec, which so stays alive, and what the member gets for it."""
+    """By the identity of a spec: the spec, which stays alive, and the member's spec."""
 
     def fit(self, spec: TensorSpec, *, from_batching: bool, to_batching: bool) -> TensorSpec:
-        """Return a tensor's spec as the member sees it; the same object for the same spec."""
+        """Return a tensor's spec for the member; the same object for the same spec."""
         known = self._fitted.get(id(spec))
         if known is not None:
             return known[1]
@@ -51,18 +51,18 @@ class StepInput:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: a member, what it reads and what it writes."""
+    """One step: a member, its inputs and its outputs."""
 
     index: int
     model_name: str
-    """What the engine knows the member by."""
+    """Key of the member in the engine."""
     model_version: str
-    """"" for the newest that is ready."""
+    """"" for the newest ready version."""
     inputs: Sequence[StepInput]
     outputs: Mapping[str, str]
     """Output of the member to ensemble tensor."""
     requested: Sequence[RequestedOutput]
-    """Triton: a step asks for the outputs in its output_map only."""
+    """Triton: a step requests only the outputs in its output_map."""
     condition: str
     """The ensemble tensor that decides whether it runs; "" for always."""
     is_decoupled: bool
@@ -70,7 +70,7 @@ class Step:
     tensors: frozenset[str]
     """The ensemble tensors that it waits for."""
     level: frozenset[int]
-    """The decoupled steps whose responses it follows."""
+    """The decoupled steps that its responses derive from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +81,16 @@ class Plan:
     """In the order of the response."""
     steps: Sequence[Step]
     following: Sequence[Sequence[Step]]
-    """For each step of the graph, by its index, the steps of the plan that read what it writes."""
+    """By the index of each step: the steps of the plan that read its outputs."""
     output_level: frozenset[int]
-    """The decoupled steps whose responses the outputs follow."""
+    """The decoupled steps that the outputs derive from."""
 
 
 class EnsembleGraph:
-    """The steps of one ensemble, made from its configuration and those of its members."""
+    """The steps of one ensemble, from its configuration and those of its members."""
 
     def __init__(self, config: ModelConfig, members: Mapping[str, ModelConfig]) -> None:
-        """Raise InferError(INVALID_ARG) for what only the members tell; the rest was validated."""
+        """Raise InferError(INVALID_ARG) for conflicts with the members; the configuration itself is valid."""
         self.name = config.name
         self.is_batching = config.max_batch_size > 0
         self.steps = self._with_levels([self._step(config, members, i) for i in range(len(_steps_of(config)))])
@@ -99,14 +99,14 @@ class EnsembleGraph:
         self.inputs = [tensor.name for tensor in config.input]
         self.outputs = [output.name for output in config.output]
         self.reshaped = {tensor.name: TensorConfig(tensor) for tensor in config.input if tensor.HasField("reshape")}
-        """Inputs that the steps see in another shape than clients."""
+        """Inputs with another shape in the steps than for clients."""
         self._entered: dict[int, tuple[TensorSpec, TensorSpec]] = {}
         self._outputs = {output.name: TensorConfig(output) for output in config.output}
         self.output_ranks = {
             name: len(output.model_dims) + self.is_batching for name, output in self._outputs.items()
         }
         self.limit = config.ensemble_scheduling.max_inflight_requests
-        """Most requests of one step that execute at a time; 0 for any number."""
+        """Maximum of requests of one step that execute at a time; 0 for any number."""
         self.pause_count = self.limit or DEFAULT_LIMIT
         self._check_decoupled()
         self._whole = self._plan(self.outputs, self.steps)
@@ -125,7 +125,7 @@ class EnsembleGraph:
         return plan
 
     def _steps_behind(self, outputs: Sequence[str]) -> Sequence[Step]:
-        """Return the steps that write `outputs` or what those steps read, and so on."""
+        """Return the steps that write `outputs`, and the steps they depend on."""
         needed: set[int] = set()
         tensors = list(outputs)
         while tensors:
@@ -150,7 +150,7 @@ class EnsembleGraph:
         return step, next(output for output, written in step.outputs.items() if written == tensor)
 
     def enter(self, spec: TensorSpec) -> TensorSpec:
-        """Return an input of a request as the steps see it; the same object for the same spec."""
+        """Return the spec of an input in the steps; the same object for the same spec."""
         config = self.reshaped.get(spec.name)
         if config is None:
             return spec
@@ -164,7 +164,7 @@ class EnsembleGraph:
         return known[1]
 
     def leave(self, name: str, shape: Shape) -> Shape:
-        """Return the shape of an output as clients see it. Raises InferError(INTERNAL) when it cannot be that."""
+        """Return the shape of an output for clients. Raises InferError(INTERNAL) if it does not fit."""
         config = self._outputs[name]
         if config.model_dims == config.dims:
             return shape
@@ -201,7 +201,7 @@ class EnsembleGraph:
         )
 
     def _with_levels(self, steps: Sequence[Step]) -> list[Step]:
-        """Return the steps with the decoupled steps whose responses each follows."""
+        """Return the steps with the decoupled steps that each derives from."""
         writers = {tensor: step for step in steps for tensor in step.outputs.values()}
         levels: dict[int, frozenset[int]] = {}
 
@@ -219,7 +219,7 @@ class EnsembleGraph:
         self._check_chain(self._level_of(self.outputs), self.name)
 
     def _level_of(self, outputs: Sequence[str]) -> frozenset[int]:
-        """Return the decoupled steps whose responses some outputs follow."""
+        """Return the decoupled steps that some outputs derive from."""
         writers = [self._writers[name] for name in outputs if name in self._writers]
         return frozenset[int]().union(*(_level_behind(step, step.level) for step in writers))
 
@@ -243,10 +243,10 @@ def _level_behind(step: Step, level: frozenset[int]) -> frozenset[int]:
 
 
 def bridge(shape: Shape, rank: int, *, from_batching: bool, to_batching: bool) -> Shape:
-    """Return the shape that a member sees for a tensor of `shape`.
+    """Return the member's shape of a tensor of `shape`.
 
     Triton: a batch of one loses its first dimension on the way into a member that does not batch, and a tensor of a
-    member that does not batch gets a first dimension of one, where the number of dimensions asks for it.
+    member that does not batch gets a first dimension of one, if the number of dimensions requires it.
     """
     if from_batching and not to_batching and len(shape) == rank + 1 and shape[0] == 1:
         return shape[1:]
@@ -256,7 +256,7 @@ def bridge(shape: Shape, rank: int, *, from_batching: bool, to_batching: bool) -
 
 
 def find_members(config: ModelConfig, router: Router) -> dict[str, ModelConfig]:
-    """Return the configurations of the models of all steps, by name. Raises InferError in Triton's words."""
+    """Return the configurations of the models of all steps, by name. Raises InferError with Triton's texts."""
     members: dict[str, ModelConfig] = {}
     for step in config.ensemble_scheduling.step:
         version = "" if step.model_version < 0 else str(step.model_version)

@@ -1,4 +1,4 @@
-"""An ensemble: a version that serves by asking other models, step by step."""
+"""An ensemble: a version that serves requests by submitting them to other models, step by step."""
 
 import contextlib
 import threading
@@ -26,14 +26,14 @@ from naiad.telemetry.statistics.model import ModelStatistics
 from naiad.telemetry.statistics.parts import StepCounts
 
 _HEADER_LIMIT = 1024
-"""Headers of responses that are kept."""
+"""Limit of the cached response headers."""
 _NO_SEQUENCE: Mapping[str, ParameterValue] = MappingProxyType(
     {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
 )
 
 
 class _ConcurrencySlots:
-    """How many requests of a step may execute at a time, and who waits for one of them to end."""
+    """The concurrency slots of a step: its executing requests and the runs that wait for a slot."""
 
     __slots__ = ("is_giving", "limit", "started_count", "waiting")
 
@@ -41,14 +41,15 @@ class _ConcurrencySlots:
         self.limit = limit
         self.started_count = 0
         self.is_giving = False
-        """Whether a call is at work that gives free room to those who wait."""
+        """Whether a call is already assigning free slots, up the stack."""
         self.waiting: OrderedDict[tuple[EnsembleRun, Flow], None] = OrderedDict()
-        """In order of arrival. Bounded: a decoupled member is asked to wait when many of its responses do, and others
-        answer once."""
+        """In order of arrival. Bounded: a decoupled member is paused when many of its responses wait, and other
+        members respond once.
+        """
 
 
 class EnsembleModel:
-    """Takes requests for an ensemble. Everything but `stop` and the counts is called on the event loop."""
+    """Serves requests of an ensemble. All methods except `stop` and the counts are called on the event loop."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class EnsembleModel:
     # --- called on the event loop -----------------------------------------------------------------------------------
 
     def submit(self, request: InferRequest) -> None:
-        """Admit a request and start its first steps. Raises InferError when it is refused at the door."""
+        """Admit a request and start its first steps. Raises InferError if it is rejected."""
         if self._stopping:
             raise unavailable(
                 f"{prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new inference "
@@ -109,7 +110,7 @@ class EnsembleModel:
         run.begin()
 
     def cancel(self, request: InferRequest) -> bool:
-        """Start no further step of a request, and cancel those that were started; True when none of them executes."""
+        """Cancel the steps of a request, started or not; return True if none of them executes."""
         run = self._runs.get(id(request))
         if request.cancelled or run is None or run.request is not request:
             return False
@@ -119,19 +120,19 @@ class EnsembleModel:
         return run.has_ended
 
     def is_waiting(self, request: InferRequest) -> bool:
-        """Whether all open steps of a request wait; without any, it waits for room for its next step."""
+        """Return whether all open steps of a request wait; without open steps, the request waits for a slot."""
         run = self._runs.get(id(request))
         if run is None or run.request is not request:
             return False
         return all(step.model is not None and step.model.is_waiting(step) for step in run.open_steps)
 
     def close_to_new_sequences(self) -> None:
-        """Nothing to do: the members know the sequences."""
+        """Do nothing: the members know the sequences."""
 
     # --- called by the runs -----------------------------------------------------------------------------------------
 
     def start_step(self, run: EnsembleRun, flow: Flow, step: Step) -> None:
-        """Start a step, or let it wait for room."""
+        """Start a step, or queue it for a slot."""
         room = self._rooms[step.index]
         if room.limit and room.started_count >= room.limit:
             run.waiting.add((step.index, flow))
@@ -141,12 +142,12 @@ class EnsembleModel:
         if not run.start(flow, step):
             room.started_count -= 1
 
-    def step_refused(self, step: Step) -> None:
-        """Count a request of a step that its member did not take."""
+    def step_rejected(self, step: Step) -> None:
+        """Count a rejected request of a step."""
         self._counts[step.index].record_failure(0)
 
-    def step_answered(self, request: StepRequest, *, has_failed: bool) -> None:
-        """Count a request of a step that has its final response."""
+    def step_completed(self, request: StepRequest, *, has_failed: bool) -> None:
+        """Count a completed request of a step."""
         counts = self._counts[request.step.index]
         duration_ns = time.monotonic_ns() - request.arrival_ns
         if has_failed:
@@ -158,12 +159,12 @@ class EnsembleModel:
             counts.record_execution(times.exec_start_ns - request.arrival_ns, times.exec_end_ns - times.exec_start_ns)
 
     def step_ended(self, step: Step) -> None:
-        """Give the room of a step that has ended to those who wait for it."""
+        """Give the slot of a completed step to the next waiting run."""
         room = self._rooms[step.index]
         room.started_count -= 1
         if room.is_giving:
-            # A member has answered at once, from a cache for example, what the call below has just started: that one
-            # goes on. A call inside the other for each who waits would be more than the stack has room for.
+            # A member has responded at once, from a cache for example, to a step that an outer call has just started:
+            # that call continues. One nested call per waiting run would exhaust the stack.
             return
         room.is_giving = True
         try:
@@ -177,7 +178,7 @@ class EnsembleModel:
             room.is_giving = False
 
     def withdraw(self, run: EnsembleRun) -> None:
-        """Let the steps of a run wait for room no more."""
+        """Remove the waiting steps of a run."""
         for index, flow in run.waiting:
             del self._rooms[index].waiting[(run, flow)]
         run.waiting.clear()
@@ -193,10 +194,10 @@ class EnsembleModel:
     def step_header(
         self, step: Step, source: RequestHeader, specs: tuple[TensorSpec, ...], sequence: SequenceFields | None
     ) -> RequestHeader:
-        """Return the header of a step's request, made once for requests that look the same.
+        """Return the header of a step's request, made once for equal requests.
 
         Triton: a step gets the priority, timeout and parameters of the ensemble's request, and its sequence unless
-        the response of a step before names another.
+        the response of an earlier step names another.
         """
         if sequence is not None and sequence != _sequence_of(source):
             return _step_header(step, source, specs, sequence)
@@ -205,21 +206,19 @@ class EnsembleModel:
             memo = source.execution = (self._rules, {})
         headers: dict[int, RequestHeader] = memo[1]
         header = headers.get(step.index)
-        # Specs that are equal are mostly the same, which makes this cheap.
+        # Equal specs are mostly the same object, which makes this cheap.
         if header is None or header.inputs != specs:
             header = headers[step.index] = _step_header(step, source, specs, _sequence_of(source))
         return header
 
     def answer(self, run: EnsembleRun, flow: Flow) -> None:
-        """Answer with the outputs of a flow; those of steps that were skipped are left out."""
+        """Respond with the outputs of a flow; outputs of skipped steps are left out."""
         request = run.request
         tensors = [(name, flow.get(name)) for name in run.plan.outputs]
         found = [(name, value) for name, value in tensors if isinstance(value, Value)]
         try:
             if not found and any(value is Absent.LEFT_OUT for _, value in tensors):
-                raise internal(
-                    f"its models answered with none of its outputs: {', '.join(map(repr, run.plan.outputs))}"
-                )
+                raise internal(f"its models returned none of its outputs: {', '.join(map(repr, run.plan.outputs))}")
             header = self._response_header(found)
         except InferError as error:
             if self.is_decoupled:
@@ -240,7 +239,7 @@ class EnsembleModel:
             request.on_response(request, InferResponse(header, data, parameters=parameters))
 
     def _response_header(self, found: Sequence[tuple[str, Value]]) -> ResponseHeader:
-        """Return the header for these outputs, the same for specs that are the same."""
+        """Return the header for these outputs, the same for the same specs."""
         key = tuple([id(value.spec) for _, value in found])
         known = self._response_headers.get(key)
         if known is not None and [spec.name for spec in known[1].outputs] == [name for name, _ in found]:
@@ -264,7 +263,7 @@ class EnsembleModel:
         if len(self._response_headers) >= _HEADER_LIMIT:
             self._response_headers.clear()
         header = ResponseHeader(self.name, self.version, specs)
-        # The specs are kept, so that their identities stay theirs.
+        # The specs stay alive, so that their identities stay unique.
         self._response_headers[key] = ([value.spec for _, value in found], header)
         return header
 
@@ -306,7 +305,7 @@ class EnsembleModel:
 
     @property
     def labels(self) -> Mapping[str, Sequence[str]]:
-        """Output name to class labels. Triton: without its own an output has those of the member that writes it."""
+        """Output name to class labels. Triton: without its own an output has the labels of the member's output."""
         labels = dict(self._own_labels)
         for name in self.graph.outputs:
             found = self.graph.writer_of(name)
@@ -319,7 +318,7 @@ class EnsembleModel:
 
     @property
     def pending_count(self) -> int:
-        """Steps that wait for room."""
+        """Steps that wait for a slot."""
         return sum(len(room.waiting) for room in self._rooms)
 
     @property
@@ -339,22 +338,22 @@ class EnsembleModel:
 
     @property
     def resource_usage(self) -> Sequence[Usage]:
-        """Nothing: the members have instances."""
+        """Empty: the members have instances."""
         return ()
 
     @property
     def live_sequence_count(self) -> int:
-        """None of its own: the members know the sequences."""
+        """0: the members know the sequences."""
         return 0
 
     @property
     def instances(self) -> Sequence[Instance]:
-        """None of its own."""
+        """Empty: the members have instances."""
         return ()
 
     @property
     def health(self) -> str:
-        """Empty while every member can execute; otherwise the first reason why one cannot."""
+        """Empty while every member can execute; otherwise the first reason."""
         for step in self.graph.steps:
             try:
                 reason = self._router.served(step.model_name, step.model_version).health
@@ -366,20 +365,20 @@ class EnsembleModel:
 
     @property
     def lost_reason(self) -> str:
-        """Empty: a member that is lost may come back."""
+        """Empty: a failed member may recover."""
         return ""
 
     def abort(self, reason: str) -> None:
-        """Answer all requests that have not ended."""
+        """Fail all open requests."""
         self._stopping = True
         for run in list(self._runs.values()):
             run.fail(unavailable(reason))
 
     def check(self, now_ns: int) -> None:
-        """Nothing: the members have instances."""
+        """Do nothing: the members have instances."""
 
     def stop(self, timeout_s: float) -> bool:
-        """Refuse new requests, and wait for the accepted ones; those that do not end in time are answered."""
+        """Reject new requests, and wait for the accepted ones; those that do not end in time fail."""
         self._stopping = True
         if self._all_ended.wait(timeout_s):
             return True
@@ -413,7 +412,7 @@ def _sequence_of(header: RequestHeader) -> SequenceFields:
 
 
 def _sequence_parameters(header: RequestHeader, found: Sequence[tuple[str, Value]]) -> Mapping[str, ParameterValue]:
-    """Return the parameters of a response. Triton: its sequence, also of a request that has none."""
+    """Return the parameters of a response. Triton: its sequence, even if the request has none."""
     sequence = next((value.sequence for _, value in found if value.sequence is not None), None)
     if sequence is None:
         if not (header.sequence_id or header.sequence_start or header.sequence_end):

@@ -1,7 +1,7 @@
-"""One request on its way through an ensemble. Everything here happens on the event loop.
+"""One request on its way through an ensemble. All code here runs on the event loop.
 
-Tensors belong to a flow. An ordinary ensemble has one; every response of a decoupled member opens another, which sees
-the tensors of the flow that it came from and adds its own. A tensor is passed on as the buffer that it is.
+Tensors belong to a flow. An ordinary ensemble has one flow; every response of a decoupled member opens another, which
+reads the tensors of its parent flow and adds its own. Tensors are passed on as buffers, without a copy.
 """
 
 import time
@@ -24,7 +24,7 @@ _SEQUENCE_PARAMETERS = frozenset(("sequence_id", "sequence_start", "sequence_end
 
 
 class SequenceFields(NamedTuple):
-    """The sequence that a request belongs to, and its place there."""
+    """The sequence of a request, and its position there."""
 
     id: int | str
     is_start: bool
@@ -42,25 +42,25 @@ class Value:
         self.spec = spec
         self.data = data
         self.is_batched = is_batched
-        """Whether its first dimension is that of a batch."""
+        """Whether its first dimension is the batch."""
         self.sequence = sequence
-        """From the response that it came with; None for that of the ensemble's request."""
+        """The sequence of its response; None for the sequence of the ensemble's request."""
 
 
 class Absent(Enum):
-    """Why a tensor of the ensemble will not come."""
+    """The reason why a tensor of the ensemble is absent."""
 
-    SKIPPED = "its step is skipped, or the request is without this optional input"
-    LEFT_OUT = "the response of its step is without this output"
+    SKIPPED = "its step is skipped, or the request lacks this optional input"
+    LEFT_OUT = "the response of its step lacks this output"
 
 
 class Flow:
-    """The tensors that belong together, and the steps that have been started for them."""
+    """The tensors of one path through the ensemble, and the steps started for them."""
 
     __slots__ = ("_children", "_parent", "_values", "is_answered", "level", "started")
 
     def __init__(self, level: frozenset[int] = _NO_LEVEL, parent: "Flow | None" = None) -> None:
-        """`level` names the decoupled steps whose responses it follows."""
+        """`level` names the decoupled steps that it derives from."""
         self.level = level
         self._parent = parent
         self._values: dict[str, Value | Absent] = {}
@@ -72,33 +72,33 @@ class Flow:
             parent._children.append(self)
 
     def put(self, tensor: str, value: Value | Absent) -> None:
-        """Add a tensor, or the reason why it will not come."""
+        """Add a tensor, or the reason of its absence."""
         self._values[tensor] = value
 
     def has(self, tensor: str) -> bool:
-        """Tell whether a tensor is there or known not to come."""
+        """Return whether a tensor is present or known to be absent."""
         return tensor in self._values or (self._parent is not None and self._parent.has(tensor))
 
     def get(self, tensor: str) -> Value | Absent:
-        """Return a tensor that `has` knows, or the reason why it will not come."""
+        """Return a tensor that `has` knows, or the reason of its absence."""
         if tensor in self._values or self._parent is None:
             return self._values[tensor]
         return self._parent.get(tensor)
 
     def tree(self) -> "Iterator[Flow]":
-        """Yield this flow and those that came from it."""
+        """Yield this flow and its descendants."""
         yield self
         for child in list(self._children):
             yield from child.tree()
 
     def leave(self) -> None:
-        """Let the flow that it came from forget this one."""
+        """Remove this flow from its parent."""
         if self._parent is not None and self in self._parent._children:
             self._parent._children.remove(self)
 
 
 class StepRequest(InferRequest):
-    """The request of a step. It is congested when its run is: nobody takes what a decoupled member emits."""
+    """The request of a step. It is paused when its run is, because the client or later steps do not keep up."""
 
     __slots__ = ("flow", "run", "sequence_fields", "step")
 
@@ -106,67 +106,67 @@ class StepRequest(InferRequest):
     flow: Flow
     step: Step
     sequence_fields: SequenceFields | None
-    """Of the responses that its inputs came with; None for those of the ensemble's request."""
+    """Sequence of the responses of its inputs; None for that of the ensemble's request."""
 
     @property
     def call(self) -> ModelCall | None:
-        """The call that the ensemble serves, if it serves one."""
+        """The call that the ensemble serves, if any."""
         call: ModelCall | None = self.run.request.call
         return call
 
     @property
     def has_begun(self) -> bool:
-        """Whether it belongs to work that has begun: another step of its run was started before."""
+        """Whether it continues work in progress: another step of its run was started before."""
         return bool(self.flow.level) or len(self.flow.started) > 1
 
     @property
     def is_paused(self) -> bool:
-        """Whether a decoupled member should wait before it emits more."""
+        """Whether a decoupled member should pause."""
         return self.run.is_paused
 
     @is_paused.setter
     def is_paused(self, value: bool) -> None:
-        """Ignore it: the run knows."""
+        """Ignore it: the run decides."""
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether the client of the ensemble is slow; that later steps are has no limit of its own."""
+        """Whether the client of the ensemble is slow; a wait for later steps has no limit of its own."""
         return self.run.request.waits_for_client
 
 
 class Members(Protocol):
-    """What a run asks of its ensemble."""
+    """The methods of the ensemble that a run needs."""
 
     graph: EnsembleGraph
 
     def start_step(self, run: "EnsembleRun", flow: Flow, step: Step) -> None:
-        """Call `run.start` now or when there is room for the step."""
+        """Call `run.start` now or when the step gets a slot."""
 
-    def step_refused(self, step: Step) -> None:
-        """Note that the member of a step did not take its request."""
+    def step_rejected(self, step: Step) -> None:
+        """Note that the member of a step rejected its request."""
 
-    def step_answered(self, request: StepRequest, *, has_failed: bool) -> None:
+    def step_completed(self, request: StepRequest, *, has_failed: bool) -> None:
         """Note the final response of a step."""
 
     def step_ended(self, step: Step) -> None:
-        """Note that a request of a step that was started has ended."""
+        """Note the end of a started request of a step."""
 
     def withdraw(self, run: "EnsembleRun") -> None:
-        """Empty `run.waiting`: its steps need no room any more."""
+        """Empty `run.waiting`: its steps need no slots any more."""
 
     def send(self, request: InferRequest) -> None:
         """Submit a request to a member. Raises InferError."""
 
     def cancel_step(self, request: InferRequest) -> object:
-        """Cancel what `send` has submitted."""
+        """Cancel a request of `send`."""
 
     def step_header(
         self, step: Step, source: RequestHeader, specs: tuple[TensorSpec, ...], sequence: SequenceFields | None
     ) -> RequestHeader:
-        """Return the header of a step's request; `sequence` takes the place of the source's when it is given."""
+        """Return the header of a step's request; `sequence`, if given, replaces that of the source."""
 
     def answer(self, run: "EnsembleRun", flow: Flow) -> None:
-        """Answer with the outputs of a flow, all of which are settled."""
+        """Respond with the outputs of a flow, all of which are known."""
 
     def end(self, run: "EnsembleRun", failure: InferError | None) -> None:
         """Complete the request; called once, last."""
@@ -205,27 +205,27 @@ class EnsembleRun:
         """Whether a decoupled ensemble has sent a response."""
         self._steps: set[StepRequest] = set()
         self._busy = 0
-        """How many calls are at work on the run: it does not end below them."""
+        """Nested calls on the run: it ends only in the outermost one."""
         self.open_count = 0
-        """Steps that wait for room or execute."""
+        """Steps that wait for a slot or execute."""
         self.waiting: set[tuple[int, Flow]] = set()
-        """Indices of steps that wait for room; the ensemble's to change."""
+        """Indices of steps that wait for a slot; the ensemble maintains it."""
         self.first_exec_ns = 0
         self.input_ns = self.infer_ns = self.output_ns = 0
         """Sums over the executions of all steps."""
 
     @property
     def is_paused(self) -> bool:
-        """Whether responses come faster than the steps after them, or the client, take them."""
+        """Whether responses arrive faster than the later steps, or the client, take them."""
         return len(self.waiting) > self._ensemble.graph.pause_count or self.request.is_paused
 
     @property
     def open_steps(self) -> list[StepRequest]:
-        """The requests of steps that were submitted and have not ended."""
+        """The submitted requests of steps that have not ended."""
         return list(self._steps)
 
     def begin(self) -> None:
-        """Start the steps that need nothing but the request's inputs."""
+        """Start the steps that need only the request's inputs."""
         request, graph = self.request, self._ensemble.graph
         for tensor in graph.inputs:
             self.root.put(tensor, Absent.SKIPPED)
@@ -238,13 +238,13 @@ class EnsembleRun:
         self._leave()
 
     def cancel(self) -> None:
-        """Start nothing more, and cancel what executes."""
+        """Start no further steps, and cancel the open ones."""
         self.fail(InferError(ErrorCode.CANCELLED, ""))
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
     def _try(self, flow: Flow, step: Step) -> None:
-        """Start a step in a flow, unless it does not belong there, has started, or lacks something."""
+        """Start a step in a flow, unless it does not belong there, has started, or lacks a tensor."""
         # hot: once a step, and again for each tensor that comes
         if step.index in flow.started or flow.level != step.level or self._failure is not None:
             return
@@ -264,12 +264,12 @@ class EnsembleRun:
             decision = flow.get(step.condition)
             if isinstance(decision, Absent) or not any(decision.data):
                 return True
-        # Triton: a step whose input a member left out is started all the same, and its member refuses the request
-        # when it cannot do without.
+        # Triton: a step with an absent input is still started, and its member rejects the request if the input is
+        # required.
         return any(flow.get(each.tensor) is Absent.SKIPPED and not each.is_optional for each in step.inputs)
 
     def start(self, flow: Flow, step: Step) -> bool:
-        """Send a step's request; called by the ensemble when there is room. False when nothing was sent."""
+        """Send a step's request; the ensemble calls it when there is a slot. Returns False if nothing was sent."""
         if self._failure is not None:
             self._close_step()
             return False
@@ -293,8 +293,8 @@ class EnsembleRun:
             self._ensemble.send(sub)
         except InferError as error:
             self._steps.discard(sub)
-            self._ensemble.step_refused(step)
-            self.fail(_told_of(step, error))
+            self._ensemble.step_rejected(step)
+            self.fail(_with_model_name(step, error))
             self._close_step()
             return False
         return True
@@ -303,11 +303,11 @@ class EnsembleRun:
         sub: StepRequest = request  # type: ignore[assignment]  # made in start
         self._busy += 1
         if response.final:
-            # Before a failure cancels what is open: this step is not any more.
+            # Before a failure cancels the open steps: this one is no longer open.
             self._steps.discard(sub)
-            self._ensemble.step_answered(sub, has_failed=response.error is not None)
+            self._ensemble.step_completed(sub, has_failed=response.error is not None)
         if response.error is not None:
-            self.fail(_told_of(sub.step, response.error))
+            self.fail(_with_model_name(sub.step, response.error))
         elif not response.empty_final and self._failure is None:
             self._take(sub, response)
         if response.final:
@@ -324,7 +324,7 @@ class EnsembleRun:
             try:
                 sequence = _sequence_of(response.parameters, sub.header.sequence_id)
             except InferError as error:
-                self.fail(_told_of(step, error))
+                self.fail(_with_model_name(step, error))
                 return
         values = {
             spec.name: Value(spec, data, is_batched=step.is_batching, sequence=sequence)
@@ -335,7 +335,9 @@ class EnsembleRun:
         self._settle(flow, step, values, Absent.LEFT_OUT)
 
     def _settle(self, flow: Flow, step: Step, values: Mapping[str, Value], absent: Absent) -> None:
-        """Put a step's outputs in place, `absent` for those without a value, and go on with what waited for them."""
+        """Put a step's outputs in place, `absent` for outputs without a value, and continue with the steps that need
+        them.
+        """
         for output, tensor in step.outputs.items():
             flow.put(tensor, values.get(output, absent))
         following = self.plan.following[step.index]
@@ -351,7 +353,8 @@ class EnsembleRun:
     def _answer_if_complete(self, flow: Flow) -> None:
         if self._ensemble.graph.is_decoupled and flow.level == self.plan.output_level and self._is_complete(flow):
             if flow.is_answered:
-                # A member that answers at once, a cached one, has completed it while its step was being started.
+                # A member that responds at once, a cached one, has completed the flow while its step was being
+                # started.
                 return
             flow.is_answered = True
             if self._failure is None and not self.has_ended:
@@ -364,14 +367,14 @@ class EnsembleRun:
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def _close_step(self) -> None:
-        """A step that was to be started has ended without an answer."""
+        """Note the end of a step that was not started."""
         self.open_count -= 1
         if not self._busy:
             self._busy += 1
             self._leave()
 
     def _leave(self) -> None:
-        """End the run when nothing is open and nobody is at work on it."""
+        """End the run if no step is open and no outer call uses it."""
         self._busy -= 1
         if self._busy or self.open_count or self.has_ended:
             return
@@ -381,16 +384,16 @@ class EnsembleRun:
             if self._is_complete(self.root):
                 self._ensemble.answer(self, self.root)
             else:
-                # Triton's words.
+                # Triton's text.
                 failure = internal("unexpected deadlock, at least one output is not set")
         self._ensemble.end(self, failure)
 
     def fail(self, error: InferError) -> None:
-        """Start nothing more, cancel what was started, and answer with `error` when all of it has ended."""
+        """Start no further steps, cancel the open ones, and fail with `error` when all have ended."""
         if self._failure is not None:
             return
         self._failure = error
-        # What executes is of no use any more.
+        # The open steps have no use any more.
         self._busy += 1
         self.open_count -= len(self.waiting)
         self._ensemble.withdraw(self)
@@ -408,8 +411,8 @@ class EnsembleRun:
         self.output_ns += times.exec_end_ns - times.compute_end_ns
 
 
-def _told_of(step: Step, error: InferError) -> InferError:
-    """Return the error of a step, with the model that it came from: Triton's queues do not say whose they are."""
+def _with_model_name(step: Step, error: InferError) -> InferError:
+    """Return the error of a step, with the name of its model: Triton's queue errors lack it."""
     if error.code is ErrorCode.CANCELLED or f"'{step.model_name}'" in error.message:
         return error
     return InferError(
@@ -418,9 +421,9 @@ def _told_of(step: Step, error: InferError) -> InferError:
 
 
 def _sequence_of(parameters: Mapping[str, ParameterValue], current_id: int | str) -> SequenceFields:
-    """Return the sequence that the parameters of a member's response name. Raises InferError(INVALID_ARG).
+    """Return the sequence in the parameters of a member's response. Raises InferError(INVALID_ARG).
 
-    Triton: a flag that the response does not have is false then, and a missing id is the current one.
+    Triton: a missing flag is false then, and a missing id is the current one.
     """
     sequence_id = parameters.get("sequence_id", current_id)
     if isinstance(sequence_id, bool | float):

@@ -1,1 +1,1 @@
-"""Loading: from a model's files to a version that serves."""
+"""Loading: from a model's files to a served version."""

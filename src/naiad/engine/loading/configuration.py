@@ -1,9 +1,8 @@
-"""The configuration of a model on its way to being loaded: read, completed, checked, in Triton's order.
+"""The configuration of a model during a load: read, completed, checked, in Triton's order.
 
-Before the model is looked into: the file, then what the names of its files tell, then defaults, then a check. After
-its backend has looked into it: what the backend completed, defaults again, instance groups, and the final check.
-
-Label files: the names of an output's classes, one a line.
+Before the backend inspects the model: the file, the names of its version files, defaults, a check. Afterwards: the
+backend's completion, defaults again, instance groups, and the final check. `read_labels` reads label files, which
+have the names of an output's classes, one per line.
 """
 
 import logging
@@ -23,9 +22,9 @@ _MAX_BYTES = 64 * 1024 * 1024
 
 
 def read_labels(config: ModelConfig, model_dir: Path) -> dict[str, Sequence[str]]:
-    """Return the labels of every output that has a `label_filename`.
+    """Return the labels of every output with a `label_filename`.
 
-    Raises InferError(INVALID_ARG) when a file is missing, not text, or outside the model's directory.
+    Raises InferError(INVALID_ARG) for a file that is missing, not text, or outside the model's directory.
     """
     labels: dict[str, Sequence[str]] = {}
     for output in config.output:
@@ -48,7 +47,7 @@ def _read(model: str, output: str, filename: str, model_dir: Path) -> Sequence[s
         raise invalid_argument(f"{where} cannot be read: {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise invalid_argument(f"{where} is not UTF-8 text: {error}") from error
-    # Not splitlines(): a label may hold what that takes for the end of a line.
+    # Not splitlines(), which also splits at other characters that a label may contain.
     lines = text.split("\n")
     return lines if lines[-1] else lines[:-1]
 
@@ -56,14 +55,14 @@ def _read(model: str, output: str, filename: str, model_dir: Path) -> Sequence[s
 _log = logging.getLogger(__name__)
 _IN_ANY_CASE_WHILE_LOADING = ("model_warmup[", "backend")
 _WHILE_LOADING = ("input[", "output[", "batch_input[", "batch_output[", *_IN_ANY_CASE_WHILE_LOADING)
-"""What Triton finds wrong with these fields it finds when it loads the model, and not yet when it looks at it."""
+"""Triton reports errors in these fields when it loads the model, not when it reads the configuration."""
 
 
 def read_config(entry: ModelEntry, *, required: bool) -> ParsedConfig:
-    """Return what the model's configuration file says, or what is known without one.
+    """Return the parsed configuration file, or the known fields without one.
 
-    Raises InferError(INVALID_ARG): for every mistake of the file at once, for one that cannot be read, and when there
-    is none although it is `required`.
+    Raises InferError(INVALID_ARG): for every mistake of the file at once, for an unreadable file, and for a missing
+    file that is `required`.
     """
     path = entry.config_path
     if path is None:
@@ -98,11 +97,10 @@ def prepare_config(
     *,
     auto_complete: bool = True,
 ) -> tuple[ModelConfig, InferError | None]:
-    """Return the configuration with file names and defaults filled in, and the error that its versions load with.
+    """Return the configuration with file names and defaults filled in, and the error of its versions.
 
-    With `auto_complete`, inputs and outputs may still be missing, and mistakes in those of a model that is no
-    ensemble are errors of each version.
-    Raises InferError(INVALID_ARG) with every mistake.
+    With `auto_complete`, inputs and outputs may still be missing, and mistakes in those of a model that is not an
+    ensemble are errors of each version. Raises InferError(INVALID_ARG) with every mistake.
     """
     config = normalize(autofill(parsed.config, model_name=entry.name, version_files=version_files))
     problems = validate(
@@ -129,9 +127,9 @@ def finish_config(
     default_instance_count: int,
     gpu_count: int = 0,
 ) -> ModelConfig:
-    """Return `config` with what the backend `completed` and with instance groups. Raises InferError as above.
+    """Return `config` with the backend's completion and with instance groups. Raises InferError as above.
 
-    Without GPUs a group that asks for one is refused, and one of KIND_AUTO gets the CPU.
+    Without GPUs a group of KIND_GPU is rejected, and a group of KIND_AUTO gets the CPU.
     """
     merged = merge_auto_completed(config, completed) if completed is not config else config
     final = normalize(merged, gpu_count=gpu_count, default_cpu_instances=default_instance_count)

@@ -1,6 +1,6 @@
-"""Changes of instance groups while a version serves: some instances stay, new ones join, others leave.
+"""Changes of instance groups while a version serves: instances stay, are added, or are retired.
 
-No request notices: the queue is the version's, and an instance that leaves finishes its batch first.
+Requests are not affected: the version owns the queue, and a retired instance finishes its batch first.
 """
 
 from collections import Counter
@@ -16,12 +16,12 @@ Create = Callable[[Model, Sequence[InstanceSpec]], list[Instance]]
 
 
 class InstanceUpdate:
-    """The instances of a version for another configuration; those that are new are made, and do not serve yet."""
+    """The instances of a version for another configuration; new instances are created but do not serve yet."""
 
     def __init__(
         self, served: Served, model: ServedModel, config: ModelConfig, kept: Sequence[Instance | None]
     ) -> None:
-        """`served` is what the engine's table holds of `model`; `kept` has None for instances to be created."""
+        """`served` is the engine's entry of `model`; `kept` has None for instances to create."""
         self._served = served
         self._model = model
         self._config = config
@@ -33,7 +33,7 @@ class InstanceUpdate:
         warm_up: Callable[[Instance, InstanceSpec], None] | None,
         host_policies: Mapping[str, frozenset[int]],
     ) -> None:
-        """Create and warm up what is missing. Raises InferError; nothing is left behind then."""
+        """Create and warm up the missing instances. Raises InferError; all new instances are closed then."""
         specs = instance_specs(self._config)
         missing = [spec for spec, instance in zip(specs, self._instances, strict=True) if instance is None]
         if not missing:
@@ -47,24 +47,24 @@ class InstanceUpdate:
             raise
 
     def commit(self) -> RetiredInstances | None:
-        """Have the instances serve; return those that leave, for the caller to stop."""
+        """Activate the instances; return the retired ones, which the caller stops."""
         created = iter(self._created)
         instances = [next(created) if instance is None else instance for instance in self._instances]
         self._served.config = self._config
         return self._model.change_instances(instances, self._config)
 
     def discard(self) -> None:
-        """Close what was created."""
+        """Close the created instances."""
         self._model.backend_model.update_config(self._model.config)
         for instance in self._created:
             instance.close()
 
 
 def kept_instances(model: ServedModel, config: ModelConfig) -> list[Instance | None] | None:
-    """Return for each instance that `config` asks for the one there is, or None when it must be created.
+    """Return for each instance of `config` the existing one, or None if it must be created.
 
-    None as a whole when the version cannot take the change in place: kept orders and shared resources are those of
-    certain instances, and a model may not be on the devices that are asked for.
+    None as a whole if the version cannot be changed in place: ordered responses and shared resources belong to
+    particular instances, and a model may not be on the requested devices.
     """
     if groups(model.config, passive=True) != groups(config, passive=True):
         return None
@@ -79,9 +79,9 @@ def kept_instances(model: ServedModel, config: ModelConfig) -> list[Instance | N
 
 
 def _identities(config: ModelConfig) -> list[tuple[str, int, bytes, int]]:
-    """Return what tells the instances of a configuration apart.
+    """Return the identities of the instances of a configuration.
 
-    Triton: name and count of a group are no part of it. Of instances that are alike it is the number of each.
+    Triton: name and count of a group are no part of it. Equal instances are numbered.
     """
     alike: Counter[tuple[str, int, bytes]] = Counter()
     identities = []

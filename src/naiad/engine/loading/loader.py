@@ -1,4 +1,4 @@
-"""Loading: from a model's files to a version that serves."""
+"""Loading: from a model's files to a served version."""
 
 import logging
 import time
@@ -73,14 +73,14 @@ class ModelLoader:
         execute_timeout_s: float = DEFAULT_EXECUTE_TIMEOUT_S,
         overload: OverloadOptions | None = None,
     ) -> None:
-        """`router` is how ensembles reach their members; without one they cannot be loaded.
+        """`router` connects ensembles to their members; without one they cannot be loaded.
 
-        `port` is how models reach others while they execute, `metrics` is where their own are shown.
+        `port` connects executing models to other models, `metrics` shows their own metrics.
 
-        `response_store` is the cache of the models that ask for one, `resources` what their instances share,
-        `host_policies` the cores that instances are bound to, by the name of the policy. `delays` is for tests.
-        `execute_timeout_s` is when an execution counts as hung, unless a model says otherwise.
-        `overload` is for the queues of models whose configuration has no queue policy.
+        `response_store` is the cache of models with `response_cache`, `resources` are shared by their instances,
+        `host_policies` are the cores for instances, by the name of the policy. `delays` is for tests.
+        `execute_timeout_s` is the time after which an execution counts as hung, unless the model has its own.
+        `overload` is for the queues of models without a queue policy.
         """
         self._loop = loop
         self._backends = backends
@@ -100,7 +100,7 @@ class ModelLoader:
         self._overload = None if overload is None else OverloadPolicy.from_options(overload)
 
     def plan(self, entry: ModelEntry) -> ModelPlan:
-        """Read and check the configuration, and select the versions that its policy asks for. Raises InferError."""
+        """Read and check the configuration, and select the versions of its policy. Raises InferError."""
         parsed = read_config(entry, required=not self._auto_complete)
         if not parsed.config.model_repository_agents.agents:
             return self._plan(entry, parsed)
@@ -121,7 +121,7 @@ class ModelLoader:
             parsed, entry, files, self._backends.names(), auto_complete=self._auto_complete
         )
         config.runtime = config.runtime or self._backends.runtime_of(config.backend)
-        # Triton: only a valid configuration is held against the version directories.
+        # Triton: only a valid configuration is compared with the version directories.
         if not versions:
             raise UnloadableError(
                 ErrorCode.INVALID_ARG,
@@ -133,7 +133,7 @@ class ModelLoader:
     def load(self, plan: ModelPlan, version: int) -> Served:
         """Load one version: complete its configuration, load the model, create its instances, start their threads.
 
-        Raises InferError; nothing is left behind then.
+        Raises InferError; all resources are released then.
         """
         if plan.unsupported_reason is not None:
             raise plan.unsupported_reason
@@ -146,9 +146,9 @@ class ModelLoader:
         return served
 
     def update(self, plan: ModelPlan, version: int, loaded: Served) -> Update | None:
-        """Prepare to serve `plan` with what is loaded of a version; None when it must be loaded anew.
+        """Prepare to serve `plan` with the loaded version; None if it must be reloaded.
 
-        Raises InferError; nothing is left behind then.
+        Raises InferError; all resources are released then.
         """
         model = loaded.served if isinstance(loaded, CachedModel) else loaded
         if not isinstance(model, ServedModel) or model.lost_reason:
@@ -158,7 +158,7 @@ class ModelLoader:
         context = self._context(plan, version, config, backend)
         count = backend.default_instance_count(context)
         config = finish_config(config, config, plan.source, count, self._usable_gpus(backend, config))
-        # What instances need of shared resources is settled when a version is loaded.
+        # The resources of instances are fixed when a version is loaded.
         is_limited = self._resources is not None and needs_resources(config)
         kept = None if is_limited else kept_instances(model, config)
         if kept is None:
@@ -187,7 +187,7 @@ class ModelLoader:
     def _load_model(self, plan: ModelPlan, version: int) -> Served:
         backend = self._backends.get_for(plan.config, plan.entry.name)
         context = self._configure(plan, version, backend)
-        self._warn_of_policies(context.config)
+        self._warn_about_policies(context.config)
         labels = read_labels(context.config, context.model_dir)
         strategy = read_strategy(context)
         resources = self._register(context.config)
@@ -206,7 +206,7 @@ class ModelLoader:
             raise
 
     def _register(self, config: ModelConfig) -> ModelResources | None:
-        """Note what the instances of a model need. Raises InferError when one of them could never execute."""
+        """Register the resources of the instances. Raises InferError if one of them could never execute."""
         if not needs_resources(config):
             return None
         if self._resources is not None:
@@ -218,8 +218,8 @@ class ModelLoader:
         )
         return None
 
-    def _warn_of_policies(self, config: ModelConfig) -> None:
-        """Tell of host policies that the server was not told of; Triton lets them pass as well, in silence."""
+    def _warn_about_policies(self, config: ModelConfig) -> None:
+        """Warn about unknown host policies; Triton ignores them silently."""
         for name in {group.host_policy for group in config.instance_group} - {"", *self._host_policies}:
             _log.warning(
                 "model '%s' has 'host_policy: \"%s\"', but the server has no policy of that name: start it with "
@@ -230,7 +230,7 @@ class ModelLoader:
             )
 
     def _load_ensemble(self, plan: ModelPlan, version: int) -> Served:
-        """Hold an ensemble against its members, which are loaded. Raises InferError."""
+        """Check an ensemble against its loaded members. Raises InferError."""
         router, config = self._router, finish_config(plan.config, plan.config, plan.source, 0)
         if router is None:
             raise unsupported(f"ensemble '{config.name}' cannot be loaded without the other models of a server")
@@ -238,7 +238,7 @@ class ModelLoader:
             raise invalid_argument(f"{cycle_message(plan.circle)}; an ensemble cannot contain itself")
         members = find_members(config, router)
         raise_problems(ensemble_member_problems(config, members, plan.source))
-        # Triton: whatever its own policy says.
+        # Triton: regardless of its own policy.
         config.model_transaction_policy.decoupled = has_decoupled_member(config, members)
         config = finish_config(config, config, plan.source, 0)
         return EnsembleModel(
@@ -260,7 +260,7 @@ class ModelLoader:
         return replace(context, config=finish_config(plan.config, completed, plan.source, count, gpus))
 
     def _usable_gpus(self, backend: Backend, config: ModelConfig) -> int:
-        """Return how many GPUs instances may be on. Raises InferError when they must be on one and cannot."""
+        """Return the number of usable GPUs. Raises InferError if instances require one and none is usable."""
         if not self._gpu_count:
             return 0
         unsupported_reason = backend.gpu_unsupported_reason()
@@ -319,7 +319,7 @@ class ModelLoader:
                 context.name,
                 str(context.version),
                 namespace=context.namespace,
-                # Triton: its Python backend counts an error that the model answered as a success.
+                # Triton: its Python backend counts an error response of the model as a success.
                 answered_is_success=backend.name == "python",
             ),
             loop=self._loop,
@@ -335,7 +335,7 @@ def _warm_up(context: ModelContext) -> Callable[[Instance, InstanceSpec], None] 
 
 
 def _sequence_tensors(context: ModelContext) -> SequenceTensors | None:
-    """Return what extends requests of sequences; None for a model that needs nothing besides what clients send."""
+    """Return the transform for sequence requests; None for a model without extra tensors."""
     batching = context.config.sequence_batching
     if not (batching.control_input or batching.state):
         return None
@@ -352,9 +352,9 @@ def _close(instances: Sequence[Instance], model: Model | None, resources: ModelR
 
 
 def _inspected_directory(entry: ModelEntry, versions: Sequence[int]) -> Path | None:
-    """Return the directory whose files tell the backend: that of the first version, None when there is none.
+    """Return the directory that the backend inspects: the first version's, None without one.
 
-    Triton: without a version to serve, it is another directory of the model, whatever its name.
+    Triton: without a version to serve, it is another directory of the model, of any name.
     """
     candidates = [*versions, *entry.version_dirs]
     if candidates:

@@ -1,4 +1,4 @@
-"""Warm-up: every instance executes the samples of the configuration before the version takes requests."""
+"""Warm-up: every instance executes the samples of the configuration before the version is ready."""
 
 import logging
 import math
@@ -26,30 +26,30 @@ from naiad.engine.transforms.padding import PaddedRequests
 _log = logging.getLogger(__name__)
 
 _DECOUPLED_S = 300.0
-"""How long a decoupled model may take to send the final responses of a sample."""
+"""Time limit of the final responses of a decoupled model to a sample."""
 _LOOK_MS = 250
-"""How often to look at the clock meanwhile."""
+"""Polling interval meanwhile."""
 _EXIT_POLL_S = 0.002
-"""How often a process that has closed its lines is asked how it has died."""
+"""Polling interval for the exit status of a process that has closed its sockets."""
 
 
 class WarmUp:
     """The samples of one version, read and checked once, executed on each instance."""
 
     def __init__(self, context: ModelContext) -> None:
-        """Read and check every sample. Raises InferError when one does not fit the model or cannot be read."""
+        """Read and check every sample. Raises InferError for one that does not fit the model or cannot be read."""
         self._context = context
         self._is_decoupled = context.config.model_transaction_policy.decoupled
         padding = read_padding(context.config)
         self._padding = None if padding is None else PaddedRequests(context.config, padding)
-        # Controls of sequences are part of a sample; masks and lengths are made of it as of a request.
+        # Sequence controls are part of a sample; masks and lengths are derived from it as from a request.
         self._rules = AdmissionRules(execution_config(context.config) if padding is None else context.config)
         self._samples = [
             (sample, self._requests(sample)) for sample in context.config.model_warmup if sample.batch_size != 0
         ]
 
     def run(self, instance: Instance, spec: InstanceSpec) -> None:
-        """Execute every sample on an instance, in order. Raises InferError when one fails."""
+        """Execute every sample on an instance, in order. Raises InferError if one fails."""
         for sample, requests in self._samples:
             # Triton: 0 means once.
             for _ in range(sample.count or 1):
@@ -76,7 +76,7 @@ class WarmUp:
         )
 
     def _execute(self, instance: Instance, requests: Sequence[InferRequest]) -> None:
-        # An instance may let go of a request's data.
+        # An instance may release a request's data.
         fresh = [InferRequest(r.header, r.data, _ignore, id=r.id) for r in requests]
         for request in fresh:
             request.batch_size = 1
@@ -99,7 +99,7 @@ class WarmUp:
     # --- samples ---------------------------------------------------------------------------------------------------
 
     def _requests(self, sample: ModelWarmup) -> Sequence[InferRequest]:
-        """Return the requests of a sample: as many as its batch size, each of one row."""
+        """Return the requests of a sample: one per row of its batch size."""
         name = self._context.name
         rows = (1,) if self._context.config.max_batch_size > 0 else ()
         specs: list[TensorSpec] = []
@@ -127,7 +127,7 @@ class WarmUp:
         if kind == "input_data_file":
             return self._file(sample, spec, self._context.model_dir / "warmup" / entry.input_data_file)
         if spec.datatype is DataType.BYTES:
-            # Triton: there are no random strings, they are empty.
+            # Triton: random strings are empty.
             return encode_bytes_elements([b""] * spec.element_count)
         if kind == "random_data":
             return _random(spec)
@@ -156,7 +156,7 @@ class _Finals:
         self._changed = threading.Condition()
 
     def emit(self, request: InferRequest, response: InferResponse) -> None:
-        """Take a response, from any thread."""
+        """Receive a response, on any thread."""
         with self._changed:
             self._error = self._error or response.error
             if response.final:
@@ -164,16 +164,16 @@ class _Finals:
                 self._changed.notify_all()
 
     def wait(self, deadline_s: float) -> None:
-        """Wait for every final response. Raises InferError when one has an error, or is not there by that time."""
+        """Wait for every final response. Raises InferError for an error response or a timeout."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._left <= 0, max(0.0, deadline_s - time.monotonic())):
-                raise invalid_argument(f"the final response did not come within {_DECOUPLED_S:g} s")
+                raise invalid_argument(f"no final response within {_DECOUPLED_S:g} s")
         if self._error is not None:
             raise self._error
 
 
 def _listen(instance: RemoteInstance, deadline_s: float) -> None:
-    """Take what another process sends after its batch: until it gets requests nobody else watches it."""
+    """Read the responses that a process sends after its batch: no runner reads them before requests arrive."""
     while instance.is_busy and time.monotonic() < deadline_s:
         if instance.is_silent:
             time.sleep(_EXIT_POLL_S)
@@ -186,7 +186,7 @@ def _listen(instance: RemoteInstance, deadline_s: float) -> None:
 
 
 def _random(spec: TensorSpec) -> Buffer:
-    """Return values that every model can take: fractions of one, small numbers, truth values."""
+    """Return values that are valid for every model: fractions of one, small numbers, truth values."""
     generator = np.random.default_rng(0)
     dtype = spec.datatype.numpy
     count = math.prod(spec.shape)
@@ -198,4 +198,4 @@ def _random(spec: TensorSpec) -> Buffer:
 
 
 def _ignore(request: InferRequest, response: InferResponse) -> None:
-    """Nobody waits for the answer of a warm-up."""
+    """Ignore the responses of a warm-up."""

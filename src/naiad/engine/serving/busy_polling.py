@@ -1,12 +1,11 @@
-"""Keeping the event loop awake while something is due that is worth waiting for.
+"""Busy polling of the event loop while an expected event is worth a spin wait, and a hint about serial clients.
 
-A process that sleeps needs 50 us and more to be woken on another core, on virtual machines as much as a small model
-takes, and finds its caches cold. While clients send one request after the other, and a worker answers quickly, the
-loop therefore looks for what comes next for a moment before it sleeps. One HTTP connection on two cores: 2,500
-requests/s of a small Python model became 5,900 at 320 instead of 370 us of CPU each, 4,470 of an ONNX model 5,860 at
-175 instead of 185.
+Waking a sleeping process on another core takes 50 us and more, on virtual machines as long as a small model takes,
+and its caches are cold. While clients send one request after the other, and a worker responds quickly, the loop
+therefore polls for a moment before it sleeps. One HTTP connection on two cores: 2,500 requests/s of a small Python
+model became 5,900 at 320 instead of 370 us of CPU each, 4,470 of an ONNX model 5,860 at 175 instead of 185.
 
-Notices clients that send one request at a time to a model that batches.
+`SerialClients` detects clients that send one request at a time to a batching model.
 """
 
 import functools
@@ -20,11 +19,11 @@ from naiad.core.ports import Loop
 from naiad.worker.busy_polling import is_trial
 
 ENOUGH = 1000
-"""Batches of one request in a row, with nothing beside them, that are worth a hint."""
+"""Batches of one request in a row, without other requests in flight, before the hint."""
 
 
 class SerialClients:
-    """Counts batches that had company in neither queue nor instances; tells once when there are many in a row."""
+    """Counts batches of one request without other requests in flight; reports a long series once."""
 
     __slots__ = ("_count",)
 
@@ -32,7 +31,8 @@ class SerialClients:
         self._count = 0
 
     def observe(self, in_flight: int) -> bool:
-        """Note a batch while so many requests wait or execute, its own included; True when it is the last of many."""
+        """Note a batch with the requests in flight, its own included; return True for the last one of a long
+        series."""
         # hot: once a batch
         if in_flight > 1:
             self._count = 0
@@ -42,37 +42,40 @@ class SerialClients:
 
 
 def watch_for_serial_clients(config: ModelConfig) -> SerialClients | None:
-    """Return what watches a model; None for one whose requests never share a batch, or whose batches stay open."""
+    """Return the detector of a model; None for a model that never batches, or with decoupled batches."""
     batches = config.HasField("dynamic_batching") and config.max_batch_size > 1
     return SerialClients() if batches and not config.model_transaction_policy.decoupled else None
 
 
 def serial_clients_hint(name: str) -> str:
-    """Return what to tell about a model."""
+    """Return the hint about a model."""
     return (
-        f"model '{name}' batches, but its last {ENOUGH} requests came one at a time: the next was sent after the "
-        "answer. Nothing can batch then; send requests side by side (several connections, or asynchronous calls)"
+        f"model '{name}' batches, but its last {ENOUGH} requests came one at a time: each was sent after the "
+        "previous response. Nothing can batch then; send requests side by side "
+        "(several connections, or asynchronous calls)"
     )
 
 
 _MISS_COST = 2
-"""How many times in time make up for one that came too late."""
+"""Number of events in time that offset a late one."""
 _CREDIT_LIMIT = 32
 
 
 class BusyPolling:
-    """Keeps the loop from sleeping after `begin` until `end`, for a while, if that proves to be worth it.
+    """Keeps the loop awake after `begin` until `end`, within a window, while that proves useful.
 
-    Meanwhile the loop goes on looking at everything it watches. Used on the loop only.
+    Meanwhile the loop continues to handle all its events. Used on the loop only.
     """
 
     last_begin_ns: ClassVar[int] = 0
-    """When any vigil of the process began last: while others do, what is due is on its way (a model calls models)."""
+    """Start of the last busy polling in the process: while another one begins, events are in progress (a model calls
+    models).
+    """
 
     __slots__ = ("_credit", "_end_ns", "_is_asleep", "_is_kept", "_is_possible", "_loop", "_window_ns", "is_due")
 
     def __init__(self, loop: Loop, window_ns: int) -> None:
-        """`window_ns`: how long to stay awake at most."""
+        """`window_ns`: maximum time to stay awake."""
         self._loop = loop
         self._window_ns = window_ns
         self._is_possible = may_busy_poll()
@@ -80,12 +83,12 @@ class BusyPolling:
         self._end_ns = 0
         self._credit = 0
         self._is_asleep = False
-        """Whether it is slept at once until all that have a part in requests try again, at the same time."""
+        """Whether the loop sleeps at once until all parts of the request path try again, at the same time."""
         self.is_due = False
-        """Between `begin` and `end`; who calls `end` often may ask before."""
+        """True between `begin` and `end`; a frequent caller of `end` can check it first."""
 
     def begin(self) -> None:
-        """Something is due from now on."""
+        """Note that an event is expected from now on."""
         if not self._is_possible:
             return
         now_ns = time.monotonic_ns()
@@ -99,7 +102,7 @@ class BusyPolling:
             self._loop.call_soon(self._keep)
 
     def end(self) -> None:
-        """It has come, or is no longer waited for."""
+        """Note that the event has arrived, or is no longer expected."""
         if self.is_due:
             self.is_due = self._is_asleep = False
             if self._credit < _CREDIT_LIMIT:
@@ -112,11 +115,12 @@ class BusyPolling:
         return now_ns < self._end_ns
 
     def _keep(self) -> None:
-        """Have the loop come back at once, while there is still time."""
+        """Let the loop return at once, within the window."""
         if not self.is_due:
             self._is_kept = False
         elif self._has_time():
-            # Whoever is to bring it may wait for this very core: a scheduler lets who runs go on for milliseconds.
+            # The sender of the event may wait for this core: a kernel scheduler lets a running thread continue for
+            # milliseconds.
             os.sched_yield()
             self._loop.call_soon(self._keep)
         else:
@@ -134,5 +138,5 @@ class BusyPolling:
 
 @functools.cache
 def may_busy_poll() -> bool:
-    """Tell whether staying awake is a question at all: on one core it keeps others from doing what is waited for."""
+    """Return whether busy polling is possible: on one core it would block the thread that it waits for."""
     return usable_cores() > 1 and not is_charged_for_waiting()

@@ -1,9 +1,9 @@
-"""The answers of a decoupled model: which of its requests are open, and how each response reaches the loop.
+"""The responses of a decoupled model: its open requests, and the path of each response to the loop.
 
-A client that takes no responses stops its model at first: its request is congested, and the instance emits no more.
-That has an end: a request that is congested for `SLOW_CLIENT_S` and has had no response meanwhile fails. When the
-client has taken what waits for it, responses follow, so this is a least rate: half of what makes a frontend call a
-request congested (1 MiB of a gRPC stream) within that time, 17 KiB/s.
+A client that does not read responses first pauses its model: its request is paused, and the instance emits no more.
+The pause is limited: a request that is paused for `SLOW_CLIENT_S` without a response fails. Responses follow once the
+client has read the queued ones, so the limit is a minimum rate: half of the amount that pauses a request in a
+frontend (1 MiB of a gRPC stream) within that time, 17 KiB/s.
 """
 
 import logging
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SLOW_CLIENT_S = 30.0
-"""How long a model waits for one client."""
+"""Maximum time that a model waits for one client."""
 
 
 class _Deliver(Protocol):
@@ -36,23 +36,23 @@ class _Deliver(Protocol):
 
 
 class _Open:
-    """A request that has not had its final response."""
+    """A request without its final response."""
 
     __slots__ = ("owner", "paused_count", "paused_since_ns", "request", "response_count", "since_ns")
 
     def __init__(self, request: InferRequest, since_ns: int) -> None:
         self.request = request
         self.owner: object = None
-        """The instance that has it."""
+        """The instance that executes it."""
         self.response_count = 0
         self.since_ns = since_ns
-        """When its next response was begun: when the one before was sent."""
+        """Start of its next response: the time of the previous one."""
         self.paused_since_ns = 0
-        """When it was first found congested with `congested_count` responses; 0 for not."""
+        """Time at which it was first found paused at its current number of responses; 0 for not."""
         self.paused_count = 0
 
     def paused_s(self, now_ns: int) -> float:
-        """Return for how long its client has kept the instance waiting, as far as was seen."""
+        """Return the observed time for which its client has paused the instance."""
         if not self.request.waits_for_client:
             self.paused_since_ns = 0
         elif not self.paused_since_ns or self.paused_count != self.response_count:
@@ -63,10 +63,10 @@ class _Open:
 
 
 class DecoupledResponses:
-    """Takes the responses that instances emit, from any thread, until the final one of each request.
+    """Collects the responses of instances, on any thread, until the final one of each request.
 
-    A request is open from the moment its batch is handed to an instance until its final response. Bounded by the
-    requests in flight; what is emitted waits in the delivery, then in the frontends, which bound it per peer.
+    A request is open from the start of its batch until its final response. Bounded by the requests in flight; emitted
+    responses wait in the response queue, then in the frontends, which bound them per peer.
     """
 
     def __init__(
@@ -76,14 +76,13 @@ class DecoupledResponses:
         on_final: Callable[[InferRequest], object],
         on_again: Callable[[InferRequest], object] | None = None,
     ) -> None:
-        """`deliver` takes requests and their responses, and is told whether it is called on the loop.
+        """`deliver` takes requests, their responses, and whether it is called on the loop.
 
-        `on_final` is called with each request that has had its final response, `on_again` with those that are to be
-        executed again.
+        `on_final` is called with each completed request, `on_again` with requests to execute again.
         """
         self._on_again = on_again
         self._paused: dict[int, _Open] = {}
-        """Requests that wait to be executed again."""
+        """Requests that wait for another execution."""
         self._deliver = deliver
         self._statistics = statistics
         self._on_final = on_final
@@ -92,32 +91,32 @@ class DecoupledResponses:
         self._changed = threading.Condition(self._lock)
         self._loop_thread = 0
         self.suspects: Suspects | None = None
-        """The requests that workers may have died of."""
+        """Suspects of worker deaths."""
         self._awaited_owners: set[object] = set()
-        """Of whom somebody waits until they have no open requests."""
+        """Owners with a thread that waits for the end of their open requests."""
 
     def bind_loop_thread(self) -> None:
-        """Note that the calling thread is the event loop's: what is emitted on it is delivered at once."""
+        """Note that the calling thread runs the event loop: its responses are delivered at once."""
         self._loop_thread = threading.get_ident()
 
     @property
     def open_count(self) -> int:
-        """Requests that were handed to an instance and have not had their final response."""
+        """Requests of started batches without their final response."""
         return len(self._open)
 
     @property
     def has_requests(self) -> bool:
-        """Whether any request is open, or waits to be executed again."""
+        """Return whether any request is open, or waits for another execution."""
         return bool(self._open or self._paused)
 
     def begin(self, batch: Batch, owner: object = None) -> None:
-        """Open the requests of a batch that is about to be executed; `owner` is the instance that executes it."""
+        """Open the requests of a batch; `owner` is the instance that executes it."""
         self.open(batch.requests, owner)
         batch.emit = self.emit
 
     def open(self, requests: Sequence[InferRequest], owner: object) -> None:
-        """Open requests that `owner` answers."""
-        # Without the lock (an insertion is atomic): the caller may hold one that `deliver` takes as well.
+        """Open requests of `owner`."""
+        # Without the lock (an insertion is atomic): the caller may hold a lock that `deliver` needs.
         now_ns = time.monotonic_ns()
         for request in requests:
             entry = self._paused.pop(id(request), None) if self._paused else None
@@ -128,21 +127,21 @@ class DecoupledResponses:
             self._open[id(request)] = entry
 
     def emit(self, request: InferRequest, response: InferResponse) -> None:
-        """Send one response; callable from any thread. A request that is complete takes no more of them."""
+        """Send one response; callable on any thread. Responses to a completed request are dropped."""
         # hot: once a response
         if response is RESCHEDULE:
             self._pause(request)
             return
         key = id(request)
         now_ns = time.monotonic_ns()
-        with self._lock:  # twice as fast as by way of the condition
+        with self._lock:  # twice as fast as through the condition
             entry = self._open.get(key)
-            # The request itself is compared: an id may be another request's by now.
+            # The request itself is compared: another request may have the same id by now.
             if entry is None or entry.request is not request:
                 _log.debug("a response for request '%s', which is complete, was dropped", excerpt(request.id))
                 return
-            # Counted before it is on its way: whoever has the response finds it in the statistics. Its outputs are
-            # ready, so putting them together takes no time.
+            # Counted before it is sent: a client with the response finds it in the statistics. Its outputs are ready,
+            # so their encoding takes no model time.
             if response.error is None and not request.cancelled:
                 outcome = EMPTY if response.empty_final else SUCCESS
             else:
@@ -158,7 +157,7 @@ class DecoupledResponses:
                     self._changed.notify_all()
             on_loop = threading.get_ident() == self._loop_thread
             if not on_loop:
-                # Under the lock, so that responses from several threads keep the order in which they were taken.
+                # Under the lock, so that responses of several threads keep their order.
                 self._deliver((request,), (response,))
         if on_loop:
             self._deliver((request,), (response,), on_loop=True)
@@ -167,12 +166,12 @@ class DecoupledResponses:
             self._on_final(request)
 
     def _judge(self, request: InferRequest, response: InferResponse) -> None:
-        """Note whether a request that is over was executed when its worker died, or was answered."""
+        """Note whether a completed request was executing at the death of its worker, or got a response."""
         suspects = self.suspects
         if suspects is None:
             return
         if isinstance(response.error, InstanceDiedError):
-            suspects.accuse((request,), response.error.message, time.monotonic_ns())
+            suspects.note_death((request,), response.error.message, time.monotonic_ns())
         elif response.error is None and suspects.found:
             suspects.clear((request,))
 
@@ -180,7 +179,7 @@ class DecoupledResponses:
         with self._lock:
             entry = self._open.get(id(request))
             if entry is None or entry.request is not request:
-                return  # it is complete: there is nothing to execute it for
+                return  # it is complete: nothing to execute
             del self._open[id(request)]
             self._paused[id(request)] = entry
             if not self._open or self._awaited_owners:
@@ -189,7 +188,7 @@ class DecoupledResponses:
             self._on_again(request)
 
     def resume(self, requests: Sequence[InferRequest]) -> None:
-        """Open requests again that were to be executed once more, and are not."""
+        """Reopen requests that were to be executed again, but are not."""
         with self._lock:
             for request in requests:
                 entry = self._paused.pop(id(request), None)
@@ -197,39 +196,39 @@ class DecoupledResponses:
                     self._open[id(request)] = entry
 
     def withdraw(self, request: InferRequest) -> None:
-        """Close a request without a response: its instance has not begun it, and it waits again."""
+        """Close a request without a response: its instance has not begun it, and it is queued again."""
         with self._lock:
             self._open.pop(id(request), None)
             if not self._open or self._awaited_owners:
                 self._changed.notify_all()
 
     def forget(self, request: InferRequest) -> None:
-        """Let go of a request that was answered while it waited."""
+        """Remove a request that got its response while it waited."""
         if self._paused:
             self._paused.pop(id(request), None)
 
     def fail(self, requests: Sequence[InferRequest], response: InferResponse) -> None:
-        """Answer with `response` those of `requests` that are open."""
+        """Send `response` to those of `requests` that are open."""
         for request in requests:
             entry = self._open.get(id(request))
             if entry is not None and entry.request is request:
                 self.emit(request, response)
 
     def progress_ns(self, request: InferRequest) -> int:
-        """Return when a request has had its last response; 0 for one that has had none, or is not open."""
+        """Return the time of a request's last response; 0 for a request without one, or not open."""
         entry = self._open.get(id(request))
         return entry.since_ns if entry is not None and entry.response_count else 0
 
     def slow_clients(self, now_ns: int) -> list[InferRequest]:
-        """Return the requests whose clients keep instances waiting for too long; to be called now and then."""
+        """Return the requests with clients that pause instances for too long; called periodically."""
         return [entry.request for entry in list(self._open.values()) if entry.paused_s(now_ns) > SLOW_CLIENT_S]
 
     def is_owner(self, owner: object) -> bool:
-        """Tell whether any open request belongs to this owner."""
+        """Return whether any open request belongs to this owner."""
         return any(entry.owner is owner for entry in list(self._open.values()))
 
     def wait_closed_of(self, owner: object, timeout_s: float) -> bool:
-        """Wait until no open request belongs to this owner; whether that came true within `timeout_s`."""
+        """Wait until no open request belongs to this owner; return False after `timeout_s`."""
         with self._changed:
             self._awaited_owners.add(owner)
             try:
@@ -238,7 +237,7 @@ class DecoupledResponses:
                 self._awaited_owners.discard(owner)
 
     def wait_closed(self, timeout_s: float) -> bool:
-        """Wait until no request is open; whether that came true within `timeout_s`."""
+        """Wait until no request is open; return False after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while self._open:
@@ -248,7 +247,7 @@ class DecoupledResponses:
         return True
 
     def abandon(self, response: InferResponse) -> int:
-        """Answer everything that is open with `response`; return how many requests that were."""
+        """Send `response` to all open requests; return their number."""
         left = [entry.request for entry in list(self._open.values())]
         self.fail(left, response)
         return len(left)

@@ -1,7 +1,24 @@
-"""The waiting requests of one served version, and who takes them.
+"""The dispatcher of one served version: it queues requests and gives batches to the instance runners.
 
-Rules of this file: one lock guards the scheduler, which is pure, and the lists of drivers. While it is held no
-request is answered and no instance is asked to do anything.
+Theory of operation: the wake-up of instances. A runner (a thread, or a callback of the loop) calls `take` when its
+instance is free. It gets a batch, or joins the idle list and sleeps until a wake-up or until the time that `take`
+returns.
+
+- One lock guards the scheduler (which is pure), the idle list and the list of leaving runners. No response is sent
+  and
+  no instance is called while it is held.
+- Only the thread that removes a runner from the idle list may wake it, exactly once. `withdraw` returns False if
+  another thread has removed it; the runner then waits for that wake-up.
+- `enqueue` adds the request and removes an idle runner in one critical section, and wakes it after the lock is
+  released. `take` finds no batch and joins the list in one critical section. Therefore a request is either visible to
+  the `take` of a busy runner, or its `enqueue` finds that runner on the idle list: no wake-up is lost.
+- `take` wakes a second runner if requests remain after its batch, because one wake-up may cover many requests.
+- A scheduler may skip wake-ups (`enqueue` returns False) only while a woken runner has not yet called `take`, or
+  while
+  it holds a batch back; then the returned time is the deadline.
+- `Scheduler.wake_up_ns` guards against a woken runner that is late: its timer wakes another one.
+- With every instance busy no runner waits for timeouts, so a timer on the loop (`_arm_timer`) expires requests.
+- `stop` wakes all idle runners; `take` returns STOPPED when the queue is empty and nothing can be put back.
 """
 
 import logging
@@ -32,17 +49,18 @@ _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
 
 _NEXT_REQUEST_NS = 600_000
-"""A request that follows an answer within this is waited for awake."""
+"""Busy polling after a response expects the next request within this time."""
 _LATE_NS = 10_000_000
-"""Requests that have waited for less are not looked at once more before they are executed."""
+"""Requests that waited for less are not checked again for an expired deadline before execution."""
 STOPPED = -1
-"""What `Dispatcher.take` says instead of a time to a driver that is to end."""
+"""Returned by `Dispatcher.take` instead of a time when the runner must end."""
 
 
 class Dispatcher:
-    """Gives accepted requests to drivers as the scheduler decides, until it is stopped.
+    """Gives accepted requests to runners as the scheduler decides, until it is stopped.
 
-    Here any instance may execute any request; `SequenceDispatcher` is for schedulers where that is not so.
+    Here any instance may execute any request; `SequenceDispatcher` is for schedulers with requests bound to
+    instances.
     """
 
     def __init__(
@@ -55,10 +73,10 @@ class Dispatcher:
         loop: Loop,
         resources: ModelResources | None = None,
     ) -> None:
-        """`resources` is what instances need to execute, with a rate limiter."""
+        """`resources`: the resources of the instances, with a rate limiter."""
         self.runners = InstanceRunners()
         self.decoupled_responses: DecoupledResponses | None = None
-        """Of a decoupled model: takes the responses of requests that stay open beyond their batch."""
+        """Of a decoupled model: collects the responses of requests that stay open beyond their batch."""
         if config.model_transaction_policy.decoupled:
             self.decoupled_responses = DecoupledResponses(
                 response_queue.hand_over, statistics.responses, self._on_final, self._on_again
@@ -66,13 +84,13 @@ class Dispatcher:
         self.late = (
             None if self.decoupled_responses is not None else self._late_responses(config, response_queue.hand_over)
         )
-        """Of an ordinary model: takes the responses that come after `execute` has returned."""
+        """Of an ordinary model: collects the responses after the return of `execute`."""
         self.open_requests = self.decoupled_responses or self.late
-        """Requests that stay open beyond their batch, whatever the model."""
+        """Requests that stay open beyond their batch, of any kind of model."""
         if self.decoupled_responses is not None:
             loop.call_soon_threadsafe(self.decoupled_responses.bind_loop_thread)
         self.request_busy_polling = BusyPolling(loop, _NEXT_REQUEST_NS)
-        """For drivers on the loop: begins when the last request is answered, and ends with the next."""
+        """For runners on the loop: begins when the last request is completed, and ends with the next."""
         self._scheduler = scheduler
         self._statistics = statistics
         self._error_header = ResponseHeader(statistics.model, statistics.version, ())
@@ -85,16 +103,16 @@ class Dispatcher:
         self._idle, self._leaving = self.runners.idle, self.runners.leaving
         self._executing_count = 0
         self._is_stopping = self._is_refusing = False
-        """`_is_refusing`: whether only requests are taken that go on with a live sequence."""
+        """`_is_refusing`: whether only requests of live sequences are accepted."""
         self._timer: TimerHandle | None = None
         self._timer_ns = 0
         self._wake_up: TimerHandle | None = None
-        """Of the scheduler's `nudge_ns`, or of one before it."""
+        """Timer of the scheduler's `wake_up_ns`, or of an earlier one."""
 
     def _late_responses(self, config: ModelConfig, deliver: Callable[..., None]) -> DecoupledResponses | None:
-        """Return what takes late responses; None for models whose batches are only complete with all responses.
+        """Return the collector of late responses; None for models with batches that complete with all responses.
 
-        A sequence goes on with the state that a response carries, and padding is taken off a whole batch.
+        A sequence continues with the state in a response, and padding is removed from a whole batch.
         """
         if config.HasField("sequence_batching") or read_padding(config) is not None:
             return None
@@ -104,7 +122,7 @@ class Dispatcher:
     # --- called on the event loop -------------------------------------------------------------------------------
 
     def enqueue(self, request: InferRequest) -> None:
-        """Take in a request that was admitted. Raises InferError(UNAVAILABLE) when it is refused all the same."""
+        """Queue an admitted request. Raises InferError(UNAVAILABLE) if it is rejected."""
         # hot: bench/micro_engine.py
         if self.request_busy_polling.is_due:
             self.request_busy_polling.end()
@@ -127,7 +145,7 @@ class Dispatcher:
             self._arm_wake_up(wake_up_ns)
 
     def cancel(self, request: InferRequest) -> bool:
-        """Answer a request if it still waits, and count that it was cancelled; False when it has left already."""
+        """Cancel a queued request, and count it; return False if it has left the queue."""
         with self._lock:
             is_queued = self._scheduler.cancel(request)
         self._statistics.record_cancelled(in_queue=is_queued)
@@ -137,7 +155,7 @@ class Dispatcher:
         return is_queued
 
     def _arm_timer(self, expire_ns: int) -> None:
-        """See to it that timeouts are noticed while every instance is busy."""
+        """Set the timer that expires requests while every instance is busy."""
         if self._timer is not None:
             if self._timer_ns <= expire_ns:
                 return
@@ -158,7 +176,7 @@ class Dispatcher:
         self._wake_up = self._loop.call_later(max(0.0, (wake_up_ns - _now_ns()) / 1e9), self._on_wake_up)
 
     def _on_wake_up(self) -> None:
-        """Wake an instance for what was left to one that is late, or look again when the next one would be."""
+        """Wake another instance if the woken one is late, or set the timer for the next check."""
         self._wake_up = None
         idle = None
         with self._lock:
@@ -174,35 +192,35 @@ class Dispatcher:
 
     @property
     def in_flight_count(self) -> int:
-        """Requests that wait, execute, or are open beyond their batch."""
+        """Requests queued, executing, or open beyond their batch."""
         open_count = self.open_requests.open_count if self.open_requests is not None else 0
         return self._scheduler.pending_count + self._executing_count + open_count
 
     def has_pending(self) -> bool:
-        """Tell whether requests wait for an instance; needs no lock."""
+        """Return whether requests are queued; needs no lock."""
         return self._scheduler.pending_count > 0
 
     @property
     def oldest_ns(self) -> int:
-        """Arrival of the oldest request that waits; 0 when none does."""
+        """Arrival of the oldest queued request; 0 for an empty queue."""
         with self._lock:
             return self._scheduler.oldest_ns()
 
     @property
     def adaptive_state(self) -> AdaptiveState | None:
-        """What an adaptive batcher has learned; None with any other scheduler."""
+        """State of an adaptive batcher; None with any other scheduler."""
         if not isinstance(self._scheduler, AdaptiveScheduler):
             return None
         with self._lock:
             return self._scheduler.state()
 
     def instance_of(self, request: InferRequest) -> int | None:
-        """Return the number of the only instance that could execute a request; None when any may."""
+        """Return the number of the only instance that could execute a request; None if every instance may."""
         with self._lock:
             return self._scheduler.instance_of(request)
 
     def start(self, runners: Sequence[InstanceRunner]) -> None:
-        """Have the first drivers begin to take batches; one for each instance that the scheduler counts on."""
+        """Start the first runners, one for each instance of the scheduler."""
         self.runners.replace(runners)
         if self._resources is not None:
             self._resources.bind(runners)
@@ -210,10 +228,10 @@ class Dispatcher:
             runner.start()
 
     def replace_runners(self, runners: Sequence[InstanceRunner]) -> list[InstanceRunner]:
-        """Go on with these drivers, of which some take batches already; return those that leave.
+        """Continue with these runners, some of which are running; return the leaving ones.
 
-        Accepted requests wait on. Who leaves takes no batch any more; `forget_drivers` is to be called when it has
-        left.
+        Accepted requests stay queued. Leaving runners take no more batches; `forget_runners` must be called once they
+        have left.
         """
         with self._lock:
             new = [runner for runner in runners if runner not in self.runners]
@@ -224,11 +242,11 @@ class Dispatcher:
         return leaving
 
     def _may_leave(self, runner: InstanceRunner) -> bool:
-        """Tell whether a driver that is leaving has nothing left to take. The lock is held."""
+        """Return whether a leaving runner has nothing left to take. The lock is held."""
         return True
 
-    def lingers(self, runner: InstanceRunner) -> bool:
-        """Tell whether a driver that is leaving has more to do than to finish its batch."""
+    def has_remaining_work(self, runner: InstanceRunner) -> bool:
+        """Return whether a leaving runner has more to do than to finish its batch."""
         if self.open_requests is not None and self.open_requests.is_owner(runner.instance):
             return True
         with self._lock:
@@ -240,17 +258,17 @@ class Dispatcher:
         return self._is_stopping
 
     def forget_runners(self, runners: Collection[InstanceRunner]) -> None:
-        """Let go of drivers that were leaving and have left."""
+        """Remove runners that have left."""
         with self._lock:
             self.runners.forget(runners)
 
     def close_to_new_sequences(self) -> None:
-        """Take only requests of live sequences from now on, if this is a model of sequences."""
+        """Accept only requests of live sequences from now on, for a sequence model."""
 
     def stop(self, deadline_s: float) -> bool:
-        """Refuse new requests and wait until a monotonic time for the drivers to do what was accepted.
+        """Reject new requests and wait until a monotonic time for the runners to complete the accepted ones.
 
-        Returns whether they did; what nobody took is answered UNAVAILABLE. Blocks, and so is not called on the loop.
+        Returns whether they did; requests still queued fail with UNAVAILABLE. Blocks, so it must not run on the loop.
         """
         with self._lock:
             self._is_stopping = self._is_refusing = True
@@ -267,13 +285,13 @@ class Dispatcher:
         return have_ended and not left
 
     def _drop(self, dropped: Sequence[tuple[InferRequest, InferError]], *, on_loop: bool = False) -> None:
-        """Answer requests that left the queue without being executed."""
+        """Fail requests that left the queue without execution."""
         if not dropped:
             return
         now_ns = _now_ns()
         for request, error in dropped:
             self._statistics.record_dropped(request, error.reason or FailureReason.OTHER, now_ns)
-            # A queue may keep its entry for a while; the inputs need not stay in memory for that.
+            # A queue may keep a stale entry for a while; release the inputs now.
             request.data = ()
             if self.decoupled_responses is not None:
                 self.decoupled_responses.forget(request)
@@ -281,24 +299,24 @@ class Dispatcher:
                 [request], [InferResponse(self._error_header, error=error)], on_loop=on_loop
             )
 
-    # --- called by the drivers ----------------------------------------------------------------------------------
+    # --- called by the runners ----------------------------------------------------------------------------------
 
     def take(self, runner: InstanceRunner) -> tuple[Batch | None, int]:
         """Return the next batch for a free instance.
 
-        Without one the driver has joined the idle, and the second value is the monotonic time at which it should ask
-        again if nobody wakes it before (0 for never, STOPPED when nothing is left to do and nothing will be).
+        Without a batch the runner has joined the idle list, and the second value is the monotonic deadline of its
+        sleep (0 for none, STOPPED after the last work).
         """
         # hot: bench/micro_engine.py
         wake_ns = 0
         other = None
         with self._lock:
             if runner in self._idle:
-                # It looks without having been woken: twice on the list, or there while it executes, it would be woken
-                # in vain in place of another.
+                # It calls without having been woken: otherwise it would be on the list twice, or while it executes,
+                # and would take a wake-up from another runner.
                 self._idle.remove(runner)
             if self._leaving and runner in self._leaving and self._may_leave(runner):
-                # It was woken for a request that another one has to look at.
+                # Its wake-up was for a request that another runner must take.
                 self._wake_another()
                 return None, STOPPED
             now_ns = _now_ns()
@@ -331,13 +349,13 @@ class Dispatcher:
     def _without_overdue(
         self, batch: Batch | None, now_ns: int, runner: InstanceRunner
     ) -> tuple[Batch | None, Sequence[Dropped]]:
-        """Return a batch, or a later one, without the requests whose clients wait no longer, and those requests.
+        """Return a batch, or a later one, without the requests past their deadline, and those requests.
 
-        Timers drop them too, but a loop that has much to do is late for its timers. The lock is held.
+        Timers drop them too, but a busy loop is late for its timers. The lock is held.
         """
         dropped: list[Dropped] = []
         if self._scheduler.is_by_instance:
-            return batch, dropped  # A sequence goes on with each of its requests, or not at all.
+            return batch, dropped  # A sequence continues with each of its requests, or not at all.
         while batch is not None:
             overdue = [request for request in batch.requests if 0 < request.deadline_ns <= now_ns]
             if not overdue:
@@ -357,7 +375,7 @@ class Dispatcher:
         return batch, dropped
 
     def _pop_idle(self) -> InstanceRunner | None:
-        """Take a driver off the list of the idle for what waits, if there is one. The lock is held."""
+        """Remove a runner from the idle list if requests are queued. The lock is held."""
         return self._idle.pop() if self._idle and self._scheduler.pending_count else None
 
     def _wake_another(self) -> None:
@@ -366,9 +384,9 @@ class Dispatcher:
             other.wake_now()
 
     def _rest(self, runner: InstanceRunner) -> int:
-        """Return what `take` says to a driver that has nothing to do, which joins the idle. The lock is held."""
+        """Return the result of `take` for a runner without a batch, which joins the idle list. The lock is held."""
         if self._resources is not None and self._resources.is_waiting(runner.index):
-            # Another instance, which needs other things or none, may do what this one cannot do now.
+            # Another instance, with other resources or none, may execute the queued requests.
             self._wake_another()
             return 0
         if self._is_stopping and not (self._scheduler.pending_count or self._may_put_back()):
@@ -377,19 +395,19 @@ class Dispatcher:
         return self._scheduler.wake_ns(runner.index)
 
     def _may_put_back(self) -> bool:
-        """Tell whether requests that no driver has may come to wait again. The lock is held."""
+        """Return whether requests outside the queue may be put back. The lock is held."""
         return False
 
     def join_idle(self, runner: InstanceRunner) -> bool:
-        """Put a driver that has begun on the list of the idle; True when there is work, and it is not on it."""
+        """Add a starting runner to the idle list; return True if there is work, without adding it."""
         with self._lock:
             if self._is_stopping or self._scheduler.pending_count:
                 return True
             self._idle.append(runner)
         return False
 
-    def rest_at_once(self, runner: InstanceRunner) -> bool:
-        """Put a runner on the list of the idle if nothing waits; False if it has to look for a batch first."""
+    def join_idle_if_empty(self, runner: InstanceRunner) -> bool:
+        """Add a runner to the idle list if the queue is empty; return False if it must call `take` first."""
         if self._resources is not None:
             return False
         with self._lock:
@@ -399,35 +417,35 @@ class Dispatcher:
         return True
 
     def withdraw(self, runner: InstanceRunner) -> bool:
-        """Take a driver off the list of the idle; False when someone else has done so and is about to wake it."""
+        """Remove a runner from the idle list; return False if another thread has done so and is about to wake it."""
         with self._lock:
             return self.runners.withdraw(runner)
 
-    def tend_unhealthy(self, runner: InstanceRunner) -> bool:
-        """See to the queue while an instance cannot execute; False when its driver is to end.
+    def handle_unhealthy(self, runner: InstanceRunner) -> bool:
+        """Handle the queue of an instance that cannot execute; return False if its runner must end.
 
-        Requests wait for an instance that is being restarted, as long as their timeouts and it allow. What no
-        instance will execute soon is answered here, since no driver takes it.
+        Requests wait for an instance that is being restarted, within their timeouts. Requests that no instance can
+        execute soon fail here, since no runner takes them.
         """
         if self._resources is not None:
             self._resources.release(runner.index)
         with self._lock:
-            # It may have been woken for a request that another instance can execute, which sleeps.
+            # The wake-up may have been for a request that an idle instance can execute.
             self.runners.withdraw(runner)
             self._wake_another()
-        self.refuse_hindered(runner)
+        self.reject_unexecutable(runner)
         return not (self._is_stopping or runner in self._leaving)
 
-    def refuse_hindered(self, runner: InstanceRunner) -> None:
-        """Answer what only an instance that cannot execute could, unless it is being restarted."""
-        reason = self._hindrance(runner)
+    def reject_unexecutable(self, runner: InstanceRunner) -> None:
+        """Fail the requests that only an unhealthy instance could execute, unless it is being restarted."""
+        reason = self._unhealthy_reason(runner)
         if reason and not self._awaits_restart(runner):
             with self._lock:
                 left = self._drain_for(runner)
             self._drop([(r, InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.BACKEND)) for r in left])
 
     def abort(self, reason: str) -> None:
-        """Answer all that waits or executes with UNAVAILABLE: the server exits. On the loop."""
+        """Fail all queued and executing requests with UNAVAILABLE: the server exits. On the loop."""
         with self._lock:
             self._is_stopping = self._is_refusing = True
             left = self._scheduler.drain()
@@ -438,18 +456,19 @@ class Dispatcher:
             self.open_requests.bind_loop_thread()
             self.open_requests.abandon(InferResponse(self._error_header, error=unavailable(reason)))
 
-    def _hindrance(self, runner: InstanceRunner) -> str:
-        """Return why nobody can execute what an unhealthy instance cannot; empty when another one can."""
+    def _unhealthy_reason(self, runner: InstanceRunner) -> str:
+        """Return the reason why no instance can execute the requests of an unhealthy one; empty if another one
+        can."""
         return self.runners.health
 
     def _awaits_restart(self, runner: InstanceRunner) -> bool:
-        """Tell whether an instance will soon execute what an unhealthy one cannot."""
+        """Return whether an instance will soon execute the requests of an unhealthy one."""
         return self.runners.await_restart
 
     def put_back(self, batch: Batch) -> bool:
-        """Have the requests of a batch wait again that its instance has not begun; False when they cannot.
+        """Queue the requests of a batch again that its instance has not begun; return False if that is impossible.
 
-        At most once: only for batches of which it is certain that nothing was executed.
+        At most once per request: only for batches that certainly were not executed.
         """
         batch.exec_end_ns = now_ns = _now_ns()
         refused: list[tuple[InferRequest, InferError]] = []
@@ -474,11 +493,11 @@ class Dispatcher:
         return True
 
     def _may_execute_elsewhere(self) -> bool:
-        """Tell whether any instance may execute any request."""
+        """Return whether any instance may execute any request."""
         return True
 
     def _look_again(self) -> None:
-        """Wake an instance for requests that were put back, and have their timeouts noticed."""
+        """Wake an instance for requests that were put back, and set the timer of their timeouts."""
         with self._lock:
             idle = self._pop_idle()
             expire_ns = self._scheduler.expire_ns() if self._scheduler.has_timeouts else 0
@@ -488,11 +507,11 @@ class Dispatcher:
             self._arm_timer(expire_ns)
 
     def _drain_for(self, runner: InstanceRunner) -> list[InferRequest]:
-        """Return what nobody can execute then, which waits no more. The lock is held."""
+        """Remove and return the requests that no instance can execute then. The lock is held."""
         return self._scheduler.drain()
 
     def note_executed(self, batch: Batch, *, failed: bool = False) -> None:
-        """Note that the instance of a batch that was taken is free again; called once for each."""
+        """Note that the instance of a taken batch is free again; called once per batch."""
         # hot: bench/micro_engine.py
         is_hinted = False
         with self._lock:
@@ -506,25 +525,25 @@ class Dispatcher:
             self._serial_clients = None
             _log.info(serial_clients_hint(self._statistics.model))
 
-    # --- for requests that are over later than their batch; called on any thread ----------------------------------
+    # --- for requests that complete after their batch; called on any thread ---------------------------------------
 
     def go_on(self, done: Sequence[InferRequest], again: Sequence[InferRequest]) -> None:
-        """Let sequences end whose requests are done, and put those back that are to be executed again."""
+        """End the sequences of completed requests, and put back the requests to execute again."""
 
     def pop_put_back(self, batch: Batch) -> Sequence[InferRequest]:
-        """Return those requests of a batch that were put back while it was executed, for `go_on`."""
+        """Return the requests of a batch that were put back during its execution, for `go_on`."""
         return ()
 
     def _on_final(self, request: InferRequest) -> None:
-        """Take note of the final response of a decoupled model's request."""
+        """Note the final response of a decoupled model's request."""
 
     def _on_again(self, request: InferRequest) -> None:
-        """Put a request of a decoupled model back that is to be executed again."""
+        """Put back a request of a decoupled model for another execution."""
 
 
 def _overdue() -> InferError:
     return InferError(
-        ErrorCode.DEADLINE_EXCEEDED, "the deadline passed while it waited", reason=FailureReason.CANCELED
+        ErrorCode.DEADLINE_EXCEEDED, "the deadline passed while it was queued", reason=FailureReason.CANCELED
     )
 
 

@@ -1,4 +1,4 @@
-"""The execution of a batch: what its instance returns, or raises, becomes the answers of its requests."""
+"""The batch executor: results and errors of an instance become the responses of its requests."""
 
 import time
 import traceback
@@ -20,7 +20,7 @@ _now_ns = time.monotonic_ns
 
 
 class BatchExecutor:
-    """Counts what was executed, frees the instance for more, and answers; callable on any thread."""
+    """Executes batches, updates statistics, frees the instance, and sends responses; callable on any thread."""
 
     def __init__(
         self,
@@ -32,10 +32,10 @@ class BatchExecutor:
         is_iterative: bool = False,
         suspects: Suspects | None = None,
     ) -> None:
-        """`transforms` change requests before they are executed, and their responses back.
+        """`transforms` change requests before their execution, and their responses back.
 
-        `is_iterative`: a response may be RESCHEDULE, so that its request is executed again. `suspects`: the requests
-        that workers may have died of.
+        `is_iterative`: a response may be RESCHEDULE, which executes its request again. `suspects`: requests that
+        workers may have died of.
         """
         self._dispatcher = dispatcher
         self._decoupled_responses = dispatcher.decoupled_responses
@@ -43,7 +43,7 @@ class BatchExecutor:
         self._response_queue = response_queue
         self._transforms = transforms
         self._complete_otherwise: Callable[[Batch, Sequence[InferResponse], bool], None] | None = None
-        """How a batch of a decoupled or an iterative model completes."""
+        """The completion of a batch of a decoupled or an iterative model."""
         if self._decoupled_responses is not None:
             self._complete_otherwise = self._complete_decoupled
         elif is_iterative:
@@ -52,16 +52,17 @@ class BatchExecutor:
         self._error_header = ResponseHeader(statistics.model, statistics.version, ())
 
     def prepare(self, batch: Batch) -> None:
-        """Transform the requests of a batch for its instance; raises what makes the batch fail."""
+        """Transform the requests of a batch for its instance; raises the error that fails the batch."""
         for transform in self._transforms:
             transform.prepare(batch)
 
     def execute(
         self, instance: Instance, batch: Batch, *, on_loop: bool = False, claim: Callable[[], bool] | None = None
     ) -> None:
-        """Execute a batch, blocking, and see to its answers. `on_loop`: the caller is the event loop.
+        """Execute a batch, blocking, and send its responses. `on_loop`: the caller is the event loop.
 
-        `claim` is asked afterwards whether the answers are still wanted: it may be that the execution was given up.
+        `claim` is called afterwards and returns whether the responses are still wanted: the execution may have been
+        aborted.
         """
         # hot: bench/micro_engine.py
         batch.exec_start_ns = _now_ns()
@@ -70,7 +71,7 @@ class BatchExecutor:
                 transform.prepare(batch)
             responses = instance.execute(batch)
         except (Exception, SystemExit) as error:
-            # A model that calls `sys.exit` would end this thread without a word, and its requests wait for ever.
+            # A model that calls `sys.exit` would silently end this thread, and its requests would never complete.
             if claim is None or claim():
                 self.fail(batch, error, on_loop=on_loop)
         else:
@@ -78,7 +79,7 @@ class BatchExecutor:
                 self.complete(batch, responses, on_loop=on_loop)
 
     def complete(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool = False) -> None:
-        """See to the answers of a batch that was executed: one response a request, none of a decoupled model."""
+        """Send the responses of an executed batch: one per request, none for a decoupled model."""
         # hot: bench/micro_engine.py
         try:
             for transform in reversed(self._transforms):
@@ -89,7 +90,7 @@ class BatchExecutor:
                 batch.exec_end_ns = end_ns = _now_ns()
                 self._statistics.record_batch(batch, responses, end_ns)
         except Exception as error:
-            # Also what a backend of somebody else returns by mistake: it costs the batch, not the instance.
+            # Also an invalid result of a third-party backend: it fails the batch, not the instance.
             self.fail(batch, error, on_loop=on_loop)
             return
         if self._complete_otherwise is not None:
@@ -108,7 +109,7 @@ class BatchExecutor:
         self._response_queue.hand_over(requests, responses, on_loop=on_loop)
 
     def _complete_step(self, batch: Batch, responses: Sequence[InferResponse], on_loop: bool) -> None:
-        """Answer those requests of an iterative model that are done, and put the others back."""
+        """Respond to the completed requests of an iterative model, and put the other ones back."""
         if len(responses) != len(batch.requests):
             self.fail(batch, _wrong_count(batch, responses), on_loop=on_loop)
             return
@@ -122,7 +123,7 @@ class BatchExecutor:
         self._response_queue.hand_over(done, answers, on_loop=on_loop)
 
     def _complete_decoupled(self, batch: Batch, responses: Sequence[InferResponse], on_loop: bool) -> None:
-        """Count a batch whose instance is free again; its requests stay open until their final responses."""
+        """Count a batch of a free instance; its requests stay open until their final responses."""
         if responses:
             self.fail(batch, internal("backend returned responses of a decoupled model"), on_loop=on_loop)
             return
@@ -135,9 +136,9 @@ class BatchExecutor:
         self._dispatcher.go_on((), again)
 
     def fail(self, batch: Batch, error: BaseException, *, on_loop: bool = False) -> None:
-        """Answer every request of a batch whose execution raised `error`.
+        """Fail every request of a batch after `error`.
 
-        A batch that a worker has not begun before it died goes back to the queue instead.
+        A batch that a worker had not begun at its death is queued again instead.
         """
         for transform in reversed(self._transforms):
             transform.restore(batch)
@@ -145,7 +146,7 @@ class BatchExecutor:
             if not error.has_begun and self._dispatcher.put_back(batch):
                 return
             if error.has_begun and self._decoupled_responses is None:
-                self._suspects.accuse(batch.requests, error.message, _now_ns())
+                self._suspects.note_death(batch.requests, error.message, _now_ns())
         if not isinstance(error, InferError):
             error = InferError(
                 ErrorCode.INTERNAL,
@@ -164,17 +165,17 @@ class BatchExecutor:
         self._dispatcher.go_on(batch.requests, ())
         requests = batch.requests
         if batch.left_open:
-            # It failed by what followed its answer; what is open is answered by itself.
+            # It failed after its responses; open requests get their own responses.
             requests = [request for request in requests if request not in batch.left_open]
         self._response_queue.hand_over(requests, [response] * len(requests), on_loop=on_loop)
 
 
 def _wrong_count(batch: Batch, responses: Sequence[InferResponse]) -> InferError:
-    return internal(f"backend gave {len(responses)} responses for {len(batch.requests)} requests")
+    return internal(f"backend returned {len(responses)} responses for {len(batch.requests)} requests")
 
 
 def _end(batch: Batch) -> int:
-    """Note when a batch ended whose instance perhaps has not said when it computed; return that time."""
+    """Note the end of a batch if the instance has not set its compute times; return that time."""
     batch.exec_end_ns = end_ns = _now_ns()
     batch.compute_start_ns = batch.compute_start_ns or end_ns
     batch.compute_end_ns = batch.compute_end_ns or end_ns
@@ -182,7 +183,7 @@ def _end(batch: Batch) -> int:
 
 
 def _answered(batch: Batch, responses: Sequence[InferResponse]) -> tuple[list[InferRequest], list[InferResponse]]:
-    """Return the requests of a batch that have their responses, and those; the other requests are still open."""
+    """Return the requests of a batch with their responses; the other requests are still open."""
     answered = [pair for pair in zip(batch.requests, responses, strict=True) if pair[1] is not LATE]
     return [request for request, _ in answered], [response for _, response in answered]
 

@@ -1,4 +1,4 @@
-"""Iterative sequences: one request that a model executes again and again until it has its answer."""
+"""Iterative sequences: one request that a model executes again and again until its final response."""
 
 import itertools
 from collections.abc import Sequence
@@ -13,20 +13,20 @@ from naiad.engine.admission import prefix
 from naiad.scheduler.api import Scheduler
 
 _FIRST_ID = 1 << 62
-"""Ids that clients hardly give themselves."""
+"""Ids that clients are unlikely to use."""
 _FIRST_SHORT_ID = 1 << 30
-"""The same for models that are told the low 32 bits only."""
+"""The same for models that get only the low 32 bits."""
 _SHORT_TYPES = (DataType.TYPE_INT32, DataType.TYPE_UINT32)
 
 
 class IterativeRequests:
-    """What makes a sequence of a request, and knows which of a decoupled model's requests still execute.
+    """Turns a request into a sequence, and tracks the executing requests of a decoupled model.
 
     Not thread-safe: the caller holds the model's lock.
     """
 
     def __init__(self, config: ModelConfig, scheduler: Scheduler) -> None:
-        """Look at the configuration for what correlation ids are like."""
+        """Read the type of correlation ids from the configuration."""
         self._scheduler = scheduler
         id_types = [
             control.data_type
@@ -39,10 +39,10 @@ class IterativeRequests:
         self._ids = itertools.count(_FIRST_SHORT_ID if is_short else _FIRST_ID)
         self._executing: dict[int, InferRequest] = {}
         self._held: dict[int, InferRequest] = {}
-        """Requests that were put back before the batch was over in which they were."""
+        """Requests that were put back before the end of their batch."""
 
     def begin(self, request: InferRequest) -> None:
-        """Make a request the first of a sequence; without an id it gets one. Triton: whatever flags it has."""
+        """Make a request the first of a sequence; it gets an id if it has none. Triton: regardless of its flags."""
         header = request.header
         correlation_id = header.sequence_id
         if not correlation_id:
@@ -53,9 +53,9 @@ class IterativeRequests:
     def go_on(
         self, done: Sequence[InferRequest], again: Sequence[InferRequest], now_ns: int
     ) -> list[tuple[InferRequest, InferError]]:
-        """Let the sequences of requests that are done end, and put those back that are to be executed again.
+        """End the sequences of completed requests, and put back the requests to execute again.
 
-        Returns those that cannot be put back, with what to answer.
+        Returns the requests that cannot be put back, each with its error.
         """
         dropped: list[tuple[InferRequest, InferError]] = []
         for request in again:
@@ -70,7 +70,7 @@ class IterativeRequests:
         if request.cancelled:
             return InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)
         header = request.header
-        # Controls and states were appended to what the client sent.
+        # Controls and states were appended to the client's inputs.
         request.data = request.data[: len(header.inputs)]
         if header.sequence_start:
             request.header = header.in_sequence(header.sequence_id, is_first=False)
@@ -87,14 +87,14 @@ class IterativeRequests:
             self._executing[id(request)] = request
 
     def may_go_on(self, request: InferRequest) -> bool:
-        """Tell whether a request that is put back is free; otherwise `completed` returns it when it is."""
+        """Return whether a request to put back is free; otherwise `completed` returns it later."""
         is_free = id(request) not in self._executing
         if not is_free:
             self._held[id(request)] = request
         return is_free
 
     def completed(self, requests: Sequence[InferRequest]) -> list[InferRequest]:
-        """Note that requests do not execute any more; return those that were put back meanwhile."""
+        """Note the end of an execution; return the requests that were put back meanwhile."""
         for request in requests:
             self._executing.pop(id(request), None)
         held = [self._held.pop(id(request), None) for request in requests]
@@ -102,7 +102,7 @@ class IterativeRequests:
 
 
 def split(batch: Batch, responses: Sequence[InferResponse]) -> tuple[list[InferRequest], list[InferRequest]]:
-    """Return the requests of an executed batch that have their response, and those that are to be executed again."""
+    """Return the completed requests of an executed batch, and those to execute again."""
     done: list[InferRequest] = []
     again: list[InferRequest] = []
     for request, response in zip(batch.requests, responses, strict=True):

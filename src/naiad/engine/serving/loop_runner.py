@@ -1,4 +1,4 @@
-"""Drives an instance that executes in another process from the event loop, without a thread between them."""
+"""Runs an instance in another process from the event loop, without a thread between them."""
 
 import logging
 import os
@@ -17,21 +17,21 @@ _log = logging.getLogger(__name__)
 
 _HEALTH_POLL_S = 0.05
 _WATCH_AGAIN_S = 0.05
-"""How soon to try again to watch a process when there are too many open files."""
+"""Delay before another try to watch a process when too many files are open."""
 _EXIT_POLL_S = 0.002
-"""How often a process that has closed its lines is asked how it has died."""
+"""Polling interval for the exit status of a process that has closed its sockets."""
 _LARGE_BATCH_BYTES = 1 << 20
-"""Handing over more than this would hold the loop up; a thread does it."""
+"""Larger batches would block the loop while they are sent; a thread sends them."""
 _ANSWER_NS = 600_000
-"""An answer that comes within this is waited for awake."""
+"""Busy polling expects a response within this time."""
 
 
 class LoopRunner:
-    """Begins a batch on the loop, and takes the next when the answer has come.
+    """Starts a batch on the loop, and takes the next one after its response.
 
-    A request at a time, this costs two context switches fewer than a thread between loop and worker would. While the
-    other process answers quickly the loop does not sleep until it has, but goes on looking at everything it watches:
-    13,300 requests/s of a small Python model became 17,300, at 76 us of CPU each instead of 85 (8 connections).
+    With one request at a time, this costs two context switches fewer than a thread between loop and worker. While the
+    other process responds quickly the loop does not sleep, but continues to poll all its events: 13,300 requests/s of
+    a small Python model became 17,300, at 76 us of CPU each instead of 85 (8 connections).
     """
 
     def __init__(
@@ -58,24 +58,24 @@ class LoopRunner:
         self._loop.call_soon_threadsafe(self._pump)
 
     def wake(self) -> None:
-        """Look for a batch soon; called on the loop after it was taken off the list of the idle."""
+        """Take a batch soon; called on the loop after the removal from the idle list."""
         self._loop.call_soon(self._pump)
 
     def wake_now(self) -> None:
-        """Look for a batch soon; callable on any thread."""
+        """Take a batch soon; callable on any thread."""
         self._loop.call_soon_threadsafe(self._pump)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for its end after it was told that all is over; whether it has ended. Not called on the loop."""
+        """Wait for its end after a stop; return whether it has ended. Not called on the loop."""
         return self._ended.wait(timeout_s)
 
     @property
     def executing(self) -> Batch | None:
-        """Nothing that the engine has to limit: the instance notices itself when its process hangs."""
+        """None: the instance itself detects a hung process."""
         return None
 
     def abort(self, error: InferError) -> bool:
-        """Answer the batch that executes with an error, and end: the server exits. On the loop."""
+        """Fail the executing batch with an error, and end: the server exits. On the loop."""
         batch, self._batch = self._batch, None
         self._ended.set()
         self._unwatch()
@@ -85,12 +85,12 @@ class LoopRunner:
         return True
 
     def _pump(self) -> None:
-        """Begin the next batch, if there is one and none is running."""
+        """Start the next batch, if there is one and none is running."""
         if self._batch is not None or self._ended.is_set():
             return
         if self._exit_timer is not None:
-            # Woken for a request before it is known how its process has died: another one may be free for that.
-            self._dispatcher.tend_unhealthy(self)
+            # The wake-up precedes the detection of the process's death: another instance may be free for the request.
+            self._dispatcher.handle_unhealthy(self)
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -130,7 +130,7 @@ class LoopRunner:
     def _on_readable(self) -> None:
         batch = self._batch
         if batch is None and not self.instance.is_busy:
-            # The other process has died between two batches; `health` tells.
+            # The other process has died between two batches; `health` has the reason.
             self._unwatch()
             self._pump()
             return
@@ -142,7 +142,7 @@ class LoopRunner:
             if not self.instance.is_busy:
                 self._unwatch()
             if batch is None:
-                raise  # it has no business to
+                raise  # unexpected here
             self._executor.fail(batch, error, on_loop=True)
         else:
             if responses is None or batch is None:
@@ -155,12 +155,12 @@ class LoopRunner:
         self._await_request(batch)
 
     def _await_request(self, answered: Batch) -> None:
-        """Have the loop stay awake for the next request when there is nothing else to do."""
+        """Start busy polling for the next request when no other work is pending."""
         if self._batch is None and len(answered.requests) == 1:
             self._dispatcher.request_busy_polling.begin()
 
     def _after_some(self) -> None:
-        """Go on after responses of a decoupled model, or after the end of the other process."""
+        """Continue after responses of a decoupled model, or after the end of the other process."""
         if self.instance.is_silent:
             self._unwatch()
             self._exit_timer = self._loop.call_later(_EXIT_POLL_S, self._look_for_exit)
@@ -187,25 +187,25 @@ class LoopRunner:
     def _wait_for_health(self) -> None:
         if not self.instance.is_busy:
             self._unwatch()
-        if self._dispatcher.tend_unhealthy(self):
+        if self._dispatcher.handle_unhealthy(self):
             self._timer = self._loop.call_later(_HEALTH_POLL_S, self._pump)
         else:
             self._end()
 
     def _try_to_watch(self) -> None:
-        """Watch for answers, or later on when too many files are open just now."""
+        """Watch for responses, or later if too many files are open."""
         if self.instance.fileno() < 0:
-            self._on_readable()  # it was closed meanwhile: `finish` says so
+            self._on_readable()  # it was closed meanwhile: `finish` reports it
             return
         try:
             self._watch()
         except OSError as error:
-            _log.warning("the answers of a worker cannot be waited for yet: %s", error)
+            _log.warning("the responses of a worker cannot be watched yet: %s", error)
             self._watch_timer = self._loop.call_later(_WATCH_AGAIN_S, self._try_to_watch)
 
     def _watch(self) -> None:
         self._unwatch()
-        # A duplicate: the instance closes its own when the process has died, and the number is soon another file's.
+        # A duplicate: the instance closes its own when the process dies, and the number soon belongs to another file.
         self._watched_fd = os.dup(self.instance.fileno())
         self._watched_generation = self.instance.generation
         self._loop.add_reader(self._watched_fd, self._on_readable)
@@ -220,7 +220,7 @@ class LoopRunner:
             self._watched_fd = self._watched_generation = -1
 
     def _end(self) -> None:
-        # What is open goes on being answered.
+        # Open requests still get their responses.
         if not self.instance.is_busy:
             self._unwatch()
         self._ended.set()

@@ -1,4 +1,21 @@
-"""ResponseQueue: finished batches go from instance threads to the event loop, one loop callback for many of them."""
+"""The response queue: finished batches go from instance threads to the event loop, one wake-up for many of them.
+
+Theory of operation. Waking the loop (`call_soon_threadsafe`) costs a system call and a context switch, so a thread
+wakes it only if no wake-up is pending. Three variables are shared without a lock: the deque, which is thread-safe,
+the flag `_woken`, and the loop.
+
+- A thread appends its responses, then reads the flag. If it is clear, the thread sets it and schedules `_deliver`.
+- `_deliver` clears the flag first and then empties the deque. An item appended before the flag was cleared is read by
+  this call. An item appended later either is read too, or finds the flag clear and schedules another call. No item
+  can
+  stay behind, and a superfluous call finds an empty deque.
+- In the other order (first empty, then clear) an item appended between both steps would find the flag set, and would
+  wait until the next batch: a lost wake-up.
+- On the loop itself `hand_over` delivers at once, after the items already queued.
+
+The requests in flight bound the queue. `OrderedResponseQueue` adds preserve_ordering: a lock keeps the release of
+responses and their place in the queue in the same order.
+"""
 
 import logging
 import threading
@@ -16,10 +33,9 @@ Answers = tuple[Sequence[InferRequest], Sequence[InferResponse]]
 
 
 class ResponseQueue:
-    """A queue of answers towards the loop.
+    """A queue of responses from instance threads to the loop.
 
-    Waking the loop costs a system call, so it is woken only when it does not already know of answers: batches that
-    finish before the loop gets to run are handed over together. Bounded by the requests in flight.
+    The loop is woken only once for all batches that finish before it runs. Bounded by the requests in flight.
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -30,7 +46,7 @@ class ResponseQueue:
     def hand_over(
         self, requests: Sequence[InferRequest], responses: Sequence[InferResponse], *, on_loop: bool = False
     ) -> None:
-        """Answer each request with its response: at once if the caller is the loop, otherwise soon."""
+        """Respond to each request: at once if the caller is the loop, otherwise soon."""
         if not on_loop:
             self.post(requests, responses)
             return
@@ -39,10 +55,9 @@ class ResponseQueue:
         _answer(requests, responses)
 
     def post(self, requests: Sequence[InferRequest], responses: Sequence[InferResponse]) -> None:
-        """Hand over one response per request; callable from any thread."""
+        """Queue one response per request; callable on any thread."""
         self._answers.append((requests, responses))
-        # Both operations are atomic under the GIL. The flag is cleared before the queue is read, so an answer that
-        # is appended while the loop reads is either read too or wakes the loop once more: none stays behind.
+        # Both operations are atomic under the GIL. `_deliver` clears the flag before it reads the queue, see above.
         if not self._woken:
             self._woken = True
             self._loop.call_soon_threadsafe(self._deliver)
@@ -55,7 +70,7 @@ class ResponseQueue:
 
 
 class OrderedResponseQueue(ResponseQueue):
-    """Answers requests in the order in which they were accepted, whichever is done first."""
+    """Sends responses in the order in which their requests were accepted."""
 
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
@@ -63,18 +78,18 @@ class OrderedResponseQueue(ResponseQueue):
         self._lock = threading.Lock()
 
     def expect(self, request: InferRequest) -> None:
-        """Note that a request was accepted, after those before it. From now on it must be answered."""
+        """Note an accepted request, after the earlier ones. It must get a response."""
         with self._lock:
             self._ordered.expect(request)
 
     def hand_over(
         self, requests: Sequence[InferRequest], responses: Sequence[InferResponse], *, on_loop: bool = False
     ) -> None:
-        """Answer what may leave now, at once if the caller is the loop; hold back what others must precede."""
+        """Send the responses that may leave now, at once if the caller is the loop; hold the later ones back."""
         with self._lock:
             released = self._ordered.complete(requests, responses)
             if released:
-                # Under the lock: another thread releases what follows as soon as it has it.
+                # Under the lock: another thread releases the following responses as soon as it can.
                 answers = [request for request, _ in released], [response for _, response in released]
                 if on_loop:
                     self._answers.append(answers)
@@ -89,5 +104,5 @@ def _answer(requests: Sequence[InferRequest], responses: Sequence[InferResponse]
         try:
             request.on_response(request, response)
         except Exception:
-            # One broken exchange must not keep its batch mates from their answers.
-            _log.exception("answering request '%s' failed", request.id)
+            # A defect in one connection must not stop the responses of other requests of the batch.
+            _log.exception("sending the response to request '%s' failed", request.id)

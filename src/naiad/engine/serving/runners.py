@@ -1,7 +1,10 @@
-"""The drivers of the instances of one served version: who serves, who is idle, who leaves.
+"""The instance runners of one served version: active, idle and leaving ones.
 
-A driver takes its next batch itself as soon as its instance is free. One that finds nothing to do joins the idle, and
-only who has taken it off that list wakes it.
+A runner takes its next batch itself as soon as its instance is free. A runner without work joins the idle list
+(`idle`), and only the thread that removes it from that list may wake it; so each wake-up reaches exactly one runner,
+and no runner is woken twice. The list is a stack: the last runner that joined has warm memory and is woken first.
+Runners that are replaced enter `leaving`: they finish their work and take no new batches. The protocol between
+enqueuing threads and runners is described in `dispatcher.py`.
 """
 
 import time
@@ -15,43 +18,43 @@ from naiad.scheduler.api import Scheduler
 
 
 class InstanceRunner(Protocol):
-    """Has one instance execute the batches that it takes, one after the other."""
+    """Executes batches on one instance, one after the other."""
 
     index: int
-    """Number of the instance among all that its version ever had."""
+    """Number of the instance among all instances of its version."""
 
     @property
     def instance(self) -> Instance:
-        """What it drives."""
+        """Its instance."""
 
     def start(self) -> None:
         """Begin to take batches."""
 
     def wake(self) -> None:
-        """Look for a batch soon; called on the loop after the driver was taken off the list of the idle."""
+        """Take a batch soon; called on the loop after the removal from the idle list."""
 
     def wake_now(self) -> None:
-        """Look for a batch at once; callable on any thread after the driver was taken off the list of the idle."""
+        """Take a batch at once; callable on any thread after the removal from the idle list."""
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for its end after it was told that all is over; whether it has ended. Not called on the loop."""
+        """Wait for its end after a stop; return whether it has ended. Not called on the loop."""
 
     @property
     def executing(self) -> Batch | None:
-        """The batch that executes, where the engine limits how long it may."""
+        """The executing batch, if the engine limits its time."""
 
     def abort(self, error: InferError) -> bool:
-        """Answer the batch that executes with an error; False when there is none. On the loop."""
+        """Fail the executing batch with an error; return False if there is none. On the loop."""
 
 
 class InstanceRunners:
-    """Knows the drivers; guarded, where a method does not say otherwise, by the lock of the dispatcher."""
+    """The runners of a version; guarded by the lock of the dispatcher unless a method states otherwise."""
 
     def __init__(self) -> None:
         self.idle: list[InstanceRunner] = []
-        """Who sleeps until it is woken; the last that joined has its memory warm, and is woken first."""
+        """Sleeping runners; the last that joined has warm memory, and is woken first."""
         self.leaving: set[InstanceRunner] = set()
-        """Who takes no batch any more; may be asked without the lock."""
+        """Runners that take no more batches; readable without the lock."""
         self._serving: list[InstanceRunner] = []
 
     def __iter__(self) -> Iterator[InstanceRunner]:
@@ -59,12 +62,12 @@ class InstanceRunners:
 
     @property
     def instances(self) -> list[Instance]:
-        """What the serving drivers drive; readable without the lock."""
+        """The instances of the active runners; readable without the lock."""
         return [runner.instance for runner in self._serving]
 
     @property
     def health(self) -> str:
-        """Empty while at least one instance can execute, otherwise the reason why none can; needs no lock."""
+        """Empty while at least one instance can execute, otherwise the reason; needs no lock."""
         reason = ""
         for runner in self._serving:
             reason = runner.instance.health
@@ -74,11 +77,11 @@ class InstanceRunners:
 
     @property
     def await_restart(self) -> bool:
-        """Whether at least one instance that cannot execute will soon, so that requests wait; needs no lock."""
+        """Whether an unhealthy instance will recover soon, so that requests wait; needs no lock."""
         return any(runner.instance.awaits_restart for runner in self._serving)
 
     def replace(self, runners: Sequence[InstanceRunner]) -> list[InstanceRunner]:
-        """Go on with these drivers, of which some serve already; return those that leave, which are woken for it."""
+        """Continue with these runners, some of which are active; return the leaving ones, which are woken to end."""
         before, self._serving = self._serving, list(runners)
         leaving = [runner for runner in before if runner not in runners]
         self.leaving.update(leaving)
@@ -88,18 +91,18 @@ class InstanceRunners:
         return leaving
 
     def forget(self, runners: Collection[InstanceRunner]) -> None:
-        """Let go of drivers that were leaving and have left."""
+        """Remove runners that have left."""
         self.leaving.difference_update(runners)
 
     def withdraw(self, runner: InstanceRunner) -> bool:
-        """Take a driver off the list of the idle; False when someone else has done so and is about to wake it."""
+        """Remove a runner from the idle list; return False if another thread has done so and is about to wake it."""
         if runner not in self.idle:
             return False
         self.idle.remove(runner)
         return True
 
     def pop_woken(self, scheduler: Scheduler) -> InstanceRunner | None:
-        """Take the first idle driver off the list that the scheduler has something for, and wake the others."""
+        """Remove the first idle runner with work from the list and return it, and wake all further ones."""
         woken = scheduler.pop_woken()
         found = [runner for runner in self.idle if runner.index in woken]
         for runner in found:
@@ -109,13 +112,13 @@ class InstanceRunners:
         return found[0] if found else None
 
     def wake_all(self) -> None:
-        """Wake every idle driver."""
+        """Wake every idle runner."""
         for runner in self.idle:
             runner.wake_now()
         self.idle.clear()
 
 
 def join_all(runners: Iterable[InstanceRunner], deadline_s: float) -> bool:
-    """Wait until a monotonic time for drivers that were told to end; whether all have."""
+    """Wait until a monotonic time for stopped runners; return whether all have ended."""
     have_ended = [runner.join(max(0.0, deadline_s - time.monotonic())) for runner in runners]
     return all(have_ended)

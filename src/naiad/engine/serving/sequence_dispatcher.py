@@ -1,4 +1,4 @@
-"""The dispatcher of models of sequences, whose requests belong to certain instances."""
+"""The dispatcher of sequence models, with requests bound to instances."""
 
 import logging
 import time
@@ -21,14 +21,13 @@ from naiad.telemetry.statistics.model import ModelStatistics
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
 _LOG_INTERVAL_NS = 10_000_000_000
-"""A client that never ends its sequences would otherwise write a line for each."""
+"""Limit of logged conflicts: a client that never ends its sequences would log a line for each."""
 
 
 class SequenceDispatcher(Dispatcher):
-    """Wakes the instances that the scheduler has got something for, and no others.
+    """Wakes only the instances with work for them.
 
-    Also gives requests what the model is told about their sequences, and lets the requests of an iterative model go
-    round.
+    It also adds the sequence tensors of the model to requests, and executes the requests of an iterative model again.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class SequenceDispatcher(Dispatcher):
         sequence_tensors: SequenceTensors | None = None,
         resources: ModelResources | None = None,
     ) -> None:
-        """`sequence_tensors` knows the controls and states of the model, if it has any."""
+        """`sequence_tensors`: the controls and states of the model, if any."""
         super().__init__(
             config=config,
             scheduler=scheduler,
@@ -59,19 +58,19 @@ class SequenceDispatcher(Dispatcher):
         self._restart_told_ns = 0
 
     def enqueue(self, request: InferRequest) -> None:
-        """Take in a request that was admitted. Raises InferError when its sequence cannot be what it says."""
+        """Queue an admitted request. Raises InferError for an invalid sequence request."""
         if self._iterative is not None:
             self._iterative.begin(request)
         if self._sequence_tensors is not None:
             self._sequence_tensors.check(request.header)
-        # One look into a dictionary, which needs no lock.
+        # One look-up in a dictionary, which needs no lock.
         is_restart = request.header.sequence_start and self._scheduler.admits_while_stopping(request)
         super().enqueue(request)
         if is_restart:
-            self._tell_of_restart(request)
+            self._log_restart(request)
 
-    def _tell_of_restart(self, request: InferRequest) -> None:
-        """Log that a live sequence begins anew, as Triton does: two clients may use the same id."""
+    def _log_restart(self, request: InferRequest) -> None:
+        """Log the restart of a live sequence, as Triton does: two clients may use the same id."""
         self._restart_count += 1
         now_ns = _now_ns()
         if self._restart_told_ns and now_ns - self._restart_told_ns < _LOG_INTERVAL_NS:
@@ -86,7 +85,7 @@ class SequenceDispatcher(Dispatcher):
         )
 
     def cancel(self, request: InferRequest) -> bool:
-        """Answer a request if it still waits, and those that its sequence takes along."""
+        """Cancel a queued request, and the later requests of its sequence."""
         is_queued = super().cancel(request)
         with self._lock:
             dropped = self._scheduler.expire(_now_ns()) if is_queued else ()
@@ -98,11 +97,11 @@ class SequenceDispatcher(Dispatcher):
         return is_queued
 
     def close_to_new_sequences(self) -> None:
-        """Take only requests of live sequences from now on."""
+        """Accept only requests of live sequences from now on."""
         self._is_refusing = True
 
     def take(self, runner: InstanceRunner) -> tuple[Batch | None, int]:
-        """Return the next batch for a free instance, after it was told which sequences have ended without END."""
+        """Return the next batch for a free instance, after notifying it of sequences that ended without END."""
         batch, wake_ns = super().take(runner)
         with self._lock:
             ended = self._scheduler.pop_ended(runner.index)
@@ -113,7 +112,7 @@ class SequenceDispatcher(Dispatcher):
         return batch, wake_ns
 
     def go_on(self, done: Sequence[InferRequest], again: Sequence[InferRequest]) -> None:
-        """Let sequences end whose requests are done, and put those back that are to be executed again."""
+        """End the sequences of completed requests, and put back the requests to execute again."""
         if self._iterative is None:
             return
         with self._lock:
@@ -124,7 +123,7 @@ class SequenceDispatcher(Dispatcher):
             other.wake_now()
 
     def replace_runners(self, runners: Sequence[InstanceRunner]) -> list[InstanceRunner]:
-        """Go on with these drivers. Those that leave go on with the sequences that they have, and get no others."""
+        """Continue with these runners. Leaving ones continue their sequences, and get no new ones."""
         with self._lock:
             new = [runner for runner in runners if runner not in self.runners]
             for _ in new:
@@ -140,9 +139,9 @@ class SequenceDispatcher(Dispatcher):
     def _may_leave(self, runner: InstanceRunner) -> bool:
         return self._scheduler.is_vacated(runner.index)
 
-    def tend_unhealthy(self, runner: InstanceRunner) -> bool:
-        """See to the queue while an instance cannot execute; one that is leaving does not wait to be restarted."""
-        serves_on = super().tend_unhealthy(runner)
+    def handle_unhealthy(self, runner: InstanceRunner) -> bool:
+        """Handle the queue of an instance that cannot execute; a leaving one does not wait for a restart."""
+        serves_on = super().handle_unhealthy(runner)
         if runner in self._leaving and not self._is_stopping:
             reason = runner.instance.health
             with self._lock:
@@ -150,12 +149,12 @@ class SequenceDispatcher(Dispatcher):
             self._drop([(r, InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.BACKEND)) for r in left])
         return serves_on
 
-    def rest_at_once(self, runner: InstanceRunner) -> bool:
-        """Never: an instance first looks for the ends of its sequences."""
+    def join_idle_if_empty(self, runner: InstanceRunner) -> bool:
+        """Return False: an instance first checks for ended sequences."""
         return False
 
     def pop_put_back(self, batch: Batch) -> Sequence[InferRequest]:
-        """Return those requests of a decoupled batch that were put back while it was executed, for `go_on`."""
+        """Return the requests of a decoupled batch that were put back during its execution, for `go_on`."""
         if self._iterative is None:
             return ()
         with self._lock:
@@ -186,7 +185,7 @@ class SequenceDispatcher(Dispatcher):
             idle.wake()
 
     def _may_put_back(self) -> bool:
-        # Live sequences are not waited for: whoever has them does not find this version any more.
+        # Live sequences are not awaited: their clients no longer find this version.
         return (
             self._iterative is not None
             and self.decoupled_responses is not None
@@ -194,7 +193,7 @@ class SequenceDispatcher(Dispatcher):
         )
 
     def _wake_for_end(self) -> None:
-        """Have the drivers end once nothing is left for them. The lock is held."""
+        """Let the runners end when no work is left for them. The lock is held."""
         if self._is_stopping and not (self._scheduler.pending_count or self._may_put_back()):
             self.runners.wake_all()
 
@@ -202,17 +201,17 @@ class SequenceDispatcher(Dispatcher):
         return self.runners.pop_woken(self._scheduler)
 
     def _rest(self, runner: InstanceRunner) -> int:
-        # What expired, or began, while it looked may be for others.
+        # Requests that expired or began meanwhile may be for other runners.
         self._wake_another()
         if runner in self._leaving and self._may_leave(runner):
             return STOPPED
         wake_ns = super()._rest(runner)
         if wake_ns == STOPPED:
-            # Others may have joined the idle while this one had the last request.
+            # Other runners may have joined the idle list while this one had the last request.
             self.runners.wake_all()
         return wake_ns
 
-    def _hindrance(self, runner: InstanceRunner) -> str:
+    def _unhealthy_reason(self, runner: InstanceRunner) -> str:
         return runner.instance.health
 
     def _awaits_restart(self, runner: InstanceRunner) -> bool:

@@ -1,7 +1,4 @@
-"""What stands before a served version and passes its requests on, or not, tells about it what the version tells.
-
-What the engine's table holds: anything that takes requests for one version of a model.
-"""
+"""The interface of served versions, as the engine's table holds them, and the base of proxies in front of one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -15,7 +12,7 @@ from naiad.telemetry.statistics.model import ModelStatistics
 
 
 class Served(Protocol):
-    """A version that takes requests until it is stopped: a model with instances, or an ensemble of others."""
+    """A version that accepts requests until it is stopped: a model with instances, or an ensemble of other models."""
 
     name: str
     version: str
@@ -29,40 +26,40 @@ class Served(Protocol):
         """Output name to class labels."""
 
     def submit(self, request: InferRequest) -> None:
-        """Admit and enqueue a request. Raises InferError when it is refused at the door."""
+        """Admit and queue a request. Raises InferError if it is rejected."""
 
     def cancel(self, request: InferRequest) -> bool:
-        """Drop a request that still waits, and say so; a request that executes is only marked."""
+        """Drop a queued request and return True; only mark an executing one."""
 
     def is_waiting(self, request: InferRequest) -> bool:
-        """Whether a submitted request waits and no instance works on any part of it."""
+        """Return whether a submitted request waits and no instance executes any part of it."""
 
     @property
     def pending_count(self) -> int:
-        """Requests that wait for an instance."""
+        """Requests queued for an instance."""
 
     @property
     def oldest_ns(self) -> int:
-        """Arrival of the oldest request that waits for an instance; 0 when none does, or its members say."""
+        """Arrival of the oldest queued request; 0 for an empty queue, or if the members have the queues."""
 
     @property
     def in_flight_count(self) -> int:
-        """Requests that wait or execute."""
+        """Requests queued or executing."""
 
     @property
     def adaptive_state(self) -> AdaptiveState | None:
-        """What its adaptive batcher has learned; None without one."""
+        """State of its adaptive batcher; None without one."""
 
     @property
     def resource_usage(self) -> Sequence[Usage]:
-        """With a rate limiter, how it stands with the resources that the version's instances need."""
+        """With a rate limiter, the state of the resources of its instances."""
 
     @property
     def live_sequence_count(self) -> int:
-        """Sequences that have begun and not ended."""
+        """Live sequences."""
 
     def close_to_new_sequences(self) -> None:
-        """Take only requests of live sequences from now on, if this is a model of sequences."""
+        """Accept only requests of live sequences from now on, for a sequence model."""
 
     @property
     def instances(self) -> Sequence[Instance]:
@@ -70,40 +67,40 @@ class Served(Protocol):
 
     @property
     def health(self) -> str:
-        """Empty while requests can be executed, otherwise the reason why they cannot."""
+        """Empty while requests can be executed, otherwise the reason."""
 
     @property
     def lost_reason(self) -> str:
-        """Empty unless every instance has died too often and refuses requests; then the reason why."""
+        """Empty unless every instance has died too often and rejects requests; then the reason."""
 
     def check(self, now_ns: int) -> None:
-        """Fail what keeps instances from their work for too long; called about once a second, on the loop."""
+        """Fail hung executions and slow clients; called about once a second, on the loop."""
 
     def abort(self, reason: str) -> None:
-        """Answer all that waits or executes with UNAVAILABLE: the server exits. On the loop."""
+        """Fail all queued and executing requests with UNAVAILABLE: the server exits. On the loop."""
 
     def stop(self, timeout_s: float) -> bool:
-        """Refuse new requests, let the accepted ones finish; whether all of them did within `timeout_s`."""
+        """Reject new requests, let the accepted ones finish; return whether all of them did within `timeout_s`."""
 
 
 class Router(Protocol):
-    """How a model reaches other models: the engine."""
+    """The engine, as models use it to reach other models."""
 
     def submit(self, request: InferRequest) -> None:
-        """Submit a request; its answers come through `request.on_response` on the loop. Raises InferError."""
+        """Submit a request; its responses arrive through `request.on_response` on the loop. Raises InferError."""
 
     def cancel(self, request: InferRequest) -> bool:
-        """Cancel a submitted request; True when it was dropped, False when something executes it."""
+        """Cancel a submitted request; return True if it was dropped, False if it executes."""
 
     def served(self, name: str, version: str = "") -> Served:
-        """Return the ready version. Raises InferError when there is none."""
+        """Return the ready version. Raises InferError without one."""
 
     def repository_index(self) -> Sequence[IndexEntry]:
-        """Return the rows of the versions that were loaded or should have been."""
+        """Return the rows of the versions with a load or an attempt of one."""
 
 
 class ServedProxy:
-    """The part of `Served` that is the version's own, whatever stands before it."""
+    """The methods of `Served` that a proxy passes to the version."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -126,12 +123,12 @@ class ServedProxy:
 
     @property
     def adaptive_state(self) -> AdaptiveState | None:
-        """What the adaptive batcher of the version has learned."""
+        """State of the adaptive batcher of the version."""
         return self._served.adaptive_state
 
     @property
     def resource_usage(self) -> Sequence[Usage]:
-        """How it stands with the resources of the version."""
+        """State of the resources of the version."""
         return self._served.resource_usage
 
     @property
@@ -141,22 +138,22 @@ class ServedProxy:
 
     @property
     def health(self) -> str:
-        """What the version says."""
+        """Health of the version."""
         return self._served.health
 
     @property
     def lost_reason(self) -> str:
-        """What the version says."""
+        """Reason of the version's loss."""
         return self._served.lost_reason
 
     def check(self, now_ns: int) -> None:
-        """Have the version do so."""
+        """Check the version."""
         self._served.check(now_ns)
 
     def abort(self, reason: str) -> None:
-        """Answer all that the version has."""
+        """Fail all requests of the version."""
         self._served.abort(reason)
 
     def stop(self, timeout_s: float) -> bool:
-        """Stop the version; those who wait for its answers get them or its refusal."""
+        """Stop the version; requests that wait for its responses get them or its error."""
         return self._served.stop(timeout_s)

@@ -1,4 +1,4 @@
-"""One served model version: what it is, how requests come in, and its life."""
+"""One served model version: its state, the path of requests into it, and its life cycle."""
 
 import functools
 import logging
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LINGER_S = 5.0
-"""How often an instance that leaves is looked at whose sequences or open requests go on."""
+"""Polling interval for the sequences or open requests of a leaving instance."""
 _CLOSE_S = 5.0
-"""How long the closing of an instance that leaves is waited for, at least."""
+"""Minimum time to wait for the closing of a leaving instance."""
 
 
 class ServedModel:
-    """A loaded version that takes requests until it is stopped.
+    """A loaded version that accepts requests until it is stopped.
 
-    It admits them and enqueues them at its dispatcher. Each instance has a driver, which takes batches from there:
-    a thread for instances that block, the loop for those that execute in another process.
+    It admits requests and queues them at its dispatcher. Each instance has a runner, which takes batches from there:
+    a thread for instances that block, the loop for instances in another process.
     """
 
     def __init__(  # noqa: PLR0913 - the parts that the loader has made
@@ -69,23 +69,23 @@ class ServedModel:
         execute_timeout_s: float = DEFAULT_EXECUTE_TIMEOUT_S,
         refuse_after_deaths: int = 2,
     ) -> None:
-        """`sequence_tensors`: the controls and states of a model of sequences, if it has any.
+        """`sequence_tensors`: the controls and states of a sequence model, if any.
 
-        `resources`: with a rate limiter, what the instances need to execute. `execute_timeout_s`: after this an
-        execution without progress counts as hung; 0 for no limit. `refuse_after_deaths`: after so many deaths of
-        workers a request is refused that was executed each time; 0 for never.
+        `resources`: with a rate limiter, the resources of the instances. `execute_timeout_s`: after this time an
+        execution without progress counts as hung; 0 for no limit. `refuse_after_deaths`: number of worker deaths
+        after which a request that was executing each time is rejected; 0 for never.
         """
         self.name = name
         self.version = str(version)
         self.config = config
         self.statistics = statistics
         self.labels: Mapping[str, Sequence[str]] = labels or {}
-        """Output name to class labels, one a line of the label file."""
+        """Output name to class labels, one per line of the label file."""
         self.is_decoupled = config.model_transaction_policy.decoupled
         self.load_duration_ns = 0
         """Set by the loader."""
         self.backend_model = backend_model
-        """Makes the instances, and holds what they share."""
+        """Creates the instances, and owns their shared resources."""
         self._instances = list(instances)
         self._scheduler = scheduler
         self._loop = loop
@@ -98,7 +98,7 @@ class ServedModel:
         self.can_change_instances = not (asks_for_order or resources is not None)
         """Whether `change_instances` may be called."""
         self._retired: list[RetiredInstances] = []
-        """What earlier changes have left over and may still have work."""
+        """Instances retired by earlier changes that may still have work."""
         self._ordered = OrderedResponseQueue(loop) if asks_for_order and len(instances) > 1 else None
         response_queue = self._ordered or ResponseQueue(loop)
         dispatcher: Callable[..., Dispatcher] = Dispatcher
@@ -140,7 +140,7 @@ class ServedModel:
     # --- called on the event loop -------------------------------------------------------------------------------
 
     def submit(self, request: InferRequest) -> None:
-        """Admit and enqueue a request. Raises InferError when it is refused at the door."""
+        """Admit and queue a request. Raises InferError if it is rejected."""
         # hot: bench/micro_engine.py
         admission = request.header.admission
         if type(admission) is not Admission or admission.rules is not self._rules:
@@ -158,7 +158,9 @@ class ServedModel:
         self._dispatcher.enqueue(request)
 
     def _check_call(self, request: InferRequest, call: ModelCall) -> None:
-        """Raise InferError(UNAVAILABLE) for a call that needs what the calls before it hold until it is answered."""
+        """Raise InferError(UNAVAILABLE) for a call that needs resources which the calls before it hold until its
+        response.
+        """
         instances = self._candidates(request) if call.held else ()
         if instances and all(id(instance) in call.held for instance in instances):
             raise call.deadlock(
@@ -174,7 +176,7 @@ class ServedModel:
             )
 
     def _candidates(self, request: InferRequest) -> Sequence[Instance]:
-        """Return the instances that could execute a request: of a live sequence, the one that has it."""
+        """Return the instances that could execute a request: for a live sequence, its own instance."""
         index = self._dispatcher.instance_of(request)
         if index is None:
             return self._instances
@@ -182,7 +184,7 @@ class ServedModel:
         return [runner.instance for runner in runners if runner.index == index]
 
     def cancel(self, request: InferRequest) -> bool:
-        """Drop a request that still waits, and say so; a request that executes is only marked."""
+        """Drop a queued request and return True; only mark an executing one."""
         if request.cancelled:
             return False
         request.cancelled = True
@@ -192,21 +194,21 @@ class ServedModel:
         return was_queued
 
     def _mark(self, request: InferRequest) -> None:
-        """Tell the instance that executes a request that it was cancelled."""
-        # Those that leave finish what they execute.
+        """Notify the instance of a request's cancellation."""
+        # Leaving runners finish their executions.
         leaving = [runner.instance for runner in list(self._dispatcher.runners.leaving)]
         for instance in (*self._instances, *leaving):
             if isinstance(instance, RemoteInstance):
                 instance.mark(request)
 
     def check(self, now_ns: int) -> None:
-        """Fail what keeps instances from their work for too long; called about once a second."""
+        """Fail hung executions and slow clients; called about once a second."""
         decoupled_responses = self._dispatcher.decoupled_responses
         for request in () if decoupled_responses is None else decoupled_responses.slow_clients(now_ns):
             self._give_up_client(request, SLOW_CLIENT_S)
         for runner in self._runners:
             if runner.instance.hindrance:
-                self._dispatcher.refuse_hindered(runner)
+                self._dispatcher.reject_unexecutable(runner)
             elif self._execute_timeout_s:
                 self._check_execution(runner, now_ns)
 
@@ -228,7 +230,7 @@ class ServedModel:
             _log.error("%s; the instance gets no requests until it returns", text)
 
     def abort(self, reason: str) -> None:
-        """Answer all that waits or executes with UNAVAILABLE: the server exits. On the loop."""
+        """Fail all queued and executing requests with UNAVAILABLE: the server exits. On the loop."""
         self._dispatcher.abort(reason)
 
     def _give_up_client(self, request: InferRequest, limit_s: float) -> None:
@@ -242,43 +244,43 @@ class ServedModel:
         self._mark(request)
 
     def is_waiting(self, request: InferRequest) -> bool:
-        """Whether a submitted request waits for an instance."""
-        return request.lane is not None
+        """Return whether a submitted request waits for an instance."""
+        return request.queue is not None
 
     # --- called on any thread -----------------------------------------------------------------------------------
 
     @property
     def pending_count(self) -> int:
-        """Requests that wait for an instance."""
+        """Requests queued for an instance."""
         return self._scheduler.pending_count
 
     @property
     def oldest_ns(self) -> int:
-        """Arrival of the oldest request that waits for an instance; 0 when none does."""
+        """Arrival of the oldest queued request; 0 for an empty queue."""
         return self._dispatcher.oldest_ns
 
     @property
     def in_flight_count(self) -> int:
-        """Requests that wait or execute."""
+        """Requests queued or executing."""
         return self._dispatcher.in_flight_count
 
     @property
     def adaptive_state(self) -> AdaptiveState | None:
-        """What an adaptive batcher has learned; None with any other scheduler."""
+        """State of an adaptive batcher; None with any other scheduler."""
         return self._dispatcher.adaptive_state
 
     @property
     def resource_usage(self) -> Sequence[Usage]:
-        """With a rate limiter, how it stands with the resources that the instances need."""
+        """With a rate limiter, the state of the resources of the instances."""
         return () if self._resources is None else self._resources.usage()
 
     @property
     def live_sequence_count(self) -> int:
-        """Sequences that have begun and not ended."""
+        """Live sequences."""
         return self._scheduler.live_sequence_count
 
     def close_to_new_sequences(self) -> None:
-        """Take only requests of live sequences from now on, if this is a model of sequences."""
+        """Accept only requests of live sequences from now on, for a sequence model."""
         self._dispatcher.close_to_new_sequences()
 
     @property
@@ -288,24 +290,24 @@ class ServedModel:
 
     @property
     def health(self) -> str:
-        """Empty while at least one instance can execute, otherwise the reason why none can."""
+        """Empty while at least one instance can execute, otherwise the reason."""
         return self._dispatcher.runners.health
 
     @property
     def lost_reason(self) -> str:
-        """Empty unless every instance has died too often and refuses requests; then the reason why."""
+        """Empty unless every instance has died too often and rejects requests; then the reason."""
         are_down = all(instance.state is InstanceState.DOWN for instance in self._instances)
         return self.health if are_down else ""
 
     def change_instances(self, instances: Sequence[Instance], config: ModelConfig) -> "RetiredInstances | None":
-        """Go on with these instances, of which some may execute already; return what leaves, for the caller to stop.
+        """Continue with these instances, some of which are active; return the retired ones, which the caller stops.
 
-        Accepted requests wait on for the instances that there are. Only while `can_change_instances`.
+        Accepted requests stay queued for the remaining instances. Only while `can_change_instances`.
         """
         runner_of = {id(runner.instance): runner for runner in self._runners}
         for instance in instances:
             if id(instance) not in runner_of:
-                # A number of its own, the next one, by which the schedulers of sequences know it.
+                # The next number, which identifies the instance in sequence schedulers.
                 runner_of[id(instance)] = self._runner_for(self._runner_count, instance)
                 self._runner_count += 1
         self.config = config
@@ -319,10 +321,10 @@ class ServedModel:
         return retired
 
     def stop(self, timeout_s: float) -> bool:
-        """Refuse new requests, let the accepted ones finish, close the instances.
+        """Reject new requests, let the accepted ones finish, close the instances.
 
-        Returns whether all requests finished within `timeout_s`; those that did not are answered UNAVAILABLE.
-        Blocks, so it is called from a loading thread or at shutdown.
+        Returns whether all requests finished within `timeout_s`; the unfinished ones fail with UNAVAILABLE. Blocks,
+        so it is called on a loading thread or at shutdown.
         """
         deadline_s = time.monotonic() + timeout_s
         have_finished = self._dispatcher.stop(deadline_s)
@@ -342,10 +344,10 @@ class ServedModel:
 
 
 class RetiredInstances:
-    """Instances that an update in place has left over: they finish what belongs to them, then they are closed.
+    """Instances retired by an update in place: they finish their work, then they are closed.
 
-    That is the batch that an instance has. Sequences that have begun there go on, and requests of decoupled models
-    stay open until their final response: for those nobody waits who has changed the instances.
+    Their work is the current batch, live sequences, and open requests of decoupled models. The caller of the update
+    does not wait for the latter two.
     """
 
     def __init__(self, dispatcher: Dispatcher, runners: Sequence[InstanceRunner]) -> None:
@@ -359,11 +361,11 @@ class RetiredInstances:
         return bool(self._threads) and not any(thread.is_alive() for thread in self._threads)
 
     def stop(self, timeout_s: float) -> bool:
-        """Have them closed, and wait for those that have a batch at most; whether they were closed in time."""
+        """Close them, waiting at most for their current batches; return whether they were closed in time."""
         deadline_s = time.monotonic() + timeout_s
         prompt = []
         for runner in self._runners:
-            lingers = self._dispatcher.lingers(runner)
+            lingers = self._dispatcher.has_remaining_work(runner)
             thread = threading.Thread(
                 target=self._close, args=(runner, timeout_s, lingers), name="leave", daemon=True
             )

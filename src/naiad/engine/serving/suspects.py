@@ -1,14 +1,17 @@
-"""Requests that kill workers: who was in a batch when a worker died is suspected, and refused after the second death.
+"""Requests that kill workers: the requests of a batch are suspects when its worker dies, and rejected after a second
+death.
 
-A batch that dies fails all its requests, and clients send them again. To find the one that kills:
+The death of a worker fails all requests of its batch, and clients send them again. To find the request that kills:
 
-- After a death the contents of the batch's requests are suspects: one that is sent again may have another id.
-- A suspect that comes again is executed in a batch of its own where batches are put together by shape.
-- When a worker answers it, it is cleared. Requests that all clients repeat, which any death finds in some batch, are
-  cleared at once by their neighbours.
-- When a second worker dies of it, it is refused for `_REFUSED_S`, by name. (`refuse_after_deaths` of the model.)
+- After a death the contents of the batch's requests are suspects, not their ids: a repeated request may have a new
+  id.
+- A repeated suspect executes in a batch of its own, if the model batches by shape.
+- A response clears a suspect. Requests that all clients repeat, which every death finds in some batch, are cleared at
+  once by equal requests.
+- When a second worker dies, the suspect is rejected for `_REFUSED_S`, with its id in the error (parameter
+  `refuse_after_deaths` of the model).
 
-Nothing is remembered of a model whose workers live, and then a request costs one look at an empty dictionary.
+Models with stable workers have no suspects, and then a request costs one check of an empty dictionary.
 """
 
 import hashlib
@@ -23,46 +26,46 @@ from naiad.core.tensor import Buffer
 _log = logging.getLogger(__name__)
 
 _REFUSED_S = 600.0
-"""How long after the last death a request is suspected, or refused."""
+"""Time after the last death for which a request is a suspect, or rejected."""
 _MOST_SUSPECTS = 256
-"""The one that was suspected first goes when there are more."""
+"""Limit of the suspects; the oldest is removed."""
 _DIGEST_BYTES = 24
 _SAMPLED_BYTES = 256 << 10
-"""Of larger requests so much enters the digest, spread over each tensor: it is made on the event loop."""
+"""Bytes of a larger request in its digest, spread over each tensor: the event loop computes it."""
 _PIECES = 16
 _SHOWN = 200
-"""Characters of an id in messages."""
+"""Limit of an id in messages, in characters."""
 
 
 class _Suspect:
-    """The content of a request that was executed when a worker died."""
+    """The content of a request that was executing at the death of a worker."""
 
     __slots__ = ("deaths", "last_ns", "request_id", "shape")
 
     def __init__(self, request: InferRequest) -> None:
         self.request_id = request.id[:_SHOWN]
         self.deaths: list[str] = []
-        """What was said of each."""
+        """The description of each death."""
         self.last_ns = 0
         self.shape: object = object()
-        """Equal to no other shape: the request is alone in its batch."""
+        """A key unequal to every shape: the request is alone in its batch."""
 
 
 class Suspects:
     """The suspects of one served version; used on any thread."""
 
     def __init__(self, model: str, most_deaths: int = 2) -> None:
-        """`most_deaths`: after so many a request is refused; 0 for never."""
+        """`most_deaths`: number of deaths after which a request is rejected; 0 for never."""
         self._model = model
         self._most_deaths = most_deaths
         self._lock = threading.Lock()
         self.found: dict[bytes, _Suspect] = {}
-        """Looked at before every request: `examine` and `clear` are called only when it is not empty."""
+        """Checked before every request: `examine` and `clear` are called only if it is not empty."""
         self._sizes: set[tuple[int, ...]] = set()
-        """Sizes of the data of suspects: most other requests differ in that, and cost no digest."""
+        """Sizes of the data of suspects: most other requests have another size, and need no digest."""
 
-    def accuse(self, requests: Sequence[InferRequest], death: str, now_ns: int) -> None:
-        """Take note of requests that were executed when a worker died."""
+    def note_death(self, requests: Sequence[InferRequest], death: str, now_ns: int) -> None:
+        """Note the requests that were executing at the death of a worker."""
         if not self._most_deaths:
             return
         digests = [digest_of(request.header, request.data) for request in requests]
@@ -76,13 +79,13 @@ class Suspects:
                 self.found[digest] = suspect
                 self._sizes.add(_sizes(request))
                 if len(suspect.deaths) == self._most_deaths:
-                    text = "request '%s' for model '%s' is refused from now on: workers have died of it (%s)"
+                    text = "request '%s' for model '%s' is rejected from now on: workers have died of it (%s)"
                     _log.error(text, request.id[:_SHOWN], self._model, "; ".join(suspect.deaths))
             while len(self.found) > _MOST_SUSPECTS:
                 del self.found[next(iter(self.found))]
 
     def examine(self, request: InferRequest, now_ns: int) -> None:
-        """Have a suspect executed alone. Raises InferError(INVALID_ARG) for one that workers have died of."""
+        """Let a suspect execute alone. Raises InferError(INVALID_ARG) for one that is rejected."""
         if _sizes(request) not in self._sizes:
             return
         digest = digest_of(request.header, request.data)
@@ -98,7 +101,7 @@ class Suspects:
         request.shape_key = suspect.shape
 
     def clear(self, requests: Sequence[InferRequest]) -> None:
-        """Take note of requests that a worker has answered."""
+        """Note the requests with a response."""
         for request in requests:
             if _sizes(request) in self._sizes:
                 with self._lock:
@@ -114,14 +117,14 @@ class Suspects:
         request_id = request.id[:_SHOWN]
         first = f", first as '{suspect.request_id}'" if suspect.request_id != request_id else ""
         return invalid_argument(
-            f"request '{request_id}' for model '{self._model}' is refused: each time when it was executed{first} the "
-            f"worker died ({'; '.join(suspect.deaths)}); it is refused for another {left_s:.0f} s, or until the "
+            f"request '{request_id}' for model '{self._model}' is rejected: each time when it was executed{first} "
+            f"the worker died ({'; '.join(suspect.deaths)}); it is rejected for another {left_s:.0f} s, or until the "
             "model is loaded again (parameter refuse_after_deaths)"
         )
 
 
 def digest_of(header: RequestHeader, data: Sequence[Buffer]) -> bytes:
-    """Return what stands for the content of a request: tensors, parameters and data, without its id."""
+    """Return a digest of the content of a request: tensors, parameters and data, without its id."""
     described = [(spec.name, spec.datatype.value, spec.shape) for spec in header.inputs]
     said = repr((described, sorted(header.parameters.items())))
     digest = hashlib.blake2b(said.encode(), digest_size=_DIGEST_BYTES)

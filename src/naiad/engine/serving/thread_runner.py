@@ -1,14 +1,13 @@
-"""Drives an instance that blocks while it executes: a thread of its own that takes its next batch itself.
+"""Runs an instance that blocks while it executes, on a thread of its own that takes its batches.
 
 Waking a thread and being woken by it costs about 90 us of CPU for a single request, as much as ten executions of a
-tiny model. So while an instance proves to be that fast, and may run on any thread, the loop executes its batches
-itself, one per turn of the loop; `placement` judges that.
+tiny model. Therefore the loop itself executes batches of an instance that is that fast and may run on any thread, one
+per turn of the loop. `Placement` chooses inline or thread execution:
 
-Whether the loop executes the batches of an instance, or the thread of the instance does.
-
-The loop may, while an execution is so short that a thread is not worth being woken. On a busy machine an execution
-also looks long when other processes have the core meanwhile, several milliseconds at a time. That says nothing of the
-model, and a thread makes it worse.
+- The loop executes while an execution is so short that waking a thread is more expensive.
+- On a busy machine an execution also seems long when other processes use the core meanwhile, several milliseconds at
+  a
+  time. That is no property of the model, and a thread makes it worse.
 """
 
 import logging
@@ -26,54 +25,57 @@ from naiad.engine.serving.dispatcher import STOPPED, Dispatcher
 from naiad.engine.serving.executor import BatchExecutor
 
 _FAST_NS = 100_000
-"""An execution shorter than this is not worth a thread."""
+"""A shorter execution is not worth a thread."""
 _TOO_LONG_NS = 200_000
-"""A mean execution on the loop from this on is. There is room between them, because a busy machine is half as fast at
-times, and what a thread costs doubles then as well: an ensemble took 75 instead of 49 us of CPU for each step."""
+"""Mean execution on the loop that moves it to the thread. It is above the first limit, because a busy machine is at
+times half as fast, and then a thread costs twice as much as well: an ensemble took 75 instead of 49 us of CPU for
+each step.
+"""
 _REQUEST_NS = 5_000
-"""What each request of a batch may add: gathering and scattering it keeps the GIL, so a thread would gain nothing."""
+"""Allowance per request of a batch: gathering and scattering it holds the GIL, so a thread would gain nothing."""
 _MEAN_WEIGHT = 16
-"""Executions over which the mean goes, roughly; a single hiccup of the machine does not move it far."""
+"""Approximate number of executions in the mean; a single pause of the machine does not move it far."""
 _SLOW_NS = 10_000_000
-"""An execution longer than this on the loop is felt by everybody."""
+"""A longer execution on the loop delays all clients."""
 _FIRST_PENALTY_COUNT = 250
-"""Executions that stay with the thread after a slow one. It may have been the machine's doing: one that pauses as a
-whole, as virtual ones do, looks like a model that computes."""
+"""Executions that stay on the thread after a slow one. The machine may have caused it: a paused virtual machine looks
+like a model that computes.
+"""
 _PENALTY_GROWTH = 4
 _LONGEST_PENALTY_COUNT = 10_000
 _WATCH_COUNT = 64
-"""Executions on the loop that are looked at closely after one that was too long."""
+"""Executions on the loop that are measured closely after one that was too long."""
 _MEMORY_COUNT = 10_000
-"""Executions on the loop after the first doubt; then earlier penalties are forgotten."""
+"""Executions on the loop after the first doubt; then earlier penalties are cleared."""
 _REST_COUNT = 1_000
-"""Executions that stay with the thread after the loop has found them too long on the whole."""
+"""Executions that stay on the thread after the mean on the loop was too long."""
 _TRIAL_COUNT = 64
-"""Executions of the thread, the shortest of which tells whether the loop should try."""
+"""Executions of the thread, the shortest of which decides whether the loop should try."""
 _NEVER_NS = 1 << 62
 
 
 class Usage:
-    """What the calling thread has used of the machine by now."""
+    """CPU time and context switches of the calling thread so far."""
 
     def __init__(self) -> None:
-        self._cpu_ns = time.thread_time_ns()  # `getrusage` knows it by the clock tick alone
+        self._cpu_ns = time.thread_time_ns()  # `getrusage` has only the resolution of clock ticks
         self._switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
     def undisturbed_ns(self, duration_ns: int) -> int:
-        """Return how long something would have taken that this thread has done since, had it had the core.
+        """Return the duration of an action of this thread without the time in which other threads used the core.
 
-        A thread that has not given up the core by itself has waited for nothing: when it did not run, others did.
+        A thread that has not released the core itself has not waited: when it did not run, other threads did.
         """
         now = Usage()
         return duration_ns if now._switches != self._switches else now._cpu_ns - self._cpu_ns
 
 
 class Placement:
-    """The judgement on one instance. Only the side that has executed a batch tells it."""
+    """The placement of one instance. Only the side that has executed a batch updates it."""
 
     def __init__(self) -> None:
         self._mean_ns = _NEVER_NS
-        """Of executions on the loop; an instance has to prove itself first."""
+        """Mean of executions on the loop; an instance starts on its thread."""
         self._shortest_ns = _NEVER_NS
         self._trial_count = 0
         self._rest_count = 0
@@ -83,10 +85,10 @@ class Placement:
         self.is_on_loop = False
         """Whether the loop executes the next batch."""
         self.is_wary = False
-        """Whether the next execution on the loop needs the thread's usage from before it."""
+        """Whether the next execution on the loop must measure the thread's usage."""
 
     def executed_on_loop(self, batch: Batch, before: Usage | None) -> None:
-        """Learn from an execution on the loop."""
+        """Update the mean after an execution on the loop."""
         duration_ns = batch.exec_end_ns - batch.exec_start_ns - _REQUEST_NS * len(batch.requests)
         if self._watch_count:
             self._watch_count -= 1
@@ -99,7 +101,7 @@ class Placement:
             self._watch_count = _WATCH_COUNT
             self.is_wary = True
             if before is None:
-                # Asking the kernel takes more than a microsecond, so it is done only after a doubt.
+                # The system call takes more than a microsecond, so it runs only after a doubt.
                 self._memory_count = self._memory_count or _MEMORY_COUNT
                 return
             duration_ns = min(duration_ns, before.undisturbed_ns(duration_ns))
@@ -113,10 +115,10 @@ class Placement:
             self._penalty_count = min(_LONGEST_PENALTY_COUNT, self._penalty_count * _PENALTY_GROWTH)
 
     def executed_on_thread(self, batch: Batch) -> None:
-        """Learn from an execution on the thread.
+        """Update the minimum after an execution on the thread.
 
-        The shortest of some counts: the others have waited for the core and for the GIL, which the loop has, and do
-        so the more the busier both are.
+        The shortest of some executions counts: longer ones waited for the core and for the GIL of the loop, the more
+        so on a busy machine.
         """
         if self._rest_count:
             self._rest_count -= 1
@@ -133,18 +135,18 @@ class Placement:
 _log = logging.getLogger(__name__)
 
 _HEALTH_POLL_S = 0.05
-"""How often an instance that cannot execute is asked whether it can again."""
+"""Polling interval for the recovery of an unhealthy instance."""
 _START_POLL_S = 0.001
 _LONG_AWAY_NS = 2_000_000
 _LONGEST_SHARE_NS = 40_000_000
-"""For how long the loop executes at most before it reads again."""
+"""Maximum time of executions on the loop before it reads again."""
 
 
 class ThreadRunner:
-    """One thread per instance: no loop round trip lies between two batches.
+    """One thread per instance: no round trip through the loop between two batches.
 
-    A thread that finds nothing to do sleeps on a lock of its own until it is woken. It is started when it is woken
-    for the first time: of a thousand models most may never be asked.
+    A thread without work sleeps on a lock of its own until it is woken. It starts at its first wake-up: of a thousand
+    models most may never get a request.
     """
 
     def __init__(
@@ -157,26 +159,26 @@ class ThreadRunner:
         index: int = 0,
         name: str = "",
     ) -> None:
-        """`name` is what debuggers show of the thread."""
+        """`name` is the name of the thread in debuggers."""
         self.index = index
         """Number of the instance among those of its version."""
         self.instance = instance
         self._dispatcher = dispatcher
         self._executor = executor
         self._loop = loop
-        # The loop runs on any core, so it never executes for an instance that is bound to some.
+        # The loop runs on any core, so it never executes for an instance with host policy.
         self._placement = Placement() if instance.runs_on_any_thread and not instance.cores else None
         self._is_roused = False
-        """Whether the thread was woken ever, and so is started or about to be."""
+        """Whether the thread was ever woken, and so is started or about to be."""
         self._was_single = False
-        """Whether the last batch on the loop was one request: with more in flight the next is there anyway."""
+        """Whether the last batch on the loop was one request: with more in flight the next is queued anyway."""
         self._left_ns = _NEVER_NS
-        """When the last batch on the loop ended, while others wait; what lies between is the loop's other work."""
+        """End of the last batch on the loop while requests are queued; the time since is other work of the loop."""
         self._is_running = False
         self._executing: list[Batch] = []
-        """The batch that the thread executes. Taking it out is atomic: whoever does answers it."""
+        """The batch that the thread executes. Removing it is atomic: the remover sends its responses."""
         self._was_given_up = False
-        """Whether the last batch was taken out by another thread."""
+        """Whether another thread removed the last batch."""
         self._waker = threading.Lock()
         self._waker.acquire()
         self._thread = threading.Thread(target=self._run, name=name or None, daemon=True)
@@ -184,43 +186,43 @@ class ThreadRunner:
     def start(self) -> None:
         """Begin to take batches."""
         if self._dispatcher.join_idle(self):
-            self._rouse()
+            self._start_or_wake()
 
     def wake(self) -> None:
-        """End its sleep soon; called on the loop after it was taken off the list of the idle."""
-        # Not at once: the loop first reads what else has come, so that the instance finds a fuller batch and the
-        # two threads do not fight over the GIL for every request (32 connections: 47 us a request down to 32).
+        """End its sleep soon; called on the loop after the removal from the idle list."""
+        # Not at once: the loop first reads the pending requests, so that the instance finds a fuller batch and the
+        # two threads do not compete for the GIL at every request (32 connections: 47 us a request down to 32).
         if self._placement is not None and self._placement.is_on_loop:
-            self._loop.call_soon(self._execute_on_loop if self._was_single else self._give_way)
+            self._loop.call_soon(self._execute_on_loop if self._was_single else self._yield_core)
         else:
-            self._loop.call_soon(self._rouse)
+            self._loop.call_soon(self._start_or_wake)
 
     def wake_now(self) -> None:
         """End its sleep at once; callable on any thread."""
-        self._rouse()
+        self._start_or_wake()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for its end after it was told that all is over; whether it has ended."""
+        """Wait for its end after a stop; return whether it has ended."""
         deadline_s = time.monotonic() + timeout_s
         while not self._is_running:
-            # It was woken for a request, and whoever woke it has not come to start it.
+            # It was woken for a request, and the waking thread has not started it yet.
             if time.monotonic() > deadline_s:
                 return False
             time.sleep(_START_POLL_S)
         self._thread.join(max(0.0, deadline_s - time.monotonic()))
         return not self._thread.is_alive()
 
-    def _rouse(self) -> None:
-        """Start the thread, or end its sleep. Only who has taken it off the list of the idle does so."""
+    def _start_or_wake(self) -> None:
+        """Start the thread, or end its sleep. Only the caller that removed it from the idle list calls this."""
         if self._is_roused:
             self._waker.release()
         else:
-            # Noted first: the thread may have joined the idle, and be woken by another, before `start` returns.
+            # Noted first: the thread may join the idle list, and be woken by another thread, before `start` returns.
             self._is_roused = True
             self._thread.start()
 
-    def _give_way(self) -> None:
-        """Let clients on this machine send what they are about to, and read it before the next batch is taken."""
+    def _yield_core(self) -> None:
+        """Yield the core to clients on this machine, and read their requests before the next batch is taken."""
         # 8 HTTP connections: batches of 5.4 became 7.6, and 56 us a request 50. Two processes, gRPC, 8 connections:
         # 30,000 requests/s became 34,100.
         os.sched_yield()
@@ -229,8 +231,8 @@ class ThreadRunner:
     def _execute_on_loop(self) -> None:
         """Execute one batch here while the thread sleeps, then let the loop read before the next.
 
-        A loop that has much to read is away for long. It then executes for as long as it was away: with one batch in
-        each turn it would answer next to nothing of what it reads.
+        A busy loop returns late. Then it executes for as long as it was away: with one batch in each turn it would
+        complete only a small part of the requests that it reads.
         """
         until_ns = 0
         while not self.instance.health:
@@ -247,7 +249,7 @@ class ThreadRunner:
                     until_ns = batch.exec_start_ns + min(away_ns, _LONGEST_SHARE_NS)
                 if batch.exec_end_ns < until_ns and self._placement.is_on_loop:
                     continue
-                if self._was_single and self._dispatcher.rest_at_once(self):
+                if self._was_single and self._dispatcher.join_idle_if_empty(self):
                     self._left_ns = _NEVER_NS
                     self._dispatcher.request_busy_polling.begin()
                 else:
@@ -259,8 +261,8 @@ class ThreadRunner:
             if not wake_ns or (wake_ns > 0 and not self._dispatcher.withdraw(self)):
                 return
             break
-        # A delay to sleep through, a model that stops, an instance that fell ill: all that is the thread's.
-        self._rouse()
+        # The thread handles a batching delay, a model that stops, and an instance that became unhealthy.
+        self._start_or_wake()
 
     def _run(self) -> None:
         self._is_running = True
@@ -275,13 +277,13 @@ class ThreadRunner:
                 self._note_return(batch)
             if self._placement is not None:
                 self._placement.executed_on_thread(batch)
-            # The requests, 64 MiB perhaps, must not live on while this thread waits for the next ones.
+            # The requests, 64 MiB perhaps, must not stay in memory while this thread waits for the next ones.
             del batch
 
     # --- executions that hang -----------------------------------------------------------------------------------
 
     def _claim(self) -> bool:
-        """Take the batch that was executed; False when it was given up and answered meanwhile."""
+        """Remove the executed batch; return False if it was aborted and failed meanwhile."""
         try:
             self._executing.pop()
         except IndexError:
@@ -291,7 +293,7 @@ class ThreadRunner:
 
     @property
     def executing(self) -> Batch | None:
-        """The batch that the thread executes; it may be over by the time when the caller looks at it."""
+        """The batch that the thread executes; it may have ended when the caller reads it."""
         executing = self._executing
         try:
             return executing[0]
@@ -299,11 +301,11 @@ class ThreadRunner:
             return None
 
     def abort(self, error: InferError) -> bool:
-        """Answer the batch that executes with an error, and take the instance for ill until its execution returns.
+        """Fail the executing batch with an error, and mark the instance unhealthy until its execution returns.
 
-        A thread cannot be ended. Called on the loop; False when nothing executes.
+        A thread cannot be killed. Called on the loop; returns False if nothing executes.
         """
-        # First: when the thread finds its batch gone, it takes this back.
+        # First: when the thread finds its batch removed, it reverts this.
         self.instance.hindrance = error.message
         try:
             batch = self._executing.pop()
@@ -315,7 +317,7 @@ class ThreadRunner:
 
     def _note_return(self, batch: Batch) -> None:
         seconds = (time.monotonic_ns() - batch.exec_start_ns) / 1e9
-        _log.warning("%s: it has returned after %.1f s, and the instance goes on", self.instance.hindrance, seconds)
+        _log.warning("%s: it has returned after %.1f s, and the instance continues", self.instance.hindrance, seconds)
         self.instance.hindrance = ""
         self._was_given_up = False
 
@@ -323,7 +325,7 @@ class ThreadRunner:
         """Return the next batch; blocks until there is one. None when the model has stopped."""
         while True:
             if self.instance.health:
-                if not self._dispatcher.tend_unhealthy(self):
+                if not self._dispatcher.handle_unhealthy(self):
                     return None
                 time.sleep(_HEALTH_POLL_S)
                 continue
@@ -340,5 +342,5 @@ class ThreadRunner:
         elif not self._waker.acquire(timeout=max(0.0, (wake_ns - time.monotonic_ns()) / 1e9)):
             if self._dispatcher.withdraw(self):
                 return
-            # Someone has taken it off the list of the idle and is about to release it.
+            # Another thread has removed it from the idle list and is about to wake it.
             self._waker.acquire()

@@ -10,12 +10,13 @@ from naiad.core.errors import invalid_argument
 from naiad.core.tensor import Array, Buffer, Shape, TensorSpec, encode_bytes_elements, to_array
 
 MAX_VALUES = 4_000_000
-"""Values of all entries of a batch that are looked through. Like `MAX_CLASSES` it bounds how long the event loop is
-held: 7 ns a value."""
+"""Limit of the values of all entries of a batch that are searched. Like `MAX_CLASSES` it bounds the time on the event
+loop: 7 ns a value.
+"""
 MAX_CLASSES = 60_000
-"""Classes of all entries of a batch, each of which is written as text: 400 ns."""
+"""Limit of the classes of all entries of a batch, each of which is written as text: 400 ns."""
 _SHORT_ENTRY = 64
-"""Entries up to so many values are sorted together, longer ones by themselves: 15 us each beside their values."""
+"""Entries up to this size are sorted together, longer ones one by one: 15 us each besides their values."""
 _MAX_LONG_ENTRIES = 1000
 
 _FLOATS = (DataType.FP32, DataType.FP64)
@@ -42,7 +43,7 @@ def classify(spec: TensorSpec, data: Buffer, count: int, labels: Sequence[str], 
 
     Values descend; of equal ones the lower index comes first, and NaN comes last. Floats have six decimals as C's %f
     writes them. A class without a label, or with an empty one, has none. Raises InferError(INVALID_ARG) for datatypes
-    that have no order or that Triton does not classify.
+    without an order or that Triton does not classify.
     """
     if spec.datatype not in _FLOATS and spec.datatype not in _INTEGERS:
         raise invalid_argument(
@@ -64,7 +65,7 @@ def classify(spec: TensorSpec, data: Buffer, count: int, labels: Sequence[str], 
 
 
 def _check_work(name: str, rows: int, length: int, count: int) -> None:
-    """Raise InferError(INVALID_ARG) for an output whose classes would hold the event loop for too long."""
+    """Raise InferError(INVALID_ARG) if the classes of an output would block the event loop for too long."""
     opening = f"class result not available for output '{name}': "
     if rows * length > MAX_VALUES or rows * count > MAX_CLASSES:
         raise invalid_argument(
@@ -79,7 +80,7 @@ def _check_work(name: str, rows: int, length: int, count: int) -> None:
 
 
 def _top_of_all(entries: Array, count: int) -> Iterable[tuple[Array, Array]]:
-    """Yield top indices and values, entry after entry; those of short entries together, in one call of numpy."""
+    """Yield top indices and values, entry by entry; short entries together, in one call of numpy."""
     if entries.shape[1] <= _SHORT_ENTRY:
         indices = np.argsort(_descending(entries), axis=1, kind="stable")[:, :count]
         yield indices.ravel(), np.take_along_axis(entries, indices, 1).ravel()
@@ -94,12 +95,12 @@ def top_indices(values: Array, count: int) -> Array:
     keys = _descending(values)
     if not 0 < count < len(keys):
         return np.argsort(keys, kind="stable")[:count]
-    # Only what is not larger than the count-th key needs to be sorted. Nothing is larger than NaN.
+    # Only values not larger than the count-th key need sorting. NaN is the largest key.
     threshold = np.partition(keys, count - 1)[count - 1]
     candidates = np.flatnonzero(~(keys > threshold))
     return candidates[np.argsort(keys[candidates], kind="stable")][:count]
 
 
 def _descending(values: Array) -> Array:
-    """Return keys whose ascending order is the descending one of the values; numpy sorts NaN to the end."""
+    """Return keys with an ascending order that is the descending order of the values; numpy sorts NaN to the end."""
     return -values if values.dtype.kind == "f" else ~values

@@ -28,37 +28,37 @@ from naiad.core.tensor import (
 )
 
 MAX_FORMS = 4096
-"""Request headers that are remembered with their padded forms, and shapes of padded requests."""
+"""Limit of the cached request headers with their padded forms, and shapes of padded requests."""
 MAX_CUTS = 4096
-"""Response headers that are remembered with how they are cut."""
+"""Limit of the cached response headers with their cuts."""
 
 Own = tuple[tuple[str, Shape], ...]
 """Padded inputs with the client's own lengths in their variable dimensions."""
 
 
 class _Fill(NamedTuple):
-    """What one input of a request lacks."""
+    """The padding of one input of a request."""
 
     position: int
     spec: TensorSpec
-    """As the client wrote it."""
+    """The client's spec."""
     shape: Shape
     padding: InputPadding
     tail: bytes | None
-    """What is to be appended, where that is all there is to do."""
+    """Bytes to append, if appending is sufficient."""
 
 
 class _Form(NamedTuple):
-    """What becomes of the requests with one header."""
+    """The padded form of the requests with one header."""
 
     header: RequestHeader
-    """What they are executed with."""
+    """The header of the execution."""
     fills: Sequence[_Fill]
     added: Sequence[bytes]
     """The data of the inputs that the server adds."""
     own: Own
     padded: Own
-    """The lengths that `own` became."""
+    """The padded lengths of `own`."""
     data_count: int
     """Elements of the client in padded inputs."""
     padding_count: int
@@ -66,29 +66,29 @@ class _Form(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """How an answer becomes the client's."""
+    """The cut of a response for the client."""
 
     header: ResponseHeader
     specs: Sequence[TensorSpec | None]
-    """By output what the client gets; None for what it gets as it is."""
+    """By output: the client's spec; None for an unchanged output."""
 
 
 def _record_nothing(data_count: int, padding_count: int) -> None:
-    """Warm-up is not counted."""
+    """Do nothing: warm-up is not counted."""
 
 
 class PaddedRequests:
     """Pads the requests of a batch before its execution, and cuts the responses afterwards.
 
-    A request carries the padded header and data while it executes; the client's header is put back.
+    A request has the padded header and data while it executes; then the client's header is restored.
     """
 
     def __init__(
         self, config: ModelConfig, padding: Padding, record: Callable[[int, int], object] = _record_nothing
     ) -> None:
-        """`padding` is what the valid configuration asks for; the model batches.
+        """`padding` comes from the valid configuration; the model batches.
 
-        `record` takes the elements of each batch: those that clients sent, and those added.
+        `record` gets the elements of each batch: those of clients, and the added ones.
         """
         self._record = record
         self._model_name = config.name
@@ -101,7 +101,7 @@ class PaddedRequests:
     # --- before -----------------------------------------------------------------------------------------------------
 
     def prepare(self, batch: Batch) -> None:
-        """Pad the requests of a batch, and count the elements that clients have sent and those added."""
+        """Pad the requests of a batch, and record the elements of clients and the added ones."""
         requests = batch.requests
         forms = [self._form(request.header) for request in requests]
         padded = [_pad_data(request, form) for request, form in zip(requests, forms, strict=True)]
@@ -117,7 +117,7 @@ class PaddedRequests:
         self._record(sum(form.data_count for form in forms), padding_count)
 
     def _filler(self, batch: Batch, like: RequestHeader) -> InferRequest | None:
-        """Return a request of zeros with the rows that a batch lacks; None for one that is full."""
+        """Return a request of zeros with the missing rows of a batch; None for a full one."""
         sizes = self._padding.rows
         position = bisect_left(sizes, batch.size)
         if position == len(sizes) or sizes[position] == batch.size:
@@ -140,7 +140,7 @@ class PaddedRequests:
         return InferRequest(header, data, _ignore)
 
     def _counted(self, header: RequestHeader) -> int:
-        """Return how many elements of a request count as padded or not."""
+        """Return the number of elements of a request that padding counts."""
         names = self._padding.inputs
         return sum(spec.element_count for spec in header.inputs if self._padding.rows or spec.name in names)
 
@@ -183,7 +183,7 @@ class PaddedRequests:
         return _Form(made, fills, added, tuple(own), tuple(padded), *counts)
 
     def _header(self, header: RequestHeader, inputs: Sequence[TensorSpec]) -> RequestHeader:
-        # The client's memory for outputs is of the size that it expects; what is cut gets there afterwards.
+        # The client's memory for outputs has the size of the cut output; the cut is copied there afterwards.
         outputs = [RequestedOutput(output.name, may_be_missing=output.may_be_missing) for output in header.outputs]
         made = RequestHeader(
             model_name=header.model_name,
@@ -196,7 +196,7 @@ class PaddedRequests:
             sequence_id=header.sequence_id,
             binary_output_default=header.binary_output_default,
         )
-        # Requests of different lengths have different headers, yet are executed alike.
+        # Requests of different lengths have different headers, but execute alike.
         key = (made.inputs, tuple(output.name for output in outputs))
         if len(self._layouts) >= MAX_FORMS:
             self._layouts.clear()
@@ -206,20 +206,20 @@ class PaddedRequests:
     # --- afterwards -------------------------------------------------------------------------------------------------
 
     def restore(self, batch: Batch) -> None:
-        """Put back the client's headers; does nothing for a batch that is not prepared (any more)."""
+        """Restore the client's headers; no effect for a batch that is not prepared (any more)."""
         if not batch.replaced or batch.replaced[-1][0] is not self:
             return
         _, headers = batch.replaced.pop()
         batch.requests = batch.requests[: len(headers)]
         for request, header in zip(batch.requests, headers, strict=True):
             request.header = header
-            # The padded data does not fit the client's header, and is not needed any more.
+            # The padded data does not fit the client's header, and is no longer needed.
             request.data = ()
 
     def settle(self, batch: Batch, responses: Sequence[InferResponse]) -> Sequence[InferResponse]:
-        """Restore the requests of an executed batch and return what the clients get.
+        """Restore the requests of an executed batch and return the responses for the clients.
 
-        Raises InferError(INTERNAL) when an output has not the length of the input that it is to be cut as.
+        Raises InferError(INTERNAL) for an output without the padded length of its input.
         """
         complete = len(responses) == len(batch.requests)
         self.restore(batch)
@@ -286,7 +286,7 @@ def _pad_data(request: InferRequest, form: _Form) -> Sequence[Buffer]:
 
 
 def _tail(spec: TensorSpec, shape: Shape, padding: InputPadding) -> bytes | None:
-    """Return what appended to the data of `spec` makes it one of `shape`; None where gaps are between rows, too."""
+    """Return the bytes to append to `spec` for `shape`; None if rows also need gaps between them."""
     grown = [axis for axis, (own, size) in enumerate(zip(spec.shape, shape, strict=True)) if own != size]
     if any(size != 1 for size in shape[: grown[-1]]):
         return None
@@ -295,7 +295,7 @@ def _tail(spec: TensorSpec, shape: Shape, padding: InputPadding) -> bytes | None
 
 
 def _spread(fill: _Fill, buffer: Buffer) -> Buffer:
-    """Return the data with gaps filled wherever a row, or a row within it, ends."""
+    """Return the data with padding after every row, and after rows within it."""
     spec = fill.spec
     own = to_array(spec, buffer)
     if spec.datatype is DataType.BYTES:
@@ -307,7 +307,7 @@ def _spread(fill: _Fill, buffer: Buffer) -> Buffer:
 
 
 def _cut_data(whole: TensorSpec, spec: TensorSpec, buffer: Buffer) -> Buffer:
-    """Return the part of an output, of the shape of `spec`, that lies in the corner of the `whole`."""
+    """Return the part of an output with the shape of `spec` at the corner of the `whole`."""
     cut = [axis for axis, (own, size) in enumerate(zip(spec.shape, whole.shape, strict=True)) if own != size]
     if all(size == 1 for size in whole.shape[: cut[-1]]):
         if spec.datatype is not DataType.BYTES:
@@ -331,7 +331,7 @@ def _added(padding: InputPadding, rows: Shape, own: Shape, padded: Shape) -> Seq
 
 
 def _ignore(request: InferRequest, response: InferResponse) -> None:
-    """Nobody waits for the answer of rows that only fill up the batch."""
+    """Ignore the responses of filler rows."""
 
 
 def _region(shape: Shape) -> tuple[slice, ...]:

@@ -1,4 +1,4 @@
-"""What a model of a sequence is given besides the client's tensors: controls, states, rows that fill up the batch."""
+"""The extra tensors of a sequence model: controls, states, and filler rows of the batch."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ _ID_FORMATS: dict[int, tuple[str, int]] = {
     ConfigDataType.TYPE_INT32: ("<I", (1 << 32) - 1),
 }
 _LAYOUT_LIMIT = 4096
-"""Shapes of requests that are remembered."""
+"""Limit of the cached shapes of requests."""
 
 State = tuple[tuple[Shape, ...], Sequence[Buffer]]
 """Shapes with batch dimension and the data, in the order of the configuration."""
@@ -32,23 +32,23 @@ ControlValue = Callable[[RequestHeader], bytes]
 
 
 class _Split(NamedTuple):
-    """Which outputs of a response are states, and what is left for the client."""
+    """The outputs of a response that are states, and the rest for the client."""
 
     shapes: tuple[Shape, ...]
     positions: Sequence[int]
     visible_header: ResponseHeader
     visible: Sequence[int] | None
-    """Positions of what the client gets; None for everything."""
+    """Positions of the client's outputs; None for all."""
 
 
 class SequenceTensors:
     """Extends the requests of a batch before its execution, and takes the states out of the responses.
 
-    A request carries the extended header and data only while it executes; what the client wrote is put back.
+    A request has the extended header and data only while it executes; then the client's are restored.
     """
 
     def __init__(self, config: ModelConfig, model_dir: Path) -> None:
-        """Read initial states. Raises InferError when one cannot be had, or the configuration cannot be served."""
+        """Read initial states. Raises InferError for an unreadable state or an unsupported configuration."""
         batching = config.sequence_batching
         self._model_name = config.name
         self._batch_dims: Shape = (1,) if config.max_batch_size > 0 else ()
@@ -70,7 +70,8 @@ class SequenceTensors:
         self._initial = self._initial_state(batching.state, model_dir)
         self._layouts: dict[object, RequestHeader] = {}
 
-    # --- what is known from the configuration ----------------------------------------------------------------------
+    # --- from the configuration
+    # ---------------------------------------------------------------------------------------
 
     def _add_control(self, name: str, control: Control) -> None:
         datatype = BY_CONFIG_NUMBER[control_type(control)]
@@ -96,7 +97,7 @@ class SequenceTensors:
         data: list[Buffer] = []
         for state in states:
             initial = state.initial_state[0] if state.initial_state else None
-            # Triton: without an initial state -1 counts 1, and the memory is what it is; here it is zero.
+            # Triton: without an initial state -1 counts 1, and the memory is uninitialized; here it is zero.
             dims = tuple(max(1, dim) for dim in state.dims) if initial is None else tuple(initial.dims)
             spec = TensorSpec(state.input_name, BY_CONFIG_NUMBER[state.data_type], (*self._batch_dims, *dims))
             shapes.append(spec.shape)
@@ -109,9 +110,9 @@ class SequenceTensors:
     # --- admission -------------------------------------------------------------------------------------------------
 
     def check(self, header: RequestHeader) -> None:
-        """Raise InferError(INVALID_ARG) when the model cannot be given the correlation id of a request.
+        """Raise InferError(INVALID_ARG) if the model cannot accept the type of a correlation id.
 
-        That there is none is for the scheduler to say.
+        The scheduler rejects a missing one.
         """
         if not header.sequence_id:
             return
@@ -129,7 +130,7 @@ class SequenceTensors:
     # --- execution -------------------------------------------------------------------------------------------------
 
     def prepare(self, batch: Batch) -> None:
-        """Extend the requests of a batch that is about to be executed, and fill the rows between them."""
+        """Extend the requests of a batch, and fill the rows between them."""
         batch.replaced.append((self, [request.header for request in batch.requests]))
         for request in batch.requests:
             self._extend(request)
@@ -174,7 +175,7 @@ class SequenceTensors:
             sequence_end=header.sequence_end,
             binary_output_default=header.binary_output_default,
         )
-        # Requests of different sequences have different headers, yet are executed alike.
+        # Requests of different sequences have different headers, but execute alike.
         key = (extended.inputs, tuple(output.name for output in outputs))
         if len(self._layouts) >= _LAYOUT_LIMIT:
             self._layouts.clear()
@@ -185,7 +186,7 @@ class SequenceTensors:
         return extended
 
     def _null_request(self, like: InferRequest) -> InferRequest:
-        """Return a request of the same shapes whose controls say that nobody is there."""
+        """Return a request of the same shapes with controls of an empty slot."""
         count = len(self._specs)
         header = like.header
         client_count = len(header.inputs) - count - len(self._state_inputs)
@@ -204,7 +205,7 @@ class SequenceTensors:
     # --- afterwards ------------------------------------------------------------------------------------------------
 
     def restore(self, batch: Batch) -> None:
-        """Put back the client's headers, drop the rows that filled up the batch; does nothing the second time."""
+        """Restore the client's headers, remove the filler rows; no effect the second time."""
         if not batch.replaced or batch.replaced[-1][0] is not self:
             return
         _, headers = batch.replaced.pop()
@@ -215,7 +216,7 @@ class SequenceTensors:
             request.header = header
 
     def settle(self, batch: Batch, responses: Sequence[InferResponse]) -> Sequence[InferResponse]:
-        """Restore the requests of an executed batch, keep the states, return what the clients get."""
+        """Restore the requests of an executed batch, keep the states, return the responses for the clients."""
         slots = batch.slots
         if slots and len(responses) == len(batch.requests) != len(slots):
             responses = [responses[slot] for slot in slots]
@@ -243,7 +244,7 @@ class SequenceTensors:
         return InferResponse(visible_header, [data[p] for p in visible], parameters=response.parameters)
 
     def _split(self, header: ResponseHeader, asked: RequestHeader) -> "_Split":
-        """Find the states and what the client gets among the outputs."""
+        """Find the states and the client's outputs."""
         names = [spec.name for spec in header.outputs]
         missing = [name for name in self._state_outputs if name not in names]
         if missing:
@@ -263,7 +264,7 @@ class SequenceTensors:
 
 
 def _ignore(request: InferRequest, response: InferResponse) -> None:
-    """Nobody waits for the answer of a row that only fills up the batch."""
+    """Ignore the response of a filler row."""
 
 
 def _control_values(control: Control) -> tuple[bytes, bytes]:

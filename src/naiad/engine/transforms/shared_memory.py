@@ -1,7 +1,7 @@
-"""Requests whose tensors do not all travel with them: inputs and outputs in shared memory, outputs as classes.
+"""Shared-memory I/O: inputs and outputs in shared memory, and outputs as classes.
 
-Such a request is prepared before it is submitted, and its answers pass through here on their way to the frontend. All
-of it happens on the event loop. Whatever lies between, schedulers and instances, sees a request like any other.
+Such a request is prepared before it is submitted, and its responses pass through here on their way to the frontend.
+All code here runs on the event loop. Schedulers and instances see an ordinary request.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +21,13 @@ from naiad.memory.system import SystemRegion
 
 _MEMO = "classes"
 _MEMO_LIMIT = 64
-"""Choices of classified outputs that are remembered per response header."""
+"""Limit of the cached selections of classified outputs per response header."""
 
 _Place = tuple[Region, SharedMemoryRegion]
 
 
 class ModelFacts(Protocol):
-    """What classes are made with."""
+    """The facts of a model that classification needs."""
 
     @property
     def config(self) -> ModelConfig:
@@ -39,12 +39,12 @@ class ModelFacts(Protocol):
 
 
 class SharedMemoryTensors:
-    """Stands between one request and the frontend that waits for its answers."""
+    """Stands between one request and its frontend."""
 
     __slots__ = ("_classes", "_inputs", "_memory", "_model", "_on_response", "_outputs", "_regions")
 
     def __init__(self, request: InferRequest, model: ModelFacts, memory: SharedMemory) -> None:
-        """Give the request the data of its inputs and take its answers. Raises InferError, and then uses nothing."""
+        """Read the inputs of a request and intercept its responses. Raises InferError, without holding any region."""
         self._model = model
         self._memory = memory
         self._on_response: Callable[[InferRequest, InferResponse], object] = request.on_response
@@ -62,18 +62,18 @@ class SharedMemoryTensors:
         request.on_response = self.on_response
 
     def release(self) -> None:
-        """Let go of all regions: the request has ended, or was not submitted at all."""
+        """Release all regions: the request has ended, or was not submitted."""
         regions, self._regions = self._regions, []
         self._memory.release(regions)
 
     def on_response(self, request: InferRequest, response: InferResponse) -> None:
-        """Take an answer of the request and pass on what the client asked to be made of it."""
+        """Process a response of the request and pass it on."""
         if response.error is None and not response.empty_final:
             try:
                 response = self._transform(request, response)
             except InferError as error:
                 header = ResponseHeader(response.header.model_name, response.header.model_version, ())
-                # Its traceback would lead to this frame and back: a circle that keeps regions mapped.
+                # Its traceback would lead to this frame and back: a reference cycle that keeps regions mapped.
                 response = InferResponse(header, error=error.with_traceback(None), final=response.final)
         if response.final:
             self.release()
@@ -107,7 +107,7 @@ class SharedMemoryTensors:
                 continue
             region = self._acquire(part)
             self._outputs[output.name] = (region, part)
-            # What the model still reads must not be written to: then the output is copied afterwards.
+            # The model may still read this memory: the output is copied afterwards instead.
             if isinstance(region, SystemRegion) and not any(
                 _overlap((region, part), other) for other in self._inputs
             ):
@@ -134,7 +134,7 @@ class SharedMemoryTensors:
         return InferResponse(header, data, parameters=response.parameters, final=response.final)
 
     def _write(self, spec: TensorSpec, content: Buffer) -> None:
-        """Copy an output to its place; one without content has been put there by the instance."""
+        """Copy an output to its place; the instance has already written an output without content."""
         region, part = self._outputs[spec.name]
         size = len(content)
         if size > part.byte_size:
@@ -146,7 +146,7 @@ class SharedMemoryTensors:
         if not size:
             return
         if isinstance(region, SystemRegion):
-            # numpy lets other threads run while it copies.
+            # numpy releases the GIL while it copies.
             target = np.frombuffer(region.view(part.offset, size), np.uint8)
             target[:] = np.frombuffer(content, np.uint8)
         else:
@@ -158,7 +158,7 @@ class SharedMemoryTensors:
         return classify(spec, content, self._classes[spec.name], labels, is_batching=is_batching)
 
     def _class_header(self, request: InferRequest, header: ResponseHeader) -> ResponseHeader:
-        """Return the header with classes where the request wants them."""
+        """Return the header with the requested classes."""
         key = (_MEMO, request.header.outputs)
         found = header.memo.get(key)
         if isinstance(found, ResponseHeader):
@@ -176,7 +176,7 @@ class SharedMemoryTensors:
         return made
 
     def _own(self, content: Buffer) -> Buffer:
-        """Return an output that is sent: a copy if it is one of the inputs, which the client may change meanwhile."""
+        """Return an output to send: a copy if it is one of the inputs, which the client may change meanwhile."""
         if not isinstance(content, memoryview) or not content.nbytes:
             return content
         sent = np.frombuffer(content, np.uint8)
@@ -189,7 +189,7 @@ class SharedMemoryTensors:
 
 
 def _overlap(place: _Place, other: _Place) -> bool:
-    """Whether two places are in the same file and share bytes."""
+    """Return whether two places are in the same file and overlap."""
     (region, part), (other_region, other_part) = place, other
     if not isinstance(region, SystemRegion) or not isinstance(other_region, SystemRegion):
         return False

@@ -1,6 +1,6 @@
-"""The client's side of gRPC messages: requests to `ModelInferRequest` bytes, `ModelInferResponse` bytes to responses.
+"""The client side of gRPC messages: requests to `ModelInferRequest` bytes, `ModelInferResponse` bytes to responses.
 
-Tensor data is never copied: large buffers become parts of the message, and outputs are views on what was received.
+Tensor data is never copied: large buffers become parts of the message, and outputs are views on the received message.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,10 +34,10 @@ _M = TypeVar("_M", bound=Message)
 
 
 def encode_request(header: RequestHeader, request_id: str, data: Sequence[Buffer]) -> list[Buffer]:
-    """Return a request as the parts of a message: small ones joined, large inputs as they are.
+    """Return a request as the parts of a message: small parts are joined, large inputs are passed through.
 
-    `data` has one buffer per input; that of an input in shared memory is ignored. Raises InferError(INVALID_ARG) for
-    a parameter that the protocol cannot carry, or a message of more than 2 GiB.
+    `data` has one buffer per input; the buffer of an input in shared memory is ignored. Raises
+    InferError(INVALID_ARG) for a parameter that the protocol cannot carry, or a message of more than 2 GiB.
     """
     message = pb.ModelInferRequest(model_name=header.model_name, model_version=header.model_version, id=request_id)
     _add_parameters(message, header)
@@ -112,7 +112,7 @@ def _add_output(message: pb.ModelInferRequest, output: RequestedOutput) -> None:
 def decode_response(message: Buffer) -> DecodedResponse:
     """Return the request id and the response of a `ModelInferResponse`; outputs are views on `message`.
 
-    Raises InferError(INTERNAL) for what is no response.
+    Raises InferError(INTERNAL) if `message` is not a response.
     """
     view = memoryview(message)
     kept: list[Buffer] = []
@@ -171,12 +171,12 @@ def _data(parsed: pb.ModelInferResponse, specs: Sequence[TensorSpec], raw: Seque
 
 
 def encode_model_reference(name: str, version: str = "") -> bytes:
-    """Return the message of a call about one model; the requests of all such calls have the same fields."""
+    """Return a request message about one model; all such calls have the same fields."""
     return pb.ModelReadyRequest(name=name, version=version).SerializeToString()
 
 
 def encode_load(name: str, config: str, files: Mapping[str, bytes]) -> bytes:
-    """Return the message of a load: `config` is JSON, empty for the one in the repository; `files` are by path."""
+    """Return a load request: `config` is JSON, empty for the configuration in the repository; `files` are by path."""
     message = pb.RepositoryModelLoadRequest(model_name=name)
     if config:
         message.parameters["config"].string_param = config
@@ -186,19 +186,19 @@ def encode_load(name: str, config: str, files: Mapping[str, bytes]) -> bytes:
 
 
 def encode_unload(name: str, *, unload_dependents: bool) -> bytes:
-    """Return the message of an unload."""
+    """Return an unload request."""
     message = pb.RepositoryModelUnloadRequest(model_name=name)
     message.parameters["unload_dependents"].bool_param = unload_dependents
     return message.SerializeToString()
 
 
 def encode_index_request(*, only_ready: bool) -> bytes:
-    """Return the message of a request for the repository index."""
+    """Return a request for the repository index."""
     return pb.RepositoryIndexRequest(ready=only_ready).SerializeToString()
 
 
 def decode_flag(message: Buffer) -> bool:
-    """Return the answer of a call about health: all of them have it in field 1. Raises InferError(INTERNAL)."""
+    """Return the result of a health call; all of them have it in field 1. Raises InferError(INTERNAL)."""
     return _parse(pb.ServerLiveResponse, message).live
 
 
@@ -226,7 +226,7 @@ def decode_model_config(message: Buffer) -> ModelConfig:
 
 
 def decode_statistics(message: Buffer) -> list[dict[str, Any]]:
-    """Return the rows of the statistics as the HTTP endpoint writes them. Raises InferError(INTERNAL)."""
+    """Return the rows of the statistics in the form of the HTTP endpoint. Raises InferError(INTERNAL)."""
     rows: list[dict[str, Any]] = message_tree(_parse(pb.ModelStatisticsResponse, message))["model_stats"]
     return rows
 

@@ -1,7 +1,7 @@
 """Typed tensor contents (`InferTensorContents`) to raw little-endian bytes, in slices.
 
-The message was cut out of its request and is still encoded. Strings and floats are taken from its bytes as they are.
-Integers and booleans, which are varints, are parsed by the protobuf library, a piece of the message at a time.
+The message was cut out of its request and is still encoded. Strings and floats are copied from its bytes. Integers
+and booleans are varints; the protobuf library parses them, one piece of the message at a time.
 """
 
 from collections.abc import Sequence
@@ -27,24 +27,24 @@ _FIELDS: tuple[tuple[str, DataType, tuple[DataType, ...]], ...] = (
     ("fp64_contents", DataType.FP64, ()),
     ("bytes_contents", DataType.BYTES, ()),
 )
-"""Each field with its own datatype and the narrower ones that travel in it too, by number."""
+"""The contents fields by number, each with its own datatype and the narrower datatypes that use it too."""
 _STRING = 0x42
-"""The key of an element of bytes_contents."""
+"""Key of an element of bytes_contents."""
 _PACKED = 2
 _FLOATS = (0x32, 0x3A)
-"""The keys of packed fp32_contents and fp64_contents."""
+"""Keys of packed fp32_contents and fp64_contents."""
 _PIECE_BYTES = 32 * 1024
-"""How much of a message is parsed in one go."""
+"""Bytes of a message that are parsed at once."""
 _SLICE_FIELDS = 4096
 _COPIED_BYTES = 1 << 20
-"""How much is copied in one go: new memory costs 0.3 ns a byte."""
+"""Bytes that are copied at once: new memory costs 0.3 ns a byte."""
 
 
 def contents_to_raw(parts: Sequence[Buffer], spec: TensorSpec, model_name: str) -> Slices[Buffer]:
-    """Return an encoded `InferTensorContents` message, which came in `parts`, as the raw data of an input.
+    """Return an encoded `InferTensorContents` message, received in `parts`, as the raw data of an input.
 
-    Nothing filled in gives no bytes. Of the narrow integers the low bytes are taken. Raises InferError: INVALID_ARG
-    when a field does not belong to the datatype or more than one is filled in, INTERNAL for what is no message.
+    Empty contents give no bytes. Narrow integers keep their low bytes. Raises InferError: INVALID_ARG when a field
+    does not belong to the datatype or more than one field is set, INTERNAL for a malformed message.
     """
     conversion = _Conversion(spec, model_name)
     try:
@@ -56,16 +56,16 @@ def contents_to_raw(parts: Sequence[Buffer], spec: TensorSpec, model_name: str) 
 
 
 class _Conversion:
-    """The raw data of one input as it grows."""
+    """Accumulates the raw data of one input."""
 
     def __init__(self, spec: TensorSpec, model_name: str) -> None:
         self._spec = spec
         self._model_name = model_name
         self._number = 0
-        """Of the field that is filled in; 0 while none is."""
+        """Number of the field that is set; 0 until one is found."""
         self.raw = bytearray()
         self._pending: list[Buffer] = []
-        """Single numbers that wait to be parsed together."""
+        """Unpacked numbers that are parsed together."""
 
     def take(self, part: memoryview) -> Slices[None]:
         """Add a part of the message."""
@@ -85,7 +85,7 @@ class _Conversion:
                 self._parse_pending()
                 yield
             if self._spec.byte_size and len(self.raw) > self._spec.byte_size:
-                return  # The engine refuses it: there is more than the shape says.
+                return  # The engine rejects it: more data than the shape needs.
         self._parse_pending()
 
     def _take_packed(self, key: int, values: memoryview) -> Slices[None]:
@@ -128,7 +128,7 @@ class _Conversion:
                 self.raw += numbers.astype(self._spec.datatype.numpy, copy=False).tobytes()
 
     def _choose(self, number: int) -> None:
-        """Note which field is filled in. Raises InferError when it may not be."""
+        """Note which field is set. Raises InferError when the datatype does not allow it."""
         if number == self._number:
             return
         if self._number:

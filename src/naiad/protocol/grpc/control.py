@@ -1,7 +1,7 @@
-"""Control calls of the gRPC service: request messages to plain values, and answers about the server to messages.
+"""Control calls of the gRPC service: request messages to plain values, server state to response messages.
 
-The requests that name a model and a version (`ModelReady`, `ModelMetadata`, `ModelConfig`, `ModelStatistics`) all do
-so in fields 1 and 2, so one message type parses them all.
+The requests about one model (`ModelReady`, `ModelMetadata`, `ModelConfig`, `ModelStatistics`) all have its name and
+version in fields 1 and 2, so one message type parses them all.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from naiad.telemetry.statistics.version import PositionStatistics, VersionStatis
 HEALTH_SERVING = b"\x08\x01"
 """`grpc.health.v1.HealthCheckResponse` with status SERVING (field 1, an enum)."""
 HEALTH_NOT_SERVING = b"\x08\x02"
-"""The same with status NOT_SERVING."""
+"""HealthCheckResponse with status NOT_SERVING."""
 EMPTY_RESPONSE = b""
 """`RepositoryModelLoadResponse` and `RepositoryModelUnloadResponse` have no fields."""
 
@@ -46,13 +46,13 @@ def parse_control(kind: type[_M], message: Buffer, most_bytes: int = MAX_CONTROL
 
 
 def decode_model_reference(message: Buffer) -> tuple[str, str]:
-    """Return name and version ("" for none) of a request that asks about one model. Raises InferError(INTERNAL)."""
+    """Return name and version ("" for none) of a request about one model. Raises InferError(INTERNAL)."""
     request = parse_control(pb.ModelReadyRequest, message)
     return request.name, request.version
 
 
 def decode_index_request(message: Buffer) -> bool:
-    """Return whether only ready models are asked for. Raises InferError: UNSUPPORTED when a repository is named."""
+    """Return whether only ready models are requested. Raises InferError: UNSUPPORTED when a repository is named."""
     request = parse_control(pb.RepositoryIndexRequest, message)
     _check_repository(request.repository_name)
     return request.ready
@@ -75,7 +75,7 @@ def _load_parameter(key: str, parameter: Any) -> str | bytes | bool:
         kind = "string_param"
     elif key.startswith("file:"):
         kind = "bytes_param"
-    elif key in ("force", "dry_run"):  # naiad's
+    elif key in ("force", "dry_run"):  # an extension of naiad
         kind = "bool_param"
     else:
         raise invalid_argument(f"unrecognized load parameter '{excerpt(key)}'.")
@@ -151,7 +151,7 @@ def encode_model_config(config: ModelConfig) -> bytes:
 
 
 def encode_repository_index(entries: Sequence[IndexEntry]) -> bytes:
-    """Return a RepositoryIndexResponse message; a model that was never loaded has a name only."""
+    """Return a RepositoryIndexResponse message; a model that was never loaded has only a name."""
     response = pb.RepositoryIndexResponse()
     for entry in entries:
         state = entry.state.value if entry.state is not None else ""
@@ -160,7 +160,7 @@ def encode_repository_index(entries: Sequence[IndexEntry]) -> bytes:
 
 
 def encode_model_statistics(versions: Sequence[VersionStatistics]) -> bytes:
-    """Return a ModelStatisticsResponse message. All durations are present, zero or not, as clients expect."""
+    """Return a ModelStatisticsResponse message. Clients expect all durations, also those that are zero."""
     response = pb.ModelStatisticsResponse(model_stats=map(_model_statistics, versions))
     return response.SerializeToString()
 
@@ -210,9 +210,9 @@ def _duration(duration: Duration) -> pb.StatisticDuration:
     return pb.StatisticDuration(count=duration.count, ns=duration.ns)
 
 
-# --- calls that are refused -------------------------------------------------------------------------------------
+# --- rejected calls ---------------------------------------------------------------------------------------------
 
 
 def refusal(path: str) -> InferError:
-    """Return the UNSUPPORTED error for a call to `path` that no handler serves."""
+    """Return the UNSUPPORTED error for a call to `path`, which no handler serves."""
     return unsupported(f"unknown method '{excerpt(path)}'")

@@ -1,6 +1,6 @@
-"""A parsed `ModelInferRequest` message to a request header and data: the complete path for every legal request.
+"""A parsed `ModelInferRequest` to a request header and data: the complete path for every legal request.
 
-InferParameter maps of gRPC requests: Triton's strict typing, reserved keys, shared-memory and class parameters.
+It applies Triton's rules for InferParameter maps: strict types, reserved keys, shared-memory and class parameters.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _UINT64 = 0xFFFF_FFFF_FFFF_FFFF
 
 @dataclass(slots=True)
 class RequestParameters:
-    """Parameters of a request: the reserved ones as fields, the custom ones in `custom`."""
+    """Parameters of a request: reserved parameters as fields, custom parameters in `custom`."""
 
     custom: dict[str, ParameterValue] = field(default_factory=dict)
     sequence_id: int | str = 0
@@ -117,7 +117,7 @@ def _enables_empty_final(key: str, parameter: Any) -> bool:
             "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
             f"starting with 'triton_' are allowed: {_ALLOWED_TRITON_KEY}"
         )
-    # It speaks of streams: a unary call always has exactly one response.
+    # The parameter is for streams: a unary call always has exactly one response.
     return _flag(key, parameter)
 
 
@@ -130,7 +130,7 @@ def _custom_value(key: str, parameter: Any) -> ParameterValue:
 
 
 def parse_shared_memory(tensor_name: str, parameters: Parameters) -> SharedMemoryRegion | None:
-    """Return where a tensor lies in shared memory, or None when it does not.
+    """Return the region of a tensor in shared memory, or None for a tensor outside shared memory.
 
     Raises InferError(INVALID_ARG) for wrong types, and for an offset or size without a region or the reverse.
     """
@@ -187,7 +187,7 @@ def _class_count(parameters: Parameters) -> int:
     if "classification" not in parameters:
         return 0
     parameter = parameters["classification"]
-    # Triton: these two texts end without a full stop, and the second says >= where it means > 0.
+    # Triton: these two texts end without a full stop, and the second prints >= where it means > 0.
     if parameter.WhichOneof("parameter_choice") != "int64_param":
         raise invalid_argument("invalid value type for 'classification' parameter, expected int64_param")
     if parameter.int64_param <= 0:
@@ -196,7 +196,7 @@ def _class_count(parameters: Parameters) -> int:
 
 
 def parse_message(message: Buffer) -> ModelInferRequest:
-    """Parse a serialized request. Raises InferError(INTERNAL), the code gRPC servers give for unparsable requests."""
+    """Parse a serialized request. Raises InferError(INTERNAL), the code of gRPC servers for malformed requests."""
     try:
         return ModelInferRequest.FromString(bytes(message))
     except DecodeError as error:
@@ -208,9 +208,9 @@ def to_header_and_data(
 ) -> Slices[tuple[RequestHeader, list[Buffer]]]:
     """Return header and data of a parsed request, in slices.
 
-    `raw` and `contents` were cut out of it, see `CutRequest`. Inputs in shared memory have an empty buffer in the
-    data. Raises InferError(INVALID_ARG) with Triton's texts, in Triton's order: parameters, inputs, their data,
-    requested outputs.
+    `raw` and `contents` were cut out of the request, see `CutRequest`. Inputs in shared memory have an empty buffer
+    in the data. Raises InferError(INVALID_ARG) with Triton's texts, in Triton's order: parameters, inputs, their
+    data, requested outputs.
     """
     check_parameters(len(request.parameters))
     parameters = parse_request_parameters(request.parameters)
@@ -259,7 +259,7 @@ def _data(
 ) -> Slices[list[Buffer]]:
     """Return one buffer per input and note shared-memory inputs in `regions`.
 
-    Triton: raw contents are consumed in order by the inputs outside shared memory; those left over are ignored.
+    Triton: the inputs outside shared memory consume the raw contents in order; further contents are ignored.
     """
     data: list[Buffer] = []
     remaining = iter(raw)

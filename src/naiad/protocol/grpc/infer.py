@@ -1,16 +1,15 @@
-"""Responses to `ModelStreamInferResponse` bytes: a unary call's answer within a message that can be an error too.
-
-`ModelInferRequest` bytes to requests and responses to `ModelInferResponse` bytes, by hand on the usual path.
+"""`ModelInferRequest` bytes to requests, responses to `ModelInferResponse` and `ModelStreamInferResponse` bytes.
 
 Protobuf libraries write fields in the order of their numbers, so a request is
 
     model_name, model_version | id | parameters, inputs, outputs | raw_input_contents ...
     `------- head ----------'        `-------- tail ----------'
 
-and a client repeats head and tail byte for byte. They are looked up as a whole, and what remains to be parsed is the
-id and the framing of the raw contents. Whatever looks different takes the complete path through the protobuf library.
+and a client repeats head and tail byte for byte. The decoder looks both up as a whole and parses only the id and the
+framing of the raw contents. Every other layout takes the complete path through the protobuf library.
 
-The model of a gRPC request whose message has only begun to arrive.
+A stream response wraps the response of a unary call, or has an error text. `read_beginning` identifies the model of a
+request before its message is complete.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,10 +42,10 @@ _REPEATED_TAGS = frozenset((0x22, 0x2A, _RAW_OUTPUT_TAG))
 
 _MAX_CACHED_PREFIX_BYTES = 4096
 _MAX_CACHE_BYTES = 2 << 20
-"""Of the encoded headers that are remembered; the objects made of them take about ten times as much."""
+"""Limit of all cached encoded headers; the objects made of them take about ten times as much."""
 _MAX_HEADERS = 1024
 _MAX_FIELDS = 4096
-"""A request with more fields is walked over by `cut_request`, which knows how many its model allows."""
+"""`cut_request`, which knows the limits of the model, reads requests with more fields."""
 _MAX_LAYOUTS = 1024
 _MAX_COPIED_BYTES = 4096
 """Up to this message size a slice of bytes is cheaper than a view, and does not keep a receive buffer alive."""
@@ -58,15 +57,15 @@ _Layout = tuple[int, int]
 """Bytes of the head and of the tail."""
 Decoded = tuple[RequestHeader, str, list[Buffer]]
 _Entry = tuple[RequestHeader, int, int]
-"""A cached header, the bytes of its head, and how many raw contents its inputs take.
+"""A cached header, the bytes of its head, and the number of its raw contents.
 
--1 when some lie in shared memory, so that raw contents are not one for each input.
+The number is -1 for inputs in shared memory, because raw contents then do not match inputs one to one.
 """
 _MEMO = "infer_grpc"
 
 
 class InferRequestDecoder:
-    """Decodes requests and remembers the headers that were admitted. Not thread-safe: one per event loop."""
+    """Decodes requests and caches the headers of admitted requests. Not thread-safe: one per event loop."""
 
     __slots__ = ("_headers", "_layouts", "_limits_of", "_memory", "_recent")
 
@@ -85,8 +84,8 @@ class InferRequestDecoder:
         """Return the header, the request id ("" for none) and one buffer per input.
 
         Data of large messages are views on `message`; an input in shared memory has an empty buffer. Equal headers
-        are the same object as long as they are remembered. Raises InferError: INTERNAL when `message` is no
-        ModelInferRequest, INVALID_ARG with Triton's text when its contents do not fit together.
+        are the same object while they are cached. Raises InferError: INTERNAL if `message` is not a
+        ModelInferRequest, INVALID_ARG with Triton's text for contents that contradict each other.
         """
         # hot: bench/micro_infer_grpc.py
         size = len(message)
@@ -96,7 +95,7 @@ class InferRequestDecoder:
         else:
             source = memoryview(message)
             prefix = bytes(source[:_MAX_CACHED_PREFIX_BYTES])
-        # The size of a message nearly always tells its layout; where strings vary in size, the last layout does.
+        # The message size nearly always identifies the layout; where strings vary in size, the last layout does.
         head_end, tail_size = self._layouts.get(size) or self._recent
         try:
             if prefix[head_end] == _ID_TAG:
@@ -104,7 +103,7 @@ class InferRequestDecoder:
                 id_end = id_start + prefix[head_end + 1]
                 start = id_end + tail_size
                 header, cached_head_end, count = self._headers[prefix[:head_end] + prefix[id_end:start]]
-                # The layout is a guess. It is right when the cached bytes have their field border at the same place.
+                # The layout is a guess. It is right if the cached bytes have their field border at the same place.
                 if cached_head_end != head_end or start > len(prefix) or id_end - id_start > 0x7F:
                     return finish(self._decode_unfamiliar(message))
                 request_id = prefix[id_start:id_end].decode()
@@ -112,7 +111,7 @@ class InferRequestDecoder:
                 start = head_end + tail_size
                 header, _, count = self._headers[prefix[:start]]
                 request_id = ""
-            # With shared memory there are fewer contents than inputs, which is sorted out field by field.
+            # With shared memory there are fewer contents than inputs: the slow path assigns them field by field.
             data = read_raw_contents(message, source, start, _RAW_INPUT_TAG, count if count > 0 else 0)
         except (LookupError, ValueError):
             return finish(self._decode_unfamiliar(message))
@@ -121,13 +120,13 @@ class InferRequestDecoder:
         return header, request_id, data
 
     def decode_in_slices(self, message: Buffer) -> Slices[Decoded]:
-        """Return the same as `decode`, giving way about every millisecond while typed contents are converted."""
+        """Return the same as `decode`; yields about every millisecond while it converts typed contents."""
         if _may_have_contents(message):
             return (yield from self._decode_unfamiliar(message))
         return self.decode(message)
 
     def _decode_unfamiliar(self, message: Buffer) -> Slices[Decoded]:
-        """Find the parts of a message field by field; the header may be remembered nevertheless."""
+        """Find the parts of a message field by field; the header may still be cached."""
         self._memory.settle()
         try:
             head_end, id_start, id_end, tail_end = _split(message)
@@ -142,7 +141,7 @@ class InferRequestDecoder:
         layout = (head_end, tail_end - id_end)
         entry = self._headers.get(prefix)
         if entry is not None:
-            # Known, but the guess where the id is was wrong.
+            # The header is cached, but the guessed position of the id was wrong.
             if entry[2] == len(raw):
                 self._learn(len(message), layout)
                 return entry[0], request_id, raw
@@ -174,7 +173,7 @@ class InferRequestDecoder:
 
 
 def _may_have_contents(message: Buffer) -> bool:
-    """Tell whether a large message is larger than a header even without its raw contents."""
+    """Return whether a large message is larger than a header even without its raw contents."""
     try:
         return _split(message)[3] > _MAX_CACHED_PREFIX_BYTES
     except (LookupError, ValueError):
@@ -182,9 +181,9 @@ def _may_have_contents(message: Buffer) -> bool:
 
 
 def identify(message: Buffer) -> tuple[str, str, str]:
-    """Return model name, model version and request id of a request that `decode` refused.
+    """Return model name, model version and request id of a request that `decode` rejected.
 
-    Raises InferError(INTERNAL) when `message` is small and no ModelInferRequest.
+    Raises InferError(INTERNAL) if `message` is small and not a ModelInferRequest.
     """
     if len(message) > SHORT_BYTES:
         return read_identity(message)
@@ -225,17 +224,17 @@ def _split(message: Buffer) -> tuple[int, int, int, int]:
 
 
 def _spread(header: RequestHeader, raw: Sequence[Buffer]) -> list[Buffer]:
-    """Return one buffer per input: the raw contents in order, and an empty one for what lies in shared memory."""
+    """Return one buffer per input: the raw contents in order, and an empty buffer for inputs in shared memory."""
     contents = iter(raw)
     return [b"" if spec.name in header.shared_memory else next(contents) for spec in header.inputs]
 
 
 def encode_response(request_id: str, response: InferResponse, marker: bytes = b"") -> list[Buffer]:
-    """Return a response as the parts of a ModelInferResponse message: small ones joined, large outputs as they are.
+    """Return a response as the parts of a ModelInferResponse message: small parts joined, large outputs uncopied.
 
-    `marker` is an encoded parameter that is added to those of the response.
-    Raises InferError: INVALID_ARG when it is larger than a gRPC message may be, UNSUPPORTED for a response parameter
-    that the protocol cannot carry.
+    `marker` is an encoded parameter that is added to the parameters of the response. Raises InferError: INVALID_ARG
+    for a response beyond the size limit of gRPC messages, UNSUPPORTED for a response parameter that the protocol
+    cannot carry.
     """
     # hot: bench/micro_infer_grpc.py
     header = response.header
@@ -299,7 +298,7 @@ def _parameter(key: str, value: object) -> InferParameter:
 
 
 def parameter_of(value: object) -> InferParameter | None:
-    """Return the message of a parameter's value; None for one that the protocol cannot carry."""
+    """Return the message of a parameter's value; None for a type that the protocol cannot carry."""
     if isinstance(value, bool):
         return InferParameter(bool_param=value)
     if isinstance(value, int):
@@ -310,9 +309,9 @@ def parameter_of(value: object) -> InferParameter | None:
 
 
 def join_small(parts: list[Buffer]) -> list[Buffer]:
-    """Join neighbours that are small and leave large parts uncopied.
+    """Join small adjacent parts and leave large parts uncopied.
 
-    Raises InferError(INVALID_ARG) for a response that is larger than a gRPC message may be.
+    Raises InferError(INVALID_ARG) for a response beyond the size limit of gRPC messages.
     """
     total = sum(map(len, parts))
     if total > MAX_MESSAGE_BYTES:
@@ -336,15 +335,14 @@ def join_small(parts: list[Buffer]) -> list[Buffer]:
 _NAME, _VERSION, _ID = 1, 2, 3
 _LENGTH_DELIMITED = 2
 _MOST_BYTES = 4096
-"""Longer names and ids are left to the whole message."""
+"""Longer names and ids wait for the whole message."""
 
 
 def read_beginning(data: Buffer) -> tuple[str, str, str] | None:
-    """Return model name, version and request id of a ModelInferRequest of which `data` is the beginning.
+    """Return model name, version and request id of a ModelInferRequest that begins with `data`.
 
-    None when that is not certain yet: the fields before the tensors have not all come, or the name is not the first.
-    Of a message that goes on in an unusual way, malformed ones among them, what stands before that is returned: it is
-    refused for what it says first.
+    Returns None while that is not certain: the fields before the tensors are incomplete, or the name is not the first
+    field. For a message that continues in an unusual or malformed way it returns the fields before that point.
     """
     text = bytes(data[:_MOST_BYTES])
     found = {_NAME: "", _VERSION: "", _ID: ""}
@@ -370,7 +368,7 @@ def _named(found: Mapping[int, str]) -> tuple[str, str, str] | None:
 
 
 def _varint(text: bytes, position: int) -> tuple[int, int]:
-    """Return a number of at most two bytes and the place behind it; -1 for anything else."""
+    """Return a number of at most two bytes and the position after it; -1 for a longer number."""
     piece = text[position : position + 2]
     if piece and piece[0] < 0x80:
         return piece[0], position + 1
@@ -406,9 +404,9 @@ def encode_stream_response(request_id: str, response: InferResponse) -> list[Buf
 
 
 def encode_executor(request_id: str, model_name: str, model_version: str) -> bytes:
-    """Return the message that says that a request is complete and that no outputs come with it.
+    """Return the message that completes a request without outputs.
 
-    Triton: the version is the one that the client asked for, "" when it named none.
+    Triton: the version is the requested one, "" if the client named none.
     """
     message = ModelStreamInferResponse()
     _identify(message.infer_response, request_id, model_name, model_version, final=True)
@@ -416,14 +414,14 @@ def encode_executor(request_id: str, model_name: str, model_version: str) -> byt
 
 
 def encode_refusal(request_id: str, text: str) -> bytes:
-    """Return the message for a request that was refused before inference; of the response it has only the id."""
+    """Return the message for a request rejected before inference; of the response it has only the id."""
     message = ModelStreamInferResponse(error_message=text)
     message.infer_response.id = request_id
     return message.SerializeToString()
 
 
 def encode_failure(request_id: str, model_name: str, model_version: str, text: str, *, final: bool) -> bytes:
-    """Return the message for a request that failed in inference; the version is the one that was asked for."""
+    """Return the message for a request that failed in inference; the version is the requested one."""
     message = ModelStreamInferResponse(error_message=text)
     _identify(message.infer_response, request_id, model_name, model_version, final=final)
     return message.SerializeToString()

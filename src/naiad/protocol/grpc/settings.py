@@ -1,7 +1,4 @@
-"""Messages of the shared-memory calls: requests to plain values, regions to answers.
-
-Messages of the logging and trace settings: the LogSettings and TraceSetting calls.
-"""
+"""Messages of the shared-memory calls and of the logging and trace settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +26,7 @@ _LOG_SETTINGS = {
 
 
 def decode_log_settings(message: Buffer, options: LogOptions) -> LogOptions:
-    """Return the log settings that a request asks for, given those in force. Raises InferError."""
+    """Return the log settings after a request, given the current ones. Raises InferError."""
     request = _parse(pb.LogSettingsRequest, message)
     changes: dict[str, Any] = {}
     for name, value in request.settings.items():
@@ -59,7 +56,7 @@ def encode_log_settings(options: LogOptions) -> bytes:
 
 
 def decode_trace_settings(message: Buffer) -> tuple[str, Mapping[str, Sequence[str] | None]]:
-    """Return the model ("" for the server) and the settings to change; without a value one goes back.
+    """Return the model ("" for the server) and the settings to change; a setting without a value is reset.
 
     Raises InferError.
     """
@@ -90,7 +87,7 @@ def _parse(kind: Any, message: Buffer) -> Any:
 
 
 def decode_name(message: Buffer) -> str:
-    """Return the name ("" for all) that a status or unregister call of either kind asks about."""
+    """Return the name ("" for all) in a status or unregister call for either kind of memory."""
     # All four messages have the name in field 1 and nothing else.
     return parse_control(pb.SystemSharedMemoryStatusRequest, message).name
 
@@ -102,7 +99,7 @@ def decode_system_registration(message: Buffer) -> tuple[str, str, int, int]:
 
 
 def decode_cuda_registration(message: Buffer) -> tuple[str, bytes, int, int]:
-    """Return name, handle, the device's number and the byte size. Raises InferError(INTERNAL)."""
+    """Return name, handle, device id and byte size. Raises InferError(INTERNAL)."""
     request = parse_control(pb.CudaSharedMemoryRegisterRequest, message)
     return request.name, request.raw_handle, request.device_id, request.byte_size
 

@@ -1,14 +1,15 @@
 """A `ModelInferRequest` cut into its small part and its tensor data, field by field and bounded.
 
 A parser of protocol buffers makes an object for each of the million empty messages that a few bytes of compressed
-data can announce. So the fields are walked over first: a walk ends when there are more than a request for the model
-can have. Raw contents and typed contents are cut out as views; what remains is small, and is parsed by the library.
+data can announce. Therefore the fields are counted first: the walk ends with an error when a message has more fields
+than a request for the model can have. Raw contents and typed contents are cut out as views; the remaining message is
+small, and the library parses it.
 
     model_name ... inputs { name shape contents } ... raw_input_contents
     '------ envelope: parsed by the library ---'      '-- views ------'
                                  '-- views'
 
-The protobuf wire format, as far as the hot path reads and writes it by hand: varints and framed bytes.
+The first part of the module reads and writes the wire format for the fast path: varints and framed bytes.
 """
 
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ _MAX_LENGTH_BYTES = 5
 def read_length(data: Buffer, position: int) -> tuple[int, int]:
     """Return the varint length at `position` and the position after it.
 
-    Raises ValueError when it is longer than a length can be, IndexError when it is cut short.
+    Raises ValueError for a varint longer than any length, IndexError for a truncated one.
     """
     length = shift = 0
     for _ in range(_MAX_LENGTH_BYTES):
@@ -52,7 +53,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def encode_framing(tag: int, length: int) -> bytes:
-    """Return what stands before the `length` bytes of a length-delimited field with a one-byte tag."""
+    """Return the tag and length of a length-delimited field with a one-byte tag."""
     return bytes((tag,)) + encode_varint(length)
 
 
@@ -81,28 +82,28 @@ def read_raw_contents(message: Buffer, source: Buffer, position: int, tag: int, 
 
 
 SHORT_BYTES = 64 * 1024
-"""Messages up to this size are decoded in one go."""
+"""Messages up to this size are decoded at once."""
 MAX_ENVELOPE_BYTES = 1 << 20
-"""Of a request without its tensor data."""
+"""Limit of a request without its tensor data."""
 _MODEL_NAME, _MODEL_VERSION, _ID, _INPUTS, _OUTPUTS, _RAW_CONTENTS = 0x0A, 0x12, 0x1A, 0x2A, 0x32, 0x3A
-"""Keys: numbers of fields, and that their values are bytes."""
+"""Keys: field numbers with the wire type of bytes."""
 _CONTENTS = 0x2A
-"""Of `InferInputTensor`."""
+"""Field of `InferInputTensor`."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
 _MAX_NAME_BYTES = 65536
 _HEAD_FIELDS = 64
-"""Fields that are looked at for the name of the model."""
+"""Fields searched for the name of the model."""
 _FIELDS_OF_AN_INPUT = 16
-"""Of an `InferInputTensor` besides its shape and its parameters, which have limits of their own."""
+"""Limit of an `InferInputTensor` besides its shape and its parameters, which have limits of their own."""
 
 Field = tuple[int, int, int, int]
-"""Its key, where it begins, where its value begins (behind the length of bytes), and where it ends."""
+"""Key, start of the field, start of its value (after the length of bytes), and end."""
 
 
 @dataclass(slots=True)
 class CutRequest:
-    """A request whose tensor data is cut out."""
+    """A request without its tensor data, which is cut out."""
 
     envelope: bytes
     """A `ModelInferRequest`; an input whose contents were cut out has empty ones."""
@@ -148,7 +149,7 @@ def _read_varint(message: Buffer, at: int) -> tuple[int, int]:
 
 
 def read_identity(message: Buffer) -> tuple[str, str, str]:
-    """Return model name, model version and id as far as they come first, where clients write them."""
+    """Return model name, model version and id if they come first, where clients write them."""
     found = {_MODEL_NAME: "", _MODEL_VERSION: "", _ID: ""}
     try:
         for count, (key, _, start, stop) in enumerate(fields(message, 0, len(message))):
@@ -157,12 +158,12 @@ def read_identity(message: Buffer) -> tuple[str, str, str]:
             elif key > _ID or count > _HEAD_FIELDS:
                 break
     except (ValueError, IndexError):
-        pass  # What follows the identity does not matter here.
+        pass  # The fields after the identity are not needed here.
     return found[_MODEL_NAME], found[_MODEL_VERSION], found[_ID]
 
 
 def check_field_count(message: Buffer, most: int) -> None:
-    """Raise InferError for a message with more than `most` fields, or none at all."""
+    """Raise InferError for a message with more than `most` fields, or without any."""
     try:
         for count, _ in enumerate(fields(message, 0, len(message))):
             if count >= most:
@@ -173,9 +174,9 @@ def check_field_count(message: Buffer, most: int) -> None:
 
 
 def last_text(message: Buffer, number: int) -> str:
-    """Return the string in field `number` of a short message or one with few fields; "" when there is none.
+    """Return the string in field `number` of a short message or one with few fields; "" if absent.
 
-    Raises InferError when it is no message or has too many fields.
+    Raises InferError for a malformed message or too many fields.
     """
     check_field_count(message, MAX_PARAMETERS)
     text = ""
@@ -192,7 +193,7 @@ def cut_request(message: Buffer, limits_of: LimitsOf) -> CutRequest:
     """Return a request with its tensor data cut out.
 
     Raises InferError: NOT_FOUND for an unknown model, INVALID_ARG for more parts than a request for it may have,
-    INTERNAL when it is no message at all.
+    INTERNAL for a malformed message.
     """
     limits = limits_of(*read_identity(message)[:2])
     try:
@@ -204,7 +205,7 @@ def cut_request(message: Buffer, limits_of: LimitsOf) -> CutRequest:
 
 
 def _cut_parsed(message: Buffer, limits: RequestLimits) -> CutRequest:
-    """Return a short message cut with the library's help, which knows groups. Raises InferError as `cut_request`."""
+    """Return a short message cut with the library, which supports groups. Raises InferError as `cut_request`."""
     try:
         request = ModelInferRequest.FromString(bytes(message))
     except DecodeError:
@@ -213,7 +214,7 @@ def _cut_parsed(message: Buffer, limits: RequestLimits) -> CutRequest:
 
 
 def check_and_cut(request: ModelInferRequest, limits: RequestLimits) -> dict[int, list[Buffer]]:
-    """Return the contents of the inputs of a short request that is parsed already. Raises InferError(INVALID_ARG)."""
+    """Return the contents of the inputs of a parsed short request. Raises InferError(INVALID_ARG)."""
     limits.check_inputs(max(len(request.inputs), len(request.raw_input_contents)))
     limits.check_outputs(len(request.outputs))
     return {
@@ -240,7 +241,7 @@ class _Cut:
         self._cut = CutRequest(b"", [])
 
     def run(self) -> CutRequest:
-        """Return the request cut."""
+        """Return the cut request."""
         for key, begin, start, stop in fields(self._message, 0, len(self._message)):
             if key == _RAW_CONTENTS:
                 self._limits.check_inputs(len(self._cut.raw) + 1)

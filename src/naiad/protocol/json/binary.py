@@ -1,4 +1,4 @@
-"""Binary tensor data in HTTP bodies: the tail behind a JSON header, and bodies that are one raw tensor."""
+"""Binary tensor data in HTTP bodies: the tail after a JSON header, and bodies that are one raw tensor."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from naiad.protocol.json.header import InputData
 
 
 class TailLayout:
-    """How the binary tail behind a known JSON header is cut into input data."""
+    """Cuts the binary tail after a known JSON header into input data."""
 
     __slots__ = ("data", "header", "is_plain", "parts", "request_id", "tail_bytes")
 
@@ -42,7 +42,7 @@ class TailLayout:
         return data
 
     def wrong_size(self, tail_bytes: int) -> InferError:
-        """Return the error for a tail that is shorter or longer than the JSON header says."""
+        """Return the error for a tail that is shorter or longer than the JSON header specifies."""
         model_name = self.header.model_name
         if tail_bytes > self.tail_bytes:
             return invalid_argument(f"unexpected additional input data for model '{excerpt(model_name)}'")
@@ -61,13 +61,13 @@ class TailLayout:
 def decode_raw(
     model_name: str, model_version: str, body: Buffer, metadata: ModelMetadata, *, batching: bool
 ) -> tuple[RequestHeader, str, list[Buffer]]:
-    """Return the request of a body that is nothing but the model's only input (header length 0).
+    """Return the request of a body that is the model's only input without JSON (header length 0).
 
-    The shape is deduced from `metadata`: batch 1, and at most one dimension that is free. All outputs are answered
-    in binary. Raises InferError(INVALID_ARG).
+    The shape is deduced from `metadata`: batch 1, and at most one free dimension. All outputs are sent in binary.
+    Raises InferError(INVALID_ARG).
     """
     if len(metadata.inputs) != 1:
-        # Triton: with the prefix of what an unnamed request is refused for, as a raw body has no id.
+        # Triton: with the prefix of unnamed requests, as a raw body has no id.
         raise invalid_argument(
             f"[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be deduced but got "
             f"{len(metadata.inputs)} inputs in '{excerpt(model_name)}' model configuration"
@@ -103,7 +103,7 @@ def _deduce(spec: TensorSpec, dims: Shape, body: Buffer) -> tuple[Shape, Buffer]
         return tuple(1 for _ in dims), encode_bytes_elements([bytes(body)])
     if not free:
         return dims, body
-    # A body that is no multiple of the fixed part keeps its odd size and fails the engine's size check.
+    # A body that is not a multiple of the fixed part keeps its size and fails the engine's size check.
     row_bytes = fixed * spec.datatype.item_bytes
     free_dim = len(body) // row_bytes if row_bytes else 0
     return tuple(free_dim if dim < 0 else dim for dim in dims), body

@@ -1,4 +1,4 @@
-"""The client's side of HTTP bodies: requests to JSON, or to a JSON header with a binary tail; bodies to responses."""
+"""The client side of HTTP bodies: requests to JSON, or to a JSON header with a binary tail; bodies to responses."""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -23,11 +23,11 @@ DecodedResponse: TypeAlias = tuple[str, InferResponse]
 def encode_request(
     header: RequestHeader, request_id: str, data: Sequence[Buffer], *, binary_inputs: bool = True
 ) -> Encoded:
-    """Return the parts of a request's body and the length of its JSON; None when the body is all JSON.
+    """Return the parts of a request's body and the length of its JSON; None if the body is all JSON.
 
-    `data` has one buffer per input; that of an input in shared memory is ignored. The model's name and version are
-    part of the URL. Raises InferError(INVALID_ARG) for an input that JSON cannot carry unless `binary_inputs`: FP16,
-    BF16, and strings that are not UTF-8; and for `wants_empty_final`, which only gRPC has.
+    `data` has one buffer per input; the buffer of an input in shared memory is ignored. The model's name and version
+    are part of the URL. Raises InferError(INVALID_ARG) for an input that JSON cannot carry unless `binary_inputs`
+    (FP16, BF16, strings that are not UTF-8), and for `wants_empty_final`, which exists only in gRPC.
     """
     if header.wants_empty_final:
         raise invalid_argument("an empty final response can be requested over gRPC only")
@@ -106,8 +106,8 @@ def _input_data(spec: TensorSpec, data: Buffer) -> bytes:
 def decode_response(body: Buffer, json_length: int | None) -> DecodedResponse:
     """Return the request id and the response of a body; large outputs are views on it.
 
-    `json_length` is the value of Inference-Header-Content-Length; None when the whole body is JSON. Raises
-    InferError(INTERNAL) for a body that is no response.
+    `json_length` is the value of Inference-Header-Content-Length; None if the whole body is JSON. Raises
+    InferError(INTERNAL) if the body is not a response.
     """
     size = len(body) if json_length is None else json_length
     if not 0 <= size <= len(body):
@@ -142,7 +142,7 @@ def _parse_object(text: Buffer) -> JsonObject:
     try:
         tree = orjson.loads(text)
     except ValueError:
-        tree = parse_document(text)  # NaN and Infinity, or the reason why it is not JSON
+        tree = parse_document(text)  # NaN and Infinity, or the reason of the syntax error
     if not isinstance(tree, dict):
         raise internal("the response is not a JSON object")
     return tree
@@ -164,7 +164,7 @@ def _spec(entry: JsonObject) -> TensorSpec:
 
 
 def decode_error(body: Buffer) -> str:
-    """Return the message of a failure's body; the beginning of the body when it is not `{"error": message}`."""
+    """Return the message of an error body; the beginning of the body if it is not `{"error": message}`."""
     try:
         message = orjson.loads(body)["error"]
     except (ValueError, KeyError, TypeError):
@@ -176,7 +176,7 @@ def decode_error(body: Buffer) -> str:
 
 
 def decode_object(body: Buffer) -> dict[str, Any]:
-    """Return the JSON object that a body is. Raises InferError(INTERNAL)."""
+    """Return the JSON object in a body. Raises InferError(INTERNAL)."""
     return dict(_parse_object(body))
 
 
@@ -222,7 +222,9 @@ def index_entry(name: str, version: str, state: str, reason: str) -> IndexEntry:
 
 
 def encode_load(config: str, files: Mapping[str, bytes]) -> bytes:
-    """Return the body of a load: `config` is JSON, empty for the one in the repository; `files` are by path."""
+    """Return the body of a load: `config` is JSON, empty for the configuration in the repository; `files` are by
+    path.
+    """
     parameters = {f"file:{path}": b64encode(content).decode() for path, content in files.items()}
     if config:
         parameters["config"] = config

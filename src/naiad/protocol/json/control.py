@@ -20,15 +20,15 @@ from naiad.telemetry.statistics.parts import Duration, StepStatistics
 from naiad.telemetry.statistics.version import PositionStatistics, VersionStatistics
 
 _MAX_CONFIG_BYTES = 1 << 20
-"""Of the configuration that a load brings."""
+"""Limit of the configuration in a load request."""
 
 
 def encode_error(message: str) -> bytes:
-    """Return the body of every failure: `{"error": message}`."""
+    """Return the body of an error response: `{"error": message}`."""
     try:
         return orjson.dumps({"error": message})
     except TypeError:
-        # Half of a surrogate pair, as file names that are not UTF-8 bring them.
+        # Half of a surrogate pair: file names that are not UTF-8 contain them.
         return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
 
 
@@ -60,13 +60,13 @@ def encode_model_config(config: ModelConfig) -> bytes:
 
 
 def message_tree(message: Message) -> dict[str, Any]:
-    """Return a message as Triton prints it in JSON.
+    """Return a message in Triton's JSON form.
 
     Proto field names, scalars with their defaults, enums by name, keys of maps as strings, and 64-bit integers as
     numbers, where protobuf's own JSON writes strings.
     """
     tree: dict[str, Any] = {}
-    field: Any  # protobuf's own stubs disagree with themselves about descriptors
+    field: Any  # protobuf's stubs contradict each other about descriptors
     for field in message.DESCRIPTOR.fields:
         if isinstance(field.default_value, list):
             tree[field.name] = _repeated(field, getattr(message, field.name))
@@ -99,11 +99,11 @@ def _value(field: Any, value: Any) -> Any:
 
 
 def encode_statistics(rows: Sequence[VersionStatistics]) -> bytes:
-    """Return the body of `GET /v2/models/stats` and its relatives."""
+    """Return the body of `GET /v2/models/stats` and of its variants for one model."""
     return orjson.dumps({"model_stats": [_statistics(row) for row in rows]})
 
 
-# perf_analyzer reads all eight without looking whether they are there.
+# perf_analyzer reads all eight without checking their presence.
 _DURATIONS = (
     "success",
     "fail",
@@ -136,7 +136,7 @@ def _statistics(row: VersionStatistics) -> dict[str, Any]:
         ],
         "memory_usage": [],
     }
-    # Triton has nothing of the kind; its protocol buffer has no room for it.
+    # naiad only: Triton's protocol buffer has no field for it.
     if row.release_reasons:
         body["release_reasons"] = row.release_reasons
     if row.steps:
@@ -170,7 +170,7 @@ def _duration(duration: Duration) -> dict[str, int]:
 
 
 def encode_repository_index(entries: Sequence[IndexEntry]) -> bytes:
-    """Return the body of `POST /v2/repository/index`; what is not known of a model is left out."""
+    """Return the body of `POST /v2/repository/index`; unknown fields of a model are left out."""
     return orjson.dumps([_index_entry(entry) for entry in entries])
 
 
@@ -186,7 +186,7 @@ def _index_entry(entry: IndexEntry) -> dict[str, str]:
 
 
 def decode_index_request(body: Buffer) -> bool:
-    """Return whether only ready models are asked for. Raises InferError."""
+    """Return whether only ready models are requested. Raises InferError."""
     tree = _decode_object(body)
     ready = tree.get("ready", False)
     if type(ready) is not bool:
@@ -197,8 +197,8 @@ def decode_index_request(body: Buffer) -> bool:
 def decode_load_parameters(body: Buffer) -> dict[str, str | bytes | bool]:
     """Return the `parameters` of a load request: `config` (str), `file:<path>` (bytes), `force` and `dry_run` (bool).
 
-    Files make it long, and then it is read in slices: for other threads than the event loop's, which goes on between
-    them. Raises InferError.
+    A body with files is long and is read in slices. Call it on a thread other than the event loop's, which runs
+    between slices. Raises InferError.
     """
     if len(body) > MAX_CONTROL_BYTES:
         return finish(_long_load_parameters(body))
@@ -226,7 +226,7 @@ def _long_load_parameters(body: Buffer) -> Slices[dict[str, str | bytes | bool]]
 
 
 def _load_parameter(name: str, value: Any) -> str | bytes | bool:
-    if name in ("force", "dry_run"):  # naiad's
+    if name in ("force", "dry_run"):  # an extension of naiad
         return as_bool(name, value)
     if name == "config":
         return as_string(name, value)

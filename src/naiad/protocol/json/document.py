@@ -1,14 +1,13 @@
-"""Long JSON documents, read in slices: what is large in them is found but not parsed.
+"""Long JSON documents, read in slices: their large values are located but not parsed.
 
 A request is a few short values around a few arrays or strings that hold nearly all of its bytes:
 
     {"inputs": [{"name": "A", "shape": [3, 224, 224], "datatype": "FP32", "data": [0.1, 0.2, ...]}]}
                                                                                    '------------' long
 
-The reader walks over the short values with a token at a time, and over a long array or string a window at a time. It
-returns the short values as Python objects and the long ones as `LongArray` and `LongString`, which `json_long_data`
-decodes. How many values, members and bytes the short part may have is bounded, so a hostile document costs no more
-than the walk over its bytes.
+The reader reads the short values token by token, and a long array or string window by window. It returns the short
+values as Python objects and the long ones as `LongArray` and `LongString`, which `long_data` decodes. The values,
+members and bytes of the short part are bounded, so a hostile document costs no more than the walk over its bytes.
 """
 
 import re
@@ -26,9 +25,9 @@ from naiad.core.tensor import Buffer
 from naiad.protocol.json.tree import MAX_JSON_DEPTH, Members, parse_document, syntax_error, too_deep
 
 SHORT_BYTES = 64 * 1024
-"""Documents up to this size are parsed in one go, and so are arrays and strings of longer ones."""
+"""Documents up to this size are parsed at once, and so are short arrays and strings of longer ones."""
 MAX_PLAIN_BYTES = 1 << 20
-"""Of what stands around long arrays and strings."""
+"""Limit of the text around long arrays and strings."""
 _FIRST_WINDOW_BYTES = 512
 """Most arrays are short: shapes."""
 _MAX_VALUES = 16384
@@ -49,28 +48,28 @@ Piece: TypeAlias = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class LongString:
-    """A string that was found and not decoded."""
+    """A located string that is not decoded yet."""
 
     document: memoryview
     start: int
-    """Behind its opening quote."""
+    """Position after its opening quote."""
     end: int
-    """Of its closing quote."""
+    """Position of its closing quote."""
 
 
 @dataclass(frozen=True, slots=True)
 class LongArray:
-    """An array that was found and not parsed, cut into pieces at commas between its values."""
+    """A located array that is not parsed yet, cut into pieces at commas between its values."""
 
     document: memoryview
     pieces: Sequence[Piece]
     length: int
-    """How many values it has; a nested array is one."""
+    """Number of values; a nested array counts as one."""
     has_objects: bool
 
     @property
     def size_bytes(self) -> int:
-        """How much text it is."""
+        """Return the length of its text."""
         return self.pieces[-1][1] - self.pieces[0][0]
 
 
@@ -79,8 +78,8 @@ def read_document(text: Buffer, max_objects: int = MAX_MEMBERS) -> Slices[Any]:
 
     An array has at most `max_objects` objects.
 
-    Raises InferError: INTERNAL for what is not JSON (Triton: a syntax error is a 500), INVALID_ARG for a document
-    with too many values, members or levels.
+    Raises InferError: INTERNAL for invalid JSON (Triton: a syntax error is a 500), INVALID_ARG for a document with
+    too many values, members or levels.
     """
     return _Reader(text, max_objects).read()
 
@@ -103,7 +102,7 @@ class _Reader:
         return value
 
     def _next(self) -> Slices[int]:
-        """Skip white space, of which there may be much, and return the byte behind it; -1 at the end."""
+        """Skip white space, of any length, and return the byte after it; -1 at the end."""
         while True:
             match = _SPACE.match(self._view, self._at, self._at + SLICE_BYTES)
             skipped = 0 if match is None else match.end() - self._at
@@ -113,7 +112,7 @@ class _Reader:
             yield
 
     def _advance(self, end: int) -> None:
-        """Pass over text that is not long."""
+        """Advance over short text."""
         self._plain_bytes += end - self._at
         self._at = end
         if self._plain_bytes > MAX_PLAIN_BYTES:
@@ -239,7 +238,7 @@ def _end_of_string(view: memoryview, start: int) -> Slices[int]:
 
 
 def _without_escapes(window: bytes, is_escaped: bool) -> tuple[bytes, bool]:
-    """Return a window of the same size without escaped quotes, and whether the byte behind it is escaped."""
+    """Return a window of the same size without escaped quotes, and whether the next byte is escaped."""
     if is_escaped and window:
         window = b"x" + window[1:]
     if b"\\" not in window:
@@ -249,7 +248,7 @@ def _without_escapes(window: bytes, is_escaped: bool) -> tuple[bytes, bool]:
 
 
 class _ArrayScan:
-    """Finds the end of an array and where it may be cut, a window at a time."""
+    """Finds the end of an array and its cut positions, window by window."""
 
     def __init__(self, view: memoryview, start: int) -> None:
         self._view = view
@@ -262,11 +261,11 @@ class _ArrayScan:
         self._window_bytes = _FIRST_WINDOW_BYTES
         self.pieces: list[Piece] = []
         self.comma_count = 0
-        """Of commas between the values of the outermost array."""
+        """Commas between the values of the outermost array."""
         self.has_objects = False
 
     def run(self) -> Slices[int]:
-        """Return the position behind the array."""
+        """Return the position after the array."""
         while True:
             raw = bytes(self._view[self._at : self._at + self._window_bytes])
             self._window_bytes = min(4 * self._window_bytes, SLICE_BYTES)
@@ -282,13 +281,13 @@ class _ArrayScan:
                 yield
 
     def _is_flat(self, window: bytes) -> bool:
-        """Return whether a window has nothing but numbers, commas, and perhaps the end of the array."""
+        """Return whether a window has only numbers, commas, and perhaps the end of the array."""
         if self._is_in_string or b'"' in window or b"[" in window or b"{" in window:
             return False
         return self._depth == 1 or b"]" not in window
 
     def _scan_flat(self, window: bytes) -> int:
-        """Take a flat window; the position behind the array if it ends there, or -1."""
+        """Scan a flat window; return the position after the array if it ends there, or -1."""
         close = window.find(b"]") if self._depth == 1 else -1
         stop = len(window) if close < 0 else close
         if self._depth == 1:
@@ -302,7 +301,7 @@ class _ArrayScan:
         return -1
 
     def _scan(self, window: bytes) -> int:
-        """Take any window; the position behind the array if it ends there, or -1."""
+        """Scan any window; return the position after the array if it ends there, or -1."""
         marks = np.frombuffer(window, np.uint8)
         inside = (np.cumsum(marks == _QUOTE, dtype=np.int32) + self._is_in_string) & 1
         outside = inside == 0
@@ -316,7 +315,7 @@ class _ArrayScan:
         self.comma_count += int(np.count_nonzero(depths[commas] == 1))
         if len(commas):
             if self._at - self._piece_start > SLICE_BYTES:
-                # A long string has ended: it is a piece of its own.
+                # The end of a long string, which is a piece of its own.
                 self._cut(int(commas[0]), int(depths[commas[0]]))
             self._cut(int(commas[-1]), int(depths[commas[-1]]))
         if len(ends):

@@ -1,4 +1,4 @@
-"""How a model's scheduling is explained in JSON, the answer of `GET /v2/models/{model}/explain`."""
+"""The scheduling of a model in JSON: the response of `GET /v2/models/{model}/explain`."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """The JSON of an inference request to a RequestHeader: tensors, parameters, requested outputs.
 
-Tensor data as base64 in JSON, for clients that have no binary bodies: naiad's own, Triton has none.
+It also decodes tensor data in base64, an extension of naiad for clients without binary bodies.
 """
 
 import binascii
@@ -35,8 +35,8 @@ from naiad.protocol.json.tree import (
 def decode_base64(spec: TensorSpec, data: Any) -> Buffer:
     """Return the raw bytes of an input's `data`.
 
-    Numbers of every datatype, FP16 and BF16 too, are one string: their bytes, little-endian, in row-major order.
-    BYTES are an array of strings, an element each. Raises InferError(INVALID_ARG) for anything else.
+    Numbers of every datatype, FP16 and BF16 included, are one string: their bytes, little-endian, in row-major order.
+    BYTES are an array of strings, one per element. Raises InferError(INVALID_ARG) for any other value.
     """
     if spec.datatype is DataType.BYTES:
         return encode_bytes_elements(_decode_elements(spec, data))
@@ -78,12 +78,12 @@ def _decode(spec: TensorSpec, text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class InputData:
-    """Where the data of one input comes from: exactly one of the three, or shared memory when all are None."""
+    """Source of the data of one input: exactly one of the three, or shared memory if all are None."""
 
     inline: Buffer | None = None
-    """Decoded from the JSON `data`."""
+    """Data decoded from the JSON `data`."""
     is_encoded: bool = False
-    """`data` was text that stands for bytes, which says nothing of the documents of other requests."""
+    """`data` was base64 text; it does not predict the form of other requests."""
     tail_bytes: int | None = None
     """Bytes of the binary tail that belong to this input."""
     long: LongArray | LongString | None = None
@@ -92,7 +92,7 @@ class InputData:
 
 @dataclass(frozen=True, slots=True)
 class JsonRequest:
-    """A decoded JSON header: what requests with the same JSON share."""
+    """A decoded JSON header, shared by requests with the same JSON."""
 
     header: RequestHeader
     id: str
@@ -102,7 +102,7 @@ class JsonRequest:
 def decode_request(
     model_name: str, model_version: str, tree: JsonObject, limits: RequestLimits | None = None
 ) -> JsonRequest:
-    """Return the request that a JSON document describes. Raises InferError with Triton's codes and texts."""
+    """Return the request in a JSON document. Raises InferError with Triton's codes and texts."""
     limits = limits or unlimited(model_name, model_version)
     request_id = as_string("id", tree["id"]) if "id" in tree else ""
     fields, custom = _decode_parameters(members_of(tree))
@@ -141,7 +141,7 @@ def _decode_sequence_id(field: str, value: Any) -> int | str:
     return value if type(value) is int and 0 <= value < 1 << 64 else as_string(field, value)
 
 
-# Parameter name to (field of RequestHeader, how it is read).
+# Parameter name to (field of RequestHeader, function that reads it).
 _RESERVED: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "sequence_id": ("sequence_id", _decode_sequence_id),
     "sequence_start": ("sequence_start", as_bool),
@@ -205,7 +205,7 @@ def _decode_input(entry: JsonObject) -> tuple[TensorSpec, InputData, SharedMemor
 
 
 def decode_long(spec: TensorSpec, source: InputData, position: int) -> Slices[Buffer]:
-    """Return the raw bytes of an input whose long `data` was only found so far. Raises InferError."""
+    """Return the raw bytes of an input with long, only located `data`. Raises InferError."""
     long = source.long
     try:
         if source.is_encoded:
@@ -218,7 +218,7 @@ def decode_long(spec: TensorSpec, source: InputData, position: int) -> Slices[Bu
 
 
 def _in_input(error: InferError, entry: Any, position: int) -> InferError:
-    """Say which input is wrong, behind the words of Triton, which does not."""
+    """Append the name of the wrong input to Triton's text, which lacks it."""
     name = entry.get("name") if isinstance(entry, dict) else None
     which = f"input '{excerpt(name)}'" if type(name) is str else f"inputs[{position}]"
     if which in error.message or which.replace("'", "") in error.message:
@@ -252,7 +252,7 @@ def _decode_region(parameters: JsonObject) -> SharedMemoryRegion:
     return SharedMemoryRegion(
         as_string("shared_memory_region", parameters["shared_memory_region"]),
         as_unsigned("shared_memory_offset", parameters.get("shared_memory_offset", 0)),
-        # Triton: no size is a size of 0, which no region takes.
+        # Triton: a missing size is a size of 0, which no region accepts.
         as_unsigned("shared_memory_byte_size", parameters.get("shared_memory_byte_size", 0)),
     )
 
@@ -264,7 +264,7 @@ def _decode_output(entry: JsonObject) -> RequestedOutput:
     try:
         classification = as_unsigned("classification", parameters.get("classification", 0))
     except InferError as error:
-        # Triton: this one parameter says "set" where the others say "parse".
+        # Triton: this one parameter has "set" in its text, all others "parse".
         raise internal(error.message.replace("parse", "set", 1)) from None
     binary = as_bool("binary_data", parameters.get("binary_data", False))
     region = _decode_region(parameters) if "shared_memory_region" in parameters else None

@@ -20,26 +20,26 @@ Decoded = tuple[RequestHeader, str, list[Buffer]]
 
 _ID_PREFIXES = (b'{"id":"', b'{"id": "')
 _FIRST_PRINTED = 0x20
-"""Bytes below it are control characters, which no JSON string holds."""
+"""Bytes below it are control characters, which no JSON string contains."""
 _MAX_ENTRY_BYTES = 8192
-"""Of the JSON of a header that is remembered; the objects that are made of it take about ten times as much."""
+"""Limit of the JSON of one cached header; the objects made of it take about ten times as much."""
 _MAX_CACHE_BYTES = 2 << 20
-"""Of the JSON of all headers in one of the caches."""
+"""Limit of the JSON of all headers in one of the caches."""
 _VIEW_LIMIT_BYTES = 16384
-"""A binary tail up to this size is sliced as bytes, which is cheaper than views; beyond it nothing is copied."""
+"""A binary tail up to this size is sliced as bytes, which is cheaper than views; larger tails are not copied."""
 _TEMPLATE_LIMIT_BYTES = 16384
-"""Longer documents have so much data that all of it is parsed in one go, or in slices beyond `SHORT_BYTES`."""
+"""Longer documents are mostly data and are parsed at once, or in slices beyond `SHORT_BYTES`."""
 _MAX_LONG_VALUE_BYTES = 8 << 20
-"""Of a string that is not tensor data."""
+"""Limit of a string that is not tensor data."""
 
 
 class InferJsonDecoder:
-    """Decodes inference bodies and remembers the headers of those that repeat.
+    """Decodes inference bodies and caches the headers of repeated requests.
 
-    Clients with binary data send the same JSON again and again with new data behind it: such a request costs one
-    look-up by its JSON bytes and the slicing of its tail. Those with data in their JSON send the same text around
-    it: such a request costs one look-up and the parsing of its arrays. Headers of other JSON requests are known by
-    their meaning. Only headers that the engine has admitted are remembered, see `HeaderMemory`.
+    Clients with binary data repeat their JSON with new data after it: such a request costs one look-up of its JSON
+    bytes and the slicing of its tail. Clients with data in their JSON repeat the text around it: such a request costs
+    one look-up and the parsing of its arrays. All other JSON headers are cached by their meaning. Only headers that
+    the engine has admitted are cached, see `HeaderMemory`.
     """
 
     def __init__(self, limits_of: LimitsOf = unlimited, *, cached_headers: int = 1024) -> None:
@@ -58,7 +58,7 @@ class InferJsonDecoder:
     def decode(self, model_name: str, model_version: str, body: Buffer, json_length: int | None) -> Decoded:
         """Return header, request id and one buffer per input.
 
-        `json_length` is the value of Inference-Header-Content-Length; None when the whole body is JSON. Raises
+        `json_length` is the value of Inference-Header-Content-Length; None if the whole body is JSON. Raises
         InferError with Triton's codes and texts.
         """
         if json_length is None:
@@ -86,7 +86,7 @@ class InferJsonDecoder:
     def decode_in_slices(
         self, model_name: str, model_version: str, body: Buffer, json_length: int | None
     ) -> Slices[Decoded]:
-        """Return the same as `decode`, giving way about every millisecond when there is much JSON."""
+        """Return the same as `decode`; yields about every millisecond while it reads long JSON."""
         size = len(body) if json_length is None else json_length
         if not SHORT_BYTES < size <= len(body):
             return self.decode(model_name, model_version, body, json_length)
@@ -145,7 +145,7 @@ class InferJsonDecoder:
         limits = self._limits_of(model_name, model_version)
         request = decode_request(model_name, model_version, parse_infer_document(body, limits), limits)
         header, data = self._intern(request.header, len(around)), _inline_data(request)
-        # An id that was cut out is not the template's; a second one may be.
+        # A template has no id of its own when the id was cut out, but the JSON may have a second one.
         if not has_cut_id or b'"id"' not in around:
             template = learn(request, header, around, len(pieces))
             if template is not None:
@@ -153,7 +153,7 @@ class InferJsonDecoder:
         return header, request.id, data
 
     def _intern(self, header: RequestHeader, size: int) -> RequestHeader:
-        """Return the header with the same meaning if one is known; `size` is that of the JSON it stands in."""
+        """Return the cached header with the same meaning, if any; `size` is the length of its JSON."""
         if size > _MAX_ENTRY_BYTES:
             return header
         key = (
@@ -182,7 +182,7 @@ def _read_infer_document(text: memoryview, limits: RequestLimits) -> Slices[Json
     """Return the members of a long inference request that have a meaning."""
     members = yield from read_document(text, limits.most_tensors)
     if type(members) is not tuple:
-        return {}  # Triton: what is not an object has no members.
+        return {}  # Triton: a value that is not an object has no members.
     tree = _first_values(members)
     inputs, outputs = tree.get("inputs"), tree.get("outputs")
     if isinstance(inputs, list):
@@ -233,7 +233,7 @@ def _short(value: Any) -> Slices[Any]:
 
 
 def _first_values(members: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    """Return members as a dictionary; of those with the same name the first counts, as for short documents."""
+    """Return members as a dictionary; of members with the same name the first counts, as in short documents."""
     return dict(reversed(members))
 
 
@@ -245,10 +245,10 @@ def _plain(value: Any) -> Any:
 
 
 def _cut_id(text: bytes) -> tuple[bytes | None, bytes]:
-    """Return the request id of a document as it is written, and the document without it.
+    """Return the request id of a document as written, and the document without it.
 
-    An id differs from request to request. Where it comes first, as stock clients write it, and has no escapes, what
-    remains is a document of its own. None and the text itself where it is not so.
+    Ids differ from request to request. If the id comes first, as stock clients write it, and has no escapes, the rest
+    is a document of its own. Otherwise returns None and the text itself.
     """
     if not text.startswith(_ID_PREFIXES):
         return None, text
@@ -261,7 +261,7 @@ def _cut_id(text: bytes) -> tuple[bytes | None, bytes]:
 
 
 def leading_id(text: bytes) -> str:
-    """Return the request id that a document begins with; "" when it begins with something else."""
+    """Return the request id at the beginning of a document; "" if it begins with another member."""
     raw, _ = _cut_id(text)
     return "" if raw is None else raw.decode("utf-8", "replace")
 

@@ -1,7 +1,7 @@
-"""Long arrays and strings of JSON documents to raw tensor data, a piece at a time.
+"""Long arrays and strings of JSON documents to raw tensor data, piece by piece.
 
-A piece of an array is made a document of its own by the brackets that are open where it begins and ends. So a nested
-array can be cut anywhere between two values, and each piece is parsed as a short array is.
+The brackets that are open at its start and end make a piece of an array a document of its own. Therefore a nested
+array can be cut anywhere between two values, and each piece is parsed like a short array.
 """
 
 import binascii
@@ -21,19 +21,19 @@ from naiad.protocol.json.tensor import decode_others, flatten, narrowed, number_
 from naiad.protocol.json.tree import parse_array, syntax_error, unparsable
 
 _LONGEST_UNIT = 14
-"""A cut of a string may fall into a character or an escape of at most so many bytes: a pair of \\u escapes has 12."""
+"""The cut of a string may split a character or an escape of at most this length: a pair of \\u escapes has 12."""
 _WHITE = b" \t\r\n"
 _NO_VALUE_BEGINS = re.compile(rb"[ \t\r\n]*(?:[\],]|\Z)")
 _TAIL_BYTES = 16
 _BASE64_BYTES = 384 * 1024
-"""Base64 that is decoded in one go; a multiple of 4."""
+"""Base64 text that is decoded at once; a multiple of 4."""
 
 
 def decode_long_array(spec: TensorSpec, array: LongArray) -> Slices[Buffer]:
     """Return the raw bytes of an input's `data`. Raises InferError as `decode_data` does."""
     if array.has_objects:
         raise unparsable("data", "attempt to access JSON object as the element of a tensor")
-    # An element takes two bytes of text with its comma, so a shape cannot ask for memory that the text does not fill.
+    # An element takes at least two bytes of text with its comma, so the text bounds the memory that a shape requests.
     if spec.element_count > array.size_bytes:
         raise wrong_count()
     kind = number_kind(spec.datatype)
@@ -78,12 +78,12 @@ def _decode_others(spec: TensorSpec, array: LongArray) -> Slices[Buffer]:
 
 
 def _values(array: LongArray) -> Iterator[Any]:
-    """Return the values of an array: those of each piece as a flat list, a long string by itself."""
+    """Return the values of an array: each piece as a flat list, a long string by itself."""
     for number, (start, end, before, after) in enumerate(array.pieces):
         if end - start <= 2 * SLICE_BYTES:
             yield flatten(parse_array(_piece(array, number)))
             continue
-        # A piece is longer than a window when one value in it is.
+        # A piece is longer than a window if one value in it is.
         text = array.document[start:end]
         first, last = bytes(text[:SLICE_BYTES]).find(b'"'), bytes(text[-SLICE_BYTES:]).rfind(b'"')
         if first < 0 or last < 0:
@@ -104,7 +104,7 @@ def _pieces(array: LongArray) -> Iterator[bytes]:
 def _piece(array: LongArray, number: int) -> bytes:
     start, end, before, after = array.pieces[number]
     text = b"".join((b"[" * before, array.document[start:end], b"]" * after))
-    # Brackets that are added must not hide that a value is missing beside a comma.
+    # Added brackets must not hide a missing value next to a comma.
     if number and _NO_VALUE_BEGINS.match(text, before):
         raise syntax_error("Expecting value", start)
     if number + 1 < len(array.pieces) and _last_of(text, before, len(text) - after) in b"[,":
@@ -113,24 +113,24 @@ def _piece(array: LongArray, number: int) -> bytes:
 
 
 def _last_of(text: bytes, start: int, end: int) -> bytes:
-    """Return the last byte that is no white space; empty when there is none."""
+    """Return the last byte that is not white space; empty if there is none."""
     tail = text[max(start, end - _TAIL_BYTES) : end].rstrip(_WHITE) or text[start:end].rstrip(_WHITE)
     return tail[-1:]
 
 
 def decode_long_string(string: LongString) -> Slices[bytearray]:
-    """Return a string as UTF-8. Raises InferError(INTERNAL) for what is not a string of JSON."""
+    """Return a string as UTF-8. Raises InferError(INTERNAL) for an invalid JSON string."""
     text = bytearray()
     yield from append_long_string(text, string)
     return text
 
 
 def append_long_string(data: bytearray, string: LongString) -> Slices[None]:
-    """Append a string as UTF-8 to `data`. Raises InferError(INTERNAL) for what is not a string of JSON."""
+    """Append a string as UTF-8 to `data`. Raises InferError(INTERNAL) for an invalid JSON string."""
     at = string.start
     while at < string.end:
         stop = min(at + SLICE_BYTES, string.end)
-        # Where a character or an escape was cut in two, a shorter piece is whole.
+        # If the cut split a character or an escape, a shorter piece is complete.
         shortest = stop if stop == string.end else max(stop - _LONGEST_UNIT, at + 1)
         for cut in range(stop, shortest - 1, -1):
             part = _string_part(string.document[at:cut])
@@ -151,7 +151,7 @@ def _string_part(text: memoryview) -> bytes | None:
 
 
 def decode_long_base64(spec: TensorSpec, data: Any) -> Slices[Buffer]:
-    """Return the raw bytes of an input whose `data` is base64. Raises InferError as `decode_base64` does."""
+    """Return the raw bytes of an input with base64 `data`. Raises InferError as `decode_base64` does."""
     if spec.datatype is DataType.BYTES:
         return (yield from _decode_base64_elements(spec, data))
     if not isinstance(data, LongString):
@@ -199,7 +199,7 @@ def _decode_base64_elements(spec: TensorSpec, data: Any) -> Slices[Buffer]:
 
 
 def decode_base64_text(what: str, text: bytes | bytearray) -> Slices[bytes]:
-    """Return what base64 text stands for. Raises InferError(INVALID_ARG), which says of `what`."""
+    """Return decoded base64 text. Raises InferError(INVALID_ARG), whose text names `what`."""
     if not text:
         return b""
     parts: list[bytes] = []

@@ -1,6 +1,6 @@
-"""Inference responses as HTTP bodies: a JSON header, data in it or in a binary tail behind it.
+"""Inference responses as HTTP bodies: a JSON header, data in it or in a binary tail after it.
 
-Framing of streamed answers: texts of one line each, told apart by line ends or as server-sent events.
+Streamed responses are framed as lines of JSON or as server-sent events.
 """
 
 import copy
@@ -32,20 +32,20 @@ Encoded: TypeAlias = tuple[Sequence[Buffer], int | None]
 
 _LAST = "infer_json.last"
 LONG_BYTES = 64 * 1024
-"""Outputs up to this size are written as JSON in one go: a few milliseconds at most."""
+"""Outputs up to this size are written as JSON at once: a few milliseconds at most."""
 _MEMO_LIMIT = 64
-"""Distinct choices of outputs that are remembered per response header."""
+"""Distinct selections of outputs that are cached per response header."""
 
 
 class _Plan:
-    """How responses with one header are written for requests with one choice of outputs."""
+    """Template of the responses with one header to requests with one selection of outputs."""
 
     __slots__ = ("binary", "head", "json", "prefixes", "request_header", "sizes", "without_data")
 
     def __init__(self, request_header: RequestHeader, header: ResponseHeader) -> None:
         self.request_header = request_header
         chosen = {output.name: output for output in request_header.outputs}
-        # Triton: the request-wide flag only governs outputs that are not listed.
+        # Triton: the request-wide flag applies only to outputs that are not listed.
         default = request_header.binary_output_default
         self.binary = [chosen[spec.name].binary if spec.name in chosen else default for spec in header.outputs]
         self.without_data = [
@@ -56,10 +56,10 @@ class _Plan:
             orjson.dumps(header.model_version),
         )
         self.prefixes = [tensor_prefix(spec) for spec in header.outputs]
-        """How each output begins."""
+        """Beginning of the JSON of each output."""
         self.sizes: tuple[int, ...] = ()
         self.json = b""
-        """The whole JSON of a response without id and parameters, where sizes are fixed; else empty."""
+        """Whole JSON of a response without id and parameters if sizes are fixed; else empty."""
         is_fixed = all(self.binary) and not any(self.without_data)
         if is_fixed and all(spec.datatype is not DataType.BYTES for spec in header.outputs):
             self.sizes = tuple(spec.byte_size for spec in header.outputs)
@@ -75,7 +75,7 @@ class _Plan:
 
 
 def without_binary_outputs(header: RequestHeader) -> RequestHeader:
-    """Return a header that asks for JSON where `header`, which other requests share, asks for a binary tail."""
+    """Return a copy of the shared `header` that requests JSON for outputs in the binary tail."""
     if not header.binary_output_default and not any(output.binary for output in header.outputs):
         return header
     plain = copy.copy(header)
@@ -87,7 +87,7 @@ def without_binary_outputs(header: RequestHeader) -> RequestHeader:
 
 
 def with_binary_outputs(header: RequestHeader) -> RequestHeader:
-    """Return a header that asks for a binary tail wherever there can be one; `header` is shared by other requests."""
+    """Return a copy of the shared `header` that requests the binary tail for all outputs that allow it."""
     if header.binary_output_default:
         return header
     binary = copy.copy(header)
@@ -101,7 +101,7 @@ def with_binary_outputs(header: RequestHeader) -> RequestHeader:
 
 
 def encode(request_id: str, request_header: RequestHeader, response: InferResponse) -> Encoded:
-    """Return the parts of a response's body and the length of its JSON; None when the body is all JSON.
+    """Return the parts of a response's body and the length of its JSON; None if the body is all JSON.
 
     Raises InferError when an output cannot be written as JSON.
     """
@@ -121,14 +121,14 @@ def encode(request_id: str, request_header: RequestHeader, response: InferRespon
 
 
 def is_long(response: InferResponse) -> bool:
-    """Tell whether a response has so much data that it should be encoded in slices."""
+    """Return whether a response has so much data that it should be encoded in slices."""
     # hot: bench/micro_http1.py
     data = response.data
     return bool(data) and max(map(len, data)) > LONG_BYTES
 
 
 def encode_in_slices(request_id: str, request_header: RequestHeader, response: InferResponse) -> Slices[Encoded]:
-    """Return the same as `encode`, giving way about every millisecond; JSON may be in several parts."""
+    """Return the same as `encode`; yields about every millisecond; JSON may be in several parts."""
     header = response.header
     plan = _plan(request_header, header)
     text: list[bytes] = [plan.opening(request_id, response)]
@@ -180,12 +180,12 @@ def _encode(request_id: str, plan: _Plan, response: InferResponse) -> Encoded:
         else:
             outputs.append(b'%s,"data":%s}' % (prefix, encode_data(spec, data)))
     text = b"%s%s]}" % (plan.opening(request_id, response), b",".join(outputs))
-    # Triton: without a non-empty binary output the body is plain JSON, whatever was asked for.
+    # Triton: without a non-empty binary output the body is plain JSON, regardless of the request.
     return ((text, *tail), len(text)) if tail else ((text,), None)
 
 
 def tensor_prefix(spec: TensorSpec) -> bytes:
-    """Return how the JSON of a tensor begins: an object with name, datatype and shape, not closed."""
+    """Return the beginning of the JSON of a tensor: an object with name, datatype and shape, not closed."""
     shape = orjson.dumps(list(spec.shape))
     return b'{"name":%s,"datatype":"%s","shape":%s' % (orjson.dumps(spec.name), spec.datatype.value.encode(), shape)
 

@@ -1,7 +1,4 @@
-"""JSON payloads of the shared-memory routes: registration requests to plain values, regions to rows.
-
-JSON of the logging and trace settings: `/v2/logging` and `/v2[/models/m]/trace/setting`.
-"""
+"""JSON of the shared-memory routes and of the logging and trace settings."""
 
 import binascii
 from base64 import b64decode
@@ -37,7 +34,7 @@ def encode_log_settings(options: LogOptions) -> bytes:
 
 
 def decode_log_settings(body: Buffer, options: LogOptions) -> LogOptions:
-    """Return the log settings that a request asks for, given those in force. Raises InferError."""
+    """Return the log settings after a request, given the current ones. Raises InferError."""
     tree = _members(body)
     if "log_file" in tree:
         raise log_file_is_fixed()
@@ -68,7 +65,7 @@ def _checked_log_format(name: str) -> str:
 
 
 def trace_values(options: TraceOptions) -> Mapping[str, Sequence[str]]:
-    """Return trace settings as the protocol has them: lists of strings by name."""
+    """Return trace settings in the form of the protocol: lists of strings by name."""
     return {
         "trace_level": options.level,
         "trace_rate": (str(options.rate),),
@@ -86,7 +83,7 @@ def encode_trace_settings(options: TraceOptions) -> bytes:
 
 
 def decode_trace_settings(body: Buffer) -> Mapping[str, Sequence[str] | None]:
-    """Return the trace settings that a request changes: None for `null`, which goes back. Raises InferError."""
+    """Return the trace settings that a request changes: None for `null`, which resets. Raises InferError."""
     return {name: _values(name, value) for name, value in _members(body).items() if name in _TRACE_SETTINGS}
 
 
@@ -103,7 +100,7 @@ def _values(name: str, value: Any) -> Sequence[str] | None:
 
 def _members(body: Buffer) -> Mapping[str, Any]:
     tree = parse_control_document(body)
-    # Triton: what is not an object has no members.
+    # Triton: a value that is not an object has no members.
     return tree if isinstance(tree, dict) else {}
 
 
@@ -120,7 +117,7 @@ def decode_system_registration(body: Buffer) -> tuple[str, int, int]:
 
 
 def decode_cuda_registration(body: Buffer) -> tuple[bytes, int, int]:
-    """Return the handle, the device's number and the byte size. Raises InferError with Triton's codes and texts."""
+    """Return the handle, device id and byte size. Raises InferError with Triton's codes and texts."""
     tree = _tree(body)
     raw_handle = _field(tree, "raw_handle")
     text = as_string("b64", member(raw_handle if isinstance(raw_handle, dict) else {}, "b64"))
@@ -138,7 +135,7 @@ def decode_cuda_registration(body: Buffer) -> tuple[bytes, int, int]:
 
 
 def _tree(body: Buffer) -> dict[str, Any]:
-    """Return the members of a body; Triton: of anything else than an object there are none."""
+    """Return the members of a body; Triton: a value that is not an object has none."""
     tree = parse_control_document(body)
     return tree if isinstance(tree, dict) else {}
 
@@ -150,12 +147,12 @@ def _field(tree: dict[str, Any], name: str) -> Any:
 
 
 def encode_system_status(regions: Sequence[SystemRegionStatus]) -> bytes:
-    """Return the body of `GET /v2/systemsharedmemory/status` and its relative."""
+    """Return the body of `GET /v2/systemsharedmemory/status` and of its variant for one region."""
     return orjson.dumps(
         [{"name": r.name, "key": r.key, "offset": r.offset, "byte_size": r.byte_size} for r in regions]
     )
 
 
 def encode_cuda_status(regions: Sequence[CudaRegionStatus]) -> bytes:
-    """Return the body of `GET /v2/cudasharedmemory/status` and its relative."""
+    """Return the body of `GET /v2/cudasharedmemory/status` and of its variant for one region."""
     return orjson.dumps([{"name": r.name, "device_id": r.device_id, "byte_size": r.byte_size} for r in regions])

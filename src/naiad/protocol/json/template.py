@@ -1,8 +1,8 @@
-"""JSON requests that repeat but for their data: known by what stands around it, so that nothing else is parsed.
+"""JSON requests that differ only in their data: the text around the data identifies them and is not parsed again.
 
-A document is cut at every `"data":` and behind the `]` that follows. Where what remains is the same as in a document
-that was decoded, and what was cut out are arrays, the two mean the same but for those arrays: what remains holds no
-backslash, so that each of its quotes begins or ends a string, and therefore each `"data":` is the name of a member.
+A document is cut at every `"data":` and after the `]` that follows. If the text around is that of a decoded document,
+and the pieces cut out are arrays, the documents differ only in those arrays. This is safe because the text around has
+no backslash: each of its quotes begins or ends a string, and therefore each `"data":` is the name of a member.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from naiad.protocol.json.tensor import decode_data
 _NAME = b'"data"'
 _MARK = _NAME + b":"
 _CUT = b"\0"
-"""No JSON document has this byte."""
+"""A byte that no JSON document contains."""
 _LIMIT_BYTES = 8192
-"""What stands around the data may be this long."""
+"""Limit of the text around the data."""
 
 
 def cut(text: bytes) -> tuple[bytes, list[bytes]]:
-    """Return what stands around the data of a document, and each piece of data, which may be no array at all."""
+    """Return the text around the data of a document, and each piece of data, which may not be an array."""
     first, *rest = text.split(_MARK)
     around = [first]
     data: list[bytes] = []
@@ -36,7 +36,7 @@ def cut(text: bytes) -> tuple[bytes, list[bytes]]:
 
 
 class JsonTemplate:
-    """What the requests with the same text around their data share."""
+    """Shared part of the requests with the same text around their data."""
 
     __slots__ = ("_piece_count", "_specs", "header", "request_id")
 
@@ -44,13 +44,13 @@ class JsonTemplate:
         self.header = header
         self.request_id = request_id
         self._specs = specs
-        """One an input; None for those that have no data of their own."""
+        """One per input; None for an input without data of its own."""
         self._piece_count = len(specs) - specs.count(None)
 
     def fill(self, pieces: Sequence[bytes]) -> list[Buffer] | None:
-        """Return one buffer an input; None where the whole document has to be looked at."""
+        """Return one buffer per input; None if the whole document must be parsed."""
         if len(pieces) != self._piece_count:
-            # A document with the byte that marks cuts, which is no JSON.
+            # The document contains the byte that marks cuts: it is not JSON.
             return None
         data: list[Buffer] = []
         following = iter(pieces)
@@ -63,7 +63,7 @@ class JsonTemplate:
 
 
 def learn(request: JsonRequest, header: RequestHeader, around: bytes, piece_count: int) -> JsonTemplate | None:
-    """Return the template of a document that was decoded and cut; None where that would not be safe, or not pay."""
+    """Return the template of a decoded and cut document; None if a template would be unsafe or without benefit."""
     if len(around) > _LIMIT_BYTES or b"\\" in around or _NAME in around or around.count(_CUT) != piece_count:
         return None
     if any(source.is_encoded for source in request.data):

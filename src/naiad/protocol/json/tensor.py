@@ -18,20 +18,20 @@ from naiad.core.tensor import Array, Buffer, TensorSpec, decode_bytes_elements, 
 from naiad.protocol.json.tree import half_surrogate, unparsable
 
 _COPY_LIMIT_BYTES = 16384
-"""Up to this size a copy to `bytes` is cheaper for everyone downstream than a view."""
+"""Up to this size a copy to `bytes` is cheaper than a view for all later steps."""
 
 
 _SHORT = 1024
-"""Up to this many numbers `struct` is quicker than numpy, for which every call costs a microsecond or more."""
+"""Up to this count `struct` is faster than numpy, where every call costs a microsecond or more."""
 
 
 _LONG_STRING_BYTES = 2 * SLICE_BYTES
 _ENCODED_ELEMENTS = 8192
-"""How many elements of a large output are written in one slice."""
+"""Elements of a large output that are written in one slice."""
 
 
 class _Kind:
-    """One of the three ways in which JSON numbers are read: doubles, signed, unsigned."""
+    """One of the three readings of JSON numbers: doubles, signed, unsigned."""
 
     __slots__ = ("code", "mismatch", "types", "wide")
 
@@ -53,14 +53,13 @@ _NUMBERS: dict[DataType, _Kind] = {
 }
 
 _CODES = {datatype: np.dtype(datatype.numpy).char.replace("l", "q").replace("L", "Q") for datatype in _NUMBERS}
-"""What `struct` calls them; its "l" has four bytes."""
+"""Codes of `struct`, where "l" has four bytes."""
 
 
 def decode_data(spec: TensorSpec, data: Any) -> Buffer:
     """Return the raw bytes of an input's `data`, which may be nested in any way.
 
-    Raises InferError: INVALID_ARG for FP16 and BF16, INTERNAL (Triton: a 500) for elements of a wrong type or
-    number.
+    Raises InferError: INVALID_ARG for FP16 and BF16, INTERNAL (Triton: a 500) for elements of a wrong type or number.
     """
     datatype = spec.datatype
     if not isinstance(data, (list, simdjson.Array)):
@@ -86,7 +85,7 @@ def decode_data(spec: TensorSpec, data: Any) -> Buffer:
 
 
 def _pack(spec: TensorSpec, kind: _Kind, data: list[Any]) -> bytes | None:
-    """Return the raw bytes of a few numbers; None unless they are as many as there should be, and all in range."""
+    """Return the raw bytes of a few numbers; None if their count is wrong or one is out of range."""
     flat = flatten(data)
     if not kind.types.issuperset(map(type, flat)) or len(flat) != spec.element_count:
         return None
@@ -97,17 +96,17 @@ def _pack(spec: TensorSpec, kind: _Kind, data: list[Any]) -> bytes | None:
 
 
 def number_kind(datatype: DataType) -> _Kind | None:
-    """Return how the JSON numbers of a datatype are read; None for a datatype that has no numbers in JSON."""
+    """Return the reading of the JSON numbers of a datatype; None for a datatype without numbers in JSON."""
     return _NUMBERS.get(datatype)
 
 
 def wrong_count() -> InferError:
-    """Return the error for data that has not as many elements as its shape says."""
+    """Return the error for data whose number of elements differs from its shape."""
     return unparsable("data", "Shape does not match true shape of 'data' field")
 
 
 def numbers(kind: _Kind, data: Any) -> Array:
-    """Return numbers as an array of 64-bit elements, which may be nested in any way. Raises InferError."""
+    """Return numbers, nested in any way, as an array of 64-bit elements. Raises InferError."""
     try:
         if isinstance(data, simdjson.Array):
             return np.frombuffer(data.as_buffer(of_type=kind.code), kind.wide)
@@ -122,7 +121,7 @@ def numbers(kind: _Kind, data: Any) -> Array:
 
 
 def narrowed(datatype: DataType, wide: Array) -> Array:
-    """Return numbers in their datatype. Raises InferError for one that does not fit."""
+    """Return numbers in their datatype. Raises InferError for a number out of range."""
     if wide.dtype == datatype.numpy:
         return wide
     if datatype is DataType.FP32:
@@ -193,7 +192,7 @@ def encode_data(spec: TensorSpec, data: Buffer) -> bytes:
     if 0 < len(data) <= _SHORT * datatype.numpy.itemsize:
         count = len(data) // datatype.numpy.itemsize
         values = struct.unpack(f"<{count}{_CODES.get(datatype, '?')}", data)
-        # orjson writes null for what is not finite. A sum that overflows says less, and leaves it to numpy.
+        # orjson writes null for values that are not finite. A sum that overflows leaves the decision to numpy.
         if datatype.numpy.kind != "f" or math.isfinite(sum(values)):
             return orjson.dumps(values)
     array: Array = np.frombuffer(data, datatype.numpy)
@@ -235,7 +234,7 @@ def _encode_long_string(spec: TensorSpec, text: memoryview) -> Slices[list[bytes
 
 
 def _encoding_pieces(spec: TensorSpec, data: Buffer) -> Iterator[Buffer]:
-    """Return parts of tensor data that end with an element."""
+    """Return parts of tensor data, each ending with an element."""
     view = memoryview(data)
     if spec.datatype is not DataType.BYTES:
         step = _ENCODED_ELEMENTS * spec.datatype.item_bytes

@@ -1,12 +1,12 @@
-"""JSON documents of requests: parsed once, fast for numbers, with typed access that speaks Triton's error texts.
+"""JSON documents of requests: parsed once, fast for numbers, with typed access and Triton's error texts.
 
-simdjson parses; tensor data stays a `simdjson.Array`, which turns into an array of doubles or integers without a
-Python object per number. What simdjson refuses is handed to the standard library's parser, whose verdict counts: it
-knows the bare NaN and Infinity that Triton accepts and integers beyond 64 bits, and it tells where the fault is.
+simdjson parses; tensor data stays a `simdjson.Array`, which converts to an array of doubles or integers without a
+Python object per number. The standard library's parser reads a document again if simdjson rejects it, and its result
+counts: it accepts the bare NaN and Infinity of Triton and integers beyond 64 bits, and it reports the position of a
+syntax error.
 
-How deep arrays and objects of a JSON document lie within each other, found out before it is parsed.
-
-For parsers that recurse. simdjson has a bound of its own, 1024, and costs nothing for that.
+`check_depth` bounds the nesting of a document before a recursive parser reads it. simdjson has a bound of its own,
+1024, without extra cost.
 """
 
 import json
@@ -25,7 +25,7 @@ MAX_JSON_DEPTH = 512
 """Triton: tensor data may be nested 100 levels deep."""
 
 _OPEN, _CLOSE, _QUOTE = b"[{", b"]}", b'"'
-# Quotes become 0, brackets what they add to the depth; as int8, so 255 is -1.
+# Quotes become 0, brackets their change of the depth; as int8, so 255 is -1.
 _STEPS = bytes.maketrans(_QUOTE + _OPEN + _CLOSE, b"\0\1\1\xff\xff")
 _OTHERS = bytes(set(range(256)) - set(_QUOTE + _OPEN + _CLOSE))
 _PIECE = 1 << 20
@@ -34,7 +34,7 @@ _PIECE = 1 << 20
 def check_depth(text: Buffer, limit: int = MAX_JSON_DEPTH) -> None:
     """Raise InferError(INVALID_ARG) when a document is nested deeper than `limit`.
 
-    Nothing else is checked. Of what is no JSON some depth is found, or none.
+    Checks only the depth; for text that is not JSON the depth found is arbitrary.
     """
     data = text if isinstance(text, bytes | bytearray) else bytes(text)
     # Nearly every document has so few brackets that it cannot be too deep.
@@ -51,7 +51,7 @@ def too_deep(limit: int) -> InferError:
 
 def _depth(data: bytes | bytearray) -> int:
     if b"\\" in data:
-        # Only strings have them; what is left of a string ends with the first quote.
+        # Only strings have quotes; the rest of a split string ends with the first quote.
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     marks = np.frombuffer(data.translate(_STEPS, _OTHERS), np.int8)
     deepest = depth = quotes = 0
@@ -66,17 +66,17 @@ def _depth(data: bytes | bytearray) -> int:
 
 JsonObject: TypeAlias = Mapping[str, Any]
 Members: TypeAlias = tuple[tuple[str, Any], ...]
-"""The members of an object in their order; one that was written twice is there twice, which value it has is open."""
+"""The members of an object in order; a repeated name is present twice, and the caller chooses the value."""
 
 _LARGE_BYTES = 8 << 20
-"""Documents beyond this take their memory with them. Fresh memory costs more than parsing: 7 ms for an image."""
+"""The memory of larger documents is released. Fresh memory costs more than parsing: 7 ms for an image."""
 _parser = simdjson.Parser()
 MAX_CONTROL_BYTES = 64 * 1024
-"""Of a request about the server or a model. What loads a model may be longer: it brings files."""
+"""Limit of a request about the server or a model. Load requests may be longer because of their files."""
 _TOP_LEVEL = ("id", "parameters", "inputs", "outputs")
 _INPUT = ("name", "shape", "datatype", "parameters", "data")
 _ABSENT = object()
-# A string, which is left alone, or Triton's short spelling of Infinity.
+# A string, which stays unchanged, or Triton's short spelling of Infinity.
 _SHORT_INFINITY = re.compile(r'"(?:[^"\\]|\\.)*"|\bInf\b')
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -84,9 +84,8 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 def parse_infer_document(text: Buffer, limits: RequestLimits | None = None) -> JsonObject:
     """Return the members of an inference request that have a meaning; `data` of inputs may be a `simdjson.Array`.
 
-    A document that is not an object has no members, as Triton sees it. Raises InferError: INTERNAL for what is not
-    JSON (Triton: a syntax error is a 500), INVALID_ARG for what is nested too deeply or has more parts than `limits`
-    allow.
+    Triton: a document that is not an object has no members. Raises InferError: INTERNAL for invalid JSON (Triton: a
+    syntax error is a 500), INVALID_ARG for a document nested too deeply or with more parts than `limits` allow.
     """
     try:
         return _infer_members(_parse(text), limits or unlimited("", ""))
@@ -118,8 +117,8 @@ def _infer_members(root: Any, limits: RequestLimits) -> JsonObject:
 def parse_members(text: Buffer) -> Members:
     """Return the members of a document that is an object; members that are objects are `Members` as well.
 
-    Arrays may be `simdjson.Array`. Raises InferError: INTERNAL for what is not JSON or no object,
-    INVALID_ARG for what is nested too deeply.
+    Arrays may be `simdjson.Array`. Raises InferError: INTERNAL for invalid JSON or a value that is not an object,
+    INVALID_ARG for a document nested too deeply.
     """
     try:
         members = _as_members(_parse(text))
@@ -134,9 +133,9 @@ def parse_members(text: Buffer) -> Members:
 
 def _as_members(value: Any) -> Any:
     if isinstance(value, simdjson.Object) and len(value) > MAX_MEMBERS:
-        # Each is looked up by its name, from the first member on.
+        # The parser looks each name up from the first member on.
         raise invalid_argument(f"an object of the request JSON has more than {MAX_MEMBERS} members")
-    # Not `items()`, which makes Python lists of arrays.
+    # `items()` would make Python lists of arrays.
     return tuple([(name, _value(value, name)) for name in value]) if isinstance(value, simdjson.Object) else value
 
 
@@ -148,20 +147,20 @@ def _value(value: Any, name: str) -> Any:
 
 
 def _parse(text: Buffer) -> Any:
-    """Parse with the memory of the document before, unless that still exists or is large."""
+    """Parse with the memory of the previous document, unless that is still in use or is large."""
     global _parser  # noqa: PLW0603 - one thread decodes, and what it keeps is only memory
     if len(text) > _LARGE_BYTES:
         return simdjson.Parser().parse(text)
     try:
         return _parser.parse(text)
     except RuntimeError:
-        # Some tensor data of the last document has outlived its request.
+        # Tensor data of the previous document outlives its request.
         _parser = simdjson.Parser()
         return _parser.parse(text)
 
 
 def parse_array(text: bytes) -> Any:
-    """Return a document that is an array, as `simdjson.Array` where that is possible. Raises InferError."""
+    """Return a document that is an array, as `simdjson.Array` if possible. Raises InferError."""
     try:
         array = _parse(text)
     except (ValueError, RuntimeError):
@@ -202,9 +201,10 @@ def _plain(value: Any) -> Any:
 def parse_document(text: Buffer, *, object_type: "Callable[[list[tuple[str, Any]]], Any] | None" = None) -> Any:
     """Return a JSON document as plain Python values, with NaN and Infinity allowed.
 
-    Objects are dictionaries unless `object_type` makes something else of their members.
+    Objects are dictionaries unless `object_type` converts their members.
 
-    Raises InferError: INTERNAL that tells what is wrong and where, INVALID_ARG for what is nested too deeply.
+    Raises InferError: INTERNAL with the cause and position of a syntax error, INVALID_ARG for a document nested too
+    deeply.
     """
     check_depth(text)
     try:
@@ -247,7 +247,7 @@ def syntax_error(what: str, offset: int) -> InferError:
 
 
 def half_surrogate() -> InferError:
-    """Return the error for a string that no encoding has."""
+    """Return the error for a string that cannot be encoded."""
     return internal("failed to parse the request JSON buffer: a \\u escape is half of a surrogate pair")
 
 
@@ -257,7 +257,7 @@ def unparsable(field: str, why: str) -> InferError:
 
 
 def member(tree: JsonObject, name: str) -> Any:
-    """Return a member that must be there."""
+    """Return a required member."""
     try:
         return tree[name]
     except KeyError:
@@ -272,7 +272,7 @@ def as_string(field: str, value: Any) -> str:
 
 
 def as_unsigned(field: str, value: Any) -> int:
-    """Return `value` if it is an integer of 64 bits without a sign."""
+    """Return `value` if it is an unsigned integer of 64 bits."""
     if type(value) is not int or not 0 <= value < 1 << 64:
         raise unparsable(field, "attempt to access JSON non-unsigned-integer as unsigned-integer")
     return value

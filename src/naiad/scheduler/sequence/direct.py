@@ -11,8 +11,8 @@ from naiad.scheduler.sequence.slots import LiveSequence, SequenceTable
 class DirectSequenceScheduler(SequenceScheduler):
     """One slot, which is one row of the model's batch, for each sequence.
 
-    A batch goes from slot 0 to the highest slot that has a request; `Batch.slots` tells the slot of each request, and
-    the rows between are for whoever executes it to fill. A request of another shape than the first waits a round.
+    A batch extends from slot 0 to the highest slot with a request; `Batch.slots` has the slot of each request, and
+    the executor fills the rows between. A request of another shape than the first waits for the next batch.
     """
 
     def __init__(  # noqa: PLR0913 - the fields of the configuration's message, keyword-only
@@ -29,9 +29,9 @@ class DirectSequenceScheduler(SequenceScheduler):
         delay_count: int = 0,
         backlog_delay_count: int = 0,
     ) -> None:
-        """Triton: the delay counts only beside a utilisation.
+        """Triton: the delay counts only with a minimum slot utilisation.
 
-        `delay_count` holds all instances until so many requests are queued in their slots and `backlog_delay_count`
+        `delay_count` holds all instances until that many requests are queued in their slots and `backlog_delay_count`
         in the backlog, once (Triton: TRITONSERVER_DELAY_SCHEDULER, TRITONSERVER_BACKLOG_DELAY_SCHEDULER). The second
         has no effect without the first.
         """
@@ -49,7 +49,7 @@ class DirectSequenceScheduler(SequenceScheduler):
         self._backlog_hold_count = backlog_delay_count
 
     def enqueue(self, request: InferRequest, now_ns: int) -> bool:
-        """Take in a request. Raises InferError(INVALID_ARG) for one that belongs to no sequence."""
+        """Add a request. Raises InferError(INVALID_ARG) for one without a sequence."""
         is_worth_waking = super().enqueue(request, now_ns)
         if not self._hold_count:
             return is_worth_waking
@@ -62,18 +62,18 @@ class DirectSequenceScheduler(SequenceScheduler):
         return True
 
     def _feed(self, sequence: LiveSequence, now_ns: int) -> None:
-        """Requests are taken straight from the sequences."""
+        """Do nothing: requests are taken from the sequences themselves."""
 
     def _withdraw(self, request: InferRequest) -> None:
-        """Nothing is held outside the sequences."""
+        """Do nothing: all queued requests are in the sequences."""
 
     def _heads(self, instance: int) -> list[tuple[int, LiveSequence]]:
-        """Return the slots of an instance that have a request to execute."""
+        """Return the slots of an instance with a request to execute."""
         slots = enumerate(self._table.slots[instance])
         return [(slot, held) for slot, held in slots if held is not None and held.queue and not held.is_busy]
 
     def take(self, now_ns: int, instance: int = 0) -> Batch | None:
-        """Return one request of each ready slot of an instance, or None while there is none or they are held back."""
+        """Return one request of each ready slot of an instance, or None while there is none or they are delayed."""
         self._settle(instance, now_ns)
         heads = self._heads(instance)
         if not heads or self._hold_count or self._release_ns(heads) > now_ns:
@@ -85,12 +85,12 @@ class DirectSequenceScheduler(SequenceScheduler):
             request = sequence.queue[0]
             if request.shape_key == shape_key:
                 sequence.queue.popleft()
-                request.lane = None
+                request.queue = None
                 sequence.is_busy = True
                 taken.append(request)
                 slots.append(slot)
         self._note_taken(instance, taken)
-        # Triton: the rows between that are filled count in the batch's size, though nobody has sent them.
+        # Triton: filled rows between requests count in the batch's size.
         batch = Batch(taken, slots[-1] + 1, self._reason(heads, taken))
         batch.slots = slots
         return batch
@@ -105,13 +105,13 @@ class DirectSequenceScheduler(SequenceScheduler):
         return "preferred" if len(taken) >= self._minimum_ready else "delay"
 
     def _release_ns(self, heads: Sequence[tuple[int, LiveSequence]]) -> int:
-        """Return until when these are held back; 0 when they are not."""
+        """Return the end of the delay of these requests; 0 for no delay."""
         if not self._delay_ns or len(heads) >= self._minimum_ready:
             return 0
         return min(sequence.queue[0].arrival_ns for _, sequence in heads) + self._delay_ns
 
     def wake_ns(self, instance: int = 0) -> int:
-        """Return when a held-back batch of this instance goes or a sequence ends, whichever comes first."""
+        """Return the time at which a delayed batch of this instance is sent or a sequence ends, the earlier one."""
         heads = self._heads(instance)
         expire_ns = self.expire_ns()
         if not heads or self._hold_count:

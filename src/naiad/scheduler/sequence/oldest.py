@@ -11,7 +11,7 @@ from naiad.scheduler.sequence.slots import LiveSequence, SequenceTable
 
 
 class OldestSequenceScheduler(SequenceScheduler):
-    """A dynamic batcher for each instance, into which every sequence feeds one request at a time."""
+    """A dynamic batcher for each instance, which gets one request of every sequence at a time."""
 
     def __init__(  # noqa: PLR0913 - the fields of the configuration's message, keyword-only
         self,
@@ -29,7 +29,7 @@ class OldestSequenceScheduler(SequenceScheduler):
     ) -> None:
         """Triton: without `max_candidate_sequences` there are as many slots as rows in a batch.
 
-        `delay_count` holds what waits for an instance until it is so many requests, once (a test hook).
+        `delay_count` holds the requests of an instance until that many are queued, once (a test hook).
         """
         slot_count = max_candidate_sequences or max(1, max_batch_size)
         super().__init__(
@@ -49,7 +49,7 @@ class OldestSequenceScheduler(SequenceScheduler):
         self._inner = [self._make_inner() for _ in range(instance_count)]
 
     def add_instance(self, now_ns: int) -> None:
-        """Take in one more instance, with a batcher of its own."""
+        """Add an instance with a batcher of its own."""
         self._inner.append(self._make_inner())
         super().add_instance(now_ns)
 
@@ -67,7 +67,7 @@ class OldestSequenceScheduler(SequenceScheduler):
         sequence.is_busy = False
 
     def take(self, now_ns: int, instance: int = 0) -> Batch | None:
-        """Return the batch that the inner batcher of this instance makes."""
+        """Return the batch of this instance's inner batcher."""
         self._settle(instance, now_ns)
         batch = self._inner[instance].take(now_ns)
         if batch is None:
@@ -76,17 +76,18 @@ class OldestSequenceScheduler(SequenceScheduler):
         return batch
 
     def wake_ns(self, instance: int = 0) -> int:
-        """Return when the inner batcher of this instance acts or a sequence ends, whichever comes first."""
+        """Return the time at which this instance's inner batcher acts or a sequence ends, the earlier one."""
         times = [time_ns for time_ns in (self._inner[instance].wake_ns(), self.expire_ns()) if time_ns]
         return min(times) if times else 0
 
     def drain(self) -> list[InferRequest]:
-        """Remove and return everything that waits; every sequence ends."""
+        """Remove and return all queued requests; every sequence ends."""
         left = [request for inner in self._inner for request in inner.drain()]
         return left + super().drain()
 
     def drain_instance(self, instance: int) -> list[InferRequest]:
-        """Remove and return what waits for an instance that has died; its sequences end, for their state is lost."""
+        """Remove and return the queued requests of a dead instance; its sequences end, because their state is
+        lost."""
         left = self._inner[instance].drain()
         self.pending_count -= len(left)
         return left + super().drain_instance(instance)

@@ -1,4 +1,4 @@
-"""What the two strategies of the sequence batcher share: arrival, idleness, timeouts, cancellation."""
+"""The shared base of both strategies of the sequence batcher: arrival, idleness, timeouts, cancellation."""
 
 import abc
 from collections import deque
@@ -14,7 +14,7 @@ from naiad.scheduler.sequence.slots import LiveSequence, SequenceTable, cancelle
 _AT_ONCE = 1
 """A time in the past."""
 _ENDED_LIMIT = 4096
-"""Ends that an instance which is busy has still to be told of; the newest."""
+"""Limit of the ended sequences that a busy instance is not yet notified of; the newest are kept."""
 
 
 class SequenceScheduler(Scheduler):
@@ -24,9 +24,9 @@ class SequenceScheduler(Scheduler):
     is_by_instance = True
 
     def __init__(self, table: SequenceTable, *, is_decoupled: bool = False, is_iterative: bool = False) -> None:
-        """`is_decoupled`: a request is not over when its instance is free, but when `release` says so.
+        """`is_decoupled`: a request ends with `release`, not when its instance is free.
 
-        `is_iterative`: nor when `reschedule` puts it back; its sequence is over when it is.
+        `is_iterative`: nor when `reschedule` puts it back; its sequence ends with it.
         """
         self._table = table
         self._is_decoupled = is_decoupled or is_iterative
@@ -35,17 +35,17 @@ class SequenceScheduler(Scheduler):
         self._rejected: list[Dropped] = []
         self._backlog_deadlines = Deadlines()
         self._executing: list[list[InferRequest]] = [[] for _ in table.slots]
-        """What each instance executes at present; of decoupled models nothing, `release` tells of theirs."""
+        """Executing requests by instance; empty for decoupled models, which call `release`."""
         self._ended: list[deque[SequenceEnd]] = [deque(maxlen=_ENDED_LIMIT) for _ in table.slots]
 
     # --- arrival --------------------------------------------------------------------------------------------------
 
     def enqueue(self, request: InferRequest, now_ns: int) -> bool:
-        """Take in a request. Raises InferError(INVALID_ARG) for one that belongs to no sequence."""
+        """Add a request. Raises InferError(INVALID_ARG) for one without a sequence."""
         sequence = self._table.admit(request, now_ns)
         self.live_sequence_count = self._table.live_count
         request.sequence = sequence
-        request.lane = sequence
+        request.queue = sequence
         sequence.queue.append(request)
         self.pending_count += 1
         if sequence.is_backlogged:
@@ -58,23 +58,23 @@ class SequenceScheduler(Scheduler):
 
     @abc.abstractmethod
     def _feed(self, sequence: LiveSequence, now_ns: int) -> None:
-        """Let a sequence that holds a slot take part in batches, after its queue has grown or it was released."""
+        """Include a sequence with a slot in batches, after its queue has grown or it was released."""
 
     def admits_while_stopping(self, request: InferRequest) -> bool:
-        """Tell whether a request goes on with a live sequence."""
+        """Return whether a request continues a live sequence."""
         return not self._is_iterative and self._table.find(request.header.sequence_id) is not None
 
     def reschedule(self, request: InferRequest, now_ns: int) -> bool:
         """Put a request back at the head of its sequence.
 
-        Triton: at its end, and it fails when the sequence has been idle for too long, be it that it was executing.
+        Triton: at its end, and the request fails when the sequence was idle for too long, even if it was executing.
         """
         sequence: LiveSequence = request.sequence
         if sequence.is_released:
             return False
         sequence.active_ns = now_ns
         sequence.queue.appendleft(request)
-        request.lane = sequence
+        request.queue = sequence
         self.pending_count += 1
         sequence.is_busy = False
         self._feed(sequence, now_ns)
@@ -82,17 +82,17 @@ class SequenceScheduler(Scheduler):
         return True
 
     def _end_if_iterated(self, sequence: LiveSequence) -> None:
-        """End an iterative sequence whose request is over; another may have come under the same id."""
+        """End an iterative sequence with its request; another sequence may have begun under the same id."""
         if self._is_iterative and not sequence.queue:
             self._table.end(sequence)
 
     def instance_of(self, request: InferRequest) -> int | None:
-        """Return the instance that has the live sequence of a request; None if there is none, or it has no slot."""
+        """Return the instance of a request's live sequence; None without a live sequence or slot."""
         sequence = None if request.header.sequence_start else self._table.find(request.header.sequence_id)
         return None if sequence is None or sequence.is_backlogged else sequence.instance
 
     def pop_woken(self) -> Collection[int]:
-        """Return the instances whose slots have got something to do."""
+        """Return the instances with new work in their slots."""
         woken, self._woken = self._woken, set()
         return woken
 
@@ -105,25 +105,26 @@ class SequenceScheduler(Scheduler):
         waiting.clear()
         return ended
 
-    # --- instances come and go ------------------------------------------------------------------------------------
+    # --- instances are added and retired
+    # -------------------------------------------------------------------------------
 
     def add_instance(self, now_ns: int) -> None:
-        """Take in one more instance, whose number is the next one; sequences that wait for a slot may begin there."""
+        """Add an instance, whose number is the next one; sequences that wait for a slot may begin there."""
         self._executing.append([])
         self._ended.append(deque(maxlen=_ENDED_LIMIT))
         for sequence in self._table.add_instance():
             self._begin_in_slot(sequence, now_ns)
 
     def retire_instance(self, instance: int) -> None:
-        """Give an instance no further sequences; it goes on with those that it has until `is_vacated`."""
+        """Give an instance no further sequences; it continues its own until `is_vacated`."""
         self._table.retire_instance(instance)
 
     def is_vacated(self, instance: int) -> bool:
-        """Tell whether an instance that was retired has nothing left to do."""
+        """Return whether a retired instance has no work left."""
         return self._table.is_vacated(instance)
 
     def _begin_in_slot(self, sequence: LiveSequence, now_ns: int) -> None:
-        """Let a sequence that has waited for a slot take part in batches."""
+        """Include a sequence that has waited for a slot in batches."""
         for request in sequence.queue:
             self._backlog_deadlines.remove(request)
         self._feed(sequence, now_ns)
@@ -137,7 +138,7 @@ class SequenceScheduler(Scheduler):
             self._executing[instance].extend(requests)
 
     def _settle(self, instance: int, now_ns: int) -> None:
-        """Let the sequences go on whose requests this instance has executed."""
+        """Continue the sequences of the requests that this instance has executed."""
         executed = self._executing[instance]
         if not executed:
             return
@@ -152,7 +153,7 @@ class SequenceScheduler(Scheduler):
         self._release_if_over(sequence, now_ns)
 
     def release(self, request: InferRequest, now_ns: int) -> None:
-        """Let the next request of a sequence execute, now that the final response of this one has come."""
+        """Allow the next request of a sequence to execute, after the final response of this one."""
         sequence: LiveSequence = request.sequence
         self._end_if_iterated(sequence)
         self._go_on(sequence, now_ns)
@@ -162,9 +163,9 @@ class SequenceScheduler(Scheduler):
     # --- the end of sequences -------------------------------------------------------------------------------------
 
     def _release_if_over(self, sequence: LiveSequence, now_ns: int) -> None:
-        """Free the slot of a sequence that has ended and has nothing left to do.
+        """Free the slot of a sequence that has ended and has no work left.
 
-        A request may end after its sequence has lost its slot: the instance was lost, or the model has stopped.
+        A request may end after its sequence has lost its slot: the instance failed, or the model has stopped.
         """
         if not sequence.has_ended or sequence.queue or sequence.is_released or self._is_occupied(sequence):
             return
@@ -179,29 +180,29 @@ class SequenceScheduler(Scheduler):
         self._release_if_over(successor, now_ns)
 
     def _note_end(self, sequence: LiveSequence) -> None:
-        """Have the instance told of an end that its model cannot see, unless the id lives on there."""
+        """Notify the instance of an end that its model cannot see, unless the id is live there again."""
         if sequence.end_reason is None or sequence.is_backlogged:
             return
-        heir = self._table.find(sequence.correlation_id)
-        if heir is None or heir.instance != sequence.instance:
+        successor = self._table.find(sequence.correlation_id)
+        if successor is None or successor.instance != sequence.instance:
             self._ended[sequence.instance].append(SequenceEnd(sequence.correlation_id, sequence.end_reason))
             self._woken.add(sequence.instance)
 
     def _is_occupied(self, sequence: LiveSequence) -> bool:
-        """Tell whether a request of a sequence has left its queue and keeps its slot."""
+        """Return whether a request of a sequence has left its queue and keeps its slot."""
         return sequence.is_busy
 
     # --- time -----------------------------------------------------------------------------------------------------
 
     def expire_ns(self) -> int:
-        """Return when the next sequence may become idle or times out in the backlog; 0 for never."""
+        """Return the time at which the next sequence may become idle or times out in the backlog; 0 for never."""
         if self._rejected:
             return _AT_ONCE
         times = [time_ns for time_ns in (self._table.idle_ns(), self._backlog_deadlines.nearest_ns()) if time_ns]
         return min(times) if times else 0
 
     def expire(self, now_ns: int) -> Sequence[Dropped]:
-        """End the sequences that are idle, and remove and return the requests of those that timed out."""
+        """End the idle sequences, and remove and return the requests of sequences that timed out."""
         for sequence in self._table.pop_idle(now_ns):
             self._release_if_over(sequence, now_ns)
         for request in self._backlog_deadlines.pop_expired(now_ns):
@@ -212,7 +213,7 @@ class SequenceScheduler(Scheduler):
     def _expire_backlogged(self, request: InferRequest, now_ns: int) -> None:
         """Triton: the timeout of one request in the backlog ends its whole sequence."""
         sequence: LiveSequence = request.sequence
-        if not sequence.is_backlogged or request.lane is not sequence:
+        if not sequence.is_backlogged or request.queue is not sequence:
             return
         for waiting in self._remove_from(sequence, sequence.queue[0]):
             error = InferError(
@@ -225,22 +226,22 @@ class SequenceScheduler(Scheduler):
         self._release_if_over(sequence, now_ns)
 
     def oldest_ns(self) -> int:
-        """Return the arrival of the oldest request that waits in its sequence's queue; 0 when none does."""
+        """Return the arrival of the oldest request queued in its sequence; 0 for empty queues."""
         slots = (sequence for slots in self._table.slots for sequence in slots if sequence is not None)
         return min((each.queue[0].arrival_ns for each in (*slots, *self._table.backlog) if each.queue), default=0)
 
     # --- removal --------------------------------------------------------------------------------------------------
 
     def cancel(self, request: InferRequest) -> bool:
-        """Remove a request that waits; what waits behind it in its sequence, which ends, is rejected by `expire`.
+        """Remove a queued request; its sequence ends, and `expire` rejects the later requests of the sequence.
 
-        What waits before it is still executed.
+        Earlier requests are still executed.
         """
         sequence = request.sequence
-        if request.lane is None or sequence is None:
+        if request.queue is None or sequence is None:
             return False
         now_ns = sequence.active_ns
-        if request.lane is sequence:
+        if request.queue is sequence:
             behind = self._remove_from(sequence, request)[1:]
         else:
             self._withdraw(request)
@@ -258,13 +259,13 @@ class SequenceScheduler(Scheduler):
     def _remove_from(self, sequence: LiveSequence, request: InferRequest) -> list[InferRequest]:
         removed = cut_short(sequence, request)
         for waiting in removed:
-            waiting.lane = None
+            waiting.queue = None
             self._backlog_deadlines.remove(waiting)
         self.pending_count -= len(removed)
         return removed
 
     def drain(self) -> list[InferRequest]:
-        """Remove and return everything that waits; every sequence ends."""
+        """Remove and return all queued requests; every sequence ends."""
         left: list[InferRequest] = []
         for slots in self._table.slots:
             for sequence in slots:
@@ -278,7 +279,8 @@ class SequenceScheduler(Scheduler):
         return left
 
     def drain_instance(self, instance: int) -> list[InferRequest]:
-        """Remove and return what waits for an instance that has died; its sequences end, for their state is lost."""
+        """Remove and return the queued requests of a dead instance; its sequences end, because their state is
+        lost."""
         left: list[InferRequest] = []
         self._executing[instance] = []
         self._ended[instance].clear()
@@ -299,5 +301,5 @@ class SequenceScheduler(Scheduler):
         left = list(sequence.queue)
         sequence.queue.clear()
         for request in left:
-            request.lane = None
+            request.queue = None
         return left

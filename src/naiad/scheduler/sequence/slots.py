@@ -1,12 +1,12 @@
-"""Sequences: who is alive, which slot of which instance each one holds, and who waits for a slot.
+"""Sequences: the live ones, the slots they hold on instances, and the backlog of sequences without a slot.
 
-What both strategies share. A sequence is born with its START request and gets a free slot or a place in the backlog;
-it keeps its slot, and so its instance, until its last request has been handed out. Triton's rules:
+Both strategies share it. A sequence begins with its START request and gets a free slot or a place in the backlog; it
+keeps its slot, and so its instance, until its last request is taken. Triton's rules:
 
-- Slots are given by number first and instance second, so slot 0 of each instance fills before slot 1.
-- END takes the id out of the table on arrival: a START with the same id opens another sequence at once.
+- Slots are assigned by number first and instance second, so slot 0 of each instance fills before slot 1.
+- END removes the id from the table on arrival: a START with the same id opens another sequence at once.
 - START of a live id goes to the same slot behind the requests before it.
-- A sequence ends that was idle for too long: no request of it came, waited or executed.
+- A sequence without an arriving, queued or executing request for too long ends.
 - A whole sequence moves from the backlog into the slot that was freed first.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _BACKLOG = -1
 _EXPIRED_LIMIT = 1024
-"""Expired sequences that are remembered, to tell their clients what happened."""
+"""Limit of the remembered expired sequences, which explain errors to their clients."""
 
 
 class LiveSequence:
@@ -46,21 +46,21 @@ class LiveSequence:
     def __init__(self, correlation_id: int | str, active_ns: int) -> None:
         self.correlation_id = correlation_id
         self.active_ns = active_ns
-        """When its last request came or, if that was later, when its last execution was over."""
+        """Time of its last arrival or of the end of its last execution, the later one."""
         self.has_ended = False
-        """Whether it takes no further requests: END has come, it was idle for too long, or it was cancelled."""
+        """Whether it accepts no further requests: after END, an idle timeout, or a cancellation."""
         self.end_reason: EndReason | None = None
-        """Why it has ended, if not by END."""
+        """Reason of its end, if not END."""
         self.instance = _BACKLOG
         self.slot = _BACKLOG
         self.queue: deque[InferRequest] = deque()
-        """Its requests in order of arrival that no batch and no inner batcher has taken yet."""
+        """Its requests in order of arrival that neither a batch nor an inner batcher has taken."""
         self.is_busy = False
-        """Whether one of its requests is with the inner batcher or executes, and the next has to wait for it."""
+        """Whether the next request must wait for one that is in the inner batcher or executing."""
         self.is_released = False
-        """Whether its slot, or its place in the backlog, is no longer its own."""
+        """Whether its slot, or its place in the backlog, is freed."""
         self.state: object = None
-        """Belongs to the engine: the implicit state that its next request continues from."""
+        """For the engine: the implicit state for its next request."""
 
     @property
     def is_backlogged(self) -> bool:
@@ -74,7 +74,7 @@ class SequenceTable:
     def __init__(self, *, model_name: str, instance_count: int, slot_count: int, idle_ns: int) -> None:
         """Make `slot_count` slots for each of `instance_count` instances.
 
-        A sequence ends when it has been idle for `idle_ns`.
+        A sequence ends after `idle_ns` without activity.
         """
         self._model_name = model_name
         self._idle_ns = idle_ns
@@ -82,18 +82,18 @@ class SequenceTable:
         self.slots: list[list[LiveSequence | None]] = [[None] * slot_count for _ in range(instance_count)]
         self.backlog: deque[LiveSequence] = deque()
         self._retired: set[int] = set()
-        """Instances whose slots are given to no further sequence."""
+        """Instances with slots that no further sequence gets."""
         self._by_id: dict[int | str, LiveSequence] = {}
         self._expired: OrderedDict[int | str, int] = OrderedDict()
-        """Ids of sequences that were idle for too long, and since when each had been; the newest of them."""
+        """Ids of the newest expired sequences, each with the start of its idle time."""
         self._idle: list[tuple[int, int, LiveSequence]] = []
-        """A heap of (no earlier than this does it become idle, number, sequence), one entry per sequence."""
+        """A heap of (earliest time of becoming idle, number, sequence), one entry per sequence."""
         self._opened_count = 0
         self.live_count = 0
         """Sequences that hold a slot or wait for one."""
 
     def add_instance(self) -> list[LiveSequence]:
-        """Make slots for one more instance; return the sequences from the backlog that have got them."""
+        """Make slots for one more instance; return the sequences from the backlog that got them."""
         instance, slot_count = len(self.slots), len(self.slots[0])
         self.slots.append([None] * slot_count)
         seated = []
@@ -106,21 +106,21 @@ class SequenceTable:
         return seated
 
     def retire_instance(self, instance: int) -> None:
-        """Give the slots of an instance to no further sequence; those that have them go on."""
+        """Give the slots of an instance to no further sequence; its current sequences continue."""
         self._retired.add(instance)
         self._free = [place for place in self._free if place[1] != instance]
         heapq.heapify(self._free)
 
     def is_vacated(self, instance: int) -> bool:
-        """Tell whether an instance was retired and has no sequence any more."""
+        """Return whether a retired instance has no sequence left."""
         return instance in self._retired and not any(self.slots[instance])
 
     def find(self, correlation_id: int | str) -> LiveSequence | None:
-        """Return the sequence that takes requests of this id."""
+        """Return the sequence that accepts requests of this id."""
         return self._by_id.get(correlation_id)
 
     def admit(self, request: InferRequest, now_ns: int) -> LiveSequence:
-        """Return the sequence that a request belongs to, opened by it if need be; END is noted.
+        """Return the sequence of a request, opened by START if necessary; END is noted.
 
         Raises InferError(INVALID_ARG) in Triton's order: batch size, correlation id, START missing.
         """
@@ -153,10 +153,12 @@ class SequenceTable:
         )
         idle_since_ns = self._expired.get(correlation_id)
         if idle_since_ns is not None:
-            # Triton does not say why, and who has sent a START looks for the fault in the wrong place.
+            # naiad: the reason follows Triton's text, because a client that has sent START would search the wrong
+            # place.
             message += (
-                f"; sequence {correlation_id} has expired: nothing came for {(now_ns - idle_since_ns) // 1_000_000} "
-                f"ms, and max_sequence_idle_microseconds is {self._idle_ns // 1000}"
+                f"; sequence {correlation_id} has expired: no request arrived for "
+                f"{(now_ns - idle_since_ns) // 1_000_000} ms, and "
+                f"max_sequence_idle_microseconds is {self._idle_ns // 1000}"
             )
         return UnknownSequenceError(ErrorCode.INVALID_ARG, message)
 
@@ -180,15 +182,15 @@ class SequenceTable:
         self.slots[instance][slot] = sequence
 
     def end(self, sequence: LiveSequence) -> None:
-        """Let a sequence take no further requests; its slot is freed by `release`."""
+        """Accept no further requests of a sequence; `release` frees its slot."""
         sequence.has_ended = True
         if self._by_id.get(sequence.correlation_id) is sequence:
             del self._by_id[sequence.correlation_id]
 
     def release(self, sequence: LiveSequence) -> LiveSequence | None:
-        """Free the slot, or the place in the backlog, of a sequence that has ended and has nothing left to do.
+        """Free the slot, or the place in the backlog, of a sequence that has ended and has no work left.
 
-        Returns the sequence from the backlog that has got the slot, if any.
+        Returns the sequence from the backlog that got the slot, if any.
         """
         self.live_count -= 1
         sequence.is_released = True
@@ -208,15 +210,15 @@ class SequenceTable:
         return successor
 
     def idle_ns(self) -> int:
-        """Return a time before which no sequence becomes idle; 0 when there is none."""
+        """Return a time before which no sequence becomes idle; 0 without sequences."""
         self._skip_released()
         return self._idle[0][0] if self._idle else 0
 
     def pop_idle(self, now_ns: int) -> list[LiveSequence]:
-        """End and return the sequences in slots that have been idle for too long.
+        """End and return the sequences in slots that were idle for too long.
 
-        Triton: those in the backlog do not become idle. Unlike Triton's, neither does one that has a request waiting
-        or executing: it is the server that is slow then, not the client.
+        Triton: sequences in the backlog do not become idle. Unlike in Triton, neither does a sequence with a queued
+        or executing request: then the server is slow, not the client.
         """
         ended: list[LiveSequence] = []
         heap = self._idle
@@ -246,7 +248,7 @@ class SequenceTable:
             heapq.heappop(self._idle)
 
     def clear(self) -> None:
-        """End every sequence and forget it."""
+        """End and remove every sequence."""
         for sequence in self._by_id.values():
             sequence.has_ended = True
         self._by_id.clear()
@@ -268,7 +270,7 @@ class SequenceTable:
 
 
 def cut_short(sequence: LiveSequence, request: InferRequest) -> list[InferRequest]:
-    """Remove and return `request`, which waits in the queue of `sequence`, and everything behind it."""
+    """Remove and return `request`, which is queued in `sequence`, and all requests behind it."""
     queue = sequence.queue
     kept: list[InferRequest] = []
     while queue and queue[0] is not request:
@@ -280,8 +282,8 @@ def cut_short(sequence: LiveSequence, request: InferRequest) -> list[InferReques
 
 
 def cancelled(requests: Sequence[InferRequest]) -> list[Dropped]:
-    """Return requests with the answer for those whose sequence was cancelled."""
-    # Triton says nothing; but these have clients that did not leave.
+    """Return requests with the error for clients of a cancelled sequence."""
+    # Triton sends no text; these clients did not cancel.
     words = "a request before it in its sequence was cancelled, which ends the sequence"
     return [
         Dropped(request, InferError(ErrorCode.CANCELLED, f"{_prefix(request)}{words}", reason=FailureReason.CANCELED))
