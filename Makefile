@@ -32,9 +32,13 @@ type: $(STAMP) ## static types
 test: ## what CI runs: style, types, import rules, documentation, every test
 	VENV=$(VENV) .ci/run
 
-test-fast: $(STAMP) ## all tests but most of those with a real server, in less than three minutes
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit tests/property tests/contract tests/conformance tests/fuzz \
-		tests/integration/test_tritonclient_http.py tests/integration/test_tritonclient_grpc.py
+# The integration tests whose servers start once for a file and whose tests do not wait.
+FAST_INTEGRATION := access bad_input_grpc bad_input_http2 client compression generate infer one_port sequences settings \
+	streaming_grpc tls tritonclient_grpc tritonclient_http
+
+test-fast: $(STAMP) ## everything but the slow integration tests, in less than three minutes on two cores
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/docs tests/unit tests/property tests/contract tests/conformance \
+		tests/fuzz $(FAST_INTEGRATION:%=tests/integration/test_%.py)
 
 test-unit: $(STAMP) ## the tests that need no server
 	$(BIN)/python -m pytest tests/unit tests/property tests/contract tests/conformance
