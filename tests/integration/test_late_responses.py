@@ -181,7 +181,7 @@ def test_lost_senders_become_errors(start_late):
         (kept,) = keep(pool, server, 1)
         assert values(infer(server, LOSE)) == [3]
         assert kept.result().status == 500
-        assert "the model let go of the response sender of this request" in kept.result().json["error"]
+        assert "the model released the response sender of this request" in kept.result().json["error"]
     assert values(infer(server, RELEASE)) == [2]
 
 

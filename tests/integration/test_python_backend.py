@@ -381,7 +381,7 @@ def test_a_sender_answers_after_execute_has_returned(models):
     late, lost, returned = execute(instance, [make_request({"IN": FLOATS}) for _ in range(3)])
     assert output_arrays(late)["OUT"].tolist() == [1.0, 2.0, 3.0, 4.0]
     assert lost.error is not None
-    assert "the model let go of the response sender of this request" in lost.error.message
+    assert "the model released the response sender of this request" in lost.error.message
     assert output_arrays(returned)["OUT"].tolist() == FLOATS.tolist()
 
 

@@ -368,7 +368,7 @@ def test_a_request_that_nobody_can_answer_any_more_is_answered(executing, statem
     streams = executing(f"{statements or 'pass'}")
     last = streams.wait(streams.submit({"IN": FLOATS}))[-1]
     assert error_of(last) == (
-        "the model let go of the response sender of this request without sending a final response"
+        "the model released the response sender of this request without sending a final response"
     )
 
 

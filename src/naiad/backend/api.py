@@ -26,7 +26,7 @@ from naiad.options.limits import DEFAULT_EXECUTE_TIMEOUT_S
 
 @dataclass(frozen=True, slots=True)
 class ModelContext:
-    """What a backend is told about one version of a model that it loads."""
+    """One version of a model, as a backend loads it."""
 
     name: str
     version: int
@@ -41,7 +41,7 @@ class ModelContext:
     backend_config: Mapping[str, str] = field(default_factory=dict)
     """`--backend-config` settings: the global ones overlaid with this backend's."""
     worker_config: Mapping[str, str] = field(default_factory=dict)
-    """`--backend-config=python,...`: how worker processes run, whatever they execute."""
+    """`--backend-config=python,...`: settings of worker processes, for all backends in them."""
     port: InferencePort | None = None
     """How the model reaches other models of the server; None without a server."""
     metrics: CustomMetrics | None = None
@@ -51,7 +51,7 @@ class ModelContext:
     execute_timeout_s: float = DEFAULT_EXECUTE_TIMEOUT_S
     """After this an execution without progress counts as hung, unless the model says otherwise; 0 for no limit."""
     namespace: str = ""
-    """What tells it from models of equal names; empty in a server without namespaces."""
+    """Its namespace, which distinguishes models of equal names; empty without namespaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +121,12 @@ class Instance(abc.ABC):
 
     @property
     def says_ready(self) -> bool:
-        """Whether the model itself says that it is ready, which probes are told; it executes whatever it says."""
+        """Readiness as the model itself reports it, for probes; it executes requests in any case."""
         return True
 
     @property
     def state(self) -> InstanceState:
-        """What the instance is doing; `health` says why."""
+        """The state of the instance; `health` has the reason."""
         return InstanceState.RESTARTING if self.health else InstanceState.READY
 
     @property
@@ -136,7 +136,7 @@ class Instance(abc.ABC):
 
     @property
     def restart_count(self) -> int:
-        """How often what the instance executes in was started again after it died."""
+        """Number of restarts of its worker process."""
         return 0
 
     def warm_up_after_restart(self, warm_up: Callable[[], None]) -> None:  # noqa: B027 - most instances start once
@@ -148,7 +148,7 @@ class Instance(abc.ABC):
     def end_sequences(self, ended: Sequence[SequenceEnd]) -> None:  # noqa: B027 - most keep no state of their own
         """Take note of sequences that will not go on although no request had END.
 
-        Called while no batch executes, before the next one does, on whatever thread executes batches.
+        Called while no batch executes, before the next one does, on the executing thread.
         """
 
     def close(self) -> None:  # noqa: B027 - an instance without resources has nothing to do
@@ -165,7 +165,7 @@ class RemoteInstance(Instance):
     """
 
     others_wait: Callable[[], bool] | None = None
-    """Set by what drives it: tells whether requests wait for an instance."""
+    """Set by its runner: returns whether requests wait for an instance."""
 
     @abc.abstractmethod
     def fileno(self) -> int:
@@ -202,7 +202,7 @@ class RemoteInstance(Instance):
         return False
 
     def mark(self, request: InferRequest) -> None:
-        """Tell the other process, if it executes `request`, that it was cancelled."""
+        """Notify the other process, if it executes `request`, of its cancellation."""
 
     def abandon(self) -> None:
         """Called when the batch begun has exceeded its time; `finish` must raise soon."""
@@ -228,7 +228,7 @@ class Backend(abc.ABC):
     name: ClassVar[str]
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
-        """Return a copy of `context.config` with what the model itself can tell filled in.
+        """Return a copy of `context.config` with the model's own facts filled in.
 
         Only inputs, outputs, max_batch_size, the scheduling choice and the transaction policy are taken from the
         result; other edits are dropped. Not called with --disable-auto-complete-config.

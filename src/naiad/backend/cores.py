@@ -1,4 +1,4 @@
-"""How many cores this process may use: what the scheduler lets it run on, and what its control group pays for.
+"""The number of cores of this process: its affinity and the quota of its control group.
 
 The control groups of this process, where the kernel keeps its limits of cores and memory.
 """
@@ -43,7 +43,7 @@ _sharing_processes = 1
 
 
 def share_cores(process_count: int) -> None:
-    """Tell that so many processes of this server, this one included, share the cores equally."""
+    """Note the number of processes of this server, this one included, that share the cores equally."""
     global _sharing_processes  # noqa: PLW0603 - a fact about the process, as its cores are
     _sharing_processes = process_count
 
@@ -60,7 +60,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def is_charged_for_waiting(root: Path = Path("/")) -> bool:
-    """Tell whether a quota makes it dear to look for input instead of sleeping until there is some.
+    """Return whether a CPU quota makes busy polling expensive.
 
     A control group is charged for that time as for any other, and stops as a whole when its quota is used up.
     """

@@ -1,7 +1,7 @@
-"""Metrics that models and backends define: who has which, and what they show.
+"""Metrics that models and backends define: their holders and their exposition.
 
 Values are in cells that all workers share (`worker.metric_cells`). Here is what they mean: families by name, and in
-each the metrics by their labels. Each exists for as long as anybody has its family.
+each the metrics by their labels. Each exists while a holder has its family.
 
 What custom metrics may be called and how large they may be.
 """
@@ -78,7 +78,7 @@ def _check_bounds(where: str, bounds: Sequence[float]) -> None:
 
 
 MOST_HELD_CELLS = 16384
-"""Cells that one holder may have: a label with another value in each request fills these, and not those of others."""
+"""Cells that one holder may have: a label with another value in each request fills only these."""
 
 _Key = tuple[tuple[str, str], ...]
 
@@ -109,7 +109,7 @@ class CustomMetrics:
     """All custom metrics of a server process; thread-safe."""
 
     def __init__(self, is_taken: Callable[[str], bool] = lambda _: False) -> None:
-        """`is_taken` tells whether a name is that of one of the server's own metrics."""
+        """`is_taken` returns whether one of the server's own metrics has a name."""
         self._is_taken = is_taken
         self._lock = threading.Lock()
         self._families: dict[str, _Family] = {}
@@ -119,7 +119,7 @@ class CustomMetrics:
         self._free: dict[int, list[int]] = {}
         """First cells of what metrics have left, by size."""
         self._leaving: deque[tuple[MetricHolder, int]] = deque()
-        """Families that holders have let go of; the garbage collector may do so in a thread that has the lock."""
+        """Families that holders have released; a finalizer may do so in a thread that holds the lock."""
 
     @property
     def descriptor(self) -> int:
@@ -144,11 +144,11 @@ class CustomMetrics:
         return self._cells
 
     def holder(self) -> "MetricHolder":
-        """Return someone who can have metrics."""
+        """Return a new holder of metrics."""
         return MetricHolder(self)
 
     def close(self) -> None:
-        """Let go of the page; nobody may count any more."""
+        """Release the page; no metric may be used any more."""
         with self._lock:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
@@ -181,7 +181,7 @@ class CustomMetrics:
             if family is None:
                 family = self._families[name] = _Family(name, help_text, kind)
             elif family.kind != kind:
-                # Triton's words, and what they are about.
+                # Triton's text, followed by the subject.
                 raise _exists(f"Family name already exists with different type: '{name}' is a {family.kind}")
             family.reference_count += 1
             number = next(holder.numbers)
@@ -234,7 +234,7 @@ class CustomMetrics:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Drop what was left, or leave that to whoever has the lock: it looks afterwards."""
+        """Remove released families, or leave that to the thread that holds the lock, which checks afterwards."""
         while self._leaving and self._lock.acquire(blocking=False):
             try:
                 with contextlib.suppress(IndexError):  # another thread was quicker
@@ -272,7 +272,7 @@ class CustomMetrics:
 
 
 class MetricHolder:
-    """Who has metrics: a worker, or a backend in this process. They are shown until `close`. Thread-safe."""
+    """A holder of metrics: a worker, or a backend in this process. They are shown until `close`. Thread-safe."""
 
     def __init__(self, metrics: CustomMetrics) -> None:
         self._metrics = metrics
@@ -305,11 +305,11 @@ class MetricHolder:
         return self._metrics.join_metric(self, family, labels, tuple(buckets or ()))
 
     def release_family(self, family: int) -> None:
-        """Let go of a family and its metrics; callable wherever the garbage collector runs."""
+        """Release a family and its metrics; callable in a finalizer."""
         self._metrics.leave_family(self, family)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self._metrics.leave(self)
 
 

@@ -1,6 +1,6 @@
 """Host policies at work: which cores of this machine each one means, and threads that run on those alone.
 
-Whatever a thread starts, another thread or a process, runs where the thread does. So a model that is opened and whose
+Threads and processes run on the cores of the thread that starts them. So a model that is opened and whose
 instances are made by a bound thread has its pools, its workers and what they start on the same cores, and its memory
 near them: Linux puts memory where it is first touched.
 """
@@ -62,7 +62,7 @@ def _node_cores(flag: str, node: int, root: Path) -> frozenset[int]:
         return parse_cores((nodes / f"node{node}" / "cpulist").read_text().strip())
     except OSError:
         known = sorted(int(path.name[4:]) for path in nodes.glob("node*") if path.name[4:].isdigit())
-        there = ", ".join(map(str, known)) or "none that the kernel tells of"
+        there = ", ".join(map(str, known)) or "none that the kernel reports"
         raise invalid_argument(f"{flag}: there is no NUMA node {node} on this machine; there are: {there}") from None
     except ValueError:
         raise invalid_argument(f"{flag}: NUMA node {node} has memory only; use a node with cores") from None

@@ -94,7 +94,7 @@ class _Echo:
         self.header = ResponseHeader(model.name, model.version, outputs)
 
     def data(self, received: Sequence[Buffer]) -> list[Buffer]:
-        """Return the data of the outputs for those of the inputs."""
+        """Return the data of the outputs for the data of the inputs."""
         made = [received[position] if position >= 0 else b"" for position in self.positions]
         for place, size in self.zero_bytes.items():
             made[place] = bytes(size)

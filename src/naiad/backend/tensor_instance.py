@@ -62,7 +62,7 @@ class TensorInstance(Instance):
         """Do what `run` does, with outputs written to the client's memory, or return None where it cannot be done.
 
         `destinations` has writable memory for some of the outputs; each of them must be returned as an array at the
-        beginning of its memory. After None, `run` is called with the same `inputs`: so it is after whatever fails
+        beginning of its memory. After None, `run` is called with the same `inputs`: so it is after any failure
         here.
         """
         return None

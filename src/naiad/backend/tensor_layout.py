@@ -53,7 +53,7 @@ class TensorConfig:
         if self.model_dims == self.dims:
             return tail
         if not self.model_dims:
-            # A scalar; or a model file that does not tell the rank, and then what came out is right.
+            # A scalar; or a model file without the rank, and then the shape of the result is right.
             return tail or self.dims
         if len(tail) != len(self.model_dims):
             return None

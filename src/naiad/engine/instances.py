@@ -27,7 +27,7 @@ def groups(config: ModelConfig, *, passive: bool = False) -> list[ModelInstanceG
 def instance_specs(config: ModelConfig, *, passive: bool = False) -> list[InstanceSpec]:
     """Return the instances of normalised instance groups: the active or the passive ones.
 
-    The indexes of passive instances follow those of the active ones.
+    The indexes of passive instances follow the indexes of the active ones.
     """
     first = len(instance_specs(config)) if passive else 0
     specs: list[InstanceSpec] = []

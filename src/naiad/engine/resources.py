@@ -99,7 +99,7 @@ class ModelResources:
         return not claim.needs or self._resources.acquire(claim)
 
     def take(self, scheduler: Scheduler, now_ns: int, index: int) -> Batch | None:
-        """Return the next batch of an instance that has its resources; release those of its last execution.
+        """Return the next batch of an instance that has its resources; release the resources of its last execution.
 
         Without a batch its runner is woken when it has its resources, or it holds none. Called with the lock of the
         scheduler held.

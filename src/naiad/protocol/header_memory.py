@@ -1,4 +1,4 @@
-"""Chooses the decoded headers to cache: those of requests that the engine admitted.
+"""Chooses the decoded headers to cache: the headers of requests that the engine admitted.
 
 A decoder does not see the result of a request. It proposes a header after decoding. The engine admits the request or
 rejects it, and notes an admission in the header itself. When the decoder meets the next unknown header, it settles

@@ -1,1 +1,1 @@
-"""Model repositories: where models lie, which versions they have, and the life of each version."""
+"""Model repositories: stores of model files, their versions, and the life cycle of each version."""

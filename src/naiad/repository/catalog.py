@@ -1,4 +1,4 @@
-"""The catalog: the models of all repositories, and the work of loading and unloading them."""
+"""The catalog: the models of all repositories, and their loads and unloads."""
 
 import logging
 import time
@@ -26,21 +26,21 @@ class _Loaded(Generic[V]):
 
     version: V
     update: Update | None = None
-    """Set when it is in place already: the change that makes it what was asked for."""
+    """Set for a version that is already in place: the change that applies the new plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """What a load has replaced, for the caller to stop."""
+    """The models replaced by a load, for the caller to stop."""
 
     versions: Sequence[LoadedVersion]
     """Whole versions, and agents."""
     left_over: Sequence[LoadedVersion]
-    """What changes in place have left over of versions that serve on."""
+    """The rest of versions changed in place, which continue to serve."""
 
 
 class Catalog(Generic[V]):
-    """Models of one or several stores; when each is loaded is for others to say, see `control`."""
+    """Models of one or several stores; the package `control` decides when each is loaded."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Catalog(Generic[V]):
         ready_rule: ReadyRule | None = None,
         namespaces: Namespaces | None = None,
     ) -> None:
-        """With `namespaces`, models are known by a `ModelKey` in all that follows, otherwise by their names."""
+        """With `namespaces`, the key of a model is a `ModelKey` in all methods, otherwise its name."""
         self.stores = Stores(stores if namespaces is None else namespaces.stores)
         self.namespaces = namespaces
         self._loader = loader
@@ -62,25 +62,25 @@ class Catalog(Generic[V]):
         self._load_retry_count = load_retry_count
         self._abandoned = False
         self._agents: dict[str, AgentChain] = {}
-        """The agents of what is in place, by model; changed only by who loads or unloads it."""
+        """The agents of the loaded models; changed only by loads and unloads."""
 
-    # --- questions --------------------------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------------------------
 
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return a row per model version, as the life cycle knows it; never waits."""
+        """Return a row per model version from the life cycle; never waits."""
         rows = self._lifecycle.rows()
         return [row for row in rows if row.state is ModelState.READY] if ready_only else rows
 
     def is_ready(self, ill: Collection[str] = ()) -> bool:
-        """Tell whether the readiness rule is met, while the `ill` models are loaded and cannot execute."""
+        """Return whether the readiness rule holds, where the `ill` models are loaded and cannot execute."""
         return self._lifecycle.is_ready_without(ill) if ill else self._lifecycle.is_ready
 
     def is_served(self, name: str) -> bool:
-        """Tell whether requests reach a version of a model."""
+        """Return whether requests reach a version of a model."""
         return self._lifecycle.is_served(name)
 
     def plan(self, entry: ModelEntry) -> ModelPlan:
-        """Return what is to be loaded of a model. Raises InferError."""
+        """Return the plan of a model's load. Raises InferError."""
         plan = self._loader.plan(entry)
         if self.namespaces is not None:
             try:
@@ -90,17 +90,17 @@ class Catalog(Generic[V]):
                     plan.agents.load_failed()
                 raise
         else:
-            # Triton: what a configuration says of the namespaces of its steps is not heeded.
+            # Triton: the namespaces in the steps of a configuration are ignored.
             for step in plan.config.ensemble_scheduling.step:
                 step.ClearField("model_namespace")
         return plan
 
     def named(self, name: str) -> list[str]:
-        """Return what the models of a name that can be loaded are known by; reads the stores."""
+        """Return the keys of the loadable models of a name; reads the stores."""
         return [name] if self.namespaces is None else self.namespaces.holders(name)
 
     def known_as(self, name: str) -> list[str]:
-        """Return what the models of a name are known by that were loaded, or should have been."""
+        """Return the keys of the models of a name with a load or an attempt of one."""
         if self.namespaces is None or isinstance(name, ModelKey):
             return [name]
         return self._lifecycle.known_as(name)
@@ -108,10 +108,10 @@ class Catalog(Generic[V]):
     # --- loading ----------------------------------------------------------------------------------------------------
 
     def load_all(self) -> bool:
-        """Load every model of every repository, in parallel; whether all of them are ready.
+        """Load every model of every repository, in parallel; return whether all are ready.
 
-        Raises InferError when a repository cannot be read. What fails about a single model is logged and kept as the
-        reason of its state.
+        Raises InferError for an unreadable repository. The failure of a single model is logged and kept as the reason
+        of its state.
         """
         entries, all_loaded = self._discover()
         with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load") as pool:
@@ -130,9 +130,9 @@ class Catalog(Generic[V]):
     def load(self, plan: ModelPlan, unchanged: Collection[int] = (), *, counts: bool = True) -> Replaced:
         """Load the versions of one model and put them in place, all or none of them.
 
-        Of the `unchanged` versions, what is in place stays if it can serve the plan. Returns what is replaced, for
-        the caller to stop. `counts`: whether a server that needs all its models is not ready when they fail.
-        Raises InferError that says what failed.
+        Of the `unchanged` versions, a loaded one stays if it can serve the plan. Returns the replaced versions, for
+        the caller to stop. `counts`: whether a failure makes a server unready that needs all its models. Raises
+        InferError with the failures.
         """
         kept = {n: v for n, v in self._lifecycle.loaded_versions(plan.entry.key).items() if n in unchanged}
         try:
@@ -142,7 +142,7 @@ class Catalog(Generic[V]):
             heap.trim()
 
     def dry_run(self, plan: ModelPlan) -> None:
-        """Load the versions of one model and let go of them; nothing that is served notices. Raises InferError."""
+        """Load the versions of one model and release them, without any effect on served ones. Raises InferError."""
         failures = ""
         with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="dry_run") as pool:
             futures = {version: pool.submit(self._load_version, plan, version) for version in plan.versions}
@@ -151,18 +151,18 @@ class Catalog(Generic[V]):
                 stop_version(future.result(), 0.0)
             except Exception as error:
                 reason = _status_of(error)
-                _log.error("rehearsal: '%s' version %d would not load: %s", plan.entry.key, version, reason)
+                _log.error("dry run: '%s' version %d would not load: %s", plan.entry.key, version, reason)
                 failures += f"version {version} would be at UNAVAILABLE state: {reason};\n"
         heap.trim()
         if failures:
             raise invalid_argument(f"load would fail for model '{plan.entry.key}': {failures}")
 
     def abandon(self) -> None:
-        """Give up loading: what is being loaded finishes, what waits is not begun."""
+        """Cancel loading: loads in progress finish, waiting ones do not begin."""
         self._abandoned = True
 
     def _discover(self) -> tuple[list[ModelEntry], bool]:
-        """Return the models that are unique, and whether that was all of them."""
+        """Return the unique models, and whether these are all models."""
         listings = self.stores.listings()
         unique: dict[str, ModelListing] = {}
         for name, found in sorted(listings.items()):
@@ -193,19 +193,19 @@ class Catalog(Generic[V]):
     def _fail_model(self, name: str, error: Exception) -> None:
         reason = reason_of(error)
         _log.error("failed to load model '%s': %s", name, reason, exc_info=_traceback_of(error))
-        # Triton: only what it has tried to load counts.
+        # Triton: only models with an attempted load count.
         self._lifecycle.fail_model(name, reason, counts=isinstance(error, UnloadableError))
 
     def note_failure(self, name: str, reason: str, *, counts: bool = False) -> None:
-        """Record why a model cannot be loaded as it is now; what is served of it stays.
+        """Record the reason of a failed load; its served versions stay.
 
-        `counts`: whether a server that needs all its models is not ready then.
+        `counts`: whether the failure makes a server unready that needs all its models.
         """
         _log.error("failed to load model '%s': %s", name, reason)
         self._lifecycle.fail_model(name, reason, counts=counts)
 
     def forget(self, name: str) -> None:
-        """Remove a model that is not in any store any more from the index."""
+        """Remove a model that no store has any more from the index."""
         self._lifecycle.forget(name)
 
     def _start_load(
@@ -216,7 +216,7 @@ class Catalog(Generic[V]):
         return {number: pool.submit(self._bring, plan, number, kept.get(number)) for number in plan.versions}
 
     def _bring(self, plan: ModelPlan, version: int, kept: V | None) -> _Loaded[V]:
-        """Load a version, or prepare what is in place to go on as the plan says."""
+        """Load a version, or prepare the change of the one in place."""
         if kept is not None:
             update = self._loader.update(plan, version, kept)
             if update is not None:
@@ -239,7 +239,7 @@ class Catalog(Generic[V]):
                 _log.warning("failed to load '%s' version %d, trying again: %s", name, version, reason_of(error))
 
     def _finish_load(self, plan: ModelPlan, futures: "Mapping[int, Future[_Loaded[V]]]") -> Replaced:
-        """Wait for the versions of one model, put them in place and return what they replace. Raises InferError."""
+        """Wait for the versions of one model, put them in place and return the replaced ones. Raises InferError."""
         name = plan.entry.key
         loaded: dict[int, _Loaded[V]] = {}
         failures = ""
@@ -260,7 +260,7 @@ class Catalog(Generic[V]):
             retired += self._change_agents(name, plan.agents)
             _log.info("successfully loaded '%s'", name)
             return Replaced(retired, [each for each in left_over if each is not None])
-        # Triton: a set of versions is all or nothing; what did load is released.
+        # Triton: a set of versions is all or nothing; the loaded ones are released.
         for version, useless in loaded.items():
             if useless.update is not None:
                 useless.update.discard()
@@ -274,7 +274,7 @@ class Catalog(Generic[V]):
     # --- unloading --------------------------------------------------------------------------------------------------
 
     def unload_all(self, timeout_s: float) -> bool:
-        """Unload everything in parallel; whether every accepted request finished within `timeout_s`."""
+        """Unload everything in parallel; return whether every accepted request finished within `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s
         names = sorted({row.name for row in self._lifecycle.rows() if row.state is ModelState.READY})
         if not names:
@@ -285,7 +285,7 @@ class Catalog(Generic[V]):
     def unload(self, name: str, settle: Callable[[], object], timeout_s: float) -> None:
         """Take a model out of service and release it once its requests have finished.
 
-        `settle` waits until nobody can be about to submit to a version that was found before.
+        `settle` waits until no caller can be about to submit to a version that it looked up before.
         """
         unloading = self._lifecycle.begin_unload(name, withdraw=True)
         chains = self._change_agents(name, None)
@@ -315,7 +315,7 @@ class Catalog(Generic[V]):
         return finished
 
     def _change_agents(self, name: str, agents: AgentChain | None) -> list[AgentChain]:
-        """Put the agents of a new load in place; return those of what it replaces, to be stopped after that."""
+        """Put the agents of a new load in place; return the replaced ones, to be stopped later."""
         if agents is not None and self._agents.get(name) is agents:
             return []
         before = self._agents.pop(name, None)
@@ -329,7 +329,7 @@ class Catalog(Generic[V]):
 
 
 def stop_version(loaded: LoadedVersion, timeout_s: float) -> bool:
-    """Stop a version; a failure on the way out is logged, for nothing can be done about it any more."""
+    """Stop a version; a failure is logged only."""
     try:
         return loaded.stop(timeout_s)
     except Exception:
@@ -338,16 +338,16 @@ def stop_version(loaded: LoadedVersion, timeout_s: float) -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the text that says why a load failed: the message of an InferError, type and text of anything else."""
+    """Return the reason of a failed load: the message of an InferError, type and text of any other exception."""
     return error.message if isinstance(error, InferError) else f"{type(error).__name__}: {error}"
 
 
 def _status_of(error: Exception) -> str:
-    """Return `reason_of` after the code, as Triton shows why a version could not be loaded."""
+    """Return `reason_of` after the code, as in Triton's reason of a failed version."""
     code = error.code if isinstance(error, InferError) else ErrorCode.INTERNAL
     return f"{code.words}: {reason_of(error)}"
 
 
 def _traceback_of(error: Exception) -> Exception | None:
-    """Return what to log a traceback of: only failures that nobody foresaw have one worth reading."""
+    """Return the exception to log with a traceback: only unexpected failures."""
     return None if isinstance(error, InferError) else error

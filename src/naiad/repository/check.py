@@ -1,11 +1,8 @@
-"""Say what a server would say about models, without starting one and without importing a model framework.
+"""Checks models as a server would load them, without starting one and without importing a model framework.
 
-Reads configuration files and names of files; the rules are `naiad.config`'s. What only the model itself can tell
-(whether a file is a valid model, whether its inputs are those of the configuration) shows when it is loaded.
-
-What was found out about a model by looking at its files.
-
-Whether the files of a model are where its configuration says: versions, model files, labels, samples.
+It reads configuration files and names of files; the rules are in `naiad.config`. Facts of the model itself
+(whether a file is a valid model, whether its inputs match the configuration) need a load. `ModelReport` has
+the findings about one model; the first functions check its files: versions, model files, labels, samples.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,7 +25,7 @@ from naiad.repository.store import BARE_BACKENDS, CONFIG_FILE, RESERVED, parse_v
 
 @dataclass(slots=True)
 class ModelReport:
-    """What was found out about one model."""
+    """The findings about one model."""
 
     name: str
     path: Path
@@ -73,7 +70,7 @@ class ModelReport:
 
 
 def find_versions(report: ModelReport) -> dict[int, Path]:
-    """Return the version directories by number; warn of those whose names are not quite numbers."""
+    """Return the version directories by number; warn about names that are almost numbers."""
     found: dict[int, Path] = {}
     for child in children_of(report.path):
         version = parse_version(child.name)
@@ -102,7 +99,7 @@ def _warn_of_version_name(report: ModelReport, directory: Path) -> None:
 
 
 def check_versions(report: ModelReport, version_dirs: Mapping[int, Path], names: set[str]) -> None:
-    """Check that the policy finds versions: those that it names, and one at least."""
+    """Check that the policy selects versions: the named ones, and at least one."""
     policy = report.config.version_policy
     for position, version in enumerate(policy.specific.versions):
         if version not in version_dirs:
@@ -150,13 +147,13 @@ def check_model_file(report: ModelReport, version_dir: Path) -> None:
 
 
 def _same_suffix(wanted: str, names: set[str]) -> str:
-    """Return the only file of the wanted kind, which is then probably the model under another name."""
+    """Return the only file of the wanted kind, which is probably the model under another name."""
     alike = [name for name in names if Path(name).suffix == Path(wanted).suffix]
     return alike[0] if len(alike) == 1 else ""
 
 
 def check_side_files(report: ModelReport) -> None:
-    """Check that the files which the configuration names are there."""
+    """Check that the files in the configuration exist."""
     for field_path, folder, name in _named_files(report.config):
         directory = report.path / folder
         if name and not (directory / name).is_file() and ".." not in name.split("/"):
@@ -170,7 +167,7 @@ def check_side_files(report: ModelReport) -> None:
 
 
 def _named_files(config: ModelConfig) -> Iterator[tuple[str, str, str]]:
-    """Yield field path, folder below the model's directory and name of every file that a configuration names."""
+    """Yield field path, directory below the model's directory and name of every file in a configuration."""
     for index, output in enumerate(config.output):
         yield f"output[{index}].label_filename", "", output.label_filename
     for index, sample in enumerate(config.model_warmup):
@@ -184,11 +181,11 @@ def _named_files(config: ModelConfig) -> Iterator[tuple[str, str, str]]:
 
 
 def children_of(directory: Path) -> list[Path]:
-    """Return what is in a directory, sorted."""
+    """Return the children of a directory, sorted."""
     try:
         return sorted(directory.iterdir())
     except OSError:
-        # An unreadable directory looks empty, and what is missing in it is reported.
+        # An unreadable directory looks empty, and its missing files are reported.
         return []
 
 
@@ -198,10 +195,10 @@ def names_in(directory: Path) -> set[str]:
 
 
 _MAX_CONFIG_BYTES = 4 << 20
-"""Four bytes, which a character of UTF-8 may take, for each that the parser reads."""
+"""Four bytes, the maximum of a UTF-8 character, for each character that the parser reads."""
 _CONFIG_SUFFIXES = (".pbtxt", ".pbtext", ".prototxt", ".textproto", ".pbtx")
 MODEL_SUFFIXES = tuple(BARE_BACKENDS)
-"""Files that are served by themselves, without a model's directory."""
+"""Files that can be served without a model's directory."""
 
 
 def check_path(
@@ -224,7 +221,8 @@ def check_path(
 
 
 def is_model_dir(path: Path) -> bool:
-    """Tell a model's directory from a repository: it has a configuration, a model file or version directories."""
+    """Distinguish a model's directory from a repository: it has a configuration, a model file or version
+    directories."""
     names = names_in(path)
     if CONFIG_FILE in names or not names.isdisjoint(FILENAMES):
         return True
@@ -261,7 +259,7 @@ def _check_repository(root: Path, rules: _Rules) -> list[ModelReport]:
 
 
 def _check_ensembles(reports: Sequence[ModelReport]) -> None:
-    """Check ensembles against their members, and for ensembles that contain each other."""
+    """Check ensembles against their members, and for cycles of ensembles."""
     members = {report.name: report.config for report in reports}
     graph = {
         report.name: [step.model_name for step in report.config.ensemble_scheduling.step]
@@ -287,7 +285,7 @@ def _check_ensembles(reports: Sequence[ModelReport]) -> None:
 
 
 def _check_file(path: Path, rules: _Rules) -> ModelReport:
-    """Check a configuration file without the files that it names; in a bare model file there is nothing to check."""
+    """Check a configuration file without the files in it; a bare model file has nothing to check."""
     report = ModelReport(path.parent.resolve().name if path.name == CONFIG_FILE else path.stem, path)
     if path.suffix in MODEL_SUFFIXES:
         report.config = autofill(report.config, model_name=report.name, version_files=[f"model{path.suffix}"])
@@ -362,7 +360,7 @@ def _check_missing_config(report: ModelReport, names: set[str], strict: bool) ->
 
 
 def _check_config(report: ModelReport, rules: _Rules, *, version_files: Sequence[str], has_directory: bool) -> None:
-    """Complete and check the configuration; what only follows from a mistake of the text is left out."""
+    """Complete and check the configuration; consequences of mistakes in the text are left out."""
     parsed = report.parsed or ParsedConfig(str(report.path))
     model_name = report.name if has_directory else ""
     filled = autofill(parsed.config, model_name=report.name, version_files=version_files)
@@ -379,7 +377,7 @@ def _check_config(report: ModelReport, rules: _Rules, *, version_files: Sequence
 
 
 def _follows(problem: Problem, mistakes: Sequence[Problem]) -> bool:
-    """Tell whether `problem` is about a field that could not be read, or about one around or inside such a field."""
+    """Return whether `problem` is about an unreadable field, or about one around or inside such a field."""
     return any(
         problem.path.startswith(mistake.path) or mistake.path.startswith(problem.path)
         for mistake in mistakes

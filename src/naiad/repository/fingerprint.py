@@ -1,4 +1,4 @@
-"""Fingerprints of models on disk: whether a load would find anything new."""
+"""Fingerprints of models on disk: whether a load would find changes."""
 
 import hashlib
 import os
@@ -12,9 +12,9 @@ _CHUNK_BYTES = 1 << 20
 
 
 def fingerprint(entry: ModelEntry) -> bytes:
-    """Return what is the same as long as no file of the model was added, removed, replaced or written to.
+    """Return a value that is equal while no file of the model is added, removed, replaced or written to.
 
-    Looks at names, sizes and times, not into files. Symbolic links are followed: deployments switch them.
+    It covers names, sizes and times, not contents. Symbolic links are followed: deployments switch them.
     """
     if entry.fingerprint:
         return entry.fingerprint
@@ -23,28 +23,28 @@ def fingerprint(entry: ModelEntry) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """How the files of a model look, part by part. Equal to another as long as no file was written to."""
+    """The state of a model's files, part by part. Equal to another while no file is written to."""
 
     config: bytes
     versions: Mapping[int, bytes]
     rest: bytes
-    """What every version may use: labels, environments, data for the warm-up."""
+    """Files shared by all versions: labels, environments, data for the warm-up."""
 
     def unchanged_versions(self, before: "FileState") -> set[int]:
-        """Return the versions whose files and shared files look as `before`, whatever the configuration."""
+        """Return the versions with the files and shared files of `before`, for any configuration."""
         if self.rest != before.rest:
             return set()
         return {number for number, digest in self.versions.items() if before.versions.get(number) == digest}
 
 
 def file_state(entry: ModelEntry) -> FileState:
-    """Look at a model's files as `fingerprint` does, each version and the configuration for itself."""
+    """Return the state of a model's files as for `fingerprint`, each version and the configuration separately."""
     if entry.fingerprint:
-        # Of a state that is kept for itself nothing may stay in use when another takes its place.
+        # A stored state must not keep objects of the previous one alive.
         return FileState(b"", dict.fromkeys(entry.version_dirs, entry.fingerprint), entry.fingerprint)
     if entry.preset.default_model_filename:
         return FileState(b"", {number: fingerprint(entry) for number in entry.version_dirs}, b"")
-    # Each version for itself: two of them may be links to the same files.
+    # Each version separately: two of them may be links to the same files.
     versions = {number: [str(path), *_walk(path, set())] for number, path in entry.version_dirs.items()}
     config = {str(entry.model_dir / name) for name in (CONFIG_FILE, "configs")}
     elsewhere = {*map(str, entry.version_dirs.values()), *config}
@@ -61,16 +61,16 @@ def _digest(paths: Iterable[str]) -> bytes:
         try:
             status = os.stat(path)
         except OSError:
-            continue  # a dangling link, or gone meanwhile: the next fingerprint differs
+            continue  # a dangling link, or deleted meanwhile: the next fingerprint differs
         moments = f"{status.st_mtime_ns}\0{status.st_ctime_ns}\0{status.st_ino}"
         digest.update(f"{path}\0{status.st_size}\0{moments}\0".encode(errors="replace"))
     return digest.digest()
 
 
 def content_digest(entry: ModelEntry) -> bytes:
-    """Return what is the same as long as the model's files have the same names and hold the same bytes.
+    """Return a value that is equal while the model's files have the same names and contents.
 
-    Reads every file, unless the store knows. Raises OSError when one cannot be read.
+    Reads every file, unless the store knows the value. Raises OSError for an unreadable file.
     """
     if entry.fingerprint:
         return entry.fingerprint
@@ -88,14 +88,14 @@ def content_digest(entry: ModelEntry) -> bytes:
 
 def _files(entry: ModelEntry) -> Iterator[str]:
     if entry.preset.default_model_filename:
-        # A bare file: whatever else lies in its directory is no part of the model.
+        # A bare file: other files in its directory are not part of the model.
         yield str(entry.model_dir / entry.preset.default_model_filename)
     else:
         yield from _walk(entry.model_dir, set())
 
 
 def _walk(directory: Path, seen: set[tuple[int, int]], skipped: Collection[str] = ()) -> Iterator[str]:
-    """Yield files and directories below one, but for what is `skipped`; `seen` ends circles of links."""
+    """Yield files and directories below one, except `skipped`; `seen` ends cycles of links."""
     try:
         status = directory.stat()
         children = list(os.scandir(directory))

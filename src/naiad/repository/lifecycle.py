@@ -1,10 +1,10 @@
-"""The life of model versions: which state each is in, why, and what is loaded for it.
+"""The life cycle of model versions: the state of each, its reason, and the loaded version.
 
-The table is the truth about models for every thread. Whoever changes it does so under one lock; readers on the event
-loop use what was published (`publish` gets a fresh mapping of what is ready) or one cached verdict, and never wait.
+The table is the source of truth for every thread. It changes under one lock; readers on the event loop use the
+published mapping of ready versions (`publish`) or one cached verdict, and never wait.
 
-A version is LOADING until `swap` puts something loaded in place (READY) or `fail_version` says why not (UNAVAILABLE).
-A reload leaves the old version READY and in place until the swap.
+A version is LOADING until `swap` puts a loaded one in place (READY) or `fail_version` records the reason
+(UNAVAILABLE). A reload leaves the old version READY and in place until the swap.
 """
 
 import threading
@@ -18,20 +18,20 @@ _STALE = "serving what was loaded before, its update failed: "
 
 
 class LoadedVersion(Protocol):
-    """A version that takes requests until it is stopped."""
+    """A version that accepts requests until it is stopped."""
 
     def stop(self, timeout_s: float) -> bool:
-        """Refuse new requests, let accepted ones finish, release everything; whether all finished in time."""
+        """Reject new requests, let accepted ones finish, release everything; return whether all finished in time."""
 
 
 V = TypeVar("V", bound=LoadedVersion)
 
 Publish = Callable[[Mapping[str, Mapping[int, V]], str], None]
-"""Gets, after every change, model name to version to what is loaded, for everything that is READY; and the name of
-the model that has changed: looking for it among thousands, a thousand times, would take most of a start.
+"""Gets, after every change, model name to version to the loaded version, for everything that is READY; and the name
+of the changed model: finding it among thousands, a thousand times, would take most of a start.
 
-The mapping of a model that has not changed is the same object as before. Of models with a namespace also those are
-there, with nothing, that should be served and are not: another of their name is not the one that is meant.
+The mapping of an unchanged model is the same object as before. With namespaces, unserved models that should be served
+have empty mappings: a model of the same name in another namespace must not replace them.
 """
 
 
@@ -49,12 +49,12 @@ class _Version(Generic[V]):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody loads it, or has."""
+        """Whether a load of it is in progress or done."""
         return self.loaded is not None or self.state is ModelState.LOADING
 
     @property
     def has_failed(self) -> bool:
-        """Whether it is neither available, nor on its way in or out, nor unloaded on purpose."""
+        """Whether it is neither available, nor in transition, nor unloaded on purpose."""
         return self.state in (ModelState.UNKNOWN, ModelState.UNAVAILABLE) and self.reason != UNLOADED
 
     def become(self, state: ModelState, reason: str = "") -> None:
@@ -75,21 +75,21 @@ class _Model(Generic[V]):
 
     @property
     def has_failed(self) -> bool:
-        """Whether it makes a server not ready that needs all its models."""
+        """Whether it makes a server unready that needs all its models."""
         if not self.versions:
             return self.counts
         return any(version.counts and version.has_failed for version in self.versions.values())
 
 
 class ReadyRule:
-    """Which models must be ready for the server to be ready.
+    """The models that must be ready for a ready server.
 
-    `all`: no version has failed, and no model is without one. What is on its way in or out does not count: more
-    models, or fewer, are no reason to turn traffic away. Nor do models that a client's command failed to load, which
-    other clients never had. Triton's strict readiness is the same but for those two. As in Triton, models without a
-    readable configuration and those that several repositories have do not count either.
-    `any`: at least one model is ready. `none`: the server answers, no more. Anything else names the models that
-    count, comma-separated; each needs a ready version.
+    `all`: no version has failed, and no model is without one. Versions in transition do not count, because more or
+    fewer models are no reason to stop traffic. Models that a client's command failed to load do not count either,
+    because other clients never had them. Triton's strict readiness differs only in those two. As in Triton, models
+    without a readable configuration and models in several repositories do not count. `any`: at least one model is
+    ready. `none`: the server responds. Any other value is a comma-separated list of models, each of which needs a
+    ready version.
     """
 
     def __init__(self, rule: str = "all") -> None:
@@ -97,12 +97,15 @@ class ReadyRule:
         self._names = frozenset(name.strip() for name in rule.split(",") if name.strip())
 
     def holds(self, rows: Sequence[IndexEntry], ill: Collection[str] = ()) -> bool:
-        """Tell whether the rule is met by the rows of the repository index, while the `ill` models cannot execute."""
+        """Return whether the rule holds for the rows of the repository index, where the `ill` models cannot
+        execute."""
         ready = {row.name for row in rows if row.state is ModelState.READY}
         return self.judge(ready, any(not _is_available(row) for row in rows), ill)
 
     def judge(self, ready: AbstractSet[str], has_failed: bool, ill: Collection[str] = ()) -> bool:
-        """Tell whether the rule is met: `ready` have a version that is, `has_failed` says that some model failed."""
+        """Return whether the rule holds: `ready` models have a ready version, `has_failed` is true if some model
+        failed.
+        """
         if self._rule == "none":
             return True
         if self._rule == "any":
@@ -136,11 +139,11 @@ class Lifecycle(Generic[V]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the readiness rule is met; answered without a lock."""
+        """Whether the readiness rule holds; needs no lock."""
         return self._is_ready
 
     def is_ready_without(self, ill: Collection[str]) -> bool:
-        """Tell whether the readiness rule is met while these models are loaded and cannot execute."""
+        """Return whether the readiness rule holds while these models are loaded and cannot execute."""
         with self._lock:
             return self._ready_rule.judge(self._ready, bool(self._failed), ill)
 
@@ -163,9 +166,9 @@ class Lifecycle(Generic[V]):
         return [IndexEntry(name, str(number), version.state, version.reason) for number, version in numbered]
 
     def _changed(self, name: str, *, published: bool = False) -> None:
-        """Take over a change of one model; the lock is held, so changes are published in their order.
+        """Apply a change of one model; the lock is held, so changes are published in order.
 
-        Only that model is looked at: with a thousand of them, looking at all on every change takes minutes.
+        Only that model is checked: with a thousand models, checking all on every change takes minutes.
         """
         rows = self._rows_of(name) if name in self._models else []
         for names, belongs in (
@@ -190,9 +193,9 @@ class Lifecycle(Generic[V]):
     # --- loading ----------------------------------------------------------------------------------------------------
 
     def fail_model(self, name: str, reason: str, *, counts: bool = True) -> None:
-        """Record why a model has no version to load; what it serves already stays, and says why it is not new.
+        """Record why a model has no version to load; its served versions stay, with the reason of the failed update.
 
-        `counts`: whether a server that needs all its models is not ready then.
+        `counts`: whether the failure makes a server unready that needs all its models.
         """
         with self._lock:
             model = self._models.setdefault(name, _Model())
@@ -204,7 +207,7 @@ class Lifecycle(Generic[V]):
             self._changed(name)
 
     def forget(self, name: str) -> None:
-        """Remove a model that nothing is loaded of, nor about to be: an ensemble may want it meanwhile."""
+        """Remove a model without loaded versions or loads in progress: an ensemble may need it meanwhile."""
         with self._lock:
             model = self._models.get(name)
             if model is not None and not any(version.is_wanted for version in model.versions.values()):
@@ -212,10 +215,10 @@ class Lifecycle(Generic[V]):
             self._changed(name)
 
     def begin_load(self, name: str, versions: Sequence[int], *, counts: bool = True) -> None:
-        """Declare versions LOADING, but for those that are READY: they serve until they are swapped.
+        """Set versions to LOADING, except READY ones: they serve until they are swapped.
 
-        `counts`: whether a server that needs all its models is not ready when they fail. One whose failure has made
-        it so counts on when a client then fails to load it.
+        `counts`: whether a failure makes a server unready that needs all its models. A model whose failure counts
+        keeps counting when a client then fails to load it.
         """
         with self._lock:
             model = self._models.setdefault(name, _Model())
@@ -229,7 +232,7 @@ class Lifecycle(Generic[V]):
             self._changed(name)
 
     def fail_version(self, name: str, version: int, reason: str) -> None:
-        """Record why a version could not be loaded; a version that serves already stays READY."""
+        """Record why a version could not be loaded; a serving version stays READY."""
         with self._lock:
             record = self._models[name].versions[version]
             if record.loaded is None:
@@ -239,16 +242,16 @@ class Lifecycle(Generic[V]):
             self._changed(name)
 
     def swap(self, name: str, loaded: Mapping[int, V]) -> list[V]:
-        """Put a new set of versions in place at once and return what it replaces, for the caller to stop.
+        """Put a new set of versions in place at once and return the replaced ones, for the caller to stop.
 
-        What is in the new set and in place already stays there.
+        Versions of the new set that are already in place stay there.
         """
         with self._lock:
             versions = self._models[name].versions
             staying = {id(version) for version in loaded.values()}
             retired = [v.loaded for v in versions.values() if v.loaded is not None and id(v.loaded) not in staying]
             for number, record in versions.items():
-                # Also what had failed before: the new set does not ask for it.
+                # Also versions that had failed before: the new set does not include them.
                 if number not in loaded:
                     record.loaded = None
                     record.become(ModelState.UNAVAILABLE, UNLOADED)
@@ -262,9 +265,10 @@ class Lifecycle(Generic[V]):
     # --- unloading --------------------------------------------------------------------------------------------------
 
     def begin_unload(self, name: str, *, withdraw: bool = False) -> dict[int, V]:
-        """Declare the ready versions of a model UNLOADING and return them.
+        """Set the ready versions of a model to UNLOADING and return them.
 
-        Requests still reach them, and are refused by them, until `end_unload`; with `withdraw` none reaches them.
+        Requests still reach them, and are rejected by them, until `end_unload`; with `withdraw` no request reaches
+        them.
         """
         with self._lock:
             versions = self._models[name].versions if name in self._models else {}
@@ -277,7 +281,7 @@ class Lifecycle(Generic[V]):
         return unloading
 
     def forgive(self, name: str) -> None:
-        """Declare what failed to load of a model unloaded: nobody wants it any more."""
+        """Set the failed versions of a model to unloaded: they are no longer wanted."""
         with self._lock:
             model = self._models.get(name)
             if model is None:
@@ -290,7 +294,7 @@ class Lifecycle(Generic[V]):
             self._changed(name)
 
     def loaded_versions(self, name: str) -> dict[int, V]:
-        """Return what is in place of a model."""
+        """Return the loaded versions of a model."""
         with self._lock:
             model = self._models.get(name)
             return {} if model is None else {n: v.loaded for n, v in model.versions.items() if v.loaded is not None}
@@ -301,13 +305,13 @@ class Lifecycle(Generic[V]):
             return sorted(key for key in self._models if name in (key, name_of(key)))
 
     def is_served(self, name: str) -> bool:
-        """Tell whether requests reach a version of a model."""
+        """Return whether requests reach a version of a model."""
         with self._lock:
             model = self._models.get(name)
             return model is not None and any(v.loaded is not None for v in model.versions.values())
 
     def end_unload(self, name: str, versions: Sequence[int]) -> None:
-        """Declare versions unloaded."""
+        """Set versions to unloaded."""
         with self._lock:
             for number in versions:
                 record = self._models[name].versions[number]

@@ -1,4 +1,4 @@
-"""Memory that was freed goes back to the system."""
+"""Returns freed memory to the system."""
 
 import ctypes
 import functools
@@ -9,11 +9,11 @@ _log = logging.getLogger(__name__)
 
 
 def trim() -> None:
-    """Give back what the C library keeps of freed memory; for threads that load and unload, as it may take a while.
+    """Release the freed memory of the C library; for threads that load and unload, as it may take a while.
 
-    glibc keeps what is freed in the arena of the thread that had allocated it, and each load has threads of its own:
-    a model of 200 MB that was loaded and unloaded eight times left 2.7 GB behind. With nothing to give back this
-    takes 50 us, with 35 MB in pieces 45 ms; the interpreter's lock is not held meanwhile.
+    glibc keeps freed memory in the arena of the allocating thread, and each load has threads of its own: a model of
+    200 MB that was loaded and unloaded eight times left 2.7 GB. Without freed memory the call takes 50 us, with 35 MB
+    in pieces 45 ms; it does not hold the GIL.
     """
     malloc_trim = _find_malloc_trim()
     if malloc_trim is not None:

@@ -1,4 +1,4 @@
-"""What is going to be loaded of a model, who loads it, and which models have to come first."""
+"""Plans of loads, the interface of the loader, and the order of dependent models."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,34 +16,34 @@ from naiad.repository.store import ModelEntry
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """What is going to be loaded of a model: its configuration, and the versions that the policy selects."""
+    """The plan of a model's load: its configuration, and the versions that the policy selects."""
 
     entry: ModelEntry
     config: ModelConfig
-    """Completed and checked as far as possible without a look into the model itself."""
+    """Completed and checked as far as possible without the model itself."""
     versions: Sequence[int]
     source: ParsedConfig | None = None
-    """The file that the configuration was read from, for the places of mistakes that only loading finds."""
+    """The source file of the configuration, for the positions of mistakes that only loading finds."""
     unsupported_reason: InferError | None = None
-    """Why no version will load, where Triton finds that out when it loads them."""
+    """The reason why no version will load, if Triton finds it only during a load."""
     agents: AgentChain | None = None
-    """The repository agents that have looked at the files."""
+    """The repository agents that have checked the files."""
     circle: Sequence[str] = ()
-    """The ensembles through which this one contains itself, from itself to itself; empty for what can be loaded."""
+    """The cycle of ensembles from this one to itself; empty for a loadable model."""
 
 
 class Update(Protocol):
-    """A change of a loaded version in place: it is prepared, and not made yet."""
+    """A prepared change of a loaded version in place."""
 
     def commit(self) -> LoadedVersion | None:
-        """Make the change; return what it leaves over, for the caller to stop."""
+        """Apply the change; return the retired rest, for the caller to stop."""
 
     def discard(self) -> None:
-        """Give the change up and release what was prepared for it."""
+        """Discard the change and release its resources."""
 
 
 class VersionLoader(Protocol[V]):
-    """Turns what a store has into something that serves. Its methods are called from several threads."""
+    """Turns the files of a store into served versions. Its methods are called from several threads."""
 
     def plan(self, entry: ModelEntry) -> ModelPlan:
         """Read the configuration and select the versions. Raises InferError."""
@@ -52,17 +52,16 @@ class VersionLoader(Protocol[V]):
         """Load one version. Raises InferError."""
 
     def update(self, plan: ModelPlan, version: int, loaded: V) -> Update | None:
-        """Prepare to serve `plan` with what is loaded of a version; None when it must be loaded anew.
+        """Prepare to serve `plan` with the loaded version; None if it must be reloaded.
 
-        Files and configuration are those that it was loaded from, but for instance groups and version policy.
-        Raises InferError.
+        Files and configuration are unchanged, except instance groups and version policy. Raises InferError.
         """
 
 
 def by_dependency(plans: Sequence[ModelPlan]) -> Iterator[Sequence[ModelPlan]]:
-    """Yield groups of plans, each of which needs models of earlier groups only.
+    """Yield groups of plans, each of which needs only models of earlier groups.
 
-    Ensembles that contain each other in a circle, and those that need them, come last; their loading fails.
+    Ensembles in a cycle, and models that need them, come last; their loading fails.
     """
     left = {plan.entry.key: plan for plan in plans}
     while left:
@@ -81,5 +80,5 @@ def _with_circles(plans: Mapping[str, ModelPlan]) -> list[ModelPlan]:
 
 
 def member_names(config: ModelConfig) -> set[str]:
-    """Return what the models of an ensemble's steps are known by; none for any other model."""
+    """Return the keys of the models of an ensemble's steps; none for any other model."""
     return {model_key(step.model_namespace, step.model_name) for step in config.ensemble_scheduling.step}

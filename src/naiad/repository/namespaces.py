@@ -1,4 +1,4 @@
-"""Namespaces: models of equal names in several repositories, told apart by the repository that each is in."""
+"""Namespaces: models of equal names in several repositories, distinguished by their repository."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 def ambiguous(name: str, count: int) -> InferError:
-    """Return the error for a name that several models have, in Triton's words."""
+    """Return the error for an ambiguous name, with Triton's text."""
     return invalid_argument(
         f"There are {count} identifiers of model '{name}' in global map, model namespace must be provided to resolve "
         "ambiguity."
@@ -21,18 +21,18 @@ def ambiguous(name: str, count: int) -> InferError:
 
 
 class NamespacedStore:
-    """A store whose models are known by its location and their names."""
+    """A store with keys of its location and the model names."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @property
     def location(self) -> str:
-        """The path or URL that the operator gave: the namespace."""
+        """The path or URL of the operator: the namespace."""
         return self._store.location
 
     def key(self, name: str) -> ModelKey:
-        """Return what a model of this store is known by."""
+        """Return the key of a model of this store."""
         return ModelKey(self.location, name)
 
     def list_models(self) -> Sequence[str]:
@@ -59,10 +59,10 @@ class NamespacedStore:
 
 
 class Namespaces:
-    """Finds the model that is meant where only a name is given."""
+    """Resolves names to the keys of models."""
 
     def __init__(self, stores: Sequence[Store]) -> None:
-        """Raise InferError(INVALID_ARG) when two stores are one and the same."""
+        """Raise InferError(INVALID_ARG) if two stores are the same."""
         self.stores = [NamespacedStore(store) for store in stores]
         locations = [store.location for store in stores]
         for location in locations:
@@ -75,13 +75,13 @@ class Namespaces:
         """Ensembles some of whose members are ambiguous, with the names of all their members."""
 
     def look_at(self, is_there: Callable[[str], bool]) -> None:
-        """Take those models for existing for whose keys this is true, instead of asking the stores each time."""
+        """Resolve names with this set of existing keys, instead of querying the stores each time."""
         self._is_there = is_there
 
     def holders(self, name: str) -> list[str]:
-        """Return the keys of all models of that name; that of the first repository when there is none.
+        """Return the keys of all models of that name; that of the first repository if there is none.
 
-        A key itself, also as text, stands for itself.
+        A key itself, also as text, resolves to itself.
         """
         if isinstance(name, ModelKey):
             return [name]
@@ -92,9 +92,9 @@ class Namespaces:
         return [key for key in keys if self._is_there(key)] or list(keys[:1])
 
     def link(self, key: str, config: ModelConfig) -> None:
-        """Note in each step of an ensemble which model is meant. Raises InferError when that is ambiguous.
+        """Note the key of the model in each step of an ensemble. Raises InferError for an ambiguous name.
 
-        It is the one in the ensemble's own namespace, otherwise the only one of all the others.
+        It is the one in the ensemble's own namespace, otherwise the only one in the other namespaces.
         """
         unclear = []
         for step in config.ensemble_scheduling.step:
@@ -105,12 +105,12 @@ class Namespaces:
         self.unclear.pop(key, None)
         if unclear:
             self.unclear[key] = frozenset(step.model_name for step in config.ensemble_scheduling.step)
-            # Triton's words.
+            # Triton's text.
             names = ", ".join(sorted(set(unclear)))
             raise invalid_argument(f"ensemble {key} contains models that are not available or ambiguous: {names}")
 
     def links(self, key: str, names: Collection[str]) -> frozenset[str]:
-        """Return which models are meant by the names in an ensemble as things stand."""
+        """Return the current keys of the names in an ensemble."""
         return frozenset(found for name in names for found in self._meant(key, name))
 
     def _meant(self, ensemble: str, name: str) -> list[ModelKey]:

@@ -1,4 +1,4 @@
-"""Opening what an operator calls a model repository: a path or a URL."""
+"""Opens a model repository: a path or a URL."""
 
 import os
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _MOUNTS = {
     "gs": "TRITON_GCS_MOUNT_DIRECTORY",
     "as": "TRITON_AZURE_MOUNT_DIRECTORY",
 }
-"""Triton: where copies of models go, by scheme."""
+"""Triton: directory of the copies of models, by scheme."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class CacheSettings:
 def open_repository(
     text: str, *, config_name: str = "", cache: CacheSettings | None = None, environ: Mapping[str, str] = os.environ
 ) -> Store:
-    """Return the store for a path or a URL; nothing is read yet of one in a cloud.
+    """Return the store for a path or a URL; a cloud store is not read yet.
 
-    Raises InferError for a path that is not there, a URL that is none, and a missing library or credential file.
+    Raises InferError for a missing path, an invalid URL, and a missing library or credential file.
     """
     if not is_cloud_url(text):
         return open_path(Path(text), config_name=config_name)
-    # Only who has a repository in a cloud pays for what it needs.
+    # Only a server with a cloud repository imports its libraries.
     from naiad.repository.cloud.cache import ModelCache
     from naiad.repository.cloud.store import CloudStore
 
@@ -50,7 +50,7 @@ def open_repository(
 
 
 def open_objects(url: CloudUrl, environ: Mapping[str, str] = os.environ) -> "ObjectStore":
-    """Return what lists and fetches the objects below a URL. Raises InferError as `open_repository`."""
+    """Return the client for the objects below a URL. Raises InferError as `open_repository`."""
     from naiad.repository.cloud.credentials import find_credential
     from naiad.repository.cloud.objects import ObjectStore
 
@@ -58,7 +58,7 @@ def open_objects(url: CloudUrl, environ: Mapping[str, str] = os.environ) -> "Obj
 
 
 def cache_directory(url: CloudUrl, settings: CacheSettings, environ: Mapping[str, str]) -> Path:
-    """Return where copies go: as the flag, Triton's variable or `$NAIAD_CACHE` says, or to the user's cache."""
+    """Return the directory of copies: from the flag, Triton's variable, `$NAIAD_CACHE`, or the user's cache."""
     chosen = settings.directory or environ.get(_MOUNTS[url.scheme], "")
     if chosen:
         return Path(chosen).absolute()

@@ -1,6 +1,6 @@
-"""Stores: where models lie. A store lists models and brings what a loader needs to a local path.
+"""Stores of models: a store lists models and provides local paths of their files to a loader.
 
-Version directories: which subdirectories of a model are versions.
+The first functions parse version directories.
 """
 
 import functools
@@ -19,11 +19,11 @@ from naiad.core.model import model_key
 _log = logging.getLogger(__name__)
 
 RESERVED = frozenset({"warmup", "initial_state", "configs"})
-"""Subdirectories of a model that hold something else than a version."""
+"""Subdirectories of a model that are not versions."""
 
 
 def parse_version(name: str) -> int | None:
-    """Return the version number that a directory name stands for, or None when it names none.
+    """Return the version number of a directory name, or None for other names.
 
     Triton: plain decimal digits without leading zeros; version 0 is "0".
     """
@@ -35,14 +35,14 @@ def parse_version(name: str) -> int | None:
 
 
 def is_known_directory(name: str) -> bool:
-    """Tell whether the name is that of a version, or of a directory of a model with a meaning of its own."""
+    """Return whether the name is that of a version, or of a model's directory with another meaning."""
     return name in RESERVED or parse_version(name) is not None
 
 
 def list_version_dirs(model_dir: Path) -> dict[int, Path]:
     """Return the version directories of a model by number, lowest first.
 
-    Directories that look like a mistake (a leading zero, a name that is no number) are left out with a warning.
+    Directories with a probable mistake (a leading zero, a name that is not a number) are left out with a warning.
     """
     found: dict[int, Path] = {}
     with os.scandir(model_dir) as children:
@@ -66,53 +66,53 @@ def list_version_dirs(model_dir: Path) -> dict[int, Path]:
 
 CONFIG_FILE = "config.pbtxt"
 INCOMPLETE_MARK = ".uploading"
-"""While a model's directory has a file of this name, the model is being written."""
+"""A file of this name in a model's directory marks a model that is being written."""
 _MAX_NAME = 255
-"""What file systems allow."""
+"""Limit of file systems."""
 
 
 def _keep() -> None:
-    """Release nothing: the files are the operator's."""
+    """Do nothing: the operator owns the files."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """A model as a store has it at one moment: local paths of its files and of its versions."""
+    """A model in a store at one moment: local paths of its files and of its versions."""
 
     name: str
     model_dir: Path
-    """Holds labels, environments and, normally, the version directories."""
+    """Contains labels, environments and, normally, the version directories."""
     version_dirs: Mapping[int, Path]
-    """Every version that is there, whatever the version policy says."""
+    """Every existing version, regardless of the version policy."""
     config_path: Path | None = None
-    """The `config.pbtxt`; None when there is none and the configuration must be found out."""
+    """The `config.pbtxt`; None without one, if the configuration must be derived."""
     preset: ModelConfig = field(default_factory=ModelConfig)
-    """What is known without a configuration file, for example the file name of a bare model file."""
+    """Configuration known without a file, for example the file name of a bare model file."""
     config_name: str = ""
-    """--model-config-name: which file of `configs` is the configuration, if it is there."""
+    """--model-config-name: the preferred file in `configs`, if it exists."""
     fingerprint: bytes = b""
-    """The same as long as the files hold the same, where the store knows; empty: look at the files."""
+    """Equal while the contents are equal, if the store knows it; empty: check the files."""
     release: Callable[[], None] = field(default=_keep, compare=False)
-    """Called once nobody uses the files any more; the store may then remove its copies."""
+    """Called once the files are no longer used; the store may then remove its copies."""
     namespace: str = ""
-    """Of a server with namespaces: the repository."""
+    """With namespaces: the repository."""
 
     @property
     def key(self) -> str:
-        """What the server knows the model by."""
+        """The key of the model in the server."""
         return model_key(self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelListing:
-    """How a model looked in a store at one moment, before anything of it was brought here."""
+    """The state of a model in a store at one moment, before its files are copied."""
 
     open: Callable[[], ModelEntry]
-    """Bring it to local paths. Raises InferError."""
+    """Copies it to local paths. Raises InferError."""
     fingerprint: bytes = b""
-    """The same as long as its files hold the same, where the store knows without them."""
+    """Equal while the contents are equal, if the store knows it without the files."""
     is_incomplete: bool = False
-    """It says of itself that it is being written."""
+    """Whether its marker file declares that it is being written."""
 
 
 class Store(Protocol):
@@ -120,7 +120,7 @@ class Store(Protocol):
 
     @property
     def location(self) -> str:
-        """The path or URL that the operator gave."""
+        """The path or URL of the operator."""
 
     def list_models(self) -> Sequence[str]:
         """Return the names of all models. Raises InferError when the repository cannot be read."""
@@ -278,6 +278,6 @@ def _bare_file(path: Path, *, name: str = "") -> ModelEntry:
 
 
 def _holds_versions(directory: Path) -> bool:
-    """Tell a model's directory from a repository: it has version directories with a model file inside."""
+    """Distinguish a model's directory from a repository: it has version directories with a model file inside."""
     versions = (c for c in directory.iterdir() if c.is_dir() and c.name.isdigit())
     return any(child.is_file() or child.name.startswith("model.") for v in versions for child in v.iterdir())

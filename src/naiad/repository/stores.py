@@ -47,7 +47,7 @@ class Stores:
         return sorted({name for names in self._last_names.values() for name in names})
 
     def find(self, name: str) -> ModelEntry:
-        """Return a model as the stores have it; whoever gets it releases it.
+        """Return a model as the stores have it; the caller releases it.
 
         Raises InferError when none or several have it. One that cannot be read does not keep the models of others.
         """

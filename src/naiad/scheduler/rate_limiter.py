@@ -175,7 +175,7 @@ class RateLimiter:
         return usages
 
     def _skip_missed_turns(self, claim: Claim) -> None:
-        """Advance the turn of an instance that has been idle to those of its competitors; it would starve them
+        """Advance the turn of an instance that has been idle to the turns of its competitors; it would starve them
         otherwise.
 
         It may lag by the executions counted for loading. Otherwise the order of first claims would matter.

@@ -1,14 +1,15 @@
-"""Waiting awake for the next batch, where that proves to be worth it.
+"""Busy polling for the next batch, while that proves useful.
 
-A worker that sleeps needs about 50 us to be woken, which is as much as a small model takes. While single requests
-come one right after the other - one client that waits for each answer - the worker looks for the next one for a
-moment before it goes to sleep: 0.31 ms for a request of one HTTP client became 0.20 ms, at less CPU time. The event
-loop does the same (engine/serving/busy_polling.py).
+Waking a sleeping worker takes about 50 us, as long as a small model takes. While single requests follow each other
+closely (one client that waits for each response), the worker polls for the next one for a moment before it sleeps:
+0.31 ms for a request of one HTTP client became 0.20 ms, at less CPU time. The event loop does the same
+(engine/serving/busy_polling.py).
 
-Several processes may have a part in a request: a model that calls models needs three. While one of them sleeps, what
-the others wait for comes too late for them, so it never proves to be worth it for any. So whoever sleeps tries again
-when all others do: the clock is the same for all. On a virtual machine whose host takes a sleeping core away, a model
-that calls a model answered 360 to 1,600 requests/s of one client before, and 1,300 to 2,000 since, at less CPU time.
+Several processes may take part in a request: a model that calls models needs three. While one of them sleeps, the
+others always miss their window, so busy polling would never prove useful for any. Therefore all sleeping processes
+try again at the same times of the shared clock. On a virtual machine with a host that takes sleeping cores away, a
+model that calls a model served 360 to 1,600 requests/s of one client before, and 1,300 to 2,000 since, at less CPU
+time.
 """
 
 from __future__ import annotations
@@ -18,40 +19,40 @@ import select
 import time
 
 NEVER_AWAKE = "NAIAD_WORKER_NEVER_AWAKE"
-"""The variable of its environment that tells a worker not to: a quota is charged for the time."""
+"""The environment variable that disables busy polling in a worker: its time counts against a CPU quota."""
 AWAKE_NS = 600_000
-"""How long to look for the next request before going to sleep."""
+"""Time to poll for the next request before sleeping."""
 _MISS_COST = 2
-"""How many requests in time make up for one that came later."""
+"""Number of requests in time that offset a late one."""
 _CREDIT_LIMIT = 32
 TRIAL_PERIOD_NS = 400_000_000
 TRIAL_NS = 12_000_000
-"""For so long in each period all stay awake, whatever was learned before."""
+"""Part of each period in which all processes stay awake, regardless of earlier results."""
 
 
 def is_trial(now_ns: int) -> bool:
-    """Whether this is a time at which all stay awake; of the clock that all processes of a machine share."""
+    """Return whether all processes stay awake at this time of the machine's shared clock."""
     return now_ns % TRIAL_PERIOD_NS < TRIAL_NS
 
 
 class SpinWait:
-    """Decides before each wait whether to stay awake, from how that went before."""
+    """Decides before each wait whether to poll, from the results of earlier waits."""
 
     __slots__ = ("_credit", "_is_asleep", "_is_possible", "_poll", "had_single_request")
 
     def __init__(self, poll: select.poll) -> None:
-        """`poll` watches what requests come on."""
+        """`poll` watches the descriptor of requests."""
         self._poll = poll
-        # With one core, staying awake would keep the others from sending anything.
+        # With one core, polling would block the sender of the next request.
         has_cores = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else False
         self._is_possible = has_cores and NEVER_AWAKE not in os.environ
         self._credit = 0
         self._is_asleep = False
         self.had_single_request = False
-        """Whether the last batch was one request: with more of them in flight others need the core."""
+        """Whether the last batch was one request: with more in flight other threads need the core."""
 
     def wait(self) -> None:
-        """Return when there is input, or when it is time to sleep until there is."""
+        """Return when there is input, or when it is time to sleep."""
         if not (self.had_single_request and self._is_possible):
             return
         now_ns = time.monotonic_ns()
@@ -69,7 +70,7 @@ class SpinWait:
             self._credit += 1
 
     def _note_miss(self, began_ns: int) -> None:
-        """It came later, or not at all; what others missed as well while all tried proves nothing."""
+        """Note a late request, or none; a miss of all processes during a trial proves nothing."""
         if is_trial(began_ns):
             return
         self._credit -= _MISS_COST

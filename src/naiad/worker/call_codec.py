@@ -1,4 +1,4 @@
-"""Calls of other models to frames, and frames to their answers."""
+"""Calls of other models to frames, and frames to their responses."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from naiad.worker.response_encoder import pack_arrays
 
 # Flags of a call:
 DECOUPLED = 1
-"""Any number of responses is expected."""
+"""The call expects any number of responses."""
 HOLDS = 2
 """The thread that executes the batch makes the call."""
 TRACED = 8
-"""A number follows that tells for which of the caller's requests: it is traced if that is."""
-# Flags of an answer:
+"""A number follows that identifies the caller's request: the call is traced if that is."""
+# Flags of a response:
 FINAL = 1
 HAS_RESPONSE = 2
 
 
 class CallEncoder:
-    """Makes the variable part of call frames; headers travel once."""
+    """Encodes the variable part of call frames; headers are sent once."""
 
     def __init__(self) -> None:
         self._headers: SentHeaders[Any, TensorLayout] = SentHeaders()
@@ -84,13 +84,13 @@ def _describe(request: InferenceRequest) -> dict[str, Any]:
 
 
 class CallResponseDecoder:
-    """Makes responses of answers."""
+    """Decodes responses of calls."""
 
     def __init__(self) -> None:
         self._headers = ReceivedHeaders(_plans_and_layout)
 
     def response(self, frame: Frame) -> InferenceResponse | None:
-        """Return the response, None for the end of the responses alone. Raises ChannelError for nonsense.
+        """Return the response, None for the end of the responses alone. Raises ChannelError if malformed.
 
         Its tensors are views on the payload and may be written to.
         """

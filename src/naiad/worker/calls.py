@@ -1,10 +1,8 @@
-"""How a worker's metrics are made known to the server: over the line of its calls, once each.
+"""Calls of other models (business logic scripting) and registration of metrics, over a channel of their own.
 
-Calls of other models (business logic scripting), over a line of their own that is laid with the first of them.
-
-Any thread of the model may call, also while no batch executes. Whoever waits for an answer reads the line, for all;
-calls of coroutines are read for by a thread, which begins with the first of them. Tensors of more than
-`INLINE_BYTES` lie in shared memory, and answers are views on it.
+The first call opens the channel. Any thread of the model may call, also while no batch executes. Leader/follower: one
+waiting thread reads the channel on behalf of all; for coroutines a thread reads, which starts with the first of their
+calls. Tensors of more than `INLINE_BYTES` are in shared memory, and responses are views on it.
 """
 
 from __future__ import annotations
@@ -34,12 +32,12 @@ from naiad.worker.channel.frame import ChannelClosedError, ChannelError
 from naiad.worker.control import ControlSocket, ExecutionContext, late_slots, open_slots
 
 MOST_CALLS = 4096
-"""Calls of one worker that may be open at a time."""
+"""Limit of the open calls of one worker."""
 _LONGEST_TIMEOUT_US = (1 << 63) - 1
 LINE = "calls"
-"""What the descriptors of the line are called on the side line."""
+"""Name of the channel's descriptors on the control socket."""
 _OUTSIDE = "BLS is only supported during the 'execute' function."
-_GONE = "The server is gone."
+_GONE = "The server has exited."
 
 
 class _Single(Waiter):
@@ -98,9 +96,9 @@ class Calls:
     def __init__(self, side: ControlSocket, scope: ExecutionContext, batches: Channel) -> None:
         """`batches` is the channel of batches, whose shared memory counts as well."""
         self.transport_bytes = 0
-        """Most shared memory between the server and this worker."""
+        """Limit of the shared memory between the server and this worker."""
         self.is_over = False
-        """Whether the server is gone."""
+        """Whether the server has exited."""
         self._side = side
         self._scope = scope
         self._batches = batches
@@ -112,7 +110,7 @@ class Calls:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Any] = {}
         self._left: deque[tuple[int, int]] = deque()
-        """Kinds and numbers of frames that something the garbage collector has run wants to be sent."""
+        """Kinds and numbers of frames that finalizers want to send."""
         self._turns = LeaderFollowerLock(self._read)
         self._thread: threading.Thread | None = None
 
@@ -121,7 +119,7 @@ class Calls:
     def exec(self, request: InferenceRequest, decoupled: bool, execution_timeout: int) -> Any:
         """Execute a request by another model and return its response, or an iterator of its responses.
 
-        Raises TritonModelException for what cannot be asked; what goes wrong later is an error in a response.
+        Raises TritonModelException for an invalid call; later failures are errors in a response.
         """
         if decoupled:
             return self._stream(request, execution_timeout)
@@ -131,7 +129,7 @@ class Calls:
         try:
             self._turns.wait(waiter)
         except BaseException:
-            self.abandon(number)  # something has interrupted the thread
+            self.abandon(number)  # an exception has interrupted the thread
             raise
         return waiter.response
 
@@ -139,7 +137,7 @@ class Calls:
         """Do so without waiting. Raises RuntimeError outside of a coroutine, otherwise what `exec` raises."""
         loop = asyncio.get_running_loop()
         if decoupled:
-            # Cancelling it lets go of the iterator, which cancels the call.
+            # Cancelling it releases the iterator, which cancels the call.
             return loop.create_task(self._stream(request, execution_timeout).begun())
         future: asyncio.Future[Any] = loop.create_future()
         number = next(self._numbers)
@@ -149,9 +147,9 @@ class Calls:
         return future
 
     def command(self, notes: Mapping[str, Any], parts: Sequence[bytes] = ()) -> str:
-        """Have the server load or unload a model, or tell whether one is ready; return its answer, a JSON object.
+        """Send a command about a model, or a query of its readiness; return the server's result, a JSON object.
 
-        Raises TritonModelException when it fails.
+        Raises TritonModelException if it fails.
         """
         if not self._is_in_use:
             raise TritonModelException(
@@ -160,9 +158,9 @@ class Calls:
         return self._ask(frames.COMMAND, notes, parts)
 
     def define(self, notes: Mapping[str, Any]) -> str:
-        """Have the server make a family of metrics, or a metric; return its answer, a JSON object.
+        """Register a family of metrics, or a metric; return the server's result, a JSON object.
 
-        Raises TritonModelException when it cannot be made.
+        Raises TritonModelException if it fails.
         """
         if not self._is_in_use:
             raise TritonModelException("metrics are made during the 'initialize' and 'execute' functions only")
@@ -203,7 +201,7 @@ class Calls:
         self._turns.wait(waiter)
 
     def start_reading(self) -> None:
-        """See to it that answers are read while nobody waits for them in a thread."""
+        """Start the reading thread for callers that do not wait in a thread."""
         if self._thread is None:
             with self._laying:
                 if self._thread is None:
@@ -211,21 +209,21 @@ class Calls:
                     self._thread.start()
 
     def taken(self, number: int, count: int) -> None:
-        """Tell the server that so many responses were taken."""
+        """Report the number of responses that were taken to the server."""
         self._tell(frames.CALL_TAKEN, [number, count])
 
     def cancel(self, number: int) -> None:
-        """Tell the server that a call is given up."""
+        """Report the cancellation of a call to the server."""
         if number in self._waiting:
             self._tell(frames.CALL_CANCEL, [number])
 
     def abandon(self, number: int) -> None:
-        """Do so from wherever the garbage collector runs, perhaps in a thread that is sending."""
+        """Do so from a finalizer, perhaps in a thread that is sending."""
         self._left.append((frames.CALL_CANCEL, number))
         self._send_left()
 
     def release_family(self, number: int) -> None:
-        """Tell the server that a family of metrics is gone, from wherever the garbage collector runs."""
+        """Report the end of a family of metrics to the server, from a finalizer."""
         self._left.append((frames.METRIC_RELEASED, number))
         self._send_left()
 
@@ -233,11 +231,11 @@ class Calls:
 
     @property
     def has_blocks(self) -> bool:
-        """Whether there is shared memory that could be given up one day."""
+        """Whether there is shared memory to release later."""
         return self._channel is not None and bool(self._channel.block_bytes)
 
     def trim(self) -> None:
-        """Give up shared memory that has not been used for a while, and tell what is not in use any more."""
+        """Release shared memory that has not been used for a while, and report released blocks."""
         channel = self._channel
         if channel is not None and channel.lock.acquire(blocking=False):
             try:
@@ -245,13 +243,13 @@ class Calls:
                 if channel.has_news:
                     channel.send(frames.TIDY)
             except ChannelClosedError:
-                return  # who waits for an answer will see
+                return  # a waiting caller detects the closed channel
             finally:
                 channel.lock.release()
             self._send_left()
 
     def forsake(self) -> None:
-        """Let go of the line in a process that the model has forked: there it is another's."""
+        """Close the channel in a forked process: it belongs to the parent."""
         self.is_over = True
         if self._channel is not None:
             self._channel.forsake()
@@ -259,7 +257,7 @@ class Calls:
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def _line(self) -> Channel:
-        """Return the line; the first call lays it."""
+        """Return the channel; the first call opens it."""
         if self.is_over:
             raise TritonModelException(_GONE)
         channel = self._channel
@@ -326,7 +324,7 @@ class Calls:
         parts: Sequence[Any],
         payload_bytes: int,
     ) -> None:
-        """Send a frame that will be answered; called with the lock held."""
+        """Send a frame with a response; called with the lock held."""
         block = 0
         try:
             if payload_bytes > channel_module.INLINE_BYTES:
@@ -338,7 +336,7 @@ class Calls:
                 parts = ()
             channel.send(kind, words, text, extra, parts, payload_bytes, block)
         except BaseException as error:
-            # It is not sent: nobody waits for its answer, and its header is told with another.
+            # It is not sent: no caller waits for its response, and its header is sent with another frame.
             self._waiting.pop(number, None)
             self._encoder.restart()
             if block:
@@ -354,16 +352,16 @@ class Calls:
             ) from None
 
     def _tell(self, kind: int, words: Sequence[int]) -> None:
-        """Send a frame that is not answered."""
+        """Send a frame without a response."""
         channel = self._channel
         if channel is None:
             return
-        with channel.lock, contextlib.suppress(ChannelClosedError):  # whoever waits for an answer hears of it
+        with channel.lock, contextlib.suppress(ChannelClosedError):  # a waiting caller detects the closed channel
             channel.send(kind, words)
         self._send_left()
 
     def _send_left(self) -> None:
-        """Send what was left to be sent, or leave it to the thread that is sending: it looks afterwards."""
+        """Send the pending frames, or leave them to the thread that is sending, which checks afterwards."""
         channel = self._channel
         while self._left and channel is not None and channel.lock.acquire(blocking=False):
             try:
@@ -373,7 +371,7 @@ class Calls:
             except ChannelClosedError:
                 self._left.clear()
             except IndexError:
-                continue  # another thread was quicker
+                continue  # another thread has taken it
             finally:
                 channel.lock.release()
 
@@ -383,7 +381,7 @@ class Calls:
         self._turns.wait(_Reader(self), may_busy_poll=False)
 
     def _read(self, may_busy_poll: bool) -> None:
-        """Wait for one frame and see to it."""
+        """Wait for one frame and handle it."""
         channel = self._channel
         if channel is None or self.is_over:
             self._fail_all(_GONE)
@@ -393,7 +391,7 @@ class Calls:
         try:
             frame = channel.receive()
             if frame.kind != frames.ANSWER:
-                return  # it only tells of blocks
+                return  # it has only notices about blocks
             response = self._decoder.response(frame)
         except ChannelError as error:
             self.is_over = True
@@ -417,10 +415,10 @@ class Calls:
 
 
 class MetricChannel:
-    """The server, as the metrics of a worker see it."""
+    """The connection of a worker's metrics to the server."""
 
     def __init__(self, calls: Calls, descriptor: int) -> None:
-        """`descriptor` is that of the page of cells, which is mapped when there is a metric."""
+        """`descriptor` is the page of cells, mapped with the first metric."""
         self._calls = calls
         self._descriptor = descriptor
         self._lock = threading.Lock()
@@ -428,26 +426,26 @@ class MetricChannel:
 
     @property
     def cells(self) -> MetricCells:
-        """Where the values are."""
+        """The page of values."""
         with self._lock:
             if self._cells is None:
                 self._cells = MetricCells(self._descriptor)
             return self._cells
 
     def new_family(self, name: str, description: str, kind: str) -> int:
-        """Return the number of a family, made or joined. Raises TritonModelException."""
+        """Return the number of a family, created or joined. Raises TritonModelException."""
         answer = self._define({"family": name, "description": description, "kind": kind})
         return int(answer["family"])
 
     def new_metric(
         self, family: int, labels: Mapping[str, str], buckets: Sequence[float] | None
     ) -> tuple[int, Sequence[float]]:
-        """Return the first cell of a metric, made or joined, and its bounds. Raises TritonModelException."""
+        """Return the first cell of a metric, created or joined, and its bounds. Raises TritonModelException."""
         answer = self._define({"metric_of": family, "labels": dict(labels), "buckets": list(buckets or ())})
         return int(answer["cell"]), json.loads(answer["bounds"])
 
     def release_family(self, family: int) -> None:
-        """Tell the server that a family is gone."""
+        """Report the end of a family to the server."""
         self._calls.release_family(family)
 
     def _define(self, notes: Mapping[str, Any]) -> dict[str, Any]:

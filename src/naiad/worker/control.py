@@ -1,10 +1,8 @@
-"""Stacks of a worker on demand, whatever it is doing: the server sends a signal, the worker writes to its stderr.
+"""The control socket of a worker, its execution context, and stack dumps on a signal.
 
-What a worker is doing just now: its calls of other models tell, so that the server knows whose calls they are.
-
-The side line: a socket on which a worker tells the server log lines, and gives it the ends of further lines.
-
-Each message is a JSON array on a line of its own. It works while the model executes, from any of its threads.
+The control socket carries log lines and the descriptors of further channels to the server. Each message is a JSON
+array on a line of its own; any thread may send while the model executes. `ExecutionContext` identifies the batch of a
+call to another model. On a signal of the server the worker writes the stacks of its threads to its stderr.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from typing import Any, Sequence
 
 
 class ExecutionContext:
-    """The batch that executes, and where."""
+    """The executing batch, and its thread."""
 
     __slots__ = ("is_executing", "is_initializing", "is_open", "serial", "thread")
 
@@ -30,31 +28,31 @@ class ExecutionContext:
         """Number of the last batch; the server counts too."""
         self.is_executing = False
         self.thread = threading.get_ident()
-        """The thread that executes."""
+        """The executing thread."""
         self.is_initializing = False
         self.is_open = False
-        """Whether the model may call others: it is initialized and not being finalized."""
+        """Whether the model may call other models: it is initialized and not being finalized."""
 
     @property
     def holds_execution(self) -> bool:
-        """Whether the execution cannot go on before the calling thread does."""
+        """Whether the execution waits for the calling thread."""
         return self.is_executing and threading.get_ident() == self.thread
 
 
 streams: contextvars.ContextVar[Sequence[Any]] = contextvars.ContextVar("streams", default=())
-"""Decoupled models: weak references to the streams of the batch that a thread or a coroutine works on."""
+"""Decoupled models: weak references to the streams of the batch of a thread or coroutine."""
 
 late_streams: contextvars.ContextVar[Sequence[Any]] = contextvars.ContextVar("late_streams", default=())
-"""Ordinary models: the same of the batch that a coroutine belongs to, once it was answered without all responses."""
+"""Ordinary models: the same for the batch of a coroutine, after its early responses were sent."""
 
 
 def open_slots() -> list[int]:
-    """Return the slots of the requests that the caller works on, as far as that is known."""
+    """Return the slots of the caller's requests, as far as known."""
     return _slots_of(streams.get())
 
 
 def late_slots() -> list[int]:
-    """Return those of the requests of an ordinary model whose batch was answered without their responses."""
+    """Return the slots of the late responses of an ordinary model's batch."""
     return _slots_of(late_streams.get())
 
 
@@ -71,20 +69,20 @@ class ControlSocket:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        # Of a kind that its owner may take again: a signal handler, or an object that is collected, may log as well.
+        # Reentrant: a signal handler or a finalizer may log as well.
         self._lock = threading.RLock()
         if hasattr(os, "register_at_fork"):
-            # A process that the model forks while another thread logs would wait for ever.
+            # A process that the model forks while another thread logs would deadlock.
             os.register_at_fork(after_in_child=self._renew_lock)
         self.request_ids = ""
-        """Ids of the requests that are being executed, with NUL between them."""
+        """Ids of the executing requests, with NUL between them."""
 
     def log(self, level: int, file: str, line: int, text: str) -> None:
         """Send a line for the server's log."""
         self._send(["log", level, file, line, text[:_LONGEST_TEXT], self.request_ids])
 
     def pass_descriptors(self, name: str, descriptors: Sequence[int]) -> None:
-        """Give the server descriptors; `name` says what for. The caller closes its own."""
+        """Pass descriptors to the server; `name` is their purpose. The caller closes its own."""
         data = json.dumps([name]).encode("ascii") + b"\n"
         passed = array.array("i", descriptors)
         with self._lock:
@@ -100,7 +98,7 @@ class ControlSocket:
 
 
 DUMP_SIGNAL: int = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
-"""Not one that models use. What handles it is C: it works while native code holds the interpreter."""
+"""Not used by models. Its handler is C: it works while native code holds the GIL."""
 
 
 def dump_on_signal() -> None:

@@ -1,15 +1,14 @@
-"""How a worker executes batches of a decoupled model: `execute` returns nothing, response senders say everything.
+"""Execution of `execute`: its coroutines, its return value, and the batches of decoupled models.
 
-The event loop of a model with `async def execute`.
+The coroutine of a batch runs on the executing thread, which needs no switch between threads. A model may leave work
+behind: tasks, timers, or a late response. Then the event loop moves to a thread of its own permanently, where it also
+runs between batches, as in Triton:
 
-The coroutine of a batch runs on the thread that executes, which costs no switch between threads. A model may leave
-work behind: tasks, timers, or an answer that is still to come. Then the loop moves to a thread of its own for good,
-where it runs between batches too, as in Triton:
+    execute returns, no work is left     the loop stops until the next batch
+    execute returns, work is left        thread "asyncio": run_forever; later coroutines are submitted to it
 
-    execute returns, nothing is left     the loop stops until the next batch
-    execute returns, something is left   thread "asyncio": run_forever; later coroutines are submitted to it
-
-What `execute` of a model returned: held against what it must return, and completed.
+`checked` compares the return value of an ordinary model with Triton's rules. `execute` of a decoupled model returns
+nothing: its response senders send all responses.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _CLOSE_S = 2.0
 
 
 class ModelLoop:
-    """One event loop and, from when it is needed, its thread. Used by the thread that executes."""
+    """One event loop and, once needed, its thread. Used by the executing thread."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -51,12 +50,12 @@ class ModelLoop:
 
     @property
     def thread_id(self) -> int:
-        """The thread that coroutines run on."""
+        """The thread of the coroutines."""
         thread = self._thread
         return threading.get_ident() if thread is None or thread.ident is None else thread.ident
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Return what a coroutine returns. Raises what it raises."""
+        """Run a coroutine and return its result or raise its exception."""
         loop = self._made()
         if self._thread is not None:
             return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
@@ -67,7 +66,7 @@ class ModelLoop:
                 self.keep_running()
 
     def submit(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine beside others; it must see to its own exceptions."""
+        """Run a coroutine concurrently with others; it must handle its own exceptions."""
         self.keep_running()
         asyncio.run_coroutine_threadsafe(coroutine, self._made())
 
@@ -79,11 +78,11 @@ class ModelLoop:
             self._thread.start()
 
     def close(self) -> None:
-        """Stop the loop; what has not ended by then does not end."""
+        """Stop the loop; unfinished tasks are abandoned."""
         self._is_closing = True
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
-            # A task that blocks is not waited for: the process ends without it.
+            # A blocking task is not awaited: the process exits without it.
             self._thread.join(_CLOSE_S)
         if self._loop is not None and not self._loop.is_running():
             self._loop.close()
@@ -91,7 +90,7 @@ class ModelLoop:
     def _made(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            # Triton: code that is not a coroutine finds it, too.
+            # Triton: code outside coroutines finds the loop, too.
             asyncio.set_event_loop(self._loop)
         return self._loop
 
@@ -102,28 +101,29 @@ class ModelLoop:
             try:
                 loop.run_forever()
             except BaseException as error:
-                # asyncio lets SystemExit and KeyboardInterrupt of a task through, which would end the loop for all.
+                # asyncio propagates SystemExit and KeyboardInterrupt of a task, which would end the loop of all
+                # tasks.
                 _log.error("a task of the model has raised %r", error)
 
 
 def _has_work(loop: asyncio.AbstractEventLoop) -> bool:
-    """Tell whether tasks or timers are left that the next batch should not have to wait for."""
+    """Return whether tasks or timers are left that the next batch need not wait for."""
     timers = getattr(loop, "_scheduled", ())
     return bool(asyncio.all_tasks(loop)) or any(not timer.cancelled() for timer in timers)
 
 
 RESCHEDULED = InferenceResponse()
-"""Stands for the response of a request that is to be executed again."""
+"""Stands for the response of a request to execute again."""
 LATE = InferenceResponse()
-"""Stands for a response that comes after the batch."""
+"""Stands for a response that follows after the batch."""
 
 
 class ExecutionFault(Exception):  # noqa: N818 - not an error of ours: the model broke its contract
-    """What `execute` returned is not what it must return."""
+    """`execute` returned an invalid value."""
 
 
 class FinishedRequest:
-    """What is needed of a request when all that is left to come is its response."""
+    """The part of a request that is needed until its response."""
 
     __slots__ = ("_plan",)
 
@@ -132,7 +132,7 @@ class FinishedRequest:
 
 
 def failure_notes(error: BaseException, instance_name: str) -> dict[str, Any]:
-    """Return what the server is told of an exception in `execute`, in Triton's words."""
+    """Return the notes about an exception in `execute` for the server, with Triton's text."""
     is_fault = isinstance(error, ExecutionFault)
     said = str(error) if is_fault else describe(error)
     return {
@@ -142,14 +142,14 @@ def failure_notes(error: BaseException, instance_name: str) -> dict[str, Any]:
 
 
 def checked(requests: Sequence[InferenceRequest], returned: Any) -> tuple[list[Any], bool]:
-    """Return what there is for each request, and whether some of that is a `SingleResponse` which is still to come.
+    """Return the response of each request, and whether some are a pending `SingleResponse`.
 
-    Raises ExecutionFault with Triton's words when what `execute` returned and what response senders sent do not fit
-    together.
+    Raises ExecutionFault with Triton's text if the return value of `execute` and the responses of senders contradict
+    each other.
     """
     are_late = False
     if returned is None:
-        # Triton: the model may ask for the senders later, in a task or a thread.
+        # Triton: the model may get the senders later, in a task or a thread.
         fault = f"Expected a list in the execute return, found type '{type(None)}'."
         for request in requests:
             request._late_answer(fault)
@@ -169,9 +169,9 @@ def checked(requests: Sequence[InferenceRequest], returned: Any) -> tuple[list[A
 
 
 def with_rescheduled(requests: Sequence[InferenceRequest], returned: Any) -> Any:
-    """Return what `execute` returned, with `RESCHEDULED` for the requests that are to be executed again.
+    """Return the return value of `execute`, with `RESCHEDULED` for the requests to execute again.
 
-    Raises ExecutionFault with Triton's words when there is a response for one of them.
+    Raises ExecutionFault with Triton's text for a response to one of them.
     """
     if returned is None and any(map(is_rescheduled, requests)):
         returned = [None] * len(requests)
@@ -196,7 +196,7 @@ def with_rescheduled(requests: Sequence[InferenceRequest], returned: Any) -> Any
 
 
 def rescheduled_indexes(responses: Sequence[Any]) -> list[int]:
-    """Return the positions of the requests that are to be executed again."""
+    """Return the positions of the requests to execute again."""
     return [index for index, response in enumerate(responses) if response is RESCHEDULED]
 
 
@@ -217,10 +217,10 @@ def _not_a_response(value: object) -> str:
 
 
 def answered(requests: Sequence[Any], notes: dict[str, Any]) -> list[InferenceResponse] | None:
-    """Return the responses of a batch whose `execute` has failed after it sent some; None when it sent none.
+    """Return the responses of a batch after a failed `execute` that sent some; None if it sent none.
 
-    `notes` are those of the failure, which answers the other requests. Senders send nothing from now on, as in
-    Triton.
+    `notes` describe the failure, which is the response of the other requests. Senders are closed from now on, as
+    in Triton.
     """
     senders = [request._sender for request in requests]
     for sender in senders:
@@ -234,10 +234,10 @@ def answered(requests: Sequence[Any], notes: dict[str, Any]) -> list[InferenceRe
 
 
 def awaited(responses: Sequence[Any]) -> list[InferenceResponse]:
-    """Return the responses when those that are still to come have come.
+    """Wait for the pending responses and return all.
 
-    The caller must have let go of the requests: a response that nothing can send any more becomes an error. Raises
-    ExecutionFault with Triton's words for a request whose sender the model has never had.
+    The caller must have released the requests: a response without a sender becomes an error. Raises ExecutionFault
+    with Triton's text for a request without a sender.
     """
     complete = []
     for response in responses:
@@ -245,7 +245,7 @@ def awaited(responses: Sequence[Any]) -> list[InferenceResponse]:
         if made is None:
             if response.fault:
                 raise ExecutionFault(response.fault)
-            error = TritonError("the model let go of the response sender of this request without sending a response")
+            error = TritonError("the model released the response sender of this request without sending a response")
             made = InferenceResponse(error=error)
         complete.append(made)
     return complete
@@ -270,25 +270,25 @@ class DecoupledExecution:
         self._loop = ModelLoop()
 
     def execute(self, frame: Frame) -> None:
-        """Execute a batch and tell the server that the next may come. Raises ChannelError."""
+        """Execute a batch and report the end of `execute` to the server. Raises ChannelError."""
         requests, streams = self._request_decoder.streamed_requests(frame, self.response_sender)
         frame.payload = b""
         self._side.request_ids = frame.text
-        # Coroutines of the batch inherit this. Weak references: who refers to a stream is expected to answer.
+        # Coroutines of the batch inherit this. Weak references: a strong one would count as a sender.
         scope.streams.set([weakref.ref(stream) for stream in streams])
         try:
             returned = self._model.execute(requests)
             again: list[Stream] = []
             if inspect.iscoroutine(returned):
-                # Triton: the coroutines of all batches run side by side.
+                # Triton: the coroutines of all batches run concurrently.
                 self._loop.submit(self._finish(returned, streams, requests))
             else:
                 self._check(returned)
                 again = _rescheduled(requests, streams)
-            # Who may still send refers to the stream; when nobody does, the request is answered with an error.
+            # Every sender refers to the stream; without a sender the request gets an error.
             del requests
         except BaseException as error:
-            # SystemExit and KeyboardInterrupt too: Triton fails the batch and goes on.
+            # SystemExit and KeyboardInterrupt too: Triton fails the batch and continues.
             self.response_sender.failed(streams, failure_notes(error, self._instance_name))
             return
         finally:
@@ -300,7 +300,7 @@ class DecoupledExecution:
         self.response_sender.executed()
 
     def close(self) -> None:
-        """End the loop of coroutines; nothing is open any more."""
+        """End the loop of coroutines; no request is open."""
         self._loop.close()
 
     def _check(self, returned: Any) -> None:
@@ -321,12 +321,12 @@ class DecoupledExecution:
             if again:
                 self.response_sender.reschedule(again)
         except BaseException as error:
-            # Triton only logs this, and the client waits for ever.
+            # Triton only logs this, and the client gets no response.
             notes = failure_notes(error, self._instance_name)
             _log.error("%s", notes["detail"] or notes["message"])
             self.response_sender.fail(streams, notes["message"])
 
 
 def _rescheduled(requests: Sequence[StreamedRequest], streams: Sequence[Stream]) -> list[Stream]:
-    """Return the streams of the requests that are to be executed again."""
+    """Return the streams of the requests to execute again."""
     return [stream for request, stream in zip(requests, streams) if is_rescheduled(request)]

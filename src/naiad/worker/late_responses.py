@@ -1,7 +1,7 @@
 """Responses of an ordinary model that are sent after `execute` has returned.
 
-The batch is answered without them, so that the next one may come. From then on each of its open requests has a slot
-on the board and a stream, as all requests of a decoupled model have.
+The other responses of the batch are sent first, so that the next batch may follow. From then on each open request has
+a slot on the flags page and a stream, like the requests of a decoupled model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from naiad.worker.response_sender import ResponseSender, Stream
 
 
 class LateResponses:
-    """The open requests of batches that were answered without their responses. Used by the thread that executes."""
+    """The open requests of earlier batches. Used by the executing thread."""
 
     def __init__(self, channel: Channel, board: FlagsPage) -> None:
         self.response_sender = ResponseSender(channel, board)
@@ -27,7 +27,7 @@ class LateResponses:
 
     @property
     def has_open(self) -> bool:
-        """Whether a response is still to come."""
+        """Whether a response is pending."""
         while self._open:
             slot = next(iter(self._open))
             if not self._is_free(slot):
@@ -36,9 +36,9 @@ class LateResponses:
         return False
 
     def reserve(self, requests: Sequence[InferenceRequest], responses: Sequence[Any]) -> dict[int, int]:
-        """Return slots for the responses of a batch that are still to come, by their indexes.
+        """Return slots for the pending responses of a batch, by their indexes.
 
-        Empty when too many requests are open.
+        Empty if too many requests are open.
         """
         slots: dict[int, int] = {}
         for index, response in enumerate(responses):
@@ -50,14 +50,14 @@ class LateResponses:
             self._next_slot = slot + 1 if slot + 1 < SLOTS else FIRST_LATE_SLOT
             slots[index] = slot
         for index, slot in slots.items():
-            # Whether it was cancelled is found there from now on: places of the batch are soon those of the next.
+            # Its cancellation is read there from now on: the next batch soon uses the places of this one.
             requests[index]._position = responses[index].position = FIRST_LATE_PLACE + slot
         return slots
 
     def divert(
         self, answers: Sequence[SingleResponse], slots: Sequence[int], outputs: Sequence[frozenset[str]]
     ) -> list[weakref.ref[Stream]]:
-        """Have these responses sent when they come; the server knows of their slots. Return their streams."""
+        """Send these responses through streams when they arrive; the server knows their slots. Return the streams."""
         references = []
         for answer, slot, output_names in zip(answers, slots, outputs):
             stream = Stream(self.response_sender, slot, output_names)
@@ -76,7 +76,7 @@ class LateResponses:
 
 
 def without_late(responses: Sequence[Any], slots: dict[int, int]) -> tuple[list[Any], list[int]]:
-    """Return the responses with `LATE` for those that have slots and have not come, and the indexes of these."""
+    """Return the responses with `LATE` for pending ones with slots, and the indexes of these."""
     late = [index for index in slots if not responses[index].has_arrived]
     left = list(responses)
     for index in late:

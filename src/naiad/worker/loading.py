@@ -1,7 +1,4 @@
-"""What the model says of its own readiness: its method `is_ready`, if it has one.
-
-Loading: from the path of a `model.py` to its class.
-"""
+"""Loading of model classes, and the readiness of a model: its method `is_ready`, if any."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ from naiad.worker.channel.flags_page import FlagsPage
 
 
 class LoadError(Exception):
-    """The file does not hold a model; the text says what is missing."""
+    """The file has no model; the text names the missing part."""
 
 
 def load_model_class(model_file: str, model_dir: str) -> Any:
     """Import a model file and return its class `TritonPythonModel`.
 
     Triton: the file is the module `<version>.<stem>`, and the directories of the version and of the model are on
-    `sys.path`. Raises LoadError when there is no class, and whatever the import raises.
+    `sys.path`. Raises LoadError when there is no class, and any exception of the import.
     """
     version_dir, filename = os.path.split(model_file)
     stem, suffix = os.path.splitext(filename)
@@ -55,7 +52,7 @@ def load_backend_class(model_file: str) -> Any:
 def load_adapter_class(name: str, import_paths: Sequence[str]) -> Any:
     """Import `module:class`, an adapter: it executes batches as a `TritonPythonModel` does, and needs naiad.
 
-    `import_paths` are where else to look for modules. Raises LoadError when naiad is missing.
+    `import_paths` are further directories of modules. Raises LoadError if naiad is missing.
     """
     sys.path += [path for path in import_paths if path not in sys.path]
     module_name, _, class_name = name.partition(":")
@@ -70,7 +67,7 @@ def load_adapter_class(name: str, import_paths: Sequence[str]) -> Any:
 
 
 def load_class(notes: Mapping[str, Any]) -> Any:
-    """Return the class that executes batches, as the notes of the server name it. Raises LoadError."""
+    """Return the class that executes batches, from the notes of the server. Raises LoadError."""
     if "adapter" in notes:
         return load_adapter_class(notes["adapter"], notes["import_paths"])
     if notes["is_shared"]:
@@ -92,11 +89,11 @@ def _class_of(name: str, model_file: str) -> Any:
 
 
 INTERVAL_S = 1.0
-"""Between two questions. Triton asks when somebody asks the server; here nobody waits for the answer."""
+"""Interval of the checks. Triton calls `is_ready` at each query; here no query waits for the result."""
 
 
 class Readiness:
-    """Asks the model in a thread of its own, and writes on the board what it says."""
+    """Calls `is_ready` in a thread of its own, and writes the result to the flags page."""
 
     def __init__(self, model: Any, board: FlagsPage) -> None:
         self._model = model
@@ -105,13 +102,13 @@ class Readiness:
         self._was_ready = True
 
     def start(self) -> None:
-        """Ask from now on; until the first answer has come the model is not ready. Nothing without `is_ready`."""
+        """Start the checks; until the first result the model is not ready. No effect without `is_ready`."""
         if callable(getattr(self._model, "is_ready", None)):
             self._board.say_ready(False)
             threading.Thread(target=self._run, name="naiad is_ready", daemon=True).start()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop the checks."""
         self._over.set()
 
     def _run(self) -> None:
@@ -120,7 +117,7 @@ class Readiness:
             self._over.wait(INTERVAL_S)
 
     def ask(self) -> None:
-        """Ask once. The log has a line when the model was ready before and is not."""
+        """Check once. A change to not ready is logged."""
         self._board.begin_question()
         complaint = self._complaint()
         self._board.say_ready(not complaint)
@@ -129,7 +126,7 @@ class Readiness:
         self._was_ready = not complaint
 
     def _complaint(self) -> str:
-        """Return why the model is not ready; empty when it is."""
+        """Return the reason why the model is not ready; empty if it is."""
         try:
             answer = self._model.is_ready()
             if inspect.iscoroutine(answer):
@@ -138,4 +135,4 @@ class Readiness:
             return f"is_ready has raised {type(error).__name__}: {error}"
         if not isinstance(answer, bool):
             return f"is_ready must return a bool, not {type(answer).__name__}"
-        return "" if answer else "is_ready says so"
+        return "" if answer else "is_ready returned False"

@@ -67,14 +67,14 @@ class Worker:
         self._readiness: Readiness | None = None
         self._is_iterative = False
         self._late_streams: list[Any] = []
-        """What is late of the batch that executes."""
+        """The late responses of the executing batch."""
         self._scope = ExecutionContext()
         self._calls = Calls(side, self._scope, channel)
         set_caller(self._calls)
         pb_utils.set_commander(self._calls)
 
     def run(self) -> None:
-        """Serve frames until the server says finalize or goes away."""
+        """Serve frames until the server sends finalize or exits."""
         try:
             self._channel.send(frames.DONE)
             while self._serve(self._next_frame()):
@@ -83,21 +83,21 @@ class Worker:
             return
 
     def forsake(self) -> None:
-        """Let go of the lines in a process that the model has forked."""
+        """Close the channels in a forked process."""
         self._channel.forsake()
         self._calls.forsake()
 
     def _next_frame(self) -> Frame:
         channel = self._channel
         if channel.has_rest:
-            # It came together with the frame before, and perhaps nothing else does: there is nothing to wait for.
+            # It arrived together with the previous frame, perhaps as the last one: do not wait for input.
             return channel.receive()
         self._spin_wait.wait()
-        # Only who has shared memory or open requests wakes up now and then.
+        # Only a worker with shared memory or open requests wakes up periodically.
         while self._needs_care and not self._poll.poll(IDLE_S * 1000):
             self._calls.trim()
             if self._late is not None and self._late.has_open:
-                # A sender in a reference cycle is found by the garbage collector only, which nothing else starts.
+                # Only the garbage collector finds a sender in a reference cycle, and nothing else starts it here.
                 gc.collect()
             if self._response_sender is not None:
                 self._response_sender.trim()
@@ -135,7 +135,7 @@ class Worker:
         return True
 
     def _end_sequences(self, ended: Sequence[tuple[int | str, str]]) -> None:
-        """Call the model's `sequence_ended`, if it has one; what it raises is logged."""
+        """Call the model's `sequence_ended`, if any; its exceptions are logged."""
         told = getattr(self._model, "sequence_ended", None)
         if told is None:
             return
@@ -183,14 +183,14 @@ class Worker:
             self._refuse(error)
             return
         except BaseException as error:
-            # SystemExit and KeyboardInterrupt too: Triton fails the batch and goes on.
+            # SystemExit and KeyboardInterrupt too: Triton fails the batch and continues.
             self._replies.restart()
             self._fail(failure_notes(error, self._instance_name))
             return
         words, extra = reply.words, reply.extra()
         if self._is_iterative:
             extra = {**(extra or {}), "rescheduled": rescheduled_indexes(responses)}
-        # What the model did not keep is free now, and the reply says so.
+        # Inputs that the model did not keep are free now, and the response frame reports it.
         del reply, requests, responses
         if late is not None:
             extra = {**(extra or {}), "late": list(zip(late.indexes, late.slots))}
@@ -200,12 +200,12 @@ class Worker:
             self._divert(late)
 
     def _divert(self, late: _Late) -> None:
-        """Have late responses sent when they come: after the frame that says which slots they have."""
+        """Send late responses when they arrive: after the frame with their slots."""
         self._late_streams.extend(self._late_responses().divert(late.answers, late.slots, late.outputs))
         self._late_streams = []
 
     def _reserve(self, frame: Frame, requests: Sequence[Any], responses: Sequence[Any]) -> dict[int, int]:
-        """Return slots for late responses by their indexes; empty where the batch is to wait for them."""
+        """Return slots for late responses by their indexes; empty if the batch must wait for them."""
         self._model_loop.keep_running()
         if frame.kind != frames.EXECUTE:
             return {}
@@ -221,16 +221,16 @@ class Worker:
         if self._late is None:
             return channel.buffer_owner.lend(parts, payload_bytes)
         with channel.lock:
-            # The server says on the board which blocks it uses no more, since late responses may need them.
+            # The server reports released blocks on the flags page, since late responses may need them.
             channel.buffer_owner.reclaim(self._board.blocks)
             return channel.buffer_owner.lend(parts, payload_bytes)
 
     def _call(self, requests: Sequence[InferenceRequest]) -> tuple[list[Any], bool]:
-        """Return the responses, and whether some of them are still to come. Raises what the model raises."""
+        """Return the responses, and whether some of them are pending. Raises the exception of the model."""
         try:
             returned = self._model.execute(requests)
             if type(returned) is not list and inspect.iscoroutine(returned):
-                # Tasks that it makes inherit this, and find what was late of their batch.
+                # Tasks of the model inherit this, and find the late responses of their batch.
                 late_streams.set(self._late_streams)
                 self._scope.thread = self._model_loop.thread_id
                 returned = self._model_loop.run(returned)
@@ -241,7 +241,7 @@ class Worker:
             return self._responses_despite(requests, error), False
 
     def _responses_despite(self, requests: Sequence[Any], error: BaseException) -> list[Any]:
-        """Return the responses of a failed batch, of which the model has sent some. Raises `error` otherwise."""
+        """Return the responses of a failed batch, if the model has sent some. Raises `error` otherwise."""
         notes = failure_notes(error, self._instance_name)
         responses = answered(requests, notes)
         if responses is None:
@@ -255,7 +255,7 @@ class Worker:
         self._fail(notes)
 
     def _fail(self, notes: dict[str, Any]) -> None:
-        # Late responses of earlier batches are sent by other threads.
+        # Other threads send late responses of earlier batches.
         with self._channel.lock:
             self._channel.send(frames.FAILED, extra=notes)
 
@@ -301,7 +301,7 @@ class Worker:
             )
         self._readiness = Readiness(model, self._board)
         self._readiness.start()
-        # What loading has made stays; the garbage collector need not look at it again and again.
+        # The objects of the load are permanent; the garbage collector need not scan them again.
         gc.collect()
         gc.freeze()
         return {}
@@ -319,7 +319,7 @@ class Worker:
 
 
 class _Cancellation:
-    """Tells which requests of one batch were cancelled, while it executes."""
+    """The cancelled requests of one batch, while it executes."""
 
     __slots__ = ("_slots", "is_over")
 
@@ -334,7 +334,7 @@ class _Cancellation:
 
 
 class _Late:
-    """What is late of one batch."""
+    """The late responses of one batch."""
 
     __slots__ = ("answers", "indexes", "outputs", "slots")
 
@@ -354,9 +354,9 @@ class _Late:
 def _settled(
     requests: Sequence[FinishedRequest], responses: Sequence[Any], slots: dict[int, int]
 ) -> tuple[list[InferenceResponse], _Late | None]:
-    """Return the responses of a batch, `LATE` for those with slots that have not come, and what is late.
+    """Return the responses of a batch, `LATE` for pending ones with slots, and the late ones.
 
-    Waits for those without slots.
+    Waits for responses without slots.
     """
     made, indexes = without_late(responses, slots)
     late = _Late(indexes, slots, [responses[index] for index in indexes], requests) if indexes else None
@@ -364,9 +364,9 @@ def _settled(
 
 
 def completed_config(model_class: Any, args: dict[str, str]) -> dict[str, Any] | None:
-    """Return the configuration that the model's `auto_complete_config` makes, None when it has none.
+    """Return the configuration of the model's `auto_complete_config`, None without one.
 
-    Raises LoadError when the function returns something else, and whatever it raises.
+    Raises LoadError if the function returns another type, and any exception of it.
     """
     complete = getattr(model_class, "auto_complete_config", None)
     if complete is None:

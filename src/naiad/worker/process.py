@@ -21,10 +21,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run(arguments: list[str]) -> None:
-    """Serve: the arguments are descriptors (read, write, passing blocks, side line, board) and the server's pid."""
+    """Serve: the arguments are descriptors (read, write, blocks, control socket, flags page) and the server's pid."""
     read_fd, write_fd, blocks_fd, side_fd, board_fd, server_pid = (int(argument) for argument in arguments)
     _follow(server_pid)
-    # The server drains when someone presses Ctrl-C; its workers must go on meanwhile.
+    # The server drains after Ctrl-C; its workers must continue meanwhile.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable(2)
     dump_on_signal()
@@ -44,7 +44,7 @@ def run(arguments: list[str]) -> None:
 
 
 def _follow(server_pid: int) -> None:
-    """End with the server, even while the model executes."""
+    """Exit with the server, even while the model executes."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != server_pid:

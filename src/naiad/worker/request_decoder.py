@@ -1,4 +1,4 @@
-"""Intake: from an execute frame to the requests that a model sees."""
+"""The request decoder: from an execute frame to the requests of a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from naiad.worker.response_sender import ResponseSender, Stream
 
 
 class _Header:
-    """What a number in the table stands for."""
+    """The header of a number in the table."""
 
     __slots__ = ("layout", "plan", "tensors")
 
@@ -23,7 +23,7 @@ class _Header:
             correlation_id=notes.get("sequence", 0),
             flags=notes.get("flags", 0),
             timeout_us=notes.get("timeout_us", 0),
-            # Triton: a request without any has an empty object, which json.loads takes.
+            # Triton: without parameters the text is an empty object, which json.loads accepts.
             parameters=notes.get("parameters") or "{}",
             output_names=frozenset(outputs) if outputs else all_outputs,
         )
@@ -34,7 +34,7 @@ class _Header:
 
 
 def layout_of(tensors: Sequence[TensorPlan]) -> TensorLayout:
-    """Return where tensors lie in a payload."""
+    """Return the positions of tensors in a payload."""
     return TensorLayout([None if tensor.is_text else tensor.size_bytes for tensor in tensors])
 
 
@@ -53,7 +53,7 @@ def _unused(position: int) -> bool:
 
 
 class RequestDecoder:
-    """Remembers headers by their numbers."""
+    """Keeps headers by their numbers."""
 
     def __init__(self, all_outputs: frozenset[str]) -> None:
         self._all_outputs = all_outputs
@@ -83,7 +83,7 @@ class RequestDecoder:
             index = len(requests)
             requests.append(ReceivedRequest(header.plan, ids[index], inputs, cancellation, index))
         for index, traceparent in frame.extra.get("traces", ()):
-            # Triton: the form in which a propagator takes it.
+            # Triton: the form that propagators accept.
             context = json.dumps({"traceparent": traceparent})
             requests[index]._trace = InferenceTrace(context, requests[index]._position)
         if position != frame.payload_bytes:
@@ -93,7 +93,8 @@ class RequestDecoder:
     def streamed_requests(
         self, frame: Frame, response_sender: ResponseSender
     ) -> tuple[list[StreamedRequest], list[Stream]]:
-        """Return the requests of a batch of a decoupled model, and where their responses go. Raises ChannelError.
+        """Return the requests of a batch of a decoupled model, and the streams of their responses. Raises
+        ChannelError.
 
         The table begins with the slots of the requests.
         """

@@ -1,4 +1,4 @@
-"""Replies: from the responses of a model to the table and the payload of an executed frame."""
+"""The response encoder: from the responses of a model to the table and the payload of an executed frame."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MANY_WORDS = 2048
 
 
 class EncodedResponse:
-    """One executed frame in the making."""
+    """One executed frame under construction."""
 
     __slots__ = ("errors", "headers", "parameters", "parts", "payload_bytes", "reset", "words")
 
@@ -34,18 +34,18 @@ class EncodedResponse:
         return self.payload_bytes > channel_module.INLINE_BYTES or len(self.words) > _MANY_WORDS
 
     def mark(self) -> tuple[int, int, int]:
-        """Return what `rewind` needs to come back to this point."""
+        """Return the state for `rewind`."""
         return len(self.words), len(self.parts), self.payload_bytes
 
     def rewind(self, mark: tuple[int, int, int], index: int) -> None:
-        """Forget responses from number `index` on, which were added since `mark`."""
+        """Remove the responses from number `index` on, which were added since `mark`."""
         del self.words[mark[0] :], self.parts[mark[1] :]
         self.payload_bytes = mark[2]
         self.errors = [each for each in self.errors if each[0] < index]
         self.parameters = [each for each in self.parameters if each[0] < index]
 
     def extra(self) -> dict[str, Any] | None:
-        """Return what the frame carries as JSON, None when there is nothing."""
+        """Return the JSON of the frame, None without any."""
         if not (self.headers or self.errors or self.parameters or self.reset):
             return None
         return {
@@ -57,7 +57,7 @@ class EncodedResponse:
 
 
 class ResponseEncoder:
-    """Remembers which headers the server knows already."""
+    """Keeps the headers that the server knows already."""
 
     def __init__(self) -> None:
         self._headers: SentHeaders[Any, TensorLayout] = SentHeaders()
@@ -65,13 +65,13 @@ class ResponseEncoder:
         self.restart = self._headers.restart
 
     def begin(self) -> EncodedResponse:
-        """Return an empty reply, the only one in the making."""
+        """Return an empty frame, the only one under construction."""
         reply = EncodedResponse()
         reply.reset = self._headers.begin()
         return reply
 
     def encode(self, requests: Sequence[InferenceRequest], responses: Sequence[InferenceResponse]) -> EncodedResponse:
-        """Return the reply to a batch; outputs that were not asked for are dropped."""
+        """Return the frame of a batch; outputs that were not requested are dropped."""
         # hot: bench/micro_worker.py
         reply = self.begin()
         add = self.add
@@ -80,7 +80,7 @@ class ResponseEncoder:
         return reply
 
     def add(self, reply: EncodedResponse, index: int, wanted: frozenset[str], response: InferenceResponse) -> None:
-        """Add response number `index`; its arrays are read when the reply is sent."""
+        """Add response number `index`; its arrays are read when the frame is sent."""
         # hot: bench/micro_worker.py
         if response._error is not None:
             error = response._error

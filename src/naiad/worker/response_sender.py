@@ -1,14 +1,14 @@
-"""The outbox: what the senders of a decoupled model have sent, on its way to the server.
+"""The response sender: responses of a decoupled model on their way to the server.
 
-A response leaves at once while the server keeps up. While it does not, responses gather and leave together, in one
-message: with the next response that finds the server ready, with the last one of a request, or half a millisecond
-later. Bounded: responses of `INLINE_BYTES` leave whether the server is ready or not, which blocks once the pipe is
-full; large ones wait for a block when shared memory is at its cap; and a sender waits for a slow client.
+A response is sent at once while the server keeps up. Otherwise responses are collected and sent in one message: with
+the next response that finds the server ready, with the last one of a request, or half a millisecond later. The
+collection is bounded: responses of `INLINE_BYTES` are sent in any case, which blocks once the pipe is full; large
+ones wait for a block when shared memory is at its limit; and a sender waits for a slow client.
 
-A thread that sends for several requests must not keep the others waiting for one slow client. The message that asks
-whether the client has caught up therefore names the request, and says whether the thread is known to be one of those.
-The server lets it go on when others wait, and cancels the request when too much waits for its client
-(python_emission.py).
+A thread that sends for several requests must not delay all of them for one slow client. The message that queries the
+client's state therefore names the request, and whether the thread is known to be shared. The server lets the thread
+continue when other requests wait, and cancels the request when too much is queued for its client
+(backend/python/decoupled.py).
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ RESCHEDULED = 4
 SLOT_SHIFT = 3
 """A word of an emitted frame is the slot of a request, shifted, and these flags."""
 _GATHER_S = 0.0005
-"""How long responses may wait for others."""
+"""Maximum time that responses wait for others."""
 _YIELD_COUNT = 16
-"""A client waits for the first response above all, and it or the server perhaps for the core on which the model makes
-the others: 100 responses on two cores, the first after 0.4 ms instead of 0.9, the last after 2.3 ms either way."""
+"""A client waits mostly for the first response, and the client or the server perhaps for the core of the model: 100
+responses on two cores, the first after 0.4 ms instead of 0.9, the last after 2.3 ms either way.
+"""
 _FIRST_WAIT_S = 0.0005
 _LONGEST_WAIT_S = 0.02
 _FLUSH = -1
 
 
 class Stream:
-    """The responses of one request, until the final one. Who may still send refers to it."""
+    """The responses of one request, until the final one. Every sender refers to it."""
 
     __slots__ = (
         "__weakref__",
@@ -66,30 +67,30 @@ class Stream:
         self.slot = slot
         self.output_names = output_names
         self.yields_left = _YIELD_COUNT
-        """How many more responses are followed by giving up the core."""
+        """Number of further responses after which the thread yields its core."""
         self.is_closed = False
         self._was_cancelled = False
 
     def send(self, response: InferenceResponse | None, *, is_final: bool) -> None:
-        """Take a response, or only the end of the responses. Raises TritonModelException."""
+        """Accept a response, or only the end of the responses. Raises TritonModelException."""
         # hot: bench/micro_emission.py
         if self._response_sender.board.slots[self.slot] and not self.is_closed:
             self._wait_for_client()
         self._response_sender.send(self, response, is_final)
 
     def is_cancelled(self) -> bool:
-        """Tell whether the client has given the request up."""
+        """Return whether the client has cancelled the request."""
         if self.is_closed:
             return self._was_cancelled
         return bool(self._response_sender.board.slots[self.slot] & CANCELLED)
 
     def close(self) -> None:
-        """Note that the final response is on its way: the slot is soon another request's."""
+        """Note that the final response is on its way: the slot soon belongs to another request."""
         self._was_cancelled = self.is_cancelled()
         self.is_closed = True
 
     def _wait_for_client(self) -> None:
-        """Wait while the client takes no more responses."""
+        """Wait while the client is paused."""
         slots = self._response_sender.board.slots
         wait_s = _FIRST_WAIT_S
         words = (self.slot << 1 | self._response_sender.is_shared_thread(),)
@@ -104,7 +105,7 @@ class Stream:
 
 
 class ResponseSender:
-    """Gathers responses of all streams and sends them; used by any thread."""
+    """Collects responses of all streams and sends them; used by any thread."""
 
     def __init__(self, channel: Channel, board: FlagsPage) -> None:
         self.board = board
@@ -118,29 +119,29 @@ class ResponseSender:
         self._is_armed = False
         self._asked_s = 0.0
         self._is_over = False
-        """The server is gone."""
+        """Whether the server has exited."""
         self._served = threading.local()
-        """`count`: for how many requests a thread has sent."""
-        # A queue of jobs for the thread; it may be put into while the garbage collector runs.
+        """`count`: the number of requests that a thread has sent for."""
+        # A SimpleQueue of jobs for the thread; a finalizer may put into it during garbage collection.
         self._jobs: queue.SimpleQueue[int] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="response_sender", daemon=True).start()
 
     # --- called by senders ------------------------------------------------------------------------------------------
 
     def send(self, stream: Stream, response: InferenceResponse | None, is_final: bool) -> None:
-        """Take a response, or only the end of the responses. Raises TritonModelException."""
+        """Accept a response, or only the end of the responses. Raises TritonModelException."""
         # hot: bench/micro_emission.py
         board = self.board
         with self._lock:
             if stream.is_closed:
                 raise closed_sender()
             if not is_final and board.slots[stream.slot] & CANCELLED:
-                return  # nobody listens
+                return  # the server ignores it
             mark, index = self._reply.mark(), self._count
             try:
                 reply = self._add(stream, response, is_final)
                 if reply.payload_bytes > channel_module.INLINE_BYTES and index:
-                    # A large one goes alone: it must fit whatever has gathered before it.
+                    # A large one is sent alone: it must fit independently of the collected ones.
                     reply.rewind(mark, index)
                     self._count = index
                     self._flush()
@@ -164,9 +165,9 @@ class ResponseSender:
             os.sched_yield()
 
     def ask(self, words: Sequence[int] = ()) -> None:
-        """Have the server look whether clients that were slow have caught up. Raises TritonModelException.
+        """Let the server check whether slow clients have caught up. Raises TritonModelException.
 
-        `words` is the slot of the request whose sender waits, shifted, and whether its thread is shared.
+        `words` is the slot of the request with the waiting sender, shifted, and whether its thread is shared.
         """
         with self._lock:
             self._flush()
@@ -174,7 +175,7 @@ class ResponseSender:
                 self._ask(words)
 
     def is_shared_thread(self) -> bool:
-        """Tell whether the calling thread surely serves other requests too.
+        """Return whether the calling thread certainly serves other requests too.
 
         It runs `execute` or coroutines, or has sent for several requests.
         """
@@ -185,20 +186,20 @@ class ResponseSender:
         )
 
     def abort(self, slot: int) -> None:
-        """Answer a request that nobody can answer any more; safe wherever the garbage collector runs."""
+        """Fail a request without a sender; safe in a finalizer."""
         if not self._is_over:
             self._jobs.put(slot)
 
     # --- called by the worker's loop --------------------------------------------------------------------------------
 
     def executed(self) -> None:
-        """Tell the server that `execute` has returned. Raises ChannelClosedError."""
+        """Report the end of `execute` to the server. Raises ChannelClosedError."""
         with self._lock:
             self._flush_for_loop()
             self._channel.send(frames.EXECUTED)
 
     def failed(self, streams: Sequence[Stream], notes: dict[str, Any]) -> None:
-        """Tell the server that `execute` has failed, which ends these streams. Raises ChannelClosedError."""
+        """Report the failure of `execute` to the server, which ends these streams. Raises ChannelClosedError."""
         with self._lock:
             self._flush_for_loop()
             for stream in streams:
@@ -206,16 +207,16 @@ class ResponseSender:
             self._channel.send(frames.FAILED, extra=notes)
 
     def fail(self, streams: Sequence[Stream], message: str) -> None:
-        """Answer those of `streams` that are open with an error, as their final response."""
+        """Fail the open ones among `streams`, as their final response."""
         response = InferenceResponse(error=TritonError(message))
         for stream in streams:
-            with contextlib.suppress(TritonModelException):  # closed meanwhile, or the server is gone
+            with contextlib.suppress(TritonModelException):  # closed meanwhile, or the server has exited
                 if not stream.is_closed:
                     self.send(stream, response, True)
 
     def reschedule(self, streams: Sequence[Stream]) -> None:
-        """Give the requests of those of `streams` that are open back, to be executed again."""
-        with self._lock, contextlib.suppress(TritonModelException):  # the server is gone
+        """Return the open requests among `streams` to the server, to be executed again."""
+        with self._lock, contextlib.suppress(TritonModelException):  # the server has exited
             for stream in streams:
                 if not stream.is_closed:
                     self._reply.words.append(stream.slot << SLOT_SHIFT | RESCHEDULED)
@@ -224,7 +225,7 @@ class ResponseSender:
             self._flush()
 
     def trim(self) -> None:
-        """Give up shared memory that has not been used for a while, unless someone is sending."""
+        """Release shared memory that has not been used for a while, unless a thread is sending."""
         if self._lock.acquire(blocking=False):
             try:
                 self._reclaim()
@@ -245,7 +246,7 @@ class ResponseSender:
         return reply
 
     def _keep(self, first: int) -> None:
-        """Keep the parts from `first` on for later: the model may write to its arrays meanwhile."""
+        """Copy the parts from `first` on: the model may write to its arrays meanwhile."""
         parts = self._reply.parts
         parts[first:] = [part if type(part) is bytes else part.tobytes() for part in parts[first:]]
         if not self._is_armed:
@@ -253,7 +254,7 @@ class ResponseSender:
             self._jobs.put(_FLUSH)
 
     def _flush(self) -> None:
-        """Send what has gathered. Raises TritonModelException when it does not fit or the server is gone."""
+        """Send the collected responses. Raises TritonModelException if they do not fit or the server has exited."""
         reply = self._reply
         if not reply.words:
             return
@@ -270,11 +271,11 @@ class ResponseSender:
         self._count = 0
 
     def _flush_for_loop(self) -> None:
-        with contextlib.suppress(TritonModelException):  # the server is gone: what follows says so as well
+        with contextlib.suppress(TritonModelException):  # the server has exited: later calls report it as well
             self._flush()
 
     def _lend(self, reply: EncodedResponse) -> int:
-        """Put the payload into a block, and wait for one while shared memory is at its cap."""
+        """Copy the payload into a block, and wait for one while shared memory is at its limit."""
         buffer_owner = self._channel.buffer_owner
         wait_s = _FIRST_WAIT_S
         while True:
@@ -301,7 +302,7 @@ class ResponseSender:
 
     def _over(self) -> TritonModelException:
         self._is_over = True
-        return TritonModelException("Unable to send response. The server is gone.")
+        return TritonModelException("Unable to send response. The server has exited.")
 
     def _reclaim(self) -> None:
         self._channel.buffer_owner.reclaim(self.board.blocks)
@@ -315,7 +316,7 @@ class ResponseSender:
                 self._answer_abandoned(job)
                 continue
             time.sleep(_GATHER_S)
-            with self._lock, contextlib.suppress(TritonModelException):  # the server is gone
+            with self._lock, contextlib.suppress(TritonModelException):  # the server has exited
                 self._is_armed = False
                 self._flush()
 
@@ -323,5 +324,5 @@ class ResponseSender:
         stream = Stream(self, slot, frozenset())
         self.fail(
             [stream],
-            "the model let go of the response sender of this request without sending a final response",
+            "the model released the response sender of this request without sending a final response",
         )

@@ -305,8 +305,8 @@ def test_when_the_worker_goes_its_calls_are_cancelled(pair):
     assert pair.port.cancelled == pair.port.calls
     assert pair.port.loop.readers == {}
     # And the worker, if it is not gone after all, hears that the server is.
-    assert error_of(next(kept)) == (WorkerCode.UNAVAILABLE, "The server is gone.")
-    with pytest.raises(TritonModelException, match="The server is gone"):
+    assert error_of(next(kept)) == (WorkerCode.UNAVAILABLE, "The server has exited.")
+    with pytest.raises(TritonModelException, match="The server has exited"):
         pair.calls.exec(InferenceRequest(model_name="m"), True, 0)
 
 

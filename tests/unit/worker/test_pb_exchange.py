@@ -189,7 +189,7 @@ def test_a_sender_in_a_reference_cycle_is_found(monkeypatch):
     circle.append(circle)
     waiting, _ = checked([lost], None)
     del lost, circle
-    assert awaited(waiting)[0].error().message().startswith("the model let go of the response sender")
+    assert awaited(waiting)[0].error().message().startswith("the model released the response sender")
 
 
 def test_responses_sent_before_a_failure_are_kept():
@@ -211,7 +211,7 @@ def test_a_sender_that_nobody_holds_any_more_becomes_an_error():
     waiting, _ = checked([silent, request()], [None, other])
     del silent
     first, second = awaited(waiting)
-    assert first.error().message().startswith("the model let go of the response sender of this request")
+    assert first.error().message().startswith("the model released the response sender of this request")
     assert second is other
 
 

@@ -264,13 +264,13 @@ def test_a_stream_that_nobody_holds_is_answered(ends):
     ((slot, last),) = ends.read()
     assert (slot, last.final) == (5, True)
     assert last.error is not None
-    assert last.error.message.startswith("the model let go of the response sender of this request")
+    assert last.error.message.startswith("the model released the response sender of this request")
 
 
 def test_a_server_that_is_gone_is_an_error_in_send(ends):
     sender = ends.sender()
     ends.channel.is_closed = True
-    with pytest.raises(pb_utils.TritonModelException, match="The server is gone"):
+    with pytest.raises(pb_utils.TritonModelException, match="The server has exited"):
         sender.send(number(1))
 
 

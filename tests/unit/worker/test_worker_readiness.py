@@ -49,7 +49,7 @@ def test_the_answer_is_on_the_board(board: FlagsPage, log: list[str], kind: type
         model.answer = answer
         readiness.ask()
         assert board.says_ready(time.monotonic_ns()) is answer
-    assert log == ["the model is not ready: is_ready says so"], "once, not with every answer"
+    assert log == ["the model is not ready: is_ready returned False"], "once, not with every answer"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""The worker's half: runs an instance of a backend as a worker runs a Python model.
+"""The worker's part: runs an instance of a backend as a worker runs a Python model.
 
-A worker is a transport, a loop, and what executes batches: the class of a `model.py`, or this adapter. It makes
-`InferRequest`s of received requests and hands them to an `Instance`. Tensors stay views on the received payload.
+A worker is a transport, a loop, and an executor of batches: the class of a `model.py`, or this adapter. It creates
+`InferRequest`s from received requests and passes them to an `Instance`. Tensors stay views on the received payload.
 """
 
 import json
@@ -36,9 +36,9 @@ from naiad.worker.loading import LoadError
 
 _log = logging.getLogger(__name__)
 _CODES = {code.value: code for code in WorkerErrorCode}
-"""What a response can carry: Triton's codes."""
+"""The codes that a response can have: Triton's."""
 MAX_HEADERS = 1024
-"""Headers of requests, and of responses, that an adapter remembers."""
+"""Limit of the cached headers of requests, and of responses."""
 
 
 class InstanceAdapter:
@@ -56,7 +56,7 @@ class InstanceAdapter:
 
     @classmethod
     def describe(cls, args: Mapping[str, str]) -> dict[str, Any]:
-        """Return what the backend says of a model that it does not load: its configuration, and about GPUs.
+        """Return the backend's facts about a model that is not loaded: its configuration, and its support of GPUs.
 
         Raises LoadError.
         """
@@ -82,11 +82,11 @@ class InstanceAdapter:
         except InferError as error:
             raise LoadError(error.message) from error
         if type(instance).says_ready is not Instance.says_ready:
-            # A worker asks a model that has this method.
+            # A worker calls this method of a model.
             self.is_ready = lambda: instance.says_ready
 
     def execute(self, requests: Sequence[InferenceRequest]) -> list[InferenceResponse | None] | None:
-        """Execute a batch; see `Instance.execute`. What fails is an error in the responses."""
+        """Execute a batch; see `Instance.execute`. Failures are errors in the responses."""
         # hot: bench/micro_worker.py
         instance = self._instance
         if instance is None:
@@ -191,7 +191,7 @@ class InstanceAdapter:
 
 
 class _ReceivedRequest(InferRequest):
-    """A request that looks up its cancellation where the server notes it."""
+    """A request that reads its cancellation from the flags page."""
 
     def __init__(self, header: RequestHeader, data: Sequence[Buffer], request: InferenceRequest) -> None:
         self._is_cancelled = request.is_cancelled
@@ -208,7 +208,7 @@ class _ReceivedRequest(InferRequest):
 
 
 def _unused(request: InferRequest, response: InferResponse) -> None:
-    """Take no response: instances return or emit them."""
+    """Ignore a response: instances return or emit them."""
 
 
 def _data(tensor: Tensor) -> Buffer:

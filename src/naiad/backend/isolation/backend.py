@@ -1,7 +1,7 @@
-"""The server's half: a backend whose instances run in worker processes.
+"""The server's part: a backend with instances in worker processes.
 
-The server imports neither the backend nor its framework: workers do. A crash of the framework costs one worker, which
-is started again as that of a Python model is, and an `EXECUTION_ENV_PATH` gives the framework packages of its own.
+Only workers import the backend and its framework. A crash of the framework ends one worker, which is restarted like
+that of a Python model, and an `EXECUTION_ENV_PATH` gives the framework packages of its own.
 """
 
 import json
@@ -23,7 +23,7 @@ _ADAPTER = "naiad.backend.isolation.adapter:InstanceAdapter"
 
 
 class IsolatedBackend(Backend):
-    """Stands for the backend `name` at `point` (`module:class`), which workers import."""
+    """Represents the backend `name` at `point` (`module:class`), which workers import."""
 
     def __init__(self, name: str, point: str) -> None:
         self.name = name  # type: ignore[misc]  # a ClassVar of ordinary backends
@@ -31,7 +31,7 @@ class IsolatedBackend(Backend):
         self._gpu_unsupported_reason: str | None = None
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
-        """Return what the backend completes, in a process that ends with it. Raises InferError."""
+        """Return the backend's completion, from a temporary process. Raises InferError."""
         settings = self._settings(context)
         said = ask_once(context, self._source(settings), settings)
         self._gpu_unsupported_reason = str(said["gpu_unsupported_reason"])
@@ -40,7 +40,7 @@ class IsolatedBackend(Backend):
         return completed
 
     def gpu_unsupported_reason(self) -> str:
-        """Return what the backend says, which `auto_complete` has asked."""
+        """Return the reason of the backend, which `auto_complete` has queried."""
         if self._gpu_unsupported_reason is None:
             return (
                 f"backend '{self.name}' with parameter 'isolation' was not asked whether it can use one: that is "
@@ -51,7 +51,7 @@ class IsolatedBackend(Backend):
     def load(self, context: ModelContext) -> Model:
         """Read the settings of the workers; each of them loads the model. Raises InferError(INVALID_ARG)."""
         settings = self._settings(context)
-        # The backend applies `reshape`; what workers receive and send has the shapes of clients.
+        # The backend applies `reshape`; workers receive and send the shapes of clients.
         shown = ModelConfig()
         shown.CopyFrom(context.config)
         for tensor in (*shown.input, *shown.output):
@@ -63,7 +63,7 @@ class IsolatedBackend(Backend):
         return read_settings(context, context.worker_config)
 
     def source_on(self, import_paths: Sequence[str]) -> "BackendSource":
-        """Return what workers execute that find modules on `import_paths` too."""
+        """Return the source for workers that also find modules on `import_paths`."""
         return BackendSource(self.name, self._point, tuple(import_paths))
 
     def _source(self, settings: WorkerSettings) -> "BackendSource":
@@ -73,15 +73,15 @@ class IsolatedBackend(Backend):
 
 @dataclass(frozen=True, slots=True)
 class BackendSource:
-    """Tells workers which backend they load, and of which model."""
+    """The backend and the model of workers."""
 
     backend: str
     point: str
     import_paths: tuple[str, ...]
-    """Where the server finds modules, for workers on its own interpreter."""
+    """Module directories of the server, for workers on its own interpreter."""
 
     def notes(self, context: ModelContext) -> dict[str, Any]:
-        """Return what a worker needs before it loads the model."""
+        """Return the notes that a worker needs before it loads the model."""
         return {
             "adapter": _ADAPTER,
             "import_paths": self.import_paths,
@@ -89,7 +89,7 @@ class BackendSource:
         }
 
     def args(self, context: ModelContext, spec: InstanceSpec) -> Mapping[str, str]:
-        """Return what the adapter gets besides the arguments of `initialize`."""
+        """Return the adapter's arguments besides the arguments of `initialize`."""
         isolation = {
             "naiad": naiad.__version__,
             "backend": self.backend,
@@ -106,7 +106,7 @@ class BackendSource:
 
 
 def _config_of_one(config: ModelConfig, spec: InstanceSpec) -> ModelConfig:
-    """Return the configuration with the one instance that a worker has."""
+    """Return the configuration with only the instance of one worker."""
     if not config.instance_group:
         return config
     own = ModelConfig()

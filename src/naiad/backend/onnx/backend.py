@@ -30,7 +30,7 @@ class OnnxRuntimeBackend(Backend):
     _global_threads: ClassVar[tuple[int, int] | None] = None
 
     def __init__(self) -> None:
-        # Its default logger writes warnings about hardware that nobody asked for.
+        # Its default logger writes unwanted warnings about hardware.
         onnxruntime.set_default_logger_severity(4)
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
@@ -108,5 +108,5 @@ class OnnxModel(Model):
         self.sessions.update_config(config)
 
     def close(self) -> None:
-        """Let go of the sessions."""
+        """Release the sessions."""
         self.sessions.close()

@@ -33,7 +33,7 @@ ELEMENT_TYPES: Mapping[DataType, Any] = {
     for datatype in DataType
     if datatype is not DataType.BYTES
 }
-"""What bindings are told of a datatype: a numpy type, or ONNX's number where numpy has none."""
+"""The datatype in bindings: a numpy type, or ONNX's number where numpy has none."""
 
 
 class OnnxStagedRun:
@@ -73,7 +73,7 @@ def are_small(specs: Sequence[TensorSpec]) -> bool:
 def plan_outputs(
     signature: ModelSignature, inputs: Sequence[TensorSpec], output_names: Sequence[str], *, is_batching: bool
 ) -> list[TensorSpec] | None:
-    """Return the outputs' full shapes, None when they cannot be told from the inputs' or are strings.
+    """Return the outputs' full shapes, None when the inputs' do not determine them or they are strings.
 
     A named free dimension has one value in the whole graph. What a graph declares may be wrong; a run with outputs
     bound to memory then fails, and is repeated without.
@@ -193,12 +193,12 @@ class OnnxInstance(TensorInstance):
         self._string_inputs = [
             tensor.name for tensor in session.signature.inputs.values() if tensor.datatype is DataType.BYTES
         ]
-        # The rows of a ragged batch are not those of its first input.
+        # The rows of a ragged batch differ from the rows of its first input.
         self._may_preallocate = session.run_options is None and not self._table.is_ragged
         self._staged: dict[object, OnnxStagedRun] = {}
 
     def close(self) -> None:
-        """Let go of the session, which may stay with other instances."""
+        """Release the session, which other instances may still use."""
         super().close()
         self._run = refuse_to_run
         self._staged.clear()
@@ -227,7 +227,7 @@ class OnnxInstance(TensorInstance):
             return None
         try:
             return run_into(self._session.ort, inputs, outputs)
-        except Exception:  # the same inputs are run in the plain way at once, which tells the reason
+        except Exception:  # the same inputs are run on the slow path at once, which raises the reason
             return None
 
     def run_into(
@@ -241,11 +241,11 @@ class OnnxInstance(TensorInstance):
             return None
         try:
             return run_into(self._session.ort, inputs, outputs, destinations)
-        except Exception:  # the same inputs are run in the plain way at once, which tells the reason
+        except Exception:  # the same inputs are run on the slow path at once, which raises the reason
             return None
 
     def _plan_outputs(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[TensorSpec] | None:
-        """Return the outputs for inputs of these shapes; None when they cannot be told or have nothing to bind."""
+        """Return the outputs for inputs of these shapes; None when they are unknown or have nothing to bind."""
         specs = [
             TensorSpec(name, datatype, array.shape)
             for name, array in inputs.items()

@@ -102,7 +102,7 @@ _TENSORRT_PRECISIONS: Mapping[str, Mapping[str, str]] = {
     "INT8": {"trt_int8_enable": "1"},
 }
 _SILENT = 4
-"""Log severity FATAL: what goes wrong is raised, and told once, by whoever catches it."""
+"""Log severity FATAL: errors are raised, and logged once, where they are caught."""
 
 _PASSED_ON = "session."
 """Parameters that begin so are ONNX Runtime session configuration entries."""
@@ -176,7 +176,7 @@ def _size_bytes(directory: Path) -> int:
         with os.scandir(directory) as children:
             return sum(child.stat().st_size for child in children if child.is_file())
     except OSError:
-        return 0  # opening the model tells what is wrong
+        return 0  # opening the model raises the error
 
 
 def inspection_options(context: ModelContext) -> Any:

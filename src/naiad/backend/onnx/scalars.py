@@ -29,7 +29,7 @@ class ScalarOnnxInstance(OnnxInstance):
         self._scalar_inputs = [t.name for t in self._table.inputs if t.name in known and not known[t.name].dims]
         self._output_ranks = {output.name: len(output.dims) for output in self._table.outputs}
         self._has_scalar_output = False
-        """Whether a run has returned a scalar; the signature cannot tell one from an unknown rank."""
+        """Whether a run has returned a scalar; the signature does not distinguish one from an unknown rank."""
 
     def stage(self, inputs: Sequence[TensorSpec], output_names: Sequence[str]) -> StagedRun | None:
         """Return None: buffers would have the shapes of the configuration."""
@@ -62,7 +62,7 @@ class ScalarOnnxInstance(OnnxInstance):
         return [np.concatenate(parts) for parts in zip(*rows, strict=True)]
 
     def _has_equal_rows(self, inputs: Mapping[str, Array]) -> bool:
-        """Tell whether each scalar input has one value for all rows."""
+        """Return whether each scalar input has one value for all rows."""
         scalars = [inputs[name].reshape(-1) for name in self._scalar_inputs if name in inputs]
         return all(bool((values == values[:1]).all()) for values in scalars)
 

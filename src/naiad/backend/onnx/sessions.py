@@ -43,7 +43,7 @@ class Place:
     gpu: int | None = None
     """None for the CPU."""
     cores: frozenset[int] = frozenset()
-    """Those of its host policy; empty for any."""
+    """Cores of its host policy; empty for any."""
 
 
 class OnnxSession:
@@ -186,7 +186,7 @@ class OnnxSessions:
         return plan_threads(read_parameters(context.config), cores, count)
 
     def close(self) -> None:
-        """Let go of all of them."""
+        """Release all sessions."""
         for session in self._sessions.values():
             session.close()
 
@@ -206,7 +206,7 @@ class OnnxSessions:
             self._sessions[place] = inspected
             return inspected
         plan = plan_session(self._context, threads, gpu=place.gpu, has_global_threads=self._has_global_threads)
-        # A session's threads run where the thread does that opens it; those of the global pool belong to all.
+        # A session's threads run on the cores of the thread that opens it; all sessions share the global pool.
         with running_on(frozenset() if self._has_global_threads else place.cores):
             session = self._sessions[place] = OnnxSession(self._context, self._path, plan)
         return session

@@ -1,4 +1,4 @@
-"""The `python` backend: `model.py` files, executed by worker processes, one an instance."""
+"""The `python` backend: `model.py` files, executed by worker processes, one per instance."""
 
 import ast
 import os
@@ -52,25 +52,25 @@ _PARSING = threading.Lock()
 
 
 class WorkerSource(Protocol):
-    """What the workers of a model execute."""
+    """The code that the workers of a model execute."""
 
     def notes(self, context: ModelContext) -> dict[str, Any]:
-        """Return what a worker needs before it loads the model."""
+        """Return the notes that a worker needs before it loads the model."""
 
     def args(self, context: ModelContext, spec: InstanceSpec) -> Mapping[str, str]:
-        """Return arguments of `initialize` besides the usual ones, or instead of them."""
+        """Return arguments of `initialize` that extend or replace the usual ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where the code of a Python model is."""
+    """The location of a Python model's code."""
 
     model_file: Path
     is_shared: bool = False
     """Whether it belongs to a backend and executes other models too."""
 
     def notes(self, context: ModelContext) -> dict[str, Any]:
-        """Return what a worker needs to load it."""
+        """Return the notes that a worker needs to load it."""
         return {
             "model_file": str(self.model_file),
             "model_dir": str(context.model_dir),
@@ -79,7 +79,7 @@ class ModelSource:
         }
 
     def args(self, context: ModelContext, spec: InstanceSpec) -> Mapping[str, str]:
-        """Return nothing: models get Triton's arguments."""
+        """Return none: models get Triton's arguments."""
         return {}
 
 
@@ -89,9 +89,9 @@ class PythonBackend(Backend):
     name: ClassVar[str] = "python"
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
-        """Return the configuration that the model's `auto_complete_config` makes, in a process that ends with it.
+        """Return the configuration of the model's `auto_complete_config`, from a temporary process.
 
-        Raises InferError when the function raises or returns something else.
+        Raises InferError if the function raises or returns another type.
         """
         source = self.source(context)
         if not may_complete(source.model_file):
@@ -110,20 +110,20 @@ class PythonBackend(Backend):
         return completed
 
     def gpu_unsupported_reason(self) -> str:
-        """Nothing is in the way: the model is told the number of its GPU, and does with it what it likes."""
+        """Return "": the model gets the number of its GPU, and decides on its use."""
         return ""
 
     def load(self, context: ModelContext) -> Model:
-        """Load one version. Raises InferError for a missing file and for what is not supported."""
+        """Load one version. Raises InferError for a missing file and for unsupported settings."""
         return PythonModel(context, self.source(context), read_settings(context))
 
     def source(self, context: ModelContext) -> ModelSource:
-        """Return where the code of a model is. Raises InferError(NOT_FOUND) when it is not there."""
+        """Return the location of a model's code. Raises InferError(NOT_FOUND) without a file."""
         return ModelSource(find_model_file(context))
 
 
 class PythonModel(Model):
-    """One version of a model whose instances are workers; they share only where they come from."""
+    """One version of a model with workers as instances; they share only its source."""
 
     def __init__(
         self,
@@ -132,21 +132,21 @@ class PythonModel(Model):
         settings: WorkerSettings,
         rules: TensorRules | None = None,
     ) -> None:
-        """`rules` are those of the configuration unless they are given."""
+        """`rules` come from the configuration unless given."""
         self._context = context
         self._source = source
         self._settings = settings
-        # One for all instances: what it logs, it logs once for the version.
+        # One object for all instances, so that a message is logged once per version.
         self._rules = rules or TensorRules(
             context.config, version=str(context.version), is_strict=settings.has_strict_outputs
         )
 
     def update_config(self, config: ModelConfig) -> None:
-        """Tell new workers this configuration; those that run keep what they were told, as in Triton."""
+        """Use this configuration for new workers; running ones keep theirs, as in Triton."""
         self._context = replace(self._context, config=config)
 
     def create_instance(self, spec: InstanceSpec) -> Instance:
-        """Start a worker and initialize the model in it. Raises InferError with the traceback when that fails."""
+        """Start a worker and initialize the model in it. Raises InferError with the traceback if that fails."""
         kind = DecoupledInstance if self._context.config.model_transaction_policy.decoupled else PythonInstance
         instance = kind(self._context, self._source, self._settings, self._rules, spec)
         instance.start()
@@ -223,7 +223,7 @@ class PythonInstance(RemoteInstance):
             raise
 
     def execute(self, batch: Batch) -> Sequence[InferResponse]:
-        """Execute a batch in the worker. Raises InstanceDiedError when the worker dies meanwhile."""
+        """Execute a batch in the worker. Raises InstanceDiedError if the worker dies meanwhile."""
         self.begin(batch)
         for request in batch.requests:
             # Cancelled on the loop before this thread had begun the batch.
@@ -239,7 +239,7 @@ class PythonInstance(RemoteInstance):
     def begin(self, batch: Batch) -> None:
         """Send a batch to the worker, which may have open requests.
 
-        Raises InferError for one that is too large, and without a worker.
+        Raises InferError for a batch that is too large, and without a worker.
         """
         # hot: bench/micro_worker.py
         conversation = self._running
@@ -252,7 +252,7 @@ class PythonInstance(RemoteInstance):
                     self._let_go(conversation)
             return
         life = self._life
-        # Held until `finish`, on whatever thread that is: the channel must not be closed or tidied in between.
+        # Held until `finish`, on any thread: the channel must not be closed or trimmed in between.
         life.lock.acquire()
         try:
             self._running = life.conversation
@@ -265,9 +265,10 @@ class PythonInstance(RemoteInstance):
             raise
 
     def finish(self) -> Sequence[InferResponse] | None:
-        """Wait for what the worker sends, and return its answer to the batch. Raises InstanceDiedError when it died.
+        """Wait for input from the worker, and return its response to the batch. Raises InstanceDiedError after its
+        death.
 
-        None while only a part of it has come, for responses of open requests, and while it is not known how it died.
+        None for an incomplete response, for responses of open requests, and while the cause of a death is unknown.
         """
         # hot: bench/micro_worker.py
         conversation = self._running
@@ -289,13 +290,13 @@ class PythonInstance(RemoteInstance):
     def _let_go(self, conversation: Conversation) -> None:
         self._running = None
         if conversation is not self._told_of_blocks and conversation.has_blocks:
-            # From now on someone must look whether memory can be given up.
+            # From now on the watching thread must check for idle memory.
             self._told_of_blocks = conversation
             self._life.wake()
         self._life.lock.release()
 
     def end_sequences(self, ended: Sequence[SequenceEnd]) -> None:
-        """Tell the worker; one that has died has forgotten its sequences anyway."""
+        """Notify the worker; a dead one has lost its sequences anyway."""
         running = self._running
         if running is not None:
             running.end_sequences(ended)
@@ -305,7 +306,7 @@ class PythonInstance(RemoteInstance):
                 self._life.conversation.end_sequences(ended)
 
     def fileno(self) -> int:
-        """Return the descriptor on which the worker answers."""
+        """Return the descriptor of the worker's responses."""
         return -1 if self._running is None else self._running.fileno()
 
     @property
@@ -315,11 +316,11 @@ class PythonInstance(RemoteInstance):
 
     @property
     def is_silent(self) -> bool:
-        """Whether the worker is gone, but not how that came about."""
+        """Whether the worker has exited for an unknown cause."""
         return self._running is not None and self._running.is_broken
 
     def mark(self, request: InferRequest) -> None:
-        """Let the worker see that a request was cancelled."""
+        """Mark the cancellation of a request for the worker."""
         conversation = self._running
         if conversation is not None:
             conversation.mark(request)
@@ -328,33 +329,33 @@ class PythonInstance(RemoteInstance):
 
     @property
     def generation(self) -> int:
-        """Another number for every worker."""
+        """A different number for every worker."""
         return self._life.restart_count
 
     @property
     def health(self) -> str:
-        """Empty while the worker lives; otherwise how it died."""
+        """Empty while the worker lives; otherwise the cause of its death."""
         return self._life.health
 
     @property
     def says_ready(self) -> bool:
-        """What the model's `is_ready` says; that a worker has died is for `health` to say."""
+        """The result of the model's `is_ready`; `health` covers the death of a worker."""
         conversation = self._life.conversation
         return conversation is None or conversation.says_ready
 
     @property
     def state(self) -> InstanceState:
-        """Whether the worker executes, starts again, or has died too often."""
+        """Whether the worker executes, restarts, or has died too often."""
         return self._life.state
 
     @property
     def awaits_restart(self) -> bool:
-        """Whether a worker is being started, and has not been for too long."""
+        """Whether a worker is being started, within the time limit."""
         return self._life.awaits_restart
 
     @property
     def restart_count(self) -> int:
-        """How often the worker was started again."""
+        """Number of restarts of the worker."""
         return self._life.restart_count
 
     def close(self) -> None:
@@ -363,7 +364,7 @@ class PythonInstance(RemoteInstance):
         self._metrics.close()
 
     def warm_up_after_restart(self, warm_up: Callable[[], None]) -> None:
-        """Have every further worker execute this before it gets requests."""
+        """Set the warm-up of every further worker before it gets requests."""
         self._life.warm_up = warm_up
 
     def _tell(self, health: str) -> None:
@@ -379,11 +380,12 @@ class DecoupledInstance(PythonInstance):
     conversation_type: ClassVar[type[Conversation]] = DecoupledConversation
 
 
-# --- what a worker is told ------------------------------------------------------------------------------------------
+# --- arguments of workers
+# ----------------------------------------------------------------------------------------------
 
 
 def find_model_file(context: ModelContext) -> Path:
-    """Return the path of the model's file. Raises InferError(NOT_FOUND) when there is none."""
+    """Return the path of the model's file. Raises InferError(NOT_FOUND) without one."""
     filename = context.config.default_model_filename or "model.py"
     if not filename.endswith(".py"):
         raise invalid_argument(f"Model name must end with '.py'. Model name is \"{filename}\".")
@@ -394,9 +396,9 @@ def find_model_file(context: ModelContext) -> Path:
 
 
 def may_complete(model_file: Path) -> bool:
-    """Tell whether the model may have an `auto_complete_config`, without running it.
+    """Return whether the model may have an `auto_complete_config`, without running it.
 
-    A class without bases and decorators has what stands in its body; everything else must be asked.
+    A class without bases and decorators has only the methods in its body; all other classes must be imported.
     """
     try:
         source = model_file.read_bytes()
@@ -412,7 +414,7 @@ def may_complete(model_file: Path) -> bool:
 
 
 def ask_once(context: ModelContext, source: WorkerSource, settings: WorkerSettings) -> Mapping[str, Any]:
-    """Return what a worker says of a model without loading it. Raises InferError."""
+    """Return a worker's facts about a model without loading it. Raises InferError."""
     spec = InstanceSpec(context.name, 0, "KIND_CPU")
     notes = {
         **source.notes(context),
@@ -442,7 +444,7 @@ def ask_once(context: ModelContext, source: WorkerSource, settings: WorkerSettin
 
 
 def _args(context: ModelContext, spec: InstanceSpec) -> dict[str, str]:
-    """Return what `initialize` gets: strings only, as Triton."""
+    """Return the arguments of `initialize`: strings only, as Triton."""
     return {
         "model_config": config_to_json(context.config).decode(),
         "model_instance_kind": spec.kind.removeprefix("KIND_"),
@@ -455,7 +457,8 @@ def _args(context: ModelContext, spec: InstanceSpec) -> dict[str, str]:
 
 
 def worker_environment(context: ModelContext, host_policy: str = "") -> dict[str, str]:
-    """Return the environment of a worker: threads times workers do not exceed the cores, unless the user says so."""
+    """Return the environment of a worker: threads times workers do not exceed the cores, unless configured
+    otherwise."""
     environment = dict(os.environ)
     if is_charged_for_waiting():
         environment[NEVER_AWAKE] = "1"
@@ -467,7 +470,7 @@ def worker_environment(context: ModelContext, host_policy: str = "") -> dict[str
 
 
 def thread_count(context: ModelContext, cores: frozenset[int] | None) -> int:
-    """Return how many threads each worker may have that runs on these cores; None for any."""
+    """Return the thread limit of each worker on these cores; None for no limit."""
     policies = context.host_policies
     workers = sum(
         group.count

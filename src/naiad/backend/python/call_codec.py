@@ -1,4 +1,4 @@
-"""Frames to calls of other models and responses to frames: the server's half of `worker.call_wire`."""
+"""Frames to calls of other models and responses to frames: the server's part of `worker.call_codec`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,15 +17,15 @@ from naiad.worker.channel.layout import ReceivedHeaders, SentHeaders, TensorLayo
 
 
 class CallDecoder:
-    """Remembers the headers of one worker's calls by their numbers."""
+    """Keeps the headers of one worker's calls by their numbers."""
 
     def __init__(self) -> None:
         self._headers = ReceivedHeaders(_header_and_layout)
 
     def decode(self, frame: Frame, words: Iterator[int]) -> tuple[RequestHeader, list[Buffer]]:
-        """Return header and input data of a call, whose data are views on the payload.
+        """Return header and input data of a call; the data are views on the payload.
 
-        `words` are what is left of the table. Raises ChannelError.
+        `words` is the rest of the table. Raises ChannelError.
         """
         # hot: once a call
         try:
@@ -59,7 +59,7 @@ def _header_from(notes: Mapping[str, Any]) -> RequestHeader:
         inputs=read_specs(notes["inputs"]),
         outputs=[RequestedOutput(str(name)) for name in notes["outputs"]],
         parameters=parameters,
-        # Beyond Triton, which has no way to give a call a priority.
+        # An extension: Triton has no priority of calls.
         priority=priority if type(priority) is int and priority >= 0 else 0,
         timeout_us=int(notes["timeout_us"]),
         sequence_id=sequence if isinstance(sequence, str) else int(sequence),
@@ -69,7 +69,7 @@ def _header_from(notes: Mapping[str, Any]) -> RequestHeader:
 
 
 class CallResponseEncoder:
-    """Makes the variable part of answers to one worker; headers travel once."""
+    """Encodes the variable part of responses to one worker; headers are sent once."""
 
     def __init__(self) -> None:
         self._headers: SentHeaders[ResponseHeader, TensorLayout] = SentHeaders()
@@ -78,7 +78,7 @@ class CallResponseEncoder:
     def encode(
         self, number: int, flags: int, response: InferResponse
     ) -> tuple[list[int], dict[str, Any] | None, list[Buffer], int]:
-        """Return table, JSON, payload parts and payload bytes of the answer to call `number`."""
+        """Return table, JSON, payload parts and payload bytes of the response to call `number`."""
         # hot: once a response
         error = response.error
         if error is not None:
@@ -103,5 +103,5 @@ class CallResponseEncoder:
 
 
 def describe_outputs(outputs: Sequence[TensorSpec]) -> list[tuple[str, str, Sequence[int]]]:
-    """Return what a worker is told of outputs, as JSON values."""
+    """Return the description of outputs for a worker, as JSON values."""
     return [(spec.name, spec.datatype.value, spec.shape) for spec in outputs]

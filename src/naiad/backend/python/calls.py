@@ -1,6 +1,6 @@
-"""The calls that the model of one worker makes to other models: frames in, calls to the engine, answers back.
+"""Calls of one worker's model to other models: frames in, calls to the engine, responses back.
 
-A worker as its line of calls sees it.
+`CallingWorker` is the part of a worker that its channel of calls needs.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ from naiad.worker.channel.frame import ChannelClosedError, ChannelError, Frame
 _now_ns = time.monotonic_ns
 
 _AHEAD = 64
-"""Responses of a call that are sent before the worker has taken them."""
+"""Limit of the responses of a call that are sent before the worker has taken them."""
 _MOST_AHEAD = 16384
-"""So many, and the called model, which does not wait for anybody, is cancelled."""
+"""Limit after which the called model, which cannot be paused, is cancelled."""
 
 
 class _OpenCall(ModelCall):
@@ -40,19 +40,19 @@ class _OpenCall(ModelCall):
     number: int
     is_stream: bool
     is_answered: bool
-    """Whether the worker has had its final response; what the called model still answers is dropped."""
+    """Whether the worker got its final response; later responses of the called model are dropped."""
     ahead_count: int
     """Responses that the worker has not taken."""
     timer: TimerHandle | None
 
 
 class Caller(Protocol):
-    """What a line of calls has to know of the worker that it belongs to."""
+    """The methods of a worker that its channel of calls needs."""
 
     model: str
     instance: object
     metrics: MetricHolder | None
-    """What has the metrics that it makes; None where metrics are not known."""
+    """Owner of its metrics; None without metrics."""
 
     @property
     def is_initializing(self) -> bool:
@@ -60,23 +60,23 @@ class Caller(Protocol):
 
     @property
     def room_bytes(self) -> int:
-        """Shared memory that batches leave to calls."""
+        """Shared memory left for calls by batches."""
 
     def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
-        """Return the requests that the number of a batch, or slots, stand for."""
+        """Return the requests of a batch number, or of slots."""
 
     def request_at(self, serial: int, place: int) -> InferRequest | None:
         """Return the request at a place of a batch, or in a slot."""
 
     def take_room(self, taken_bytes: int) -> None:
-        """Note how much shared memory the calls have."""
+        """Note the shared memory of calls."""
 
     def kill(self, why: str) -> None:
-        """End the worker, which breaks the rules."""
+        """Kill the worker after a violation of the protocol."""
 
 
 class BlsChannel:
-    """One worker's calls. Everything but `close` and `parent_cancelled` is called on the event loop."""
+    """One worker's calls. All methods except `close` and `parent_cancelled` are called on the event loop."""
 
     def __init__(self, channel: ServerChannel, port: InferencePort, worker: Caller) -> None:
         self._channel = channel
@@ -93,12 +93,12 @@ class BlsChannel:
         channel.on_full = self._await_room
 
     def attach(self) -> None:
-        """Begin to listen."""
+        """Start listening."""
         if not self._is_closed:
             self._loop.add_reader(self._channel.fileno(), self._on_readable)
 
     def close(self) -> None:
-        """Cancel the calls and close the line soon; callable on any thread."""
+        """Cancel the calls and close the channel soon; callable on any thread."""
         try:
             self._loop.call_soon_threadsafe(self._detach)
         except RuntimeError:  # the loop has ended
@@ -118,7 +118,8 @@ class BlsChannel:
             self._port.cancel(call)
         self._channel.close()
 
-    # --- what the worker says ---------------------------------------------------------------------------------------
+    # --- messages of the worker
+    # --------------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
         try:
@@ -183,7 +184,7 @@ class BlsChannel:
             call.timer = self._loop.call_later(timeout_us / 1e6, self._on_timeout, call, timeout_us)
 
     def _read_whose(self, words: Iterator[int]) -> tuple[int, Sequence[InferRequest], int]:
-        """Return the number of a call, the requests that it is made for, and the number of the caller's batch."""
+        """Return the number of a call, its parent requests, and the number of the caller's batch."""
         try:
             number, serial, count = next(words), next(words), next(words)
             slots = [next(words) for _ in range(count)]
@@ -192,10 +193,10 @@ class BlsChannel:
         return number, self._worker.parents(serial, slots), serial
 
     def _check(self, call: _OpenCall) -> None:
-        """Raise InferError for a call that must not be made."""
+        """Raise InferError for a forbidden call."""
         header = call.header
         if len(self._open) > 2 * MOST_CALLS:
-            # Those that the worker has given up count too, until they have ended.
+            # Calls that the worker has cancelled count too, until they have ended.
             raise unavailable(f"{len(self._open)} calls of one instance of model '{self._worker.model}' are open")
         try:
             is_decoupled = self._port.is_decoupled(header.model_name, header.model_version)
@@ -263,7 +264,7 @@ class BlsChannel:
         if is_final:
             self._port.close(call)
             self._open.pop(call.number, None)
-            # Whoever still refers to the call must not keep the worker's memory from it.
+            # Remaining references to the call must not keep the worker's memory.
             call.data = ()
         if call.is_answered:
             return
@@ -370,7 +371,7 @@ class BlsChannel:
         self._abort(call, unavailable(f"the call of model '{name}' exceeded its execution_timeout, {timeout_us} us"))
 
     def _abort(self, call: ModelCall, error: InferError) -> None:
-        """Answer a call with an error at once, and cancel it."""
+        """Fail a call at once, and cancel it."""
         opened: _OpenCall = call  # type: ignore[assignment]  # made in _take_call
         if not opened.is_answered:
             self._answer(opened, InferResponse(self._header, error=error), is_final=True)
@@ -401,7 +402,7 @@ def _full(error: TransportFullError | OSError) -> InferError:
 
 
 class CallingWorker:
-    """What the calls of one worker have to know of it."""
+    """The part of a worker that its calls need."""
 
     def __init__(
         self, model: str, instance: object, life: WorkerLife, process: WorkerProcess, metrics: MetricHolder | None
@@ -419,12 +420,12 @@ class CallingWorker:
 
     @property
     def room_bytes(self) -> int:
-        """Shared memory that batches leave to calls."""
+        """Shared memory left for calls by batches."""
         conversation = self._life.conversation
         return 0 if conversation is None else conversation.room_bytes
 
     def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
-        """Return the requests that the number of a batch, or slots, stand for."""
+        """Return the requests of a batch number, or of slots."""
         conversation = self._life.conversation
         return () if conversation is None else conversation.parents(serial, slots)
 
@@ -434,18 +435,18 @@ class CallingWorker:
         return None if conversation is None else conversation.request_at(serial, place)
 
     def take_room(self, taken_bytes: int) -> None:
-        """Note how much shared memory the calls have."""
+        """Note the shared memory of calls."""
         conversation = self._life.conversation
         if conversation is not None:
             conversation.take_room(taken_bytes)
 
     def kill(self, why: str) -> None:
-        """End the worker, which breaks the rules."""
+        """Kill the worker after a violation of the protocol."""
         self._process.kill(why)
 
 
 def listen(worker: CallingWorker, channel: ServerChannel, port: InferencePort) -> BlsChannel:
-    """Begin to listen to a worker's calls; callable on any thread."""
+    """Start listening to a worker's calls; callable on any thread."""
     line = BlsChannel(channel, port, worker)
     port.loop.call_soon_threadsafe(line.attach)
     return line

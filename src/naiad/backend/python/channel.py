@@ -1,7 +1,7 @@
-"""The server's end of a channel: it never makes its caller wait for a worker that does not read.
+"""The server's end of a channel: it never blocks its caller on a worker that does not read.
 
-A worker may be stopped (by a debugger, by a container that is frozen) or may not come to reading, and a pipe holds
-64 KiB, of a user who has many of them 4 KiB. Who sends a batch is the event loop, on which all other models depend.
+A worker may be stopped (by a debugger, by a frozen container) or busy, and a pipe holds 64 KiB, or 4 KiB for a user
+with many pipes. The event loop sends batches, and all other models depend on it.
 """
 
 import array
@@ -17,18 +17,19 @@ from naiad.worker.channel.frame import ChannelClosedError
 
 
 class ServerChannel(Channel):
-    """Sends what the pipe takes; the rest waits until `flush`, which any thread may call while another sends."""
+    """Sends as much as the pipe takes; the rest waits until `flush`, which any thread may call while another
+    sends."""
 
     def __init__(self, read_fd: int, write_fd: int, descriptors: socket.socket, *, limit_bytes: int) -> None:
         super().__init__(read_fd, write_fd, descriptors, limit_bytes=limit_bytes, own=memoryview)
         os.set_blocking(write_fd, False)
         self.on_full: Callable[[], object] = _nothing
-        """Called when something has begun to wait, on the thread that sends."""
+        """Called when data begins to wait, on the sending thread."""
         self._unsent: deque[Buffer] = deque()
-        """Bounded by the batch that is being sent and what ended before it; on a line of calls by the calls of the
+        """Bounded by the batch being sent and ended sequences before it; on a channel of calls by the calls of the
         worker and by the responses that it may have ahead of each."""
         self._unpassed: deque[int] = deque()
-        """Descriptors of blocks that frames tell of: a socket holds some hundred. Bounded by shared memory."""
+        """Descriptors of announced blocks: a socket holds some hundred. Bounded by shared memory."""
         self._rest_lock = threading.Lock()
         """Held while one of the two changes."""
 
@@ -39,12 +40,14 @@ class ServerChannel(Channel):
 
     @property
     def full_fds(self) -> list[int]:
-        """Those of them that have to take more before all is sent."""
+        """The descriptors that must take more before all is sent."""
         waiting = (self._unsent, self._unpassed)
         return [descriptor for descriptor, left in zip(self.write_fds, waiting, strict=True) if left]
 
     def flush(self) -> None:
-        """Send what waits, as far as pipe and socket take it. Raises ChannelClosedError, and then nothing waits."""
+        """Send the waiting data, as far as pipe and socket take it. Raises ChannelClosedError, and then drops the
+        data.
+        """
         with self._rest_lock:
             try:
                 self._pass_waiting()
@@ -80,7 +83,7 @@ class ServerChannel(Channel):
     def _pass_waiting(self) -> None:
         """Pass descriptors, as far as the socket takes them.
 
-        Who reads a frame before the descriptor that it tells of has come waits for that.
+        The reader of a frame waits for the descriptor that it announces.
         """
         while self._unpassed:
             passed = array.array("i", [self._unpassed[0]])
@@ -94,7 +97,8 @@ class ServerChannel(Channel):
             os.close(self._unpassed.popleft())
 
     def _write_waiting(self) -> None:
-        # What was begun goes on first, and is taken off only when it is gone: who sends looks without the lock.
+        # A partial write continues first, and is removed only when complete: senders check the queue without the
+        # lock.
         unsent = self._unsent
         while unsent:
             data = unsent[0]
@@ -116,4 +120,4 @@ class ServerChannel(Channel):
 
 
 def _nothing() -> None:
-    """Nobody has asked."""
+    """Do nothing, without a listener."""

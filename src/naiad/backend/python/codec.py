@@ -1,4 +1,6 @@
-"""Batches to frames and frames to responses: the server's half of `worker.intake` and `worker.reply`."""
+"""Batches to frames and frames to responses: the server's part of `worker.request_decoder` and
+`worker.response_encoder`.
+"""
 
 import json
 from collections.abc import Sequence
@@ -19,13 +21,13 @@ from naiad.worker.channel.layout import ReceivedHeaders, SentHeaders, TensorLayo
 
 
 def layout_of(specs: Sequence[TensorSpec], number: int = 0) -> TensorLayout:
-    """Return where tensors of these specs lie in a payload."""
+    """Return the positions of tensors of these specs in a payload."""
     sizes = [None if spec.datatype is DataType.BYTES else spec.byte_size for spec in specs]
     return TensorLayout(sizes, number)
 
 
 class BatchEncoder:
-    """Makes execute frames for one worker; headers travel once."""
+    """Encodes execute frames for one worker; headers are sent once."""
 
     def __init__(self, rules: TensorRules) -> None:
         self._rules = rules
@@ -68,7 +70,7 @@ class BatchEncoder:
 def _note_trace(
     extra: dict[str, Any] | None, requests: Sequence[InferRequest], request: InferRequest
 ) -> dict[str, Any]:
-    """Tell which span a request belongs to, so that the model can go on with the trace."""
+    """Add the span of a request, so that the model can continue the trace."""
     extra = {} if extra is None else extra
     position = next(index for index, each in enumerate(requests) if each is request)
     extra.setdefault("traces", []).append((position, request.times.traceparent if request.times else ""))
@@ -76,20 +78,20 @@ def _note_trace(
 
 
 def read_specs(tensors: Sequence[tuple[Any, Any, Any]]) -> list[TensorSpec]:
-    """Return the specs that a worker describes. Raises LookupError, TypeError and ValueError."""
+    """Return the specs in a worker's description. Raises LookupError, TypeError and ValueError."""
     return [TensorSpec(str(name), BY_NAME[kind], tuple(map(int, shape))) for name, kind, shape in tensors]
 
 
 def join_ids(requests: Sequence[InferRequest]) -> str:
     """Return the ids of a batch with NUL between them."""
     text = "\0".join([request.id for request in requests])
-    if text.count("\0") != len(requests) - 1:  # JSON can spell a NUL in an id
+    if text.count("\0") != len(requests) - 1:  # a JSON string may contain a NUL
         text = "\0".join([request.id.replace("\0", "\ufffd") for request in requests])
     return text
 
 
 def describe_header(header: RequestHeader, rules: TensorRules) -> dict[str, Any]:
-    """Return what a worker needs to know of a header, as JSON values."""
+    """Return the description of a header for a worker, as JSON values."""
     flags = TRITONSERVER_REQUEST_FLAG_SEQUENCE_START if header.sequence_start else 0
     flags |= TRITONSERVER_REQUEST_FLAG_SEQUENCE_END if header.sequence_end else 0
     notes: dict[str, Any] = {
@@ -106,7 +108,7 @@ def describe_header(header: RequestHeader, rules: TensorRules) -> dict[str, Any]
 
 
 class ResponseShape:
-    """What a number in the table of a reply stands for."""
+    """The shape of a response: the meaning of a number in the table of an executed frame."""
 
     __slots__ = ("header", "is_sound", "layout", "problem", "rows")
 
@@ -122,10 +124,10 @@ class ResponseShape:
 
 
 class ResponseDecoder:
-    """Makes responses of the executed frames of one worker."""
+    """Decodes the executed frames of one worker."""
 
     may_vary: ClassVar[bool] = False
-    """Whether responses need not have all outputs nor the shapes of the configuration."""
+    """Whether responses may lack outputs, or have other shapes than the configuration."""
 
     def __init__(self, model: str, version: str, rules: TensorRules) -> None:
         self._model = model
@@ -173,7 +175,7 @@ class ResponseDecoder:
         return responses
 
     def _checked(self, shape: ResponseShape, request: InferRequest, data: list[Buffer]) -> InferResponse:
-        """Return the response with this data, or the error that stands for it."""
+        """Return the response with this data, or the error for it."""
         specs = shape.header.outputs
         error = internal(shape.problem) if shape.problem else self._rules.missing(request, specs)
         if error is None and shape.rows not in (0, request.batch_size):

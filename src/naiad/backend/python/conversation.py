@@ -20,11 +20,11 @@ from naiad.worker.channel.frame import ChannelClosedError, ChannelError, Frame
 
 _now_ns = time.monotonic_ns
 _DEATH_S = 1.0
-"""How long a worker may live that has closed its lines."""
+"""Time for a worker to exit after it has closed its channel."""
 
 
 class Conversation:
-    """What is known between the server and one worker process; dies with the process."""
+    """The state shared with one worker process; it ends with the process."""
 
     def __init__(
         self,
@@ -49,29 +49,29 @@ class Conversation:
         self._serial = 0
         """Number of the last batch; the worker counts too."""
         self.executing_since_ns = 0
-        """Monotonic time at which the running batch was sent, 0 when none runs."""
+        """Monotonic time at which the running batch was sent, 0 without one."""
         self.has_answered = False
         """Whether the worker has answered a batch."""
 
     @property
     def has_blocks(self) -> bool:
-        """Whether there is shared memory that could be given up one day."""
+        """Whether there is shared memory to release later."""
         return bool(self._channel.buffer_owner.total_bytes or self._channel.buffer_user.total_bytes)
 
     @property
     def says_ready(self) -> bool:
-        """Whether the model says that it is ready, or says nothing."""
+        """Whether the model is ready, or has no check."""
         try:
             return self._process.board.says_ready(_now_ns())
         except ValueError:
-            return True  # the board is closed with its process, of which the health tells
+            return True  # the flags page is closed with its process; `health` reports that
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when the worker has answered or died."""
+        """Return the descriptor that is readable when the worker has responded or died."""
         return self._channel.fileno()
 
     def begin(self, batch: Batch) -> None:
-        """Send a batch. Raises InferError when it is too large; of a dead worker `finish` tells."""
+        """Send a batch. Raises InferError if it is too large; `finish` reports a dead worker."""
         # hot: bench/micro_worker.py
         requests = batch.requests
         channel = self._channel
@@ -83,7 +83,7 @@ class Conversation:
                 parts = []
             words = self._enroll(batch, words)
         except BaseException:
-            # The worker hears neither of the headers that were to be sent nor of the payload.
+            # The worker gets neither the headers that were to be sent nor the payload.
             self._encoder.restart()
             channel.buffer_owner.take_back([block] if block else ())
             raise
@@ -91,7 +91,7 @@ class Conversation:
         self._batch = batch
         self._requests = requests
         batch.compute_start_ns = self.executing_since_ns = _now_ns()
-        # Calls and batches ask for memory at the same time, so that both together may have more than there is.
+        # Calls and batches allocate memory at the same time, so both together may exceed the limit.
         allowance_bytes = max(0, self._transport_bytes - channel.buffer_owner.total_bytes)
         kind = frames.EXECUTE if batch.late is not None else frames.EXECUTE_COMPLETELY
         try:
@@ -100,9 +100,9 @@ class Conversation:
             self._break(error)
 
     def finish(self) -> Sequence[InferResponse] | None:
-        """Wait for the answer to the batch sent. None while it has not wholly come, or how it died is not known.
+        """Wait for the response to the batch sent. None while it is incomplete, or the cause of a death is unknown.
 
-        Raises InstanceDiedError, InferError when the batch failed.
+        Raises InstanceDiedError, InferError if the batch failed.
         """
         # hot: bench/micro_worker.py
         if self._broken is not None:
@@ -127,7 +127,7 @@ class Conversation:
         return responses
 
     def _receive(self) -> Frame | None:
-        """Return the answer to the batch sent, None while it has not wholly come. Raises ChannelError."""
+        """Return the response to the batch sent, None while it is incomplete. Raises ChannelError."""
         return self._channel.receive_whole()
 
     def _responses(self, frame: Frame, batch: Batch | None) -> Sequence[InferResponse]:
@@ -136,7 +136,7 @@ class Conversation:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the worker is gone, or as good as gone."""
+        """Whether the worker has exited, or its channel is unusable."""
         return self._broken is not None
 
     @property
@@ -145,18 +145,18 @@ class Conversation:
         return self._batch is not None
 
     def await_exit(self, timeout_s: float) -> None:
-        """Wait until it is known how a worker has died that is gone."""
+        """Wait until the cause of a worker's exit is known."""
         self._process.settled.wait(timeout_s)
 
     def mark(self, request: InferRequest) -> None:
-        """Let the worker see whether a request of the running batch was cancelled."""
+        """Mark the cancellation of a request of the running batch for the worker."""
         for position, running in enumerate(self._requests):
             if running is request and position < FIRST_LATE_SLOT:
                 self._process.board.slots[position] = CANCELLED if request.cancelled else 0
                 self._has_marks = True
 
     def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
-        """Return the requests that the worker means by the number of a batch, or by slots."""
+        """Return the requests of a batch number, or of slots."""
         return self._requests if serial == self._serial else ()
 
     def request_at(self, serial: int, place: int) -> InferRequest | None:
@@ -166,15 +166,15 @@ class Conversation:
 
     @property
     def room_bytes(self) -> int:
-        """Shared memory that batches leave to calls."""
+        """Shared memory left for calls by batches."""
         return self._cap_bytes - self._channel.block_bytes
 
     def take_room(self, taken_bytes: int) -> None:
-        """Note how much shared memory calls have."""
+        """Note the shared memory of calls."""
         self._transport_bytes = self._cap_bytes - taken_bytes
 
     def _enroll(self, batch: Batch, words: list[int]) -> list[int]:
-        """Return the table of a batch that is about to be sent."""
+        """Return the table of a batch about to be sent."""
         if self._has_marks:
             self._process.board.slots[:FIRST_LATE_SLOT] = bytes(FIRST_LATE_SLOT)
             self._has_marks = False
@@ -194,27 +194,27 @@ class Conversation:
         self._requests = ()
 
     def tidy(self) -> None:
-        """Give up memory that has not been used for a while and say so; no batch may be running."""
+        """Release memory that has not been used for a while and report it; no batch may be running."""
         self._channel.buffer_owner.trim()
-        # An idle worker drops blocks as well, and has no occasion to say so.
+        # An idle worker drops blocks as well, without a frame to report it.
         self._channel.buffer_user.drop_gone(self._process.board.blocks)
         if not self._channel.has_news:
-            # A worker that is stopped reads nothing: in the end the pipe would be full, and who writes to it wait.
+            # A stopped worker reads nothing: in the end the pipe would be full, and the data would wait.
             return
         try:
             self._channel.send(frames.TIDY)
         except ChannelError:
-            return  # it has died; the watch will see
+            return  # it has died; the watching thread detects it
 
     def end_sequences(self, ended: Sequence[SequenceEnd]) -> None:
-        """Tell which sequences will not go on; no batch may be executing."""
+        """Report ended sequences; no batch may be executing."""
         try:
             self._channel.send(frames.SEQUENCES_ENDED, extra={"ended": ended})
         except ChannelError:
-            return  # it has died; the watch will see
+            return  # it has died; the watching thread detects it
 
     def finalize(self) -> bool:
-        """Ask the worker to finalize the model and to end; False when it is gone already."""
+        """Let the worker finalize the model and exit; return False if it has exited already."""
         try:
             self._channel.send(frames.FINALIZE)
         except ChannelError:
@@ -244,14 +244,14 @@ class Conversation:
     # --- death ------------------------------------------------------------------------------------------------------
 
     def _break(self, error: ChannelError) -> None:
-        """Note that the worker has closed its lines or sends nonsense; how it ends is known a little later."""
+        """Note that the worker has closed its channel or sends malformed frames; its exit is known later."""
         self._broken = error
         self._closed_at_s = time.monotonic()
         if not isinstance(error, ChannelClosedError):
             self._process.kill(f"was killed because it sent nonsense ({error})")
 
     def _settle(self) -> None:
-        """Raise InstanceDiedError as soon as it is known how the worker has died."""
+        """Raise InstanceDiedError as soon as the cause of the worker's death is known."""
         error = self._death()
         if error is not None:
             self._ended()
@@ -263,7 +263,7 @@ class Conversation:
             if time.monotonic() - self._closed_at_s > _DEATH_S:
                 process.kill("was killed because it closed its lines")
             return None
-        # A batch that the worker has not taken out of the pipe was certainly not executed.
+        # A batch that the worker has not read from the pipe was certainly not executed.
         has_begun = self._batch is None or process.board.has_begun(self._serial)
         error = InstanceDiedError(
             ErrorCode.UNAVAILABLE,

@@ -1,11 +1,11 @@
-"""Conversations with the workers of decoupled models: responses come whenever the model has some.
+"""Conversations with the workers of decoupled models: responses arrive at any time.
 
-A slow client: its frontend calls its request congested, and the next response of that request marks its slot on the
-board. From then on the model waits in `send` until the client has caught up. While it waits the worker asks again and
-again. If other requests wait because of that, the mark is taken back after `_SLOW_NS`: the model goes on, responses
-of up to `_UNTAKEN_BYTES` gather for the slow client, and then its request fails. Others wait because of that when
-the thread in `send` is known to serve them too, or when the worker has sent nothing for `_QUIET_NS`. How long a
-request may stay congested the engine limits, for all backends (emission.py).
+A slow client: its frontend pauses its request, and the next response of that request sets PAUSED in its slot of the
+flags page. From then on the model waits in `send` until the client has caught up; meanwhile the worker asks
+periodically. If other requests wait because of that, the mark is removed after `_SLOW_NS`: the model continues,
+responses of up to `_UNTAKEN_BYTES` are queued for the slow client, and then its request fails. Other requests wait
+because of that if the thread in `send` is known to serve them too, or if the worker has sent nothing for `_QUIET_NS`.
+The engine limits the time that a request may stay paused, for all backends (engine/serving/decoupled.py).
 """
 
 import itertools
@@ -32,23 +32,23 @@ from naiad.worker.response_sender import FINAL, HAS_RESPONSE, RESCHEDULED, SLOT_
 _now_ns = time.monotonic_ns
 Emit = Callable[[InferRequest, InferResponse], None]
 _FEW_OPEN = 64
-"""Up to so many open requests are taken for the parents of a call from a thread that belongs to none of them."""
+"""Up to this number of open requests, all are parents of a call from a thread without requests."""
 _UNTAKEN_BYTES = 4 << 20
-"""Responses that gather for one slow client so that its model can serve others."""
+"""Limit of the responses queued for one slow client so that its model can serve other requests."""
 _QUIET_NS = 1_000_000_000
 _SLOW_NS = 500_000_000
-"""A client that catches up within this, 1 MB/s of a gRPC stream, is waited for although others wait."""
+"""A client that catches up within this time, 1 MB/s of a gRPC stream, may delay other requests."""
 _UNTOLD = internal("the model sent an error")
-"""Stands where the error of a failed response goes, which follows in the notes of the same frame."""
+"""Placeholder of the error of a failed response, which follows in the notes of the same frame."""
 
 
 class DecoupledDecoder(ResponseDecoder):
-    """Makes responses of the emitted frames of one worker."""
+    """Decodes the emitted frames of one worker."""
 
     may_vary: ClassVar[bool] = True
 
     def emitted(self, frame: Frame) -> list[tuple[int, InferResponse]]:
-        """Return slots and responses in the order in which the model sent them. Raises ChannelError.
+        """Return slots and responses in the order of the model's calls. Raises ChannelError.
 
         The data are views on the frame's payload.
         """
@@ -90,7 +90,7 @@ class DecoupledDecoder(ResponseDecoder):
         return emitted
 
     def _examined(self, slot: int, shape: ResponseShape, data: list[Buffer]) -> InferResponse:
-        """Return the response with this data, or the error that stands for it."""
+        """Return the response with this data, or the error for it."""
         return InferResponse(self.failed_header, error=internal(shape.problem))
 
     def _complete(self, emitted: Sequence[tuple[int, InferResponse]], extra: dict[str, Any]) -> None:
@@ -104,15 +104,15 @@ class DecoupledDecoder(ResponseDecoder):
 
 
 def _cut(shape: ResponseShape, view: memoryview, position: int, words: Any) -> tuple[list[Buffer], int]:
-    """Return the data of a response and where they end."""
+    """Return the data of a response and their end."""
     spans, size = shape.layout.read(words)
     return [view[position + begin : position + end] for begin, end in spans], position + size
 
 
 class DecoupledConversation(Conversation):
-    """A conversation in which requests stay open after their batch was executed, until their final responses.
+    """A conversation with requests that stay open after their batch until their final responses.
 
-    Each open request has a slot: its number in messages, and its byte on the board.
+    Each open request has a slot: its number in messages, and its byte on the flags page.
     """
 
     def __init__(
@@ -135,11 +135,11 @@ class DecoupledConversation(Conversation):
         self._paused: dict[int, int] = {}
         """Slots whose clients are slow, and since when."""
         self._blocking: set[int] = set()
-        """Words of the worker: those of them whose senders wait, and whether their threads are shared."""
+        """Words of the worker: slots with waiting senders, and whether their threads are shared."""
         self._quiet_since_ns = self._quiet_count = 0
-        """Since when the worker has sent nothing while senders wait, after so many messages."""
+        """Time since the worker has sent nothing while senders wait, and its number of messages."""
         self._untaken_bytes: dict[int, int] = {}
-        """Of slots whose clients are slow and whose models go on: what has gathered since."""
+        """Bytes queued since, for slots of slow clients with models that continue."""
         self._fresh = itertools.count()
 
     @property
@@ -148,10 +148,10 @@ class DecoupledConversation(Conversation):
         return self._batch is not None or bool(self._open)
 
     def finish(self) -> Sequence[InferResponse] | None:
-        """Emit the responses that have come. () when the batch sent was executed, otherwise None.
+        """Emit the received responses. () if the batch sent was executed, otherwise None.
 
-        Raises InferError when the batch failed, InstanceDiedError when the worker died while it executed one. Blocks
-        only when there is nothing to read.
+        Raises InferError if the batch failed, InstanceDiedError if the worker died during one. Blocks only without
+        input.
         """
         # hot: bench/micro_emission.py
         if self._broken is not None:
@@ -182,14 +182,14 @@ class DecoupledConversation(Conversation):
         return ()
 
     def mark(self, request: InferRequest) -> None:
-        """Let the worker see whether an open request was cancelled."""
+        """Mark the cancellation of an open request for the worker."""
         slot = self._slots.get(request)
         if slot is not None:
             self._paused.pop(slot, None)
             self._process.board.slots[slot] = CANCELLED if request.cancelled else 0
 
     def _receive(self) -> Frame | None:
-        """Emit what has come, and return the answer to the batch sent if that is among it."""
+        """Emit the received responses, and return the response to the batch sent if it is among them."""
         outcome = None
         for frame in self._channel.receive_some():
             if frame.kind == frames.EMITTED:
@@ -220,7 +220,7 @@ class DecoupledConversation(Conversation):
                 self._hold_back(slot, request, response)
 
     def _hold_back(self, slot: int, request: InferRequest, response: InferResponse) -> None:
-        """Have the model wait for a slow client, or count what gathers for it."""
+        """Pause the model for a slow client, or count the bytes queued for it."""
         gathered_bytes = self._untaken_bytes.get(slot)
         if gathered_bytes is None:
             self._paused[slot] = _now_ns()
@@ -233,7 +233,7 @@ class DecoupledConversation(Conversation):
             self._abort(request, gathered_bytes)
 
     def _abort(self, request: InferRequest, gathered_bytes: int) -> None:
-        """Fail a request whose client is too slow; its slot stays open until the model's final response."""
+        """Fail a request with a client that is too slow; its slot stays open until the model's final response."""
         error = InferError(
             ErrorCode.UNAVAILABLE,
             f"the client takes the responses of instance '{self._instance}' too slowly: more than {gathered_bytes} "
@@ -247,7 +247,7 @@ class DecoupledConversation(Conversation):
             self.owner.mark(request)
 
     def _unblock(self) -> None:
-        """Let senders go on that wait for slow clients if other requests wait because of that."""
+        """Release senders that wait for slow clients if other requests wait because of that."""
         blocking, self._blocking = self._blocking, set()
         board, now_ns = self._process.board, _now_ns()
         if board.taken_count != self._quiet_count:
@@ -265,7 +265,7 @@ class DecoupledConversation(Conversation):
                 board.slots[slot] = 0
 
     def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
-        """Return the requests in these slots; all that are open when the worker does not know whose it works on."""
+        """Return the requests in these slots; all open ones if the worker does not know the caller's."""
         if slots:
             return [request for slot in slots if (request := self._open.get(slot)) is not None]
         return list(self._open.values()) if len(self._open) <= _FEW_OPEN else ()
@@ -275,7 +275,7 @@ class DecoupledConversation(Conversation):
         return self._open.get(place)
 
     def _enroll(self, batch: Batch, words: list[int]) -> list[int]:
-        """Give each request a slot; the table begins with these. Raises InferError when there are not enough."""
+        """Give each request a slot; the table begins with these. Raises InferError without enough slots."""
         if batch.emit is None:
             raise internal(f"instance '{self._instance}' has nowhere to send its responses")
         if len(self._open) + len(batch.requests) > SLOTS:
@@ -299,7 +299,7 @@ class DecoupledConversation(Conversation):
         return slots + words
 
     def _dismiss(self, requests: Sequence[InferRequest]) -> None:
-        """Close requests that the worker has closed without a response; the caller answers them."""
+        """Close requests that the worker has closed without a response; the caller responds to them."""
         for request in requests:
             slot = self._slots.pop(request, None)
             if slot is not None:
@@ -307,7 +307,7 @@ class DecoupledConversation(Conversation):
                 self._free.append(slot)
 
     def _see_who_caught_up(self) -> None:
-        """Let models go on that wait for their clients; they ask now and then while they wait."""
+        """Release models that wait for clients that caught up; the worker asks periodically."""
         for slot in list(self._paused):
             request = self._open.get(slot)
             if request is None or not request.is_paused:
@@ -320,13 +320,13 @@ class DecoupledConversation(Conversation):
                 del self._untaken_bytes[slot]
 
     def _release_blocks(self) -> None:
-        """Tell the worker on the board, since it may wait for a block and there may be nothing to send."""
+        """Report released blocks on the flags page: the worker may wait for a block, and no frame may be due."""
         blocks = self._process.board.blocks
         for number in self._channel.buffer_user.released():
             blocks[number % NUMBERS] = RELEASED
 
     def _settle(self) -> None:
-        """Answer all that is open as soon as it is known how the worker has died. Raises InstanceDiedError."""
+        """Fail all open requests as soon as the cause of the worker's death is known. Raises InstanceDiedError."""
         error = self._death()
         if error is None:
             return
@@ -345,6 +345,6 @@ class DecoupledConversation(Conversation):
             raise error
 
     def _death_of_open(self, error: InstanceDiedError) -> InstanceDiedError:
-        """Return the error for open requests, which were executed whether the batch sent last was or not."""
+        """Return the error for open requests, which were executed, unlike perhaps the batch sent last."""
         text = f"the worker of instance '{self._instance}' {self._process.exit_text} while it executed this request"
         return InstanceDiedError(error.code, text, reason=error.reason)

@@ -1,15 +1,13 @@
-"""The interpreter that a Python model runs on: the server's own, or one of an environment that the model names.
+"""The interpreter of a Python model: the server's own, or one of an environment that the model names.
 
-An environment is prepared once and kept below the cache directory under a name made of what it was made from, so that
-several models, and every later start, share it. Server processes that need the same one wait for whoever prepares it.
+An environment is prepared once and kept below the cache directory under a name derived from its sources, so that
+several models, and every later start, share it. Server processes that need it wait for the one that prepares it.
 
-Unpacks the archive of an execution environment, and writes nothing outside of its directory.
-
-Nothing is written through links: regular files and directories are created first, in the order of the archive, while
-the directory holds no link at all. Hard links to these files follow, and symbolic links come last. An archive is
-refused when a member lies below a link, when a path comes twice, and when a link leads elsewhere. The archives of
-conda-pack and venv have none of these, except for the interpreter in `bin`, which a virtual environment links to the
-one that it was made with.
+`unpack` unpacks the archive of an execution environment, and writes only inside its directory: regular files and
+directories are created first, in the order of the archive, while the directory has no links. Hard links to these
+files follow, and symbolic links come last. An archive is rejected if a member is below a link, if a path occurs
+twice, and if a link leads outside. The archives of conda-pack and venv have none of these, except for the interpreter
+in `bin`, which a virtual environment links to its base interpreter.
 """
 
 import fcntl
@@ -33,7 +31,7 @@ _MODE = 0o755
 
 
 class UnusableArchiveError(Exception):
-    """Why an archive cannot be unpacked."""
+    """An archive cannot be unpacked; the text has the reason."""
 
 
 def unpack(archive: Path, home: Path) -> None:
@@ -64,7 +62,7 @@ def unpack(archive: Path, home: Path) -> None:
 
 
 class _Plan:
-    """The paths of the members so far, and what is at each."""
+    """The paths of the members so far, and their kinds."""
 
     def __init__(self) -> None:
         self._files: set[PurePosixPath] = set()
@@ -72,7 +70,7 @@ class _Plan:
         self._directories: set[PurePosixPath] = {PurePosixPath(".")}
 
     def admit(self, member: tarfile.TarInfo) -> PurePosixPath:
-        """Return the path of a member in the environment. Raises UnusableArchiveError for one that is refused."""
+        """Return the path of a member in the environment. Raises UnusableArchiveError for a rejected one."""
         path = _path_of(member.name, member)
         if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
             raise UnusableArchiveError(f"{_shown(member.name)} is no file, directory or link")
@@ -91,7 +89,7 @@ class _Plan:
         return self._files if member.isreg() else self._links
 
     def file_of(self, member: tarfile.TarInfo) -> PurePosixPath:
-        """Return the file that a hard link is a name of. Raises UnusableArchiveError when it is none."""
+        """Return the target of a hard link. Raises UnusableArchiveError if it is not a file."""
         path = _path_of(member.linkname, member)
         if path not in self._files:
             raise UnusableArchiveError(
@@ -115,18 +113,18 @@ def _write(opened: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None
     with source, path.open("xb") as file:
         shutil.copyfileobj(source, file)
         os.fchmod(file.fileno(), (member.mode & _MODE) | 0o600)
-    # Compiled modules are valid for the time of their source.
+    # Compiled modules are valid only with the modification time of their source.
     os.utime(path, (member.mtime, member.mtime))
 
 
 def _check_targets(home: Path, links: list[PurePosixPath]) -> None:
-    """Raise UnusableArchiveError for a symbolic link that leads out of `home`, by way of others as well."""
+    """Raise UnusableArchiveError for a symbolic link that leads out of `home`, also through other links."""
     inside = Path(os.path.realpath(home))
     for link in links:
         target = Path(os.path.realpath(home / link))
         if target == inside or inside in target.parents:
             continue
-        # The interpreter of a virtual environment: nothing lies below a file.
+        # The interpreter of a virtual environment: no member is below a file.
         is_interpreter = link.parent == PurePosixPath("bin") and link.name.startswith("python")
         if not is_interpreter or target.is_dir():
             raise UnusableArchiveError(f"{_shown(str(link))} leads elsewhere, to {_shown(str(target))}")
@@ -140,7 +138,7 @@ _log = logging.getLogger(__name__)
 
 PARAMETER = "EXECUTION_ENV_PATH"
 BASE_PARAMETER = "EXECUTION_ENV_PYTHON"
-"""naiad: the interpreter that an environment of a requirements file is made with."""
+"""naiad only: the base interpreter for an environment of a requirements file."""
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 _COMPLETE = ".naiad-complete"
 _PREPARE_S = 3600.0
@@ -152,13 +150,13 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """What workers are started with."""
+    """The interpreter of workers."""
 
     executable: str = sys.executable
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables that are set on top of the server's; an empty value removes one."""
+    """Environment variables in addition to the server's; an empty value removes one."""
     description: str = ""
-    """Which Python and numpy it has and where it comes from; empty for the server's own."""
+    """Its versions of Python and numpy and its source; empty for the server's own."""
 
     def environ(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of a worker."""
@@ -173,10 +171,10 @@ _locks: dict[tuple[str, str], threading.Lock] = {}
 
 
 def find_interpreter(model: str, parameters: Mapping[str, str], model_dir: Path, wheels_dir: str = "") -> Interpreter:
-    """Return the interpreter of a model, prepared if need be; blocks while it is.
+    """Return the interpreter of a model, prepared if necessary; blocks meanwhile.
 
-    `parameters` are those of the configuration. `wheels_dir` has the wheels for requirements files of a server
-    without a network. Raises InferError(INVALID_ARG) for an environment that cannot be used, with the reason.
+    `parameters` come from the configuration. `wheels_dir` has the wheels for requirements files of a server
+    without a network. Raises InferError(INVALID_ARG) for an unusable environment, with the reason.
     """
     text = parameters.get(PARAMETER, "")
     if not text:
@@ -205,18 +203,18 @@ def find_interpreter(model: str, parameters: Mapping[str, str], model_dir: Path,
 
 
 class _UnusableError(Exception):
-    """Why an environment cannot be used."""
+    """An environment cannot be used; the text has the reason."""
 
 
 def cache_dir() -> Path:
-    """Return where environments are kept: below `$NAIAD_CACHE`, or `naiad` in the user's cache directory."""
+    """Return the directory of environments: below `$NAIAD_CACHE`, or `naiad` in the user's cache directory."""
     chosen = os.environ.get("NAIAD_CACHE")
     home = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "naiad"
     return home / "environments"
 
 
 def _key_of(path: Path, base: str, wheels_dir: str) -> str:
-    """Return the name of what will be made: equal for equal contents."""
+    """Return the name of an environment: equal for equal contents."""
     digest = hashlib.blake2b(digest_size=12)
     if path.is_dir():
         digest.update(f"directory\0{path.resolve()}".encode())
@@ -256,14 +254,14 @@ def _prepare(model: str, path: Path, key: str, base: str, wheels_dir: str) -> In
 
 @contextmanager
 def _only_one(home: Path) -> Iterator[None]:
-    """Keep other processes from preparing the same environment meanwhile."""
+    """Exclude other processes from preparing the same environment."""
     with home.with_name(home.name + ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _install(model: str, requirements: Path, home: Path, base: str, wheels_dir: str) -> None:
-    """Make a virtual environment with what a requirements file names."""
+    """Create a virtual environment from a requirements file."""
     _run([base, "-m", "venv", str(home)], _PREPARE_S)
     command = [str(home / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     if wheels_dir:
@@ -307,14 +305,14 @@ def _unpack(archive: Path, home: Path) -> None:
 
 
 def _probe(home: Path, source: Path) -> Interpreter:
-    """Find out what an environment's interpreter is, and whether workers can run on it."""
+    """Check an environment's interpreter, and whether workers can run on it."""
     executable = home / "bin" / "python"
     if not executable.exists():
         raise _UnusableError(f"{home} has no bin/python; give a virtual environment or a packed conda environment")
     variables = {
         "PATH": f"{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
         "VIRTUAL_ENV": str(home),
-        # What the server imports is not the model's to see.
+        # The server's modules must not be visible to the model.
         "PYTHONPATH": "",
         "PYTHONHOME": "",
     }

@@ -1,8 +1,8 @@
-"""Conversations with the workers of ordinary models, whose responses may come after their batch.
+"""Conversations with the workers of ordinary models, with responses that may follow after their batch.
 
-A worker answers a batch once `execute` has returned. For responses that a model sends later through a response
-sender the answer names slots instead; those requests stay open, the next batch may be sent, and the responses come as
-those of a decoupled model do.
+A worker responds to a batch once `execute` has returned. For responses that a model sends later through a response
+sender it names slots instead; those requests stay open, the next batch may be sent, and the late responses arrive
+like the responses of a decoupled model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from naiad.worker.channel.frame import ChannelError, Frame
 
 
 class LateDecoder(DecoupledDecoder):
-    """Makes responses of late ones, which have to be what the configuration says."""
+    """Decodes late responses, which must match the configuration."""
 
     may_vary: ClassVar[bool] = False
 
@@ -38,7 +38,7 @@ class LateDecoder(DecoupledDecoder):
 
 
 class OrdinaryConversation(Conversation):
-    """A conversation in which a batch is over with `execute`, and some of its requests perhaps later."""
+    """A conversation in which a batch ends with `execute`, and some of its requests perhaps later."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class OrdinaryConversation(Conversation):
         return self._batch is not None or bool(self._open)
 
     def mark(self, request: InferRequest) -> None:
-        """Let the worker see whether a request was cancelled that it executes or that is open."""
+        """Mark the cancellation of an executing or open request for the worker."""
         slot = self._slots.get(request)
         if slot is None:
             super().mark(request)
@@ -72,19 +72,19 @@ class OrdinaryConversation(Conversation):
             self._process.board.slots[slot] = CANCELLED if request.cancelled else 0
 
     def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
-        """Return the requests in these slots, or those of the batch with that number."""
+        """Return the requests in these slots, or the requests of the batch with that number."""
         if slots:
             return [request for slot in slots if (request := self._open.get(slot)) is not None]
         return super().parents(serial, slots)
 
     def request_at(self, serial: int, place: int) -> InferRequest | None:
-        """Return the request at a place of the batch with that number, or one that is open."""
+        """Return the request at a place of the batch with that number, or an open one."""
         if place >= FIRST_LATE_PLACE:
             return self._open.get(place - FIRST_LATE_PLACE)
         return super().request_at(serial, place)
 
     def _receive(self) -> Frame | None:
-        """Return the answer to the batch sent, if it has come; late responses that have come are emitted."""
+        """Return the response to the batch sent, if complete; received late responses are emitted."""
         if self._late is None:
             return super()._receive()
         return self._take(self._channel.receive_some())
@@ -97,7 +97,7 @@ class OrdinaryConversation(Conversation):
                 self._emit(frame)
             elif frame.kind in (frames.EXECUTED, frames.FAILED) and self._batch is not None and outcome is None:
                 outcome = frame
-                # What follows may be late responses of this batch.
+                # Late responses of this batch may follow.
                 self._leave_open(frame, self._batch)
             elif frame.kind != frames.WAITING:
                 raise ChannelError(f"a frame of kind {frame.kind}")
@@ -106,7 +106,7 @@ class OrdinaryConversation(Conversation):
         return outcome
 
     def _responses(self, frame: Frame, batch: Batch | None) -> Sequence[InferResponse]:
-        """Return the responses of the batch, LATE for those that are to come. Raises ChannelError."""
+        """Return the responses of the batch, LATE for pending ones. Raises ChannelError."""
         if batch is not None and self._late is None and "late" in frame.extra:
             self._leave_open(frame, batch)
             if self._take(self._channel.receive_rest()) is not None:
@@ -118,7 +118,7 @@ class OrdinaryConversation(Conversation):
         return responses
 
     def _leave_open(self, frame: Frame, batch: Batch) -> None:
-        """Open the requests whose responses come later. Raises ChannelError for nonsense."""
+        """Open the requests with pending responses. Raises ChannelError if malformed."""
         late = frame.extra.get("late", ())
         if not late:
             return
@@ -151,13 +151,14 @@ class OrdinaryConversation(Conversation):
             late.emit(request, response)
 
     def _release_blocks(self) -> None:
-        """Note on the board which blocks are used no more: the worker may wait for one between two batches."""
+        """Report released blocks on the flags page: the worker may wait for one between two batches."""
         blocks = self._process.board.blocks
         for number in self._channel.buffer_user.released():
             blocks[number % NUMBERS] = RELEASED
 
     def _settle(self) -> None:
-        """Answer all that is open once it is known how the worker has died. Raises InstanceDiedError for a batch."""
+        """Fail all open requests once the cause of the worker's death is known. Raises InstanceDiedError for a
+        batch."""
         error = self._death()
         if error is None:
             return

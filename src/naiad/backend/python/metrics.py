@@ -1,4 +1,4 @@
-"""The metrics of a Python model's instance: what its workers make known, and how long it lasts."""
+"""The metrics of a Python model's instance: the registrations of its workers, and their lifetime."""
 
 import json
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from naiad.backend.custom_metrics import CustomMetrics, MetricHolder
 class InstanceMetrics:
     """The metrics of the workers of one instance.
 
-    A worker that takes the place of another makes the same metrics again; what the other had stays until then, so
-    that counters do not begin anew.
+    A replacement worker registers the same metrics again; until then the metrics of the previous worker
+    remain, so that counters do not restart.
     """
 
     def __init__(self, metrics: CustomMetrics | None) -> None:
@@ -22,7 +22,7 @@ class InstanceMetrics:
 
     @property
     def descriptor(self) -> int:
-        """The page of cells, for workers to inherit; -1 where metrics are not known. Raises OSError."""
+        """The page of cells, for workers to inherit; -1 without metrics. Raises OSError."""
         return -1 if self._metrics is None else self._metrics.descriptor
 
     def begin(self) -> None:
@@ -33,20 +33,20 @@ class InstanceMetrics:
             self.holder = self._metrics.holder()
 
     def settle(self) -> None:
-        """Note that the worker is ready: what it has not made again is gone."""
+        """Note that the worker is ready: metrics that it has not registered again are removed."""
         while self._earlier:
             self._earlier.pop().close()
 
     def close(self) -> None:
-        """Let go of all metrics."""
+        """Release all metrics."""
         self.settle()
         if self.holder is not None:
             self.holder.close()
 
 
 def define(holder: MetricHolder, notes: Mapping[str, Any]) -> dict[str, str | int]:
-    """Make what a worker asks for and return what it is told. Raises InferError; LookupError, TypeError or ValueError
-    for what no worker asks for.
+    """Register a worker's family or metric and return the result for it. Raises InferError; LookupError, TypeError or
+    ValueError for a malformed request.
     """
     if "family" in notes:
         number = holder.new_family(str(notes["family"]), str(notes["description"]), str(notes["kind"]))

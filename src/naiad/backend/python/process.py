@@ -1,9 +1,4 @@
-"""A worker process: started, listened to, ended.
-
-How a worker ended, in words.
-
-What workers say, in the server's log: each line with the model and the ids of the requests it is about.
-"""
+"""A worker process: its start, its output in the server's log, its exit and the description of it."""
 
 import contextlib
 import json
@@ -34,7 +29,7 @@ _VMSTAT = Path("/proc/vmstat")
 
 
 def count_oom_kills() -> int:
-    """Return how many processes the kernel has killed for lack of memory; 0 where it does not tell."""
+    """Return the number of processes killed by the kernel for lack of memory; 0 if unknown."""
     try:
         for line in _VMSTAT.read_text().splitlines():
             name, _, value = line.partition(" ")
@@ -48,7 +43,7 @@ def count_oom_kills() -> int:
 def describe_exit(returncode: int, oom_kills: int) -> str:
     """Return "exited with code 1", "was killed by SIGSEGV".
 
-    `returncode` is that of `subprocess`; `oom_kills` are those that happened while the process lived.
+    `returncode` is that of `subprocess`; `oom_kills` happened during the life of the process.
     """
     if returncode >= 0:
         return f"exited with code {returncode}"
@@ -65,9 +60,9 @@ _log = logging.getLogger("naiad.model")
 
 
 def log_line(model: str, level: int, file: str, line: int, text: str, request_ids: str) -> None:
-    """Log a line that a model has logged or printed at a place in its code.
+    """Log a line of a model, with the position in its code.
 
-    `request_ids` are the ids of the batch that executed, with NUL between them.
+    `request_ids` are the ids of the executing batch, with NUL between them.
     """
     if not _log.isEnabledFor(level):
         return
@@ -77,7 +72,7 @@ def log_line(model: str, level: int, file: str, line: int, text: str, request_id
 
 
 class LineSplitter:
-    """Makes lines of what native code writes to standard output and standard error."""
+    """Splits the output of native code into lines."""
 
     _LONGEST = 65536
 
@@ -92,36 +87,36 @@ class LineSplitter:
         return [line.decode("utf-8", "replace") for line in lines if line.strip()]
 
     def rest(self) -> list[str]:
-        """Return the last line, which nothing has completed."""
+        """Return the last, incomplete line."""
         return self.split(b"\n")
 
 
 _PACKAGE_DIR = Path(naiad.worker.__file__).parent
 _POLL_S = 0.05
-"""How often to look for the end of a process where the system cannot tell of it."""
+"""Polling interval for the end of a process without pidfd."""
 _LINE_DESCRIPTORS = 3
 _LONGEST_SIDE_LINE = 16 << 20
 
 
 class Closeable(Protocol):
-    """What ends with the process."""
+    """An object that is closed with the process."""
 
     def close(self) -> None:
-        """Let go of everything; callable on any thread."""
+        """Release everything; callable on any thread."""
 
 
 class Event(Enum):
-    """Why `wait` returned."""
+    """The reason for the return of `wait`."""
 
     TIMEOUT = 0
     REPLY = 1
-    """There is something to read from the channel."""
+    """The channel is readable."""
     EXIT = 2
     WAKE = 3
 
 
 class WorkerProcess:
-    """One process and the server's ends of its lines. `wait` is called by one thread, which also made it."""
+    """One process and the server's ends of its channels. One thread creates it and calls `wait`."""
 
     def __init__(
         self,
@@ -133,12 +128,12 @@ class WorkerProcess:
         inherited: Sequence[int] = (),
         on_line: Callable[["WorkerProcess", ServerChannel], Closeable] | None = None,
     ) -> None:
-        """Start the process, with the descriptors `inherited` besides those of its lines.
+        """Start the process, with the descriptors `inherited` besides the descriptors of its channels.
 
-        `on_line` is called when the model makes its first call of another, in `wait`.
+        `on_line` is called in `wait`, when the model makes its first call of another.
 
-        Raises OSError. The thread that calls this must outlive the process: Linux sends PR_SET_PDEATHSIG when the
-        *thread* ends that made it.
+        Raises OSError. The calling thread must outlive the process: Linux sends PR_SET_PDEATHSIG at the end of the
+        *thread* that created it.
         """
         self._model = model
         self._calls = _CallsDoor(partial(on_line, self) if on_line is not None else None)
@@ -153,7 +148,7 @@ class WorkerProcess:
         self.exit_text = ""
         self.kill_text = ""
         """Why the server has killed it, if it has."""
-        # What has been opened is closed again when the rest cannot be: a server with too many open files tries again.
+        # If a step fails, all opened descriptors are closed again: a server with too many open files retries.
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             their_read, write_fd = _pipe(theirs, ours)
             read_fd, their_write = _pipe(ours, theirs)
@@ -186,7 +181,7 @@ class WorkerProcess:
         self._read_fd = read_fd
 
     def wait(self, timeout_s: float | None, wake_fd: int, *, for_reply: bool = False) -> Event:
-        """Forward what the process says until something happens. `timeout_s` None waits for ever."""
+        """Forward the output of the process until an event. `timeout_s` None waits without limit."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._poll.register(wake_fd, select.POLLIN)
         if for_reply:
@@ -202,7 +197,7 @@ class WorkerProcess:
                 self._poll.unregister(self._read_fd)
 
     def kill(self, why: str = "", signal_number: int = signal.SIGKILL) -> None:
-        """Send a signal to the process and all that it has started."""
+        """Send a signal to the process and to all its descendants."""
         self.kill_text = self.kill_text or why
         if self.gone.is_set():
             return
@@ -212,7 +207,7 @@ class WorkerProcess:
             return
 
     def dump_stacks(self) -> None:
-        """Have the process write the stacks of its threads to its output, which is logged."""
+        """Let the process write the stacks of its threads to its output, which is logged."""
         if not self.gone.is_set():
             try:
                 os.kill(self.pid, DUMP_SIGNAL)
@@ -220,7 +215,7 @@ class WorkerProcess:
                 return
 
     def close(self) -> None:
-        """Release the lines of a process that has ended; nobody may be using its channel."""
+        """Close the channels of an exited process; no thread may be using them."""
         self._calls.close()
         self.channel.close()
         self.board.close()
@@ -255,7 +250,7 @@ class WorkerProcess:
         return None
 
     def _await(self, timeout_ms: float | None) -> set[int]:
-        """Return the descriptors on which something has happened; what the worker was not ready for is sent."""
+        """Return the ready descriptors; pending data for the worker is sent."""
         full_fds = self.channel.full_fds
         for descriptor in full_fds:
             self._poll.register(descriptor, select.POLLOUT)
@@ -265,12 +260,12 @@ class WorkerProcess:
             for descriptor in full_fds:
                 self._poll.unregister(descriptor)
         if not ready.isdisjoint(full_fds):
-            with contextlib.suppress(ChannelClosedError):  # its end is seen, too
+            with contextlib.suppress(ChannelClosedError):  # its end is detected, too
                 self.channel.flush()
         return ready
 
     def _finish(self) -> None:
-        # Before the process is reaped its number cannot belong to another.
+        # Until the process is reaped its number cannot belong to another.
         self.kill()
         returncode = self._process.wait()
         while self._read_output():
@@ -339,7 +334,7 @@ def _socketpair(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tup
 
 
 def _open_exit(pid: int) -> int:
-    """Return a descriptor that is readable when a process has ended, -1 where it has to be asked."""
+    """Return a descriptor that is readable when a process has ended, -1 if it must be polled."""
     if not hasattr(os, "pidfd_open"):
         return -1
     try:
@@ -349,7 +344,7 @@ def _open_exit(pid: int) -> int:
 
 
 class _CallsDoor:
-    """Where the line for a worker's calls of other models comes in, if it ever makes one."""
+    """Receives the descriptors of a worker's channel of calls."""
 
     def __init__(self, on_line: Callable[[ServerChannel], Closeable] | None) -> None:
         self._on_line = on_line
@@ -358,10 +353,10 @@ class _CallsDoor:
         """Descriptors that came over the side line."""
 
     def open(self) -> None:
-        """Take the line; where nobody listens it is closed, which the worker sees."""
+        """Open the channel; without a listener it is closed, which the worker detects."""
         if len(self.passed) < _LINE_DESCRIPTORS:
             count = len(self.passed)
-            # The worker sees that the others are closed, and its calls fail.
+            # The worker detects that its ends are closed, and its calls fail.
             self._close_passed()
             raise OSError(f"{count} descriptors for a line of calls; perhaps too many files are open")
         read_fd, write_fd, blocks_fd = (self.passed.popleft() for _ in range(_LINE_DESCRIPTORS))

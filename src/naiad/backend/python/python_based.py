@@ -1,6 +1,6 @@
-"""Python-based backends: one `model.py` in a directory of its own executes all models that name the backend.
+"""Python-based backends: one `model.py` in a directory of its own executes all models of the backend.
 
-Each instance has a worker, as those of the `python` backend do, and `--backend-config=python,...` counts for it too.
+Each instance has a worker, as in the `python` backend, and `--backend-config=python,...` applies to it too.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ from naiad.backend.registry import PYTHON_RUNTIME
 from naiad.config.model_config_pb2 import ModelConfig
 
 ENVIRONMENT = f"pb_exec_env_{PYTHON_RUNTIME}.tar.gz"
-"""Triton: the environment of all models of the backend, beside its `model.py`."""
+"""Triton: the environment of all models of the backend, next to its `model.py`."""
 
 
 class PythonBasedBackend(PythonBackend):
@@ -27,7 +27,7 @@ class PythonBasedBackend(PythonBackend):
         return ModelSource(self._directory / PYTHON_RUNTIME, is_shared=True)
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
-        """Return the configuration that `auto_complete_config` of the backend makes. Raises InferError."""
+        """Return the configuration of the backend's `auto_complete_config`. Raises InferError."""
         return super().auto_complete(self._with_environment(context))
 
     def load(self, context: ModelContext) -> Model:
@@ -35,7 +35,7 @@ class PythonBasedBackend(PythonBackend):
         return super().load(self._with_environment(context))
 
     def _with_environment(self, context: ModelContext) -> ModelContext:
-        """Return a context whose configuration names the backend's environment, if the model has none of its own."""
+        """Return a context with the backend's environment in the configuration, if the model has none of its own."""
         archive = self._directory / ENVIRONMENT
         if PARAMETER in context.config.parameters or not archive.is_file():
             return context

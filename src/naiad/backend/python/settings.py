@@ -1,4 +1,4 @@
-"""What a Python model's configuration and `--backend-config=python,...` say about its workers."""
+"""The settings of a Python model's workers, from its configuration and `--backend-config=python,...`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,49 +17,49 @@ _IGNORED = frozenset(
         "thread-pool-size",
     }
 )
-"""Triton's settings for what naiad does without: memory is not reserved, and there is no thread pool."""
+"""Triton's settings without effect here: memory is not reserved, and there is no thread pool."""
 _GENERAL = frozenset({"default-max-batch-size", "min-compute-capability", "backend-directory"})
-"""Settings for all backends, which the server overlays with this one's."""
+"""Settings of all backends, which the server merges with this one's."""
 
 _STRICT = "strict-outputs"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """How workers of one model run."""
+    """The settings of a model's workers."""
 
     interpreter: Interpreter
-    """What they run on."""
+    """The interpreter."""
     start_timeout_s: float
-    """`stub-timeout-seconds`: from the start of the process to its first word."""
+    """`stub-timeout-seconds`: from the start of the process to its first message."""
     initialize_timeout_s: float
     """Parameter `initialize_timeout_s`: for importing model.py, auto_complete_config and initialize."""
     finalize_timeout_s: float
     """Parameter `finalize_timeout_s`: for finalize, before the worker is terminated."""
     execute_timeout_s: float
-    """Parameter `execute_timeout_s`: for one batch, 0 for no limit; a worker that takes longer is killed."""
+    """Parameter `execute_timeout_s`: for one batch, 0 for no limit; a slower worker is killed."""
     hang_timeout_s: float
-    """`--execute-timeout-secs`, where the parameter is not set: for a batch without progress, 0 for no limit."""
+    """`--execute-timeout-secs`, without the parameter: for a batch without progress, 0 for no limit."""
     stacks_after_s: float
-    """Parameter `stacks_after_s`: a batch that executes for longer has the worker's stacks logged; 0 for no limit."""
+    """Parameter `stacks_after_s`: the worker's stacks are logged if a batch executes for longer; 0 for no limit."""
     restart_limit: int
-    """Parameter `restart_limit`: so many deaths within `restart_window_s`, and requests are refused."""
+    """Parameter `restart_limit`: number of deaths within `restart_window_s` after which requests are rejected."""
     restart_window_s: float
     """Parameter `restart_window_s`."""
     restart_interval_s: float
-    """Parameter `restart_interval_s`: longest time between a death and the next start, also while refusing."""
+    """Parameter `restart_interval_s`: longest time between a death and the next start, also while rejecting."""
     restart_wait_s: float
-    """Parameter `restart_wait_s`: how long requests wait for a worker that starts again."""
+    """Parameter `restart_wait_s`: maximum time that requests wait for a restarting worker."""
     has_strict_outputs: bool
-    """Parameter `strict_outputs`, or `strict-outputs` for all models: outputs must be what the configuration says."""
+    """Parameter `strict_outputs`, or `strict-outputs` for all models: outputs must match the configuration."""
     transport_bytes: int
-    """`transport-max-byte-size`: most shared memory between the server and one worker."""
+    """`transport-max-byte-size`: limit of the shared memory between the server and one worker."""
 
 
 def read_settings(context: ModelContext, flags: Mapping[str, str] | None = None) -> WorkerSettings:
-    """Return the settings of a model's workers. Raises InferError(INVALID_ARG) for a value that cannot be used.
+    """Return the settings of a model's workers. Raises InferError(INVALID_ARG) for an invalid value.
 
-    `flags` are those of `--backend-config=python,...`, by default the `backend_config` of the context.
+    `flags` come from `--backend-config=python,...`, by default the `backend_config` of the context.
     """
     backend = context.backend_config if flags is None else flags
     parameters = {key: value.string_value for key, value in context.config.parameters.items()}

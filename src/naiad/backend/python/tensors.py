@@ -1,7 +1,7 @@
-"""What the configuration of a Python model says of its tensors, and what becomes of answers that differ.
+"""Checks a Python model's responses against the tensors of its configuration.
 
-Triton: its Python backend passes on whatever datatype and shape a model answers. So does this one, with a warning in
-the log the first time. In strict mode such an answer is an error.
+Triton: its Python backend passes on any datatype and shape of a response. So does this one, with a warning in the log
+the first time. In strict mode such a response is an error.
 """
 
 import logging
@@ -23,7 +23,8 @@ STRICT_PARAMETER = "strict_outputs"
 class TensorRules:
     """The inputs and outputs of one model version, shared by its instances.
 
-    Datatypes and shapes are checked once per distinct answer of a worker; the rest costs two comparisons a request.
+    Datatypes and shapes are checked once per distinct response header; other responses cost two comparisons a
+    request.
     """
 
     def __init__(self, config: ModelConfig, *, version: str = "1", is_strict: bool = False) -> None:
@@ -34,7 +35,7 @@ class TensorRules:
         executed = execution_config(config)
         self._outputs = {output.name: TensorConfig(output) for output in executed.output}
         self._states = self._outputs.keys() - {output.name for output in config.output}
-        """Outputs that the server keeps and gives back, with the datatype of the configuration."""
+        """States, which the server keeps, with the datatype of the configuration."""
         self._reshaped = {tensor.name: TensorConfig(tensor) for tensor in config.input if tensor.HasField("reshape")}
         self._warned: set[str] = set()
         self._lock = threading.Lock()
@@ -42,7 +43,7 @@ class TensorRules:
     # --- inputs -----------------------------------------------------------------------------------------------------
 
     def model_shape(self, spec: TensorSpec) -> Shape:
-        """Return the shape that the model sees of an input: the client's, after `reshape`."""
+        """Return the shape of an input for the model: the client's, after `reshape`."""
         config = self._reshaped.get(spec.name)
         if config is None:
             return spec.shape
@@ -52,11 +53,11 @@ class TensorRules:
     # --- outputs ----------------------------------------------------------------------------------------------------
 
     def client_specs(self, specs: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
-        """Return outputs as clients see them: with `dims` in place of the shape of `reshape`."""
+        """Return outputs for clients: with `dims` in place of the shape of `reshape`."""
         return [self._client_spec(spec, self._outputs[spec.name]) for spec in specs]
 
     def problem_of(self, specs: Sequence[TensorSpec], *, is_decoupled: bool = False) -> str:
-        """Return what makes these outputs an error, "" for nothing; what is merely unexpected is logged once.
+        """Return the error of these outputs, "" for none; other differences are logged once.
 
         The responses of a decoupled model may vary in shape.
         """
@@ -78,21 +79,21 @@ class TensorRules:
         return ""
 
     def is_complete(self, specs: Sequence[TensorSpec]) -> bool:
-        """Tell whether every configured output is there."""
+        """Return whether every configured output is present."""
         return len({spec.name for spec in specs}) == len(self._outputs)
 
     def rows_of(self, specs: Sequence[TensorSpec]) -> int:
-        """Return the rows that the outputs have in common; -1 when they differ, 0 when none are to be compared."""
+        """Return the common number of rows of the outputs; -1 if they differ, 0 if there are none to compare."""
         if not self._is_batching or not specs:
             return 0
         rows = {spec.shape[0] if spec.shape else -1 for spec in specs}
         return rows.pop() if len(rows) == 1 else -1
 
     def missing(self, request: InferRequest, specs: Sequence[TensorSpec]) -> InferError | None:
-        """Return the error for an output that the request names and an incomplete answer lacks.
+        """Return the error for a requested output that a response lacks.
 
-        Triton: a model may leave out outputs; a request that names none gets those that there are, even if there are
-        none. That is a mistake of the model, or of a name in it, and an error here.
+        Triton: a model may omit outputs; a request that names none gets the present ones, even none. That is a
+        mistake of the model, or of a name in it, and an error here.
         """
         outputs = request.header.outputs
         if outputs and all(output.may_be_missing for output in outputs):
@@ -109,7 +110,7 @@ class TensorRules:
         return None
 
     def wrong_rows(self, request: InferRequest, specs: Sequence[TensorSpec]) -> InferError | None:
-        """Return the error for outputs whose rows are not those of the request; None when they are passed on."""
+        """Return the error for outputs with other rows than the request; None if they are passed on."""
         shapes = ", ".join(f"'{spec.name}' {_text(spec.shape)}" for spec in specs)
         text = (
             f"model '{self._model_name}' answered a request of batch size {request.batch_size} with outputs of other "
@@ -128,17 +129,17 @@ class TensorRules:
     # --- comparison -------------------------------------------------------------------------------------------------
 
     def _split(self, shape: Shape) -> tuple[Shape, Shape]:
-        """Return the batch dimension, if there is one, and the rest."""
+        """Return the batch dimension, if any, and the rest."""
         return (shape[:1], shape[1:]) if self._is_batching else ((), shape)
 
     def _dims(self, spec: TensorSpec, config: TensorConfig) -> Shape:
-        """Return the shape for clients. Triton: free dimensions stand where 'reshape' has its own."""
+        """Return the shape for clients. Triton: free dimensions replace the dimensions of 'reshape'."""
         batch, tail = self._split(spec.shape)
         free = iter([size for size, dim in zip(tail, config.model_dims, strict=False) if dim < 0])
         return batch + tuple(next(free, 1) if dim < 0 else dim for dim in config.dims)
 
     def _differences(self, spec: TensorSpec) -> Iterator[tuple[str, str]]:
-        """Yield what an output has and what its configuration says."""
+        """Yield the differences between an output and its configuration."""
         config = self._outputs[spec.name]
         if spec.datatype is not config.datatype:
             yield f"datatype {spec.datatype.value}", config.datatype.value
@@ -149,7 +150,7 @@ class TensorRules:
             yield f"shape {_text(spec.shape)}", _text(full)
 
     def _warn(self, output: str, text: str) -> None:
-        """Log that an answer is passed on although it is not what the configuration says; once for each output."""
+        """Log that a response differs from the configuration and is passed on; once for each output."""
         with self._lock:
             is_known = output in self._warned
             self._warned.add(output)

@@ -1,17 +1,17 @@
-"""The life of an instance's worker: start, watch, restart with back-off, end.
+"""The life cycle of an instance's worker: start, watch, restart with back-off, end.
 
-A worker that dies is started again after 0.1 s, 0.2 s, 0.4 s and so on; requests wait for it meanwhile. This is a
-circuit breaker:
+A dead worker is restarted after 0.1 s, 0.2 s, 0.4 s and so on; requests wait for it meanwhile. This is a circuit
+breaker:
 
     READY  --death-->  RESTARTING  --started-->  READY
                            |
                            | `restart_limit` deaths within `restart_window_s`
                            v
-                         DOWN  --`restart_interval_s` later, started-->  TRIAL  --a batch was answered-->  READY
+                         DOWN  --`restart_interval_s` later, started-->  TRIAL  --response to a batch-->  READY
                            ^                                               |
                            +-------------------death-----------------------+
 
-While the instance is DOWN requests are refused at once. Nothing ends for good: the next trial always comes.
+While the instance is DOWN requests are rejected at once. The next trial always follows.
 """
 
 import contextlib
@@ -37,17 +37,17 @@ _log = logging.getLogger(__name__)
 
 _FIRST_DELAY_S = 0.1
 _LOOK_S, _LEAST_LOOK_S = 0.25, 0.01
-"""How soon to look again at a worker that writes its stacks, and at one whose time is almost over."""
+"""Polling interval for a worker that writes its stacks, or is close to a time limit."""
 _TERMINATE_S = 2.0
 """Between SIGTERM and SIGKILL."""
 _START = "start (--backend-config=python,stub-timeout-seconds)"
 _INITIALIZE = "initialize (parameter initialize_timeout_s)"
 _RELEASE_S = 5.0
-"""How long to wait until nobody uses the lines of a worker that has ended."""
+"""Maximum wait for threads that use the channels of an exited worker."""
 
 
 class StartError(InferError):
-    """A worker did not come up."""
+    """A worker did not start."""
 
 
 def begin(
@@ -57,12 +57,12 @@ def begin(
     wake_fd: int,
     is_closing: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Bring a new worker up and return what it answers to `notes`. Raises StartError.
+    """Start a new worker and return its response to `notes`. Raises StartError.
 
-    Gives up when something comes on `wake_fd` and `is_closing`.
+    Cancelled by `wake_fd` together with `is_closing`.
     """
     _expect(process, settings.start_timeout_s, wake_fd, is_closing, _START)
-    with contextlib.suppress(ChannelError):  # then it has died, and `_expect` says how
+    with contextlib.suppress(ChannelError):  # then it has died, and `_expect` describes it
         process.channel.send(frames.INITIALIZE, extra=dict(notes))
     return _expect(process, settings.initialize_timeout_s, wake_fd, is_closing, _INITIALIZE)
 
@@ -73,7 +73,7 @@ def _expect(
     deadline_s = time.monotonic() + timeout_s
     event = process.wait(timeout_s, wake_fd, for_reply=True)
     while event is Event.WAKE and not is_closing():
-        # Meant for the worker before this one, perhaps: who has let go of its last batch wakes as well.
+        # Perhaps meant for the previous worker: the end of its last batch wakes this thread as well.
         event = process.wait(max(0.0, deadline_s - time.monotonic()), wake_fd, for_reply=True)
     if event is Event.EXIT:
         raise StartError(ErrorCode.INTERNAL, f"the worker {process.exit_text} while it was to {what.split(' (')[0]}")
@@ -110,7 +110,7 @@ def end(process: WorkerProcess, grace_s: float, wake_fd: int) -> None:
 
 
 class WorkerLife:
-    """Keeps one worker alive in a thread of its own, which also forwards what the worker says."""
+    """Keeps one worker alive in a thread of its own, which also forwards its output."""
 
     def __init__(
         self,
@@ -130,20 +130,20 @@ class WorkerLife:
         self._dumped_since_ns = 0
         """Begin of the last execution whose stacks were asked for."""
         self._taken_count = self._taken_ns = 0
-        """Messages of responses that the worker had sent at the last look, and when that was another number."""
+        """Messages of responses that the worker had sent at the last check, and the time of the last change."""
         self.lock = threading.Lock()
         """Held while a batch executes; the channel is closed under it."""
         self.conversation: Conversation | None = None
         self.health = f"instance '{name}' is starting"
         self.restart_count = 0
         self._is_down = False
-        """It has died too often, and requests are refused until it has started again."""
+        """It has died too often, and requests are rejected until it has restarted."""
         self._is_on_trial = False
-        """It was down, and has not answered a batch since, as far as the thread has seen."""
+        """It was down, and has not responded to a batch since, as far as the thread has seen."""
         self._ill_since_s = 0.0
-        """Since when there is a health to tell of."""
+        """Start of the current health state."""
         self.warm_up: Callable[[], None] | None = None
-        """What a worker executes that has taken the place of another, before it is healthy."""
+        """The warm-up of a replacement worker, before it is healthy."""
         self._warming: WorkerProcess | None = None
         """The worker that does so at present."""
         self._warming_lock = threading.Lock()
@@ -157,7 +157,7 @@ class WorkerLife:
         self._thread = threading.Thread(target=self._run, name=f"worker:{name}", daemon=True)
 
     def start(self) -> None:
-        """Start the first worker and wait until it is ready. Raises InferError when it does not come up."""
+        """Start the first worker and wait until it is ready. Raises InferError if it does not start."""
         self._thread.start()
         self._started.wait()
         if self._start_error is not None:
@@ -165,7 +165,7 @@ class WorkerLife:
             raise self._start_error
 
     def close(self) -> None:
-        """Finalize the model and end the worker; returns when it has ended. Harmless the second time."""
+        """Finalize the model and end the worker; returns when it has exited. No effect the second time."""
         if self._wake_read < 0:
             return
         self._closing = True
@@ -173,14 +173,14 @@ class WorkerLife:
         self.wake()
         if self._thread.ident is not None:
             self._thread.join()
-        wake_write, self._wake_write = self._wake_write, -1  # its number is soon another file's
+        wake_write, self._wake_write = self._wake_write, -1  # its number soon belongs to another file
         os.close(self._wake_read)
         os.close(wake_write)
         self._wake_read = -1
 
     @property
     def state(self) -> InstanceState:
-        """What the worker is doing."""
+        """The state of the worker."""
         if self._is_down:
             return InstanceState.DOWN
         if self.health:
@@ -191,13 +191,13 @@ class WorkerLife:
 
     @property
     def awaits_restart(self) -> bool:
-        """Whether requests wait for the worker, which starts again."""
+        """Whether requests wait for the worker, which restarts."""
         if not self.health or self._is_down or self._closing:
             return False
         return time.monotonic() - self._ill_since_s < self._settings.restart_wait_s
 
     def wake(self) -> None:
-        """Make the thread look again at what it waits for."""
+        """Wake the thread to check its conditions again."""
         try:
             os.write(self._wake_write, b".")
         except OSError:
@@ -216,14 +216,14 @@ class WorkerLife:
             self._started.set()
 
     def _live(self) -> None:
-        """Start a worker and stay until it has ended."""
+        """Start a worker and stay until it has exited."""
         try:
             process = self._launch()
         except OSError as error:
             executable = self._settings.interpreter.executable
             self._fail(internal(f"the worker cannot be started with {executable}: {error}"))
             return
-        # Whoever sends does not wait for the worker: what it does not take at once this thread sends.
+        # Senders do not wait for the worker: this thread sends the data that the pipe does not take at once.
         process.channel.on_full = self.wake
         try:
             begin(process, self._settings, self._notes, self._wake_read, lambda: self._closing)
@@ -247,10 +247,10 @@ class WorkerLife:
             self.lock.release()
 
     def _wait_until_free(self) -> bool:
-        """Wait until nobody uses the lines of a worker that has ended; False when that was in vain.
+        """Wait until no thread uses the channels of an exited worker; return False after a timeout.
 
-        Whoever executes hears of the end at once and lets go, however long it then waits for a busy machine. Only a
-        loop that was stopped never does.
+        A using thread detects the end at once and releases them, even if a busy machine delays it. Only a stopped
+        loop never does.
         """
         while not self.lock.acquire(timeout=_RELEASE_S):
             if self._closing:
@@ -258,13 +258,13 @@ class WorkerLife:
         return True
 
     def _begin_warm_up(self, process: WorkerProcess) -> threading.Thread | None:
-        """Call the worker healthy, or have it warmed up first if it is not the first one."""
+        """Mark the worker healthy, or warm it up first if it is a replacement."""
         warm_up = self.warm_up
         if warm_up is None or not self._started.is_set():
             self._set_health("")
             return None
         self._warming = process
-        # In a thread of its own: this one has to see when the worker dies of it.
+        # In a thread of its own: this one must detect the worker's death during the warm-up.
         thread = threading.Thread(target=self._warm_up, args=(process, warm_up), name=f"warmup:{self._name}")
         thread.daemon = True
         thread.start()
@@ -283,12 +283,12 @@ class WorkerLife:
             if self._warming is process:
                 self._warming = None
                 if self.conversation is not None:
-                    # A trial is over with the first batch of a client.
+                    # A trial ends with the first batch of a client.
                     self.conversation.has_answered = False
                 self._set_health("")
 
     def _watch(self, process: WorkerProcess, conversation: Conversation) -> None:
-        """Forward what the worker says until it has ended."""
+        """Forward the worker's output until it has exited."""
         while not self._closing:
             event = process.wait(self._patience_s(process, conversation), self._wake_read)
             if event is Event.EXIT:
@@ -304,7 +304,7 @@ class WorkerLife:
         self._end_warm_up()
         self._set_health(f"instance '{self._name}' is closed")
         grace_s = 0.0
-        # A batch that still executes is not waited for: whoever closes has waited long enough.
+        # An executing batch is not awaited: the closing thread has waited long enough.
         if self.lock.acquire(timeout=0.1):
             try:
                 grace_s = self._settings.finalize_timeout_s if conversation.finalize() else 0.0
@@ -313,12 +313,12 @@ class WorkerLife:
         end(process, grace_s, self._wake_read)
 
     def _end_warm_up(self) -> None:
-        """Let what comes of a warm-up have no effect any more."""
+        """Ignore the result of a warm-up from now on."""
         with self._warming_lock:
             self._warming = None
 
     def _patience_s(self, process: WorkerProcess, conversation: Conversation) -> float | None:
-        """Return when to look again; an idle worker of a model with generous limits is rarely looked at."""
+        """Return the time of the next check; an idle worker of a model with generous limits is rarely checked."""
         settings = self._settings
         limits_s = [settings.execute_timeout_s, settings.hang_timeout_s, settings.stacks_after_s]
         patience_s = min((limit_s / 8 for limit_s in limits_s if limit_s), default=None)
@@ -335,7 +335,7 @@ class WorkerLife:
         return patience_s
 
     def _progress_ns(self, process: WorkerProcess, since_ns: int) -> int:
-        """Return when the execution that began at `since_ns` was last seen to make progress: to send a response."""
+        """Return the last progress of the execution that began at `since_ns`: its start or a response."""
         taken_count = process.board.taken_count
         if taken_count != self._taken_count:
             self._taken_count, self._taken_ns = taken_count, time.monotonic_ns()
@@ -353,7 +353,7 @@ class WorkerLife:
             excess = f"took longer than execute_timeout_s, {settings.execute_timeout_s:g} s"
         elif 0 < settings.hang_timeout_s < idle_s:
             excess = f"made no progress for {settings.hang_timeout_s:g} s (--execute-timeout-secs)"
-        # The stacks come first, and the worker has until the next look to write them.
+        # The stacks come first, and the worker has until the next check to write them.
         if (excess or 0 < settings.stacks_after_s < executed_s) and since_ns != self._dumped_since_ns:
             self._dumped_since_ns = since_ns
             text = "instance '%s': a batch has executed for %.2f s; the stacks of its worker follow"
@@ -400,7 +400,7 @@ class WorkerLife:
         self._set_health(f"{opening}; {reason}: {outlook}")
 
     def _await_restart(self) -> None:
-        """Wait as long as the recent deaths demand, or until the model is closed."""
+        """Wait for the back-off after recent deaths, or until the model is closed."""
         delay_s = self._settings.restart_interval_s
         if not self._is_down:
             delay_s = min(delay_s, _FIRST_DELAY_S * 2 ** (len(self._deaths) - 1))
@@ -414,7 +414,7 @@ class WorkerLife:
         if not health:
             self._is_down = False
             if self.restart_count:
-                trial = ", on trial: if it dies before it has answered a batch, requests are refused again"
+                trial = ", on trial: if it dies before its first response, requests are rejected again"
                 _log.info("instance '%s' has started again%s", self._name, trial if self._is_on_trial else "")
         elif not self.health:
             self._ill_since_s = time.monotonic()

@@ -87,7 +87,7 @@ class Plan:
 
 
 class EnsembleGraph:
-    """The steps of one ensemble, from its configuration and those of its members."""
+    """The steps of one ensemble, from its configuration and the configurations of its members."""
 
     def __init__(self, config: ModelConfig, members: Mapping[str, ModelConfig]) -> None:
         """Raise InferError(INVALID_ARG) for conflicts with the members; the configuration itself is valid."""

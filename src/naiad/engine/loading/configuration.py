@@ -99,8 +99,8 @@ def prepare_config(
 ) -> tuple[ModelConfig, InferError | None]:
     """Return the configuration with file names and defaults filled in, and the error of its versions.
 
-    With `auto_complete`, inputs and outputs may still be missing, and mistakes in those of a model that is not an
-    ensemble are errors of each version. Raises InferError(INVALID_ARG) with every mistake.
+    With `auto_complete`, inputs and outputs may still be missing, and mistakes in the tensors of a model that is
+    not an ensemble are errors of each version. Raises InferError(INVALID_ARG) with every mistake.
     """
     config = normalize(autofill(parsed.config, model_name=entry.name, version_files=version_files))
     problems = validate(

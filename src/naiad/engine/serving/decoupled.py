@@ -208,7 +208,7 @@ class DecoupledResponses:
             self._paused.pop(id(request), None)
 
     def fail(self, requests: Sequence[InferRequest], response: InferResponse) -> None:
-        """Send `response` to those of `requests` that are open."""
+        """Send `response` to the open ones among `requests`."""
         for request in requests:
             entry = self._open.get(id(request))
             if entry is not None and entry.request is request:

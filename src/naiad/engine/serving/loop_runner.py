@@ -38,7 +38,7 @@ class LoopRunner:
         self, dispatcher: Dispatcher, executor: BatchExecutor, instance: RemoteInstance, loop: Loop, *, index: int = 0
     ) -> None:
         self.index = index
-        """Number of the instance among those of its version."""
+        """Number of the instance among the instances of its version."""
         self.instance: RemoteInstance = instance
         self._dispatcher = dispatcher
         self._executor = executor

@@ -161,7 +161,7 @@ class ThreadRunner:
     ) -> None:
         """`name` is the name of the thread in debuggers."""
         self.index = index
-        """Number of the instance among those of its version."""
+        """Number of the instance among the instances of its version."""
         self.instance = instance
         self._dispatcher = dispatcher
         self._executor = executor

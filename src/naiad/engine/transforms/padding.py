@@ -88,7 +88,7 @@ class PaddedRequests:
     ) -> None:
         """`padding` comes from the valid configuration; the model batches.
 
-        `record` gets the elements of each batch: those of clients, and the added ones.
+        `record` gets the elements of each batch: the elements of clients, and the added ones.
         """
         self._record = record
         self._model_name = config.name

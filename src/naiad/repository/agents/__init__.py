@@ -1,1 +1,1 @@
-"""Repository agents: they check or fetch the files of a model before it is loaded."""
+"""Repository agents: they check or fetch the files of a model before a load."""

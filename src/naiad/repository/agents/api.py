@@ -1,9 +1,9 @@
-"""What a repository agent implements: it looks at a model's files before they are loaded, or brings others.
+"""The interface of repository agents: an agent checks or replaces a model's files before they are loaded.
 
-A third party ships an agent as a package with an entry point in the group `naiad.repository_agents`, whose name is
-the `name` in `model_repository_agents` of `config.pbtxt` and whose object is a `RepositoryAgent` class.
+A third party ships an agent as a package with an entry point in the group `naiad.repository_agents`. The name of the
+entry point is the `name` in `model_repository_agents` of `config.pbtxt`, its object is a `RepositoryAgent` class.
 
-Methods are called from threads of loading, for different models at the same time.
+Methods are called on loading threads, for different models at the same time.
 """
 
 import abc
@@ -15,11 +15,11 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class AgentContext:
-    """One load of one model, as one agent of its chain sees it."""
+    """One load of one model, for one agent of its chain."""
 
     model_name: str
     model_dir: Path
-    """The model's directory: the repository's, or the one that an earlier agent of the chain has returned."""
+    """The model's directory: the repository's, or the result of an earlier agent of the chain."""
     parameters: Mapping[str, str]
     """The `parameters` of this agent in the configuration."""
     new_directory: Callable[[], Path]
@@ -33,20 +33,20 @@ class RepositoryAgent(abc.ABC):
 
     @abc.abstractmethod
     def load(self, context: AgentContext) -> Path | None:
-        """Called before a model is loaded or loaded anew, in the order of the configuration.
+        """Called before a model is loaded or reloaded, in the order of the configuration.
 
         Returns the directory to load from instead of `context.model_dir`, which has a configuration of its own, or
-        None to leave it as it is. Raise any exception to refuse the model: its text is told as the reason.
+        None for no change. Raise any exception to reject the model: its text is the reason in the log and the index.
         """
 
     def load_complete(self, context: AgentContext) -> None:  # noqa: B027 - an agent that only checks needs no more
-        """Called when the model that `load` was called for is ready; the last agent first, as in Triton."""
+        """Called when the model of `load` is ready; the last agent first, as in Triton."""
 
     def load_failed(self, context: AgentContext) -> None:  # noqa: B027
-        """Called when it was not loaded, whatever the reason."""
+        """Called when the load failed, for any reason."""
 
     def unload(self, context: AgentContext) -> None:  # noqa: B027
-        """Called before what was loaded goes, because the model is unloaded or another load has replaced it."""
+        """Called before the model is released, because of an unload or after another load has replaced it."""
 
     def unload_complete(self, context: AgentContext) -> None:  # noqa: B027
-        """Called when it has gone; the directories of `context` are removed after that."""
+        """Called after the model is released; the directories of `context` are removed afterwards."""

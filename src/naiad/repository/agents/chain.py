@@ -1,4 +1,4 @@
-"""The agents of a model, called in turn; and the directories that they have filled for it."""
+"""The chain of agents of a model, and the directories that they have filled for it."""
 
 import functools
 import importlib
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 ENTRY_POINT_GROUP = "naiad.repository_agents"
 
 _BUILT_IN: Mapping[str, str] = {"checksum": "naiad.repository.agents.checksum:ChecksumAgent"}
-"""Known without metadata too, as the backends are."""
+"""Known without metadata too, like the backends."""
 
 
 class AgentRegistry:
@@ -39,7 +39,7 @@ class AgentRegistry:
 
     @functools.cached_property
     def _points(self) -> "dict[str, EntryPoint]":
-        # Most servers have no model with agents: only one that has pays for the library and the search.
+        # Most servers have no model with agents: only a server with one imports the library and searches.
         from importlib.metadata import EntryPoint, entry_points
 
         announced = self._announced
@@ -49,7 +49,7 @@ class AgentRegistry:
         return {**built_in, **announced}
 
     def get(self, name: str) -> RepositoryAgent:
-        """Return the agent called `name`. Raises InferError for one that nobody provides or that does not import."""
+        """Return the agent called `name`. Raises InferError for an unknown agent or a failed import."""
         with self._lock:
             agent = self._agents.get(name)
             if agent is None:
@@ -81,10 +81,10 @@ class _Link:
 
 
 class AgentChain:
-    """The agents of one load of a model, from the first look at its files to the end of what was loaded."""
+    """The agents of one load of a model, from the first check of its files to the end of the loaded model."""
 
     def __init__(self, registry: AgentRegistry, entry: ModelEntry, config: ModelConfig) -> None:
-        """Call `load` of every agent that `config` names. Raises InferError when one refuses the model."""
+        """Call `load` of every agent that `config` names. Raises InferError if one rejects the model."""
         self.entry = entry
         """What is to be loaded: the entry given, or what the last agent to bring other files has brought."""
         self._name = entry.name
@@ -112,7 +112,7 @@ class AgentChain:
         if not Path(directory).is_dir():
             raise internal(f"repository agent '{agent.name}' returned {directory}, which is no directory")
         brought = entry_of_directory(self._name, Path(directory), config_name=self.entry.config_name)
-        # A configuration that a command has given stands above any file.
+        # A configuration in a load request takes precedence over any file.
         self.entry = (
             brought if self.entry.config_path else replace(brought, preset=self.entry.preset, config_path=None)
         )
@@ -123,26 +123,26 @@ class AgentChain:
         return directory
 
     def load_complete(self) -> None:
-        """Tell the agents that the model is ready."""
+        """Notify the agents that the model is ready."""
         self._tell(lambda link: link.agent.load_complete(link.context), last_first=True)
 
     def load_failed(self) -> None:
-        """Tell the agents that it was not loaded, and remove what they have made for it."""
+        """Notify the agents of the failed load, and remove their directories."""
         self._tell(lambda link: link.agent.load_failed(link.context), last_first=True)
         self._remove()
 
     def unload(self) -> None:
-        """Tell the agents that what was loaded is about to go."""
+        """Notify the agents that the model is about to be released."""
         self._tell(lambda link: link.agent.unload(link.context))
 
     def stop(self, timeout_s: float) -> bool:
-        """Tell the agents that what was loaded has gone, and remove what they have made for it."""
+        """Notify the agents that the model is released, and remove their directories."""
         self._tell(lambda link: link.agent.unload_complete(link.context), last_first=True)
         self._remove()
         return True
 
     def _tell(self, what: Callable[[_Link], None], *, last_first: bool = False) -> None:
-        """Call an agent's method for all; one that fails keeps none of the others from being told."""
+        """Call a method of all agents; the failure of one is logged and does not stop the rest."""
         for link in reversed(self._links) if last_first else self._links:
             try:
                 what(link)

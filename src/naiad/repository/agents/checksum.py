@@ -1,4 +1,4 @@
-"""The checksum agent: a model whose files do not have the digests of its configuration is refused."""
+"""The checksum agent: rejects a model with files that do not have the digests of its configuration."""
 
 import hashlib
 import hmac
@@ -8,11 +8,11 @@ from naiad.core.errors import invalid_argument
 from naiad.repository.agents.api import AgentContext, RepositoryAgent
 
 _ALGORITHMS = {"MD5": "md5", "SHA256": "sha256"}
-"""Triton knows MD5, which finds accidents; SHA256 also finds intent."""
+"""Triton supports MD5, which detects accidents; SHA256 also detects intent."""
 
 
 class ChecksumAgent(RepositoryAgent):
-    """Each parameter has `<algorithm>:<file below the model's directory>` for a key and a hex digest for a value."""
+    """Each parameter has the key `<algorithm>:<file below the model's directory>` and a hex digest as its value."""
 
     name = "checksum"
 

@@ -1,1 +1,1 @@
-"""What model code sees: `pb_utils` with its requests, responses, tensors, metrics and logger."""
+"""The API of model code: `pb_utils` with its requests, responses, tensors, metrics and logger."""

@@ -15,7 +15,7 @@ _CODES = {"BF16": (_BFLOAT, 16), "BOOL": (_BOOL, 8)}
 
 
 class DLPackError(Exception):
-    """A tensor that cannot be exchanged; the text says why."""
+    """A tensor that cannot be exported or imported; the text has the reason."""
 
 
 class _Device(ctypes.Structure):
@@ -46,7 +46,7 @@ _pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class _Producer:
-    """What `numpy.from_dlpack` wants to see, around a capsule."""
+    """The object that `numpy.from_dlpack` requires around a capsule."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -78,7 +78,7 @@ def export_array(array: Any, datatype: str) -> Any:
 def import_array(source: Any) -> tuple[str, Any]:
     """Return datatype ("" for the array's own) and array of a capsule or of an object with `__dlpack__`.
 
-    Raises DLPackError for what is not on the CPU, not contiguous, or no DLPack at all.
+    Raises DLPackError for a tensor that is not on the CPU or not contiguous, and for other objects.
     """
     capsule, header = _capsule_of(source)
     datatype = ""

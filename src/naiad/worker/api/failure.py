@@ -1,4 +1,4 @@
-"""`TritonError` and `TritonModelException`, and how an exception of a model is told to the server."""
+"""`TritonError` and `TritonModelException`, and the text of a model's exception for the server."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TritonModelException(Exception):  # noqa: N818 - Triton's name
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception as Triton words it: type, text, and the model's frames from the innermost outwards."""
+    """Return an exception in Triton's form: type, text, and the model's frames from the innermost outwards."""
     frames = [
         f"  {frame.filename}({frame.lineno}): {frame.name}\n"
         for frame in reversed(traceback.extract_tb(error.__traceback__))

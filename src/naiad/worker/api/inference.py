@@ -1,4 +1,4 @@
-"""Requests and responses as model code sees them."""
+"""Requests and responses in model code."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 
 
 class MemoryType(enum.IntEnum):
-    """Where a tensor may lie."""
+    """The kind of memory of a tensor."""
 
     TRITONSERVER_MEMORY_CPU = 0
     TRITONSERVER_MEMORY_GPU = 2
 
 
 class PreferredMemory:
-    """Where a model would like the outputs of another model to be."""
+    """Preferred memory of the outputs of a called model."""
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
         self.memory_type = MemoryType(preferred_memory_type)
@@ -38,7 +38,7 @@ class InferenceTrace:
     """The trace of a request; empty when it is not traced."""
 
     def __init__(self, context: str | None = None, place: int = -1) -> None:
-        """`place` tells the server which of its requests is meant."""
+        """`place` identifies the request for the server."""
         self._context = context
         self._place = place
 
@@ -48,7 +48,7 @@ class InferenceTrace:
 
 
 class RequestPlan:
-    """What requests with the same header have in common."""
+    """Shared part of the requests with the same header."""
 
     __slots__ = ("correlation_id", "flags", "output_names", "parameters", "timeout_us")
 
@@ -85,7 +85,7 @@ def _parameters_json(parameters: Mapping[str, Any] | None) -> str:
 
 
 class InferenceResponse:
-    """The answer to one request: output tensors or an error."""
+    """The response to one request: output tensors or an error."""
 
     __slots__ = ("_error", "_parameters", "_tensors")
 
@@ -110,7 +110,7 @@ class InferenceResponse:
         return list(self._tensors)
 
     def has_error(self) -> bool:
-        """Tell whether this is an error."""
+        """Return whether this is an error."""
         return self._error is not None
 
     def error(self) -> TritonError | None:
@@ -129,17 +129,17 @@ def _not_a_tensor(value: object) -> Exception:
 
 
 Cancellation = Callable[[int], bool]
-"""Tells whether the client has given up the request with that position in its batch."""
+"""Returns whether the request at a position of its batch was cancelled."""
 
 
 class ResponseStream(Protocol):
-    """Where the responses of one request go."""
+    """The destination of the responses of one request."""
 
     def send(self, response: InferenceResponse | None, *, is_final: bool) -> None:
-        """Take a response, or only the end of the responses. Raises TritonModelException."""
+        """Accept a response, or only the end of the responses. Raises TritonModelException."""
 
     def is_cancelled(self) -> bool:
-        """Tell whether the client has given the request up."""
+        """Return whether the client has cancelled the request."""
 
 
 _FIRST_COLLECTION_S = 1.0
@@ -148,24 +148,24 @@ _senders_lock = threading.Lock()
 
 
 class SingleResponse:
-    """The one response of a request to a model that is not decoupled, when it comes from a sender."""
+    """The single response of a request to an ordinary model through a response sender."""
 
     __slots__ = ("_arrived", "_cancellation", "_is_closed", "_stream", "fault", "position", "response")
 
     def __init__(self, cancellation: Cancellation, position: int) -> None:
         self._cancellation = cancellation
         self.position = position
-        """Where its cancellation is found."""
+        """Source of its cancellation."""
         self._is_closed = False
         self._stream: ResponseStream | None = None
-        # A queue, since it may be put into while the garbage collector runs.
+        # A SimpleQueue, because a finalizer may put into it during garbage collection.
         self._arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.fault = ""
-        """What is wrong with the model when the response does not come; "" once it has asked for the sender."""
+        """The model's fault if the response does not arrive; "" once it has got the sender."""
         self.response: InferenceResponse | None = None
 
     def send(self, response: InferenceResponse | None, *, is_final: bool) -> None:
-        """Take the response. Raises TritonModelException, in Triton's words and order."""
+        """Accept the response. Raises TritonModelException, with Triton's texts and order."""
         if response is not None and self.response is not None:
             raise TritonModelException(
                 "Unable to send response. Non-decoupled model cannot send more than one response."
@@ -183,7 +183,7 @@ class SingleResponse:
             self._forward()
 
     def is_cancelled(self) -> bool:
-        """Tell whether the client has given the request up."""
+        """Return whether the client has cancelled the request."""
         return self._cancellation(self.position)
 
     @property
@@ -192,12 +192,12 @@ class SingleResponse:
         return not self._arrived.empty()
 
     def divert(self, stream: ResponseStream) -> None:
-        """Send the response through `stream` instead of having it waited for. Raises what `stream.send` raises."""
+        """Send the response through `stream` instead of waiting for it. Raises the errors of `stream.send`."""
         self._stream = stream
         self._forward()
 
     def _forward(self) -> None:
-        """Send the response through the stream once both are there; the thread that finds both does."""
+        """Send the response through the stream once both exist; the second of both threads does it."""
         stream = self._stream
         if stream is None:
             return
@@ -215,29 +215,29 @@ class SingleResponse:
             raise
 
     def abort(self) -> None:
-        """Note that nobody is left who could send."""
+        """Note that no sender is left."""
         self._arrived.put(None)
 
     def close(self) -> None:
-        """Refuse responses from now on."""
+        """Reject responses from now on."""
         self._is_closed = True
 
     def wait(self) -> InferenceResponse | None:
-        """Return the response when it has come, None when nothing is left that could send one."""
+        """Return the response when it arrives, None if no sender is left."""
         wait_s = _FIRST_COLLECTION_S
         while self.response is None:
             try:
                 self._arrived.get(timeout=wait_s)
                 break
             except queue.Empty:
-                # A sender in a reference cycle is found by the garbage collector only, which nothing else starts.
+                # Only the garbage collector finds a sender in a reference cycle, and nothing else starts it here.
                 gc.collect()
                 wait_s = min(_LONGEST_COLLECTION_S, 2 * wait_s)
         return self.response
 
 
 def closed_sender() -> TritonModelException:
-    """Return the exception for a sender that is used after its final response."""
+    """Return the exception for the use of a sender after its final response."""
     return TritonModelException("Unable to send response. Response sender has been closed.")
 
 
@@ -246,16 +246,15 @@ class InferenceResponseSender:
 
     __slots__ = ("_stream",)
 
-    # It does not refer to its request: a cycle would keep the inputs in memory until the garbage collector runs.
+    # It has no reference to its request: a cycle would keep the inputs in memory until garbage collection.
     def __init__(self, stream: ResponseStream) -> None:
         self._stream = stream
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
-        """Send a response, with `flags` TRITONSERVER_RESPONSE_COMPLETE_FINAL the last one; callable from any thread.
+        """Send a response, the last one with `flags` TRITONSERVER_RESPONSE_COMPLETE_FINAL; callable from any thread.
 
         The final response of a decoupled model may be None: then the flag alone ends the request. Waits while the
-        client is much slower than the model. Raises TritonModelException for misuse, TypeError for what is no
-        response.
+        client is much slower than the model. Raises TritonModelException for misuse, TypeError for other objects.
         """
         # hot: bench/micro_emission.py
         if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
@@ -273,12 +272,12 @@ class InferenceResponseSender:
         self._stream.send(response, is_final=flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def is_cancelled(self) -> bool:
-        """Tell whether the client has given the request up."""
+        """Return whether the client has cancelled the request."""
         return self._stream.is_cancelled()
 
 
 class SingleSender(InferenceResponseSender):
-    """A sender whose end is noticed: whoever waits for its response need not wait any more."""
+    """A sender that signals its own destruction, so that no thread waits for its response any more."""
 
     __slots__ = ("answer",)
 
@@ -295,7 +294,7 @@ def _never_cancelled(position: int) -> bool:
 
 
 class InferenceRequest:
-    """A request: one that a model executes, or one that it makes for another model."""
+    """A request: one that a model executes, or one that it sends to another model."""
 
     __slots__ = (
         "_cancellation",
@@ -364,7 +363,7 @@ class InferenceRequest:
         self._sender: Any = None
 
     def inputs(self) -> list[Tensor]:
-        """Return the input tensors; optional inputs that the client left out are missing."""
+        """Return the input tensors, without missing optional inputs."""
         return self._inputs
 
     def request_id(self) -> str:
@@ -388,7 +387,7 @@ class InferenceRequest:
         return self._plan.timeout_us
 
     def parameters(self) -> str:
-        """Return the parameters as a JSON object; Triton: "" of a request that the model has made without any."""
+        """Return the parameters as a JSON object; Triton: "" for a request of a model without any."""
         return self._plan.parameters
 
     def trace(self) -> InferenceTrace:
@@ -396,19 +395,19 @@ class InferenceRequest:
         return self._trace or InferenceTrace()
 
     def requested_output_names(self) -> set[str]:
-        """Return the names of the outputs that are wanted."""
+        """Return the names of the requested outputs."""
         return set(self._plan.output_names)
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """Return the sender of this request's responses, which is used instead of a returned response."""
+        """Return the response sender of this request, which replaces a returned response."""
         self._late_answer().fault = ""
         sender: InferenceResponseSender = self._sender
         return sender
 
     def _late_answer(self, fault: str = "") -> SingleResponse:
-        """Return where the response comes that a sender sends; the worker may ask while the model does.
+        """Return the destination of the sender's response; worker and model may call it at the same time.
 
-        `fault` is kept if the model has not asked for the sender yet.
+        `fault` is kept if the model has not got the sender yet.
         """
         with _senders_lock:
             if self._sender is None:
@@ -418,11 +417,11 @@ class InferenceRequest:
         return answer
 
     def is_cancelled(self) -> bool:
-        """Tell whether the client has given the request up; costs less than a microsecond."""
+        """Return whether the client has cancelled the request; costs less than a microsecond."""
         return self._cancellation(self._position)
 
     def set_release_flags(self, flags: int) -> None:
-        """Set what happens to the request after `execute`: it is over, or it is executed again.
+        """Set the effect of the end of `execute`: the request is completed, or is executed again.
 
         Raises TritonModelException for the latter unless the model has iterative sequences, and for other flags.
         """
@@ -440,19 +439,19 @@ class InferenceRequest:
     def exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
         """Execute the request by another model, and wait for its response.
 
-        With `decoupled` return at once, an iterator of responses; models that are decoupled need it. After
-        `execution_timeout` microseconds the request is cancelled and answered with an error; 0 for never.
-        What goes wrong is an error in the response. Raises TritonModelException for a request that cannot be sent.
+        With `decoupled` return at once, an iterator of responses; decoupled models require it. After
+        `execution_timeout` microseconds the request is cancelled, with an error as its response; 0 for no limit.
+        Failures are errors in the response. Raises TritonModelException for a request that cannot be sent.
         """
         return _find_caller(self).exec(self, decoupled, execution_timeout)
 
     def async_exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
-        """Do so without waiting, in a coroutine: returns an awaitable, and cancelling that cancels the request."""
+        """Do so without waiting, in a coroutine: returns an awaitable; cancelling it cancels the request."""
         return _find_caller(self).async_exec(self, decoupled, execution_timeout)
 
 
 class Caller(Protocol):
-    """What executes requests that a model makes for other models."""
+    """Executes requests of a model for other models."""
 
     def exec(self, request: InferenceRequest, decoupled: bool, execution_timeout: int) -> Any:
         """Return the response, or an iterator of responses."""
@@ -468,19 +467,19 @@ _may_reschedule = False
 
 
 def set_rescheduling(is_allowed: bool) -> None:
-    """Tell whether requests may be executed again: the model has iterative sequences."""
+    """Set whether requests may be executed again: the model has iterative sequences."""
     global _may_reschedule  # noqa: PLW0603 - a process has one model
     _may_reschedule = is_allowed
 
 
 def is_rescheduled(request: InferenceRequest) -> bool:
-    """Tell whether the model wants to execute a request again."""
-    # Few models do, so nobody else pays for a field that is always set.
+    """Return whether the model wants to execute a request again."""
+    # Few models do, so requests have the field only if it is set.
     return _may_reschedule and getattr(request, "_is_rescheduled", False)
 
 
 def set_caller(caller: Caller | None) -> None:
-    """Execute the requests that the model makes with `caller`; without one they are refused."""
+    """Set the executor of the model's requests; without one they are rejected."""
     global _caller  # noqa: PLW0603 - a process has one model
     _caller = caller
 
@@ -496,7 +495,7 @@ def _find_caller(request: InferenceRequest) -> Caller:
 
 
 class ReceivedRequest(InferenceRequest):
-    """A request that has come to be executed."""
+    """A received request of an ordinary model."""
 
     __slots__ = ()
 
@@ -506,14 +505,14 @@ class ReceivedRequest(InferenceRequest):
         self._adopt(plan, request_id, inputs, cancellation, position)
 
     def trace(self) -> InferenceTrace:
-        """Return the trace of the request; with it the requests to other models are traced as well."""
+        """Return the trace of the request; it also traces the requests to other models."""
         # Set only where there is a context.
         trace: InferenceTrace = getattr(self, "_trace", None) or InferenceTrace(place=self._position)
         return trace
 
 
 class StreamedRequest(InferenceRequest):
-    """A request that has come to be executed by a decoupled model."""
+    """A received request of a decoupled model."""
 
     __slots__ = ("_stream",)
 
@@ -524,7 +523,7 @@ class StreamedRequest(InferenceRequest):
         self._stream = stream
 
     def trace(self) -> InferenceTrace:
-        """Return the trace of the request; with it the requests to other models are traced as well."""
+        """Return the trace of the request; it also traces the requests to other models."""
         # Set only where there is a context.
         trace: InferenceTrace = getattr(self, "_trace", None) or InferenceTrace(place=self._position)
         return trace
@@ -537,5 +536,5 @@ class StreamedRequest(InferenceRequest):
         return sender
 
     def is_cancelled(self) -> bool:
-        """Tell whether the client has given the request up; costs less than a microsecond."""
+        """Return whether the client has cancelled the request; costs less than a microsecond."""
         return self._stream.is_cancelled()

@@ -1,9 +1,8 @@
-"""The responses of a call that may have any number of them.
+"""The responses of a call with any number of them, and the lock of threads that share one channel.
 
-Who reads a line that several threads wait at: whoever waits, one at a time, also for the others.
-
-A thread of its own that reads would have to be woken for each answer, and to wake who waits for it: two switches
-between threads, which cost as much as a small model takes.
+Leader/follower: one waiting thread reads on behalf of all. When it has its own response it passes the turn to another
+waiting thread. A dedicated reading thread would need two switches between threads for each response, which cost as
+much as a small model takes.
 """
 
 from __future__ import annotations
@@ -19,32 +18,32 @@ from naiad.worker.api.inference import InferenceResponse
 
 
 class Waiter(ABC):
-    """Someone who waits until `is_done`."""
+    """A thread or coroutine that waits until `is_done`."""
 
     __slots__ = ("bell",)
 
     def __init__(self) -> None:
         self.bell: queue.SimpleQueue[None] | None = None
-        """What it sleeps on, when it sleeps."""
+        """The lock it sleeps on, if it sleeps."""
 
     @property
     @abstractmethod
     def is_done(self) -> bool:
-        """Whether there is nothing to wait for any more."""
+        """Whether its wait is over."""
 
 
 class LeaderFollowerLock:
-    """Hands the turn to read from one to the next."""
+    """Passes the turn to read among waiting threads."""
 
     def __init__(self, read: Callable[[bool], None]) -> None:
-        """`read` waits for one message and sees to it; it is told whether to wait awake for a moment."""
+        """`read` waits for one message and handles it; its argument is whether to busy poll for a moment."""
         self._read = read
         self._guard = threading.Lock()
         self._is_taken = False
         self._asleep: set[Waiter] = set()
 
     def wait(self, waiter: Waiter, *, may_busy_poll: bool = True) -> None:
-        """Return when `waiter` is done; read meanwhile, unless someone else does."""
+        """Return when `waiter` is done; read meanwhile, unless another thread does."""
         while True:
             with self._guard:
                 if waiter.is_done:
@@ -72,22 +71,22 @@ class LeaderFollowerLock:
         try:
             bell.get()
         except BaseException:
-            # A signal handler has interrupted the wait: nobody may count on this thread any more. It may have been
-            # handed the turn already.
+            # A signal handler has interrupted the wait: no thread may rely on this one any more. It may have got the
+            # turn already.
             with self._guard:
                 self._asleep.discard(waiter)
                 self._pass_on()
             raise
 
     def wake(self, waiter: Waiter) -> None:
-        """Let a waiter see that it is done; called after it is."""
+        """Wake a waiter that is done; called afterwards."""
         with self._guard:
             if waiter in self._asleep:
                 self._asleep.discard(waiter)
                 self._ring(waiter)
 
     def _pass_on(self) -> None:
-        """Wake someone to take the turn, if nobody has it."""
+        """Wake a waiter to take the turn, if no thread has it."""
         if self._asleep and not self._is_taken:
             self._ring(self._asleep.pop())
 
@@ -97,39 +96,39 @@ class LeaderFollowerLock:
 
 
 _TELL_COUNT = 16
-"""How many responses are taken before the server hears of it; it sends some more than that ahead."""
+"""Taken responses per report to the server, which sends slightly more than that ahead."""
 
 
 class StreamCaller(Protocol):
-    """What an iterator asks of the worker's calls."""
+    """The methods of the worker's calls that an iterator needs."""
 
     def wait(self, waiter: Waiter) -> None:
         """Return when `waiter` is done."""
 
     def start_reading(self) -> None:
-        """See to it that answers are read while nobody waits for them in a thread."""
+        """Start the reading thread for callers that do not wait in a thread."""
 
     def taken(self, number: int, count: int) -> None:
-        """Tell the server that so many responses were taken."""
+        """Report the number of responses that were taken to the server."""
 
     def cancel(self, number: int) -> None:
-        """Tell the server that a call is given up."""
+        """Report the cancellation of a call to the server."""
 
     def abandon(self, number: int) -> None:
-        """Do so from wherever the garbage collector runs."""
+        """Do so from a finalizer."""
 
 
 class Arrivals(Waiter):
-    """What has come for one call; the reader puts, the iterator takes."""
+    """The received responses of one call; the reader puts, the iterator takes."""
 
     __slots__ = ("_future", "_lock", "has_ended", "responses")
 
     def __init__(self) -> None:
         super().__init__()
         self.responses: deque[tuple[InferenceResponse, bool]] = deque()
-        """Each with whether it is the final one. Bounded: the server sends only so many that were not taken."""
+        """Each with whether it is the final one. Bounded: the server limits the responses that were not taken."""
         self.has_ended = False
-        """Whether the final response has come."""
+        """Whether the final response has arrived."""
         self._lock = threading.Lock()
         self._future: asyncio.Future[None] | None = None
 
@@ -139,9 +138,9 @@ class Arrivals(Waiter):
         return bool(self.responses)
 
     def take(self, response: InferenceResponse | None, is_final: bool) -> None:
-        """Add a response; None for the end alone, which Triton makes a response without outputs."""
+        """Add a response; None for the end alone, which becomes a response without outputs (Triton)."""
         with self._lock:
-            # In one step: who takes it must not miss that it is the last, and wait for another.
+            # In one step: the iterator must not miss that it is the last, and wait for another.
             self.responses.append((InferenceResponse() if response is None else response, is_final))
             self.has_ended = is_final
             future, self._future = self._future, None
@@ -158,11 +157,11 @@ class Arrivals(Waiter):
 
 
 def settle_soon(future: asyncio.Future[Any], result: Any) -> None:
-    """Give a future its result from another thread."""
+    """Set the result of a future from another thread."""
     try:
         future.get_loop().call_soon_threadsafe(_settle, future, result)
     except RuntimeError:
-        return  # its loop is closed: nobody waits any more
+        return  # its loop is closed
 
 
 def _settle(future: asyncio.Future[Any], result: Any) -> None:
@@ -171,10 +170,10 @@ def _settle(future: asyncio.Future[Any], result: Any) -> None:
 
 
 class ResponseIterator:
-    """The responses of a call, in order; with `for` it blocks until there is one, with `async for` it does not.
+    """The responses of a call, in order; `for` blocks until the next one, `async for` awaits it.
 
-    The last of them has no outputs when the model ended its responses without a last one. An iterator that is let go
-    cancels what it has not had.
+    The last of them has no outputs if the model ended its responses without a last one. A released iterator cancels
+    the responses that it has not taken.
     """
 
     __slots__ = ("_arrivals", "_calls", "_is_finished", "_number", "_taken_count")
@@ -208,12 +207,12 @@ class ResponseIterator:
         return self._pop()
 
     def cancel(self) -> None:
-        """Give up what has not come yet; the next response that comes then is the last, an error CANCELLED."""
+        """Cancel the remaining responses; the next one is the last, an error CANCELLED."""
         if not self._arrivals.has_ended:
             self._calls.cancel(self._number)
 
     async def begun(self) -> ResponseIterator:
-        """Return the iterator when its first response has come, as Triton's `await` of it does."""
+        """Return the iterator after its first response, as Triton's `await` of it does."""
         if not self._arrivals.responses:
             self._calls.start_reading()
             await self._arrivals.arrive()

@@ -1,4 +1,4 @@
-"""`pb_utils.Logger`, and the way of log lines, prints and `logging` from a worker to the server's log."""
+"""`pb_utils.Logger`, and the path of log lines, prints and `logging` from a worker to the server's log."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ _sink: Sink = _to_standard_logging
 
 
 def set_sink(sink: Sink) -> None:
-    """Send what is logged to `sink`; without one it goes to standard logging."""
+    """Send log lines to `sink`; without one they go to standard logging."""
     global _sink  # noqa: PLW0603 - there is one log
     _sink = sink
 
 
 class Logger:
-    """Writes to the server's log; lines carry the place of the call, the model and the ids of its requests."""
+    """Writes to the server's log; lines carry the source position of the call, the model and the ids of its
+    requests."""
 
     LogLevel = LogLevel
     INFO = LogLevel.INFO
@@ -75,7 +76,7 @@ class Logger:
 
     @staticmethod
     def log_verbose(message: str) -> None:
-        """Log `message` when the server logs verbosely."""
+        """Log `message` if the server logs verbosely."""
         _log(message, LogLevel.VERBOSE)
 
 
@@ -100,13 +101,13 @@ class SinkHandler(logging.Handler):
 
 
 class _Begun(threading.local):
-    """The line that a thread has begun: those of several threads are not mixed."""
+    """The incomplete line of each thread, so that lines of several threads are not mixed."""
 
     text = ""
 
 
 class LineStream(io.TextIOBase):
-    """Takes the place of `sys.stdout` or `sys.stderr`: each line goes to a sink, with the place of the print."""
+    """Replaces `sys.stdout` or `sys.stderr`: each line goes to a sink, with the source position of the print."""
 
     _LONGEST = 65536
 
@@ -118,7 +119,7 @@ class LineStream(io.TextIOBase):
         self._binary: BinaryIO | None = None
 
     def write(self, text: str) -> int:
-        """Take text; lines that it completes are sent."""
+        """Write text; the lines that it completes are sent."""
         begun = self._begun
         *lines, begun.text = (begun.text + text).split("\n")
         frame = sys._getframe(1)
@@ -130,19 +131,19 @@ class LineStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing: a line goes when it is complete."""
+        """Do nothing: only complete lines are sent."""
 
     def writable(self) -> bool:
-        """Tell that it can be written to."""
+        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """Return the descriptor that native code writes to."""
+        """Return the descriptor of native code."""
         return self._descriptor
 
     @property
     def buffer(self) -> BinaryIO:
-        """What takes bytes: they go the way of native code."""
+        """The binary stream, which bypasses the sink."""
         if self._binary is None:
             self._binary = open(self._descriptor, "wb", buffering=0, closefd=False)  # noqa: SIM115 - lives as long
         return self._binary

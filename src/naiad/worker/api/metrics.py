@@ -1,9 +1,8 @@
-"""`pb_utils.MetricFamily` and its metrics: what a model counts, shown at `/metrics`.
+"""`pb_utils.MetricFamily` and its metrics: the counters of a model, shown at `/metrics`.
 
-The cells of custom metrics: numbers in memory that the server and all workers share.
-
-A worker adds to its metrics without a word to the server, which reads them when it is scraped; what a worker has
-counted survives its death. Byte-range locks keep two processes from one cell, and end with whoever holds them.
+The values are cells in memory that the server and all workers share (`MetricCells`). A worker changes them without a
+message to the server, which reads them at a scrape; the counts of a dead worker remain. Byte-range locks exclude
+other processes from a cell, and end with the process that holds them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any, Iterable, Mapping, Protocol, Sequence
 from naiad.worker.api.failure import TritonModelException
 
 CELLS = 1 << 17
-"""Cells of a page, 1 MiB; memory is used as far as cells are."""
+"""Cells of a page, 1 MiB; the system allocates only the used part."""
 _CELL_BYTES = 8
 PAGE_BYTES = CELLS * _CELL_BYTES
 
@@ -37,11 +36,11 @@ class MetricCells:
         self._values = memoryview(mmap.mmap(descriptor, PAGE_BYTES)).cast("d")
         self._lock = threading.Lock()
         if hasattr(os, "register_at_fork"):
-            # A process that the model forks while another thread counts would wait for ever.
+            # A process that the model forks while another thread counts would deadlock.
             os.register_at_fork(after_in_child=_Renewal(self))
 
     def read(self, cell: int, count: int) -> Sequence[float]:
-        """Return the values of neighbouring cells."""
+        """Return the values of consecutive cells."""
         return self._values[cell : cell + count].tolist()
 
     def value(self, cell: int) -> float:
@@ -58,9 +57,9 @@ class MetricCells:
                 self._hold(fcntl.LOCK_UN, cell)
 
     def set(self, cell: int, value: float) -> None:
-        """Put a value into a cell."""
+        """Set the value of a cell."""
         with self._lock:
-            # Otherwise another process could add to what was there before and undo it.
+            # Otherwise another process could add to the previous value and undo this one.
             self._hold(fcntl.LOCK_EX, cell)
             try:
                 self._values[cell] = value
@@ -70,7 +69,7 @@ class MetricCells:
     def observe(self, cell: int, bucket: int, value: float) -> None:
         """Count a value in a histogram: its sum is the first cell, its buckets follow."""
         with self._lock:
-            # Who has the first cell has all of them.
+            # The lock of the first cell covers all of them.
             self._hold(fcntl.LOCK_EX, cell)
             try:
                 self._values[cell] += value
@@ -79,11 +78,11 @@ class MetricCells:
                 self._hold(fcntl.LOCK_UN, cell)
 
     def clear(self, cell: int, count: int) -> None:
-        """Set neighbouring cells to 0 that nobody uses yet."""
+        """Set unused consecutive cells to 0."""
         self._values[cell : cell + count] = memoryview(bytes(count * _CELL_BYTES)).cast("d")
 
     def renew_lock(self) -> None:
-        """Forget who holds the lock: another thread of a process that was forked."""
+        """Reset the lock in a forked process: its holder is a thread of another process."""
         self._lock = threading.Lock()
 
     def _hold(self, how: int, cell: int) -> None:
@@ -91,7 +90,7 @@ class MetricCells:
 
 
 class _Renewal:
-    """Does not keep the cells, as what is called after a fork is kept for ever."""
+    """Has only a weak reference to the cells, because hooks after a fork are kept forever."""
 
     def __init__(self, cells: MetricCells) -> None:
         self._cells = weakref.ref(cells)
@@ -107,7 +106,7 @@ _DELETED = "Invalid metric operation as the corresponding 'MetricFamily' has bee
 
 
 class MetricKind(enum.Enum):
-    """What a family's metrics can do."""
+    """The operations of a family's metrics."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -115,35 +114,35 @@ class MetricKind(enum.Enum):
 
 
 class MetricServer(Protocol):
-    """Who knows which families and metrics there are. Both calls raise TritonModelException."""
+    """Registers families and metrics at the server. Both calls raise TritonModelException."""
 
     @property
     def cells(self) -> MetricCells:
-        """Where the values are."""
+        """The page of values."""
 
     def new_family(self, name: str, description: str, kind: str) -> int:
-        """Return the number of a family, made or joined."""
+        """Return the number of a family, created or joined."""
 
     def new_metric(
         self, family: int, labels: Mapping[str, str], buckets: Sequence[float] | None
     ) -> tuple[int, Sequence[float]]:
-        """Return the first cell of a metric, made or joined, and its bucket bounds."""
+        """Return the first cell of a metric, created or joined, and its bucket bounds."""
 
     def release_family(self, family: int) -> None:
-        """Note that a family is gone, with its metrics; callable wherever the garbage collector runs."""
+        """Note the end of a family and its metrics; callable during garbage collection."""
 
 
 _server: MetricServer | None = None
 
 
 def set_metric_server(server: MetricServer | None) -> None:
-    """Have families made by `server`; the server's job."""
+    """Set the registration of families; for the server."""
     global _server  # noqa: PLW0603 - a process has one model
     _server = server
 
 
 class Metric:
-    """One series of a family: a value, or the buckets of a histogram. All workers that have it see the same value."""
+    """One series of a family: a value, or the buckets of a histogram. All workers share its value."""
 
     __slots__ = ("_bounds", "_cell", "_cells", "_family", "_kind")
 
@@ -193,7 +192,7 @@ class Metric:
     def _checked(self, value: Any, verb: str) -> float:
         if self._family() is None:
             raise TritonModelException(_DELETED)
-        # Triton: whatever has __float__ will do, as numbers of numpy have.
+        # Triton: any object with __float__ is valid, as numbers of numpy.
         if isinstance(value, (str, bytes)):
             raise TypeError(f"Metric: cannot {verb} {value!r}, which is no number")
         return float(value)
@@ -205,16 +204,16 @@ class Metric:
 
 
 class MetricFamily:
-    """Metrics of one name and kind that differ in their labels; they are shown for as long as the family lives."""
+    """Metrics of one name and kind that differ in their labels; they are shown while the family lives."""
 
     COUNTER = MetricKind.COUNTER
     GAUGE = MetricKind.GAUGE
     HISTOGRAM = MetricKind.HISTOGRAM
 
     def __init__(self, name: str, description: str, kind: MetricKind, server: MetricServer | None = None) -> None:
-        """Make a family, or join one that this or another model has made; its description stays the first one's.
+        """Create a family, or join one of this or another model; the first description stays.
 
-        Raises TritonModelException for a name that cannot be used, or that another kind of family has.
+        Raises TritonModelException for an invalid name, or the name of a family of another kind.
         """
         self._number = 0
         for argument, given, expected in (
@@ -242,13 +241,13 @@ class MetricFamily:
     ) -> Metric:
         """Return the metric with these labels. `buckets` are a histogram's upper bounds, ascending.
 
-        Metrics with the same labels are one, in all instances and models. Raises TritonModelException for labels and
-        buckets that cannot be used.
+        Metrics with the same labels are one, in all instances and models. Raises TritonModelException for invalid
+        labels and buckets.
         """
         given: dict[Any, Any] = dict(labels or {})
         bounds = None if buckets is None else [float(bound) for bound in buckets]
         if (bounds is None) is (self.kind is MetricKind.HISTOGRAM):
-            # Triton's words.
+            # Triton's text.
             what = "Unexpected buckets found." if bounds is not None else "Missing required buckets."
             raise TritonModelException(f"Failed to create metric. {what}")
         for name, value in given.items():
@@ -267,6 +266,6 @@ class MetricFamily:
         return metric
 
     def __del__(self) -> None:
-        """Let the server forget the family and its metrics."""
+        """Notify the server of the end of the family and its metrics."""
         if self._number:
             self._server.release_family(self._number)

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ModelConfig:
-    """A model configuration that can be completed, never contradicted: what the file says wins."""
+    """A model configuration that can be completed, never contradicted: the file takes precedence."""
 
     def __init__(self, model_config: str) -> None:
         """`model_config` is the configuration as JSON."""
@@ -140,5 +140,5 @@ def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[s
 
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
-    """Tell whether a configuration has the decoupled transaction policy."""
+    """Return whether a configuration has the decoupled transaction policy."""
     return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))

@@ -1,4 +1,4 @@
-"""`triton_python_backend_utils`: what `model.py` imports as `pb_utils`."""
+"""`triton_python_backend_utils`: the module that `model.py` imports as `pb_utils`."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ def get_model_dir() -> str:
 
 
 def set_model_dir(path: str) -> None:
-    """Set what `get_model_dir` returns; the server's job."""
+    """Set the result of `get_model_dir`; for the server."""
     global _model_dir  # noqa: PLW0603 - a process has one model
     _model_dir = path
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
-    """Return the input with that name, or None (an optional input that the client left out)."""
+    """Return the input with that name, or None (a missing optional input)."""
     for tensor in inference_request.inputs():
         if tensor.name() == name:
             return tensor
@@ -120,7 +120,7 @@ def triton_to_numpy_type(data_type: int) -> Any:
 
 
 def numpy_to_triton_type(data_type: Any) -> int | None:
-    """Return the Triton datatype number of a numpy type, None when there is none."""
+    """Return the Triton datatype number of a numpy type, None without one."""
     if data_type == np.bytes_:
         return NUMBERS["BYTES"]
     try:
@@ -148,7 +148,7 @@ def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> Any:
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
-    """Return the elements that `serialize_byte_tensor` has made bytes of, as a one-dimensional object array."""
+    """Return the elements of the bytes of `serialize_byte_tensor`, as a one-dimensional object array."""
     elements = []
     offset = 0
     while offset < len(encoded_tensor):
@@ -163,17 +163,17 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
 
 
 class Commander(Protocol):
-    """What has the server carry out commands about models."""
+    """Sends commands about models to the server."""
 
     def command(self, notes: Mapping[str, Any], parts: Sequence[bytes] = ()) -> str:
-        """Return the server's answer, a JSON object. Raises TritonModelException when it fails."""
+        """Return the server's result, a JSON object. Raises TritonModelException if it fails."""
 
 
 _commander: Commander | None = None
 
 
 def set_commander(commander: Commander | None) -> None:
-    """Have commands about models carried out by `commander`; the server's job."""
+    """Set the executor of commands about models; for the server."""
     global _commander  # noqa: PLW0603 - a process has one model
     _commander = commander
 
@@ -186,10 +186,10 @@ def _command(notes: Mapping[str, Any], parts: Sequence[bytes] = ()) -> dict[str,
 
 
 def load_model(model_name: str, files: Mapping[str, bytes] | None = None, config: str = "") -> None:
-    """Load a model, or load it anew; returns when it is ready. The server must be in model control mode EXPLICIT.
+    """Load or reload a model; returns when it is ready. The server must be in model control mode EXPLICIT.
 
-    `config` is the JSON text of a configuration that is used instead of the one in the repository, and `files` are
-    the contents of files by their paths, such as `file:1/model.onnx`. Raises TritonModelException when it fails.
+    `config` is the JSON text of a configuration that replaces the one in the repository, and `files` are the contents
+    of files by their paths, such as `file:1/model.onnx`. Raises TritonModelException if it fails.
     """
     contents = dict(files or {})
     for path, content in contents.items():
@@ -209,7 +209,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Tell whether a version of a model, its newest by default, is ready for requests."""
+    """Return whether a version of a model, its newest by default, is ready for requests."""
     notes = {"command": "is_ready", "model": str(model_name), "version": str(model_version)}
     return bool(_command(notes)["ready"])
 

@@ -1,6 +1,5 @@
-"""`pb_utils.Tensor`, and the tensors that a worker receives.
-
-Datatypes as a worker knows them: KServe's names, Triton's numbers, numpy's dtypes.
+"""`pb_utils.Tensor`, the tensors that a worker receives, and datatypes: KServe's names, Triton's numbers, numpy's
+dtypes.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ NUMBERS: dict[str, int] = {name: number for number, name in enumerate([*NUMPY, "
 """Protocol name to Triton's number (TRITONSERVER_DataType, and the number in a ModelConfig)."""
 
 STORED: dict[str, Any] = {name: np.dtype(kind) for name, kind in NUMPY.items()}
-"""Protocol name to the dtype in which a worker holds the elements; BF16 as its bit patterns."""
+"""Protocol name to the dtype of the elements in a worker; BF16 as its bit patterns."""
 STORED["BF16"] = np.dtype(np.uint16)
 
 BY_DTYPE: dict[Any, str] = {dtype: name for name, dtype in STORED.items() if name != "BF16"}
@@ -42,7 +41,7 @@ BY_DTYPE: dict[Any, str] = {dtype: name for name, dtype in STORED.items() if nam
 
 
 def normalize(array: Any) -> tuple[str, Any]:
-    """Return the datatype of an array and the array in the dtype that stands for it; ("", array) when none does."""
+    """Return the datatype of an array and the array in the dtype of that datatype; ("", array) without one."""
     dtype = array.dtype
     if dtype.kind in "SU":
         return "BYTES", array
@@ -71,7 +70,7 @@ class Tensor:
         if not isinstance(array, np.ndarray):
             raise TypeError(f"Tensor '{name}': expected a numpy.ndarray, found {type(array).__name__}")
         datatype = BY_DTYPE.get(array.dtype)
-        # An exotic byte order compares equal to none of the table's dtypes.
+        # An unusual byte order compares equal to none of the table's dtypes.
         if datatype is None:
             datatype, array = normalize(array)
             if not datatype:
@@ -86,7 +85,7 @@ class Tensor:
         return self._name
 
     def as_numpy(self) -> np.ndarray[Any, Any]:
-        """Return the tensor as an array, always the same one; it may be written to.
+        """Return the tensor as an array, always the same object; it may be written to.
 
         Raises TritonModelException for BF16.
         """
@@ -97,7 +96,7 @@ class Tensor:
         return self._array
 
     def triton_dtype(self) -> int:
-        """Return the number of the datatype; `triton_to_numpy_type` understands it."""
+        """Return the number of the datatype, as for `triton_to_numpy_type`."""
         return NUMBERS[self._datatype]
 
     def shape(self) -> list[int]:
@@ -105,7 +104,7 @@ class Tensor:
         return list(self._array.shape)
 
     def is_cpu(self) -> bool:
-        """Tell whether the tensor lies in CPU memory; all do."""
+        """Return whether the tensor is in CPU memory; always True."""
         return True
 
     def to_dlpack(self) -> Any:
@@ -119,7 +118,7 @@ class Tensor:
     def from_dlpack(name: str, tensor: Any) -> Tensor:
         """Return a tensor on the memory of a DLPack capsule or of an object with `__dlpack__`, which it keeps alive.
 
-        Raises TritonModelException for what is not on the CPU or not contiguous.
+        Raises TritonModelException for a tensor that is not on the CPU or not contiguous.
         """
         try:
             datatype, array = dlpack.import_array(tensor)
@@ -138,7 +137,7 @@ class Tensor:
 
 
 class TensorPlan:
-    """Where and what a received tensor is; made once for all requests with the same header."""
+    """Datatype, shape and position of a received tensor; shared by all requests with the same header."""
 
     __slots__ = ("datatype", "dtype", "is_text", "name", "offset", "shape", "size_bytes")
 
@@ -150,7 +149,7 @@ class TensorPlan:
         self.is_text = datatype == "BYTES"
         self.size_bytes = 0 if self.is_text else int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
         self.offset = 0
-        """Position behind the first tensor of a request, when the sizes of all are fixed."""
+        """Position after the first tensor of a request, if all sizes are fixed."""
 
 
 class ReceivedTensor(Tensor):
@@ -166,7 +165,7 @@ class ReceivedTensor(Tensor):
 
 
 class ReceivedStrings(Tensor):
-    """An input of strings, which are taken out of the payload when they are asked for."""
+    """An input of strings, which are decoded on access."""
 
     __slots__ = ("_data", "_elements", "_plan")
 

@@ -1,8 +1,27 @@
-"""Blocks: shared memory for large payloads, made by the sender, lent to the receiver, and used again.
+"""A buffer pool: blocks of shared memory for large payloads, created by the sender and used by the receiver.
 
-A block is an anonymous file (memfd, or an unlinked temporary file where there is none) that both sides map;
-/dev/shm plays no part. The receiver hands out views and needs no copy: it gives a block back when nothing refers to
-its mapping any more, which the mapping's reference count tells. So arrays that a model keeps stay valid.
+Theory of operation: the ownership of blocks. A block is an anonymous file (memfd, or an unlinked temporary file) that
+both sides map; /dev/shm is not used. Each direction has a pool: the owner (`BufferOwner`) is the sender of payloads,
+the user (`BufferUser`) their receiver. A block has one of three states at its owner:
+
+- free: no side reads it; the owner may write a payload into it (`lend`), or drop it.
+- lent: a frame names it. The owner must not write to it, and the user may hand out views without a copy.
+- dropped: the owner has unmapped it (`trim`, after `IDLE_S`) and freed its pages; its number may be reused later.
+
+The path of a block:
+
+1. The owner creates it. Its descriptor travels once (SCM_RIGHTS) with the frame that announces it under "opened".
+2. The user maps it. Arrays of the model refer to the mapping, directly or through others, so the reference count of
+   the
+   mapping shows when no view is left: then the block is released. Arrays that a model keeps therefore stay valid.
+3. A release is reported in "freed" of the next frame in the other direction, or, if none is due, as a byte of the
+   flags
+   page that the owner polls (`reclaim`). The block is free again.
+4. A drop is reported in "dropped" of a later frame, and at once as a byte of the flags page, so that the user need
+   not
+   keep the mapping until then.
+
+`limit_bytes` bounds all blocks of an owner; beyond it `lend` raises TransportFullError and the sender waits.
 """
 
 from __future__ import annotations
@@ -20,19 +39,19 @@ import numpy as np
 
 GRANULE_BYTES = 65536
 NUMBERS = 4096
-"""Numbers of blocks differ modulo this."""
+"""Block numbers identify bytes of the flags page modulo this."""
 RELEASED = 1
-"""On the board: the receiver uses the block no more."""
+"""On the flags page: the user has released the block."""
 GONE = 2
-"""On the board: who made the block has dropped it."""
+"""On the flags page: the owner has dropped the block."""
 IDLE_S = 10.0
-"""A free block that has not been used for so long is given up."""
+"""A free block is dropped after this time without use."""
 _WASTE = 4
-"""A free block serves a payload unless it is more than so many times larger."""
+"""A free block is used for a payload unless it is more than this many times larger."""
 
 
 class TransportFullError(Exception):
-    """A payload does not fit into what the cap leaves."""
+    """A payload exceeds the remaining limit."""
 
     def __init__(self, needed_bytes: int, limit_bytes: int) -> None:
         super().__init__(f"{needed_bytes} bytes do not fit")
@@ -51,32 +70,33 @@ class _Block:
 
 
 def rounded(needed_bytes: int) -> int:
-    """Return the size of a new block: an eighth of a power of two, so that a tenth or less is wasted."""
+    """Return the size of a new block: a multiple of an eighth of a power of two, which wastes at most a tenth or
+    so."""
     step = max(GRANULE_BYTES, 1 << max(0, needed_bytes.bit_length() - 4))
     return -(-needed_bytes // step) * step
 
 
 class BufferOwner:
-    """The blocks that this side made. Not thread-safe."""
+    """The blocks that this side creates. Not thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.board: memoryview | None = None
-        """Where a byte a block tells a receiver that it is gone, which may hear of it by a message much later."""
+        """The user's bytes of the flags page, which announce a drop before the next frame does."""
         self.limit_bytes = limit_bytes
-        """Most bytes that all blocks together may have; may change at any time."""
+        """Limit of all blocks together; may change at any time."""
         self.total_bytes = 0
         self._free: dict[int, _Block] = {}
         self._lent: dict[int, _Block] = {}
         self._last_number = 0
         self.opened: list[tuple[int, int, int]] = []
-        """Number, size and file descriptor of blocks that the receiver does not know yet."""
+        """Number, size and file descriptor of blocks that are not announced yet."""
         self.dropped: list[int] = []
-        """Numbers of blocks that the receiver does not know to be gone."""
+        """Numbers of dropped blocks that no frame has reported yet."""
 
     def lend(self, parts: Sequence[Any], needed_bytes: int) -> int:
         """Copy `parts`, which are C-contiguous buffers, into a block and return its number.
 
-        Raises TransportFullError when the limit leaves no room.
+        Raises TransportFullError if the limit leaves no room.
         """
         block = self._find(needed_bytes) or self._create(needed_bytes)
         target = np.frombuffer(block.map, np.uint8)
@@ -85,7 +105,7 @@ class BufferOwner:
             size = memoryview(part).nbytes
             if not size:
                 continue
-            # numpy lets other threads run while it copies; slices of a memoryview would not.
+            # numpy releases the GIL while it copies; slices of a memoryview would not.
             target[position : position + size] = np.frombuffer(part, np.uint8)
             position += size
         self._free.pop(block.number, None)
@@ -93,7 +113,7 @@ class BufferOwner:
         return block.number
 
     def take_back(self, numbers: Iterable[int]) -> None:
-        """Note that the receiver uses these blocks no more."""
+        """Note that the user has released these blocks."""
         now_s = time.monotonic()
         for number in numbers:
             block = self._lent.pop(number, None)
@@ -102,27 +122,27 @@ class BufferOwner:
                 self._free[number] = block
 
     def reclaim(self, released: memoryview) -> None:
-        """Take back the blocks whose byte in `released`, at their number modulo NUMBERS, is 1; clear it."""
+        """Take back the blocks with the byte RELEASED in `released`, at their number modulo NUMBERS; clear it."""
         numbers = [number for number in self._lent if released[number % NUMBERS] == RELEASED]
         for number in numbers:
             released[number % NUMBERS] = 0
         self.take_back(numbers)
 
     def told(self) -> None:
-        """Note that the receiver hears of the blocks that were dropped."""
+        """Note that a frame reports the dropped blocks."""
         if self.board is not None:
             for number in self.dropped:
                 self.board[number % NUMBERS] = 0
         self.dropped = []
 
     def trim(self, idle_s: float = IDLE_S) -> None:
-        """Give up free blocks that have not been used for `idle_s`."""
+        """Drop free blocks that have not been used for `idle_s`."""
         before_s = time.monotonic() - idle_s
         for block in [block for block in self._free.values() if block.free_since_s <= before_s]:
             self._drop(block)
 
     def close(self) -> None:
-        """Give up all blocks."""
+        """Drop all blocks."""
         self.take_back(list(self._lent))
         self.trim(0.0)
         for _, _, descriptor in self.opened:
@@ -157,7 +177,8 @@ class BufferOwner:
             os.close(descriptor)
             raise
         if self.board is not None:
-            # One that was dropped may have had the place; the message that tells of the new one tells of that, too.
+            # The byte may belong to a dropped block with the same number; the frame that announces the new one
+            # reports that drop, too.
             self.board[block.number % NUMBERS] = 0
         self.opened.append((block.number, size_bytes, descriptor))
         self.total_bytes += size_bytes
@@ -169,15 +190,15 @@ class BufferOwner:
         self.dropped.append(block.number)
         if self.board is not None:
             self.board[block.number % NUMBERS] = GONE
-        # Frees the pages at once, although the receiver keeps its mapping until it hears of this.
+        # Frees the pages at once, although the user keeps its mapping until it gets the report.
         if hasattr(mmap, "MADV_REMOVE"):
-            with contextlib.suppress(OSError):  # where it cannot be done the pages go with the last mapping
+            with contextlib.suppress(OSError):  # if unsupported, the pages are freed with the last mapping
                 block.map.madvise(mmap.MADV_REMOVE)
         block.map.close()
 
 
 def anonymous_file(size_bytes: int) -> int:
-    """Return a descriptor of new memory that no path leads to. Raises OSError."""
+    """Return a descriptor of new anonymous memory. Raises OSError."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("naiad", os.MFD_CLOEXEC)
     else:
@@ -192,15 +213,15 @@ def anonymous_file(size_bytes: int) -> int:
 
 
 class BufferUser:
-    """The blocks that the peer made. Not thread-safe."""
+    """The blocks that the peer has created. Not thread-safe."""
 
     def __init__(self) -> None:
         self.total_bytes = 0
         self._maps: dict[int, mmap.mmap] = {}
         self._unused: dict[int, int] = {}
-        """What `_references` says of a block that nobody uses."""
+        """The reference count of an unused block."""
         self.held: set[int] = set()
-        """Numbers of blocks that were in use when last looked at."""
+        """Numbers of blocks in use at the last check."""
 
     def open(self, number: int, size_bytes: int, descriptor: int) -> None:
         """Map a new block and close the descriptor."""
@@ -212,7 +233,7 @@ class BufferUser:
         self.total_bytes += size_bytes
 
     def view(self, number: int, size_bytes: int) -> memoryview:
-        """Return the first bytes of a block. Raises LookupError or ValueError for what is not there."""
+        """Return the first bytes of a block. Raises LookupError or ValueError for an unknown block or size."""
         mapping = self._maps[number]
         if size_bytes > len(mapping):
             raise ValueError(f"{size_bytes} bytes in a block of {len(mapping)}")
@@ -221,17 +242,17 @@ class BufferUser:
 
     @property
     def has_released(self) -> bool:
-        """Whether there are blocks that were in use and are not any more."""
+        """Whether blocks were released since the last report."""
         return any(self._references(number) <= self._unused[number] for number in self.held)
 
     def released(self) -> list[int]:
-        """Return the numbers of blocks that were in use and are not any more."""
+        """Return the numbers of blocks that were released since the last report."""
         free = [number for number in self.held if self._references(number) <= self._unused[number]]
         self.held.difference_update(free)
         return free
 
     def drop(self, numbers: Iterable[int]) -> None:
-        """Unmap blocks that the peer has given up, unless that is done."""
+        """Unmap blocks that the peer has dropped; no effect for unknown ones."""
         for number in numbers:
             mapping = self._maps.pop(number, None)
             if mapping is None:
@@ -242,11 +263,11 @@ class BufferUser:
             _unmap(mapping)
 
     def drop_gone(self, board: memoryview) -> None:
-        """Unmap blocks that the peer says on the board that it has dropped."""
+        """Unmap blocks that the peer has marked as dropped on the flags page."""
         self.drop([number for number in self._maps if board[number % NUMBERS] == GONE])
 
     def close(self) -> None:
-        """Forget all blocks; views that are still in use keep theirs mapped."""
+        """Forget all blocks; views still in use keep their mappings."""
         self._maps.clear()
         self.held.clear()
 
@@ -256,5 +277,5 @@ class BufferUser:
 
 
 def _unmap(mapping: mmap.mmap) -> None:
-    with contextlib.suppress(BufferError):  # a view is still in use; the mapping goes with the last of them
+    with contextlib.suppress(BufferError):  # a view is still in use; the last one frees the mapping
         mapping.close()

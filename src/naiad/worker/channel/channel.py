@@ -1,6 +1,22 @@
-"""A channel: two pipes for frames, a socket that passes new blocks, and the blocks themselves.
+"""A channel between server and worker: two pipes for frames, a socket that passes descriptors, and two buffer pools.
 
-Pipes cost 4 us of CPU per message and side where a socketpair costs 6.5 us (bench/micro_worker.py).
+Theory of operation.
+
+- Frames. A frame (`frame.py`) is one write to a pipe; its reader knows the length from the prefix. Payloads up to
+  `INLINE_BYTES` are part of the frame, larger ones are in a block of the sender's buffer pool. Pipes cost 4 us of CPU
+  per message and side where a socketpair costs 6.5 us (bench/micro_worker.py); the socket only passes descriptors.
+- Turns. Ordinary models alternate: the server sends a batch, the worker sends its responses. So each side writes only
+  while the other reads, and a blocking write cannot deadlock. Decoupled models and calls of other models also send
+  out
+  of turn; a thread that sends then holds `lock`, and the server's end (`backend/python/channel.py`) never blocks: its
+  `flush` continues a partial write when the pipe is writable.
+- Notices. Each frame may carry notices about blocks: opened, freed, dropped. The notices and the descriptors that
+  belong to them must arrive in the same order, so an encoding failure leaves both for the next frame.
+- Back pressure. A full pipe stops the writer. A pool at its limit stops `send` with TransportFullError; the sender
+  waits for released blocks. The prefix of each frame has the allowance of the receiver's pool, so the server divides
+  the memory of all channels of a worker. Slow clients are handled above the channel (`flags_page.py`).
+- End. End of file means that the peer has exited; a forked child must close its copies (`forsake`), or the peer would
+  not notice.
 """
 
 from __future__ import annotations
@@ -24,15 +40,15 @@ from naiad.worker.channel.frame import (
 )
 
 INLINE_BYTES = 49152
-"""Payloads up to this size go through the pipe: copying them twice costs less than minding a block."""
+"""Payloads up to this size go through the pipe: copying them twice costs less than managing a block."""
 _READ_BYTES = 65536
-"""What a pipe holds."""
+"""Capacity of a pipe."""
 _SOME_BYTES = 16384
-"""Read at a time where each frame holds many responses: what follows from them keeps the event loop from others."""
+"""Bytes per read if each frame holds many responses: their processing delays other events of the loop."""
 
 
 def _await_input(descriptor: int) -> None:
-    """Wait until there is something to read, or the end."""
+    """Wait for input, or end of file."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     poll.poll()
@@ -41,7 +57,7 @@ def _await_input(descriptor: int) -> None:
 class Channel:
     """One side of a channel. The sides take turns, and one thread at a time may use a side.
 
-    Workers of decoupled models send while others of their threads receive: who sends then holds `lock`.
+    Workers of decoupled models send while their other threads receive: a sending thread then holds `lock`.
     """
 
     def __init__(
@@ -53,32 +69,32 @@ class Channel:
         limit_bytes: int,
         own: Callable[[memoryview], Any],
     ) -> None:
-        """`own` makes an inline payload the receiver's: `bytearray` where it must be writable, else `memoryview`."""
+        """`own` makes an inline payload the receiver's: `bytearray` if it must be writable, else `memoryview`."""
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._descriptors = descriptors
         self._own = own
         self._rest: bytes | bytearray = b""
-        """What has been read of the next frame."""
+        """The part of the next frame that was read."""
         self._unsent: Collection[Any] = ()
-        """What waits until the pipe takes it, where writing does not block."""
+        """Data for the pipe after a partial write, if writing does not block."""
         self.lock = threading.Lock()
-        """Held while blocks are told of and heard of."""
+        """Held while notices about blocks are sent or handled."""
         self.buffer_owner = BufferOwner(limit_bytes)
         self.buffer_user = BufferUser()
 
     def fileno(self) -> int:
-        """Return the descriptor that frames arrive on."""
+        """Return the descriptor of incoming frames."""
         return self._read_fd
 
     @property
     def has_rest(self) -> bool:
-        """Whether something has been read that no frame was made of yet."""
+        """Whether bytes have been read that are not part of a frame yet."""
         return bool(self._rest)
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to tell the peer of blocks."""
+        """Whether there are notices about blocks to send."""
         return bool(self.buffer_owner.opened or self.buffer_owner.dropped or self.buffer_user.has_released)
 
     @property
@@ -97,9 +113,9 @@ class Channel:
         block: int = 0,
         allowance_bytes: int = 0,
     ) -> None:
-        """Send a frame: the payload is `parts`, or lies in a block of the lender's.
+        """Send a frame: the payload is `parts`, or in a block of the buffer pool.
 
-        Raises ChannelClosedError when the peer is gone.
+        Raises ChannelClosedError when the peer has exited.
         """
         # hot: bench/micro_worker.py
         buffer_owner = self.buffer_owner
@@ -110,8 +126,8 @@ class Channel:
             data = encode_frame(kind, words, text, told, parts, payload_bytes, block, allowance_bytes)
         except BaseException:
             if told is not extra:
-                # What cannot be encoded is not sent; the next frame says it. A descriptor without its notice would
-                # be taken for that of the next block, and its memory for the next payload.
+                # If encoding fails, the next frame carries the notices. The user would take a descriptor without its
+                # notice for the next block, and its memory for the next payload.
                 self.buffer_user.held.update(told["blocks"]["freed"])
             raise
         if told is not extra:
@@ -126,7 +142,7 @@ class Channel:
             self._write_rest(memoryview(data)[written:])
 
     def receive(self) -> Frame:
-        """Wait for a frame. Raises ChannelClosedError when the peer is gone, ChannelError for nonsense."""
+        """Wait for a frame. Raises ChannelClosedError when the peer has exited, ChannelError if malformed."""
         # hot: bench/micro_worker.py
         data: bytes | bytearray = self._rest or self._read()
         if len(data) < PREFIX.size or frame_bytes(data) != len(data):
@@ -136,9 +152,9 @@ class Channel:
         return decode_frame(data, self._own, self)
 
     def receive_whole(self) -> Frame | None:
-        """Return a frame, None when only a part of it has come; blocks when nothing has.
+        """Return a frame, None for an incomplete one; blocks without any input.
 
-        Raises ChannelClosedError when the peer is gone, ChannelError for nonsense.
+        Raises ChannelClosedError when the peer has exited, ChannelError if malformed.
         """
         # hot: bench/micro_worker.py
         data: bytes | bytearray = self._read()
@@ -154,9 +170,9 @@ class Channel:
         return decode_frame(data, self._own, self)
 
     def receive_some(self) -> list[Frame]:
-        """Return the frames that are complete after one look at what has come; blocks only when nothing has.
+        """Return the complete frames after one read; blocks only without any input.
 
-        Raises ChannelClosedError when the peer is gone, ChannelError for nonsense.
+        Raises ChannelClosedError when the peer has exited, ChannelError if malformed.
         """
         # hot: bench/micro_emission.py
         data: bytes | bytearray = self._read(_SOME_BYTES)
@@ -165,7 +181,7 @@ class Channel:
         return self._cut(data)
 
     def receive_rest(self) -> list[Frame]:
-        """Return the frames that have come together with the last one. Raises ChannelError for nonsense."""
+        """Return the frames that arrived together with the last one. Raises ChannelError if malformed."""
         return self._cut(self._rest)
 
     def _cut(self, data: bytes | bytearray) -> list[Frame]:
@@ -185,7 +201,7 @@ class Channel:
         return frames
 
     def settle(self, frame: Frame) -> None:
-        """Take note of what a frame says of blocks, and find its payload. Raises ChannelError."""
+        """Handle the notices of a frame, and find its payload. Raises ChannelError."""
         with self.lock:
             if frame.extra:
                 self._take_notices(frame.extra.pop("blocks", None))
@@ -196,9 +212,9 @@ class Channel:
                     raise ChannelError(f"a payload in block {frame.block}: {error!r}") from None
 
     def forsake(self) -> None:
-        """Close pipes and socket in a process that was forked from the one that uses them.
+        """Close pipes and socket in a forked process: they belong to the parent.
 
-        The peer notices the end of that one only when nobody else has its ends of the pipes.
+        The peer detects the parent's end only when no other process has its ends of the pipes.
         """
         descriptors = self._read_fd, self._write_fd
         self._read_fd = self._write_fd = -1
@@ -210,7 +226,7 @@ class Channel:
     def close(self) -> None:
         """Close pipes, socket and blocks."""
         read_fd, write_fd = self._read_fd, self._write_fd
-        # Their numbers are soon other files': who still reads or writes is to hear that the channel is closed.
+        # Their numbers soon belong to other files: later calls must see that the channel is closed.
         self._read_fd = self._write_fd = -1
         os.close(read_fd)
         os.close(write_fd)
@@ -219,14 +235,14 @@ class Channel:
         self.buffer_user.close()
 
     def _gather(self, data: bytes | bytearray) -> bytearray:
-        """Return what had come of a frame and `data` behind it; many pieces are not copied again for each."""
+        """Return the read part of a frame with `data` appended, without copying all parts again each time."""
         rest = self._rest
         gathered = rest if isinstance(rest, bytearray) else bytearray(rest)
         gathered += data
         return gathered
 
     def _complete(self, data: bytes | bytearray) -> bytes | bytearray:
-        """Return the frame that begins with `data`, which are too few bytes or too many; keep what follows it."""
+        """Return the frame that begins with `data`, which is too short or too long; keep the bytes after it."""
         while len(data) < PREFIX.size:
             data += self._read()
         size = frame_bytes(data)
@@ -244,7 +260,7 @@ class Channel:
             try:
                 data = os.read(self._read_fd, size_bytes)
             except BlockingIOError:
-                # An event loop that has watched the descriptor may have made it one that does not block.
+                # The event loop that watched the descriptor may have made it non-blocking.
                 _await_input(self._read_fd)
                 continue
             except OSError as error:
@@ -254,7 +270,7 @@ class Channel:
             return data
 
     def _write_rest(self, rest: memoryview) -> None:
-        """Send what the pipe has not taken at once. Raises ChannelClosedError."""
+        """Send the rest of a partial write. Raises ChannelClosedError."""
         try:
             while rest:
                 rest = rest[os.write(self._write_fd, rest) :]
@@ -264,7 +280,7 @@ class Channel:
     # --- blocks -----------------------------------------------------------------------------------------------------
 
     def _with_notices(self, extra: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Return notes that also say what there is to be said of blocks; `extra` itself when there is nothing."""
+        """Return the notes with the notices about blocks; `extra` itself without any."""
         buffer_owner = self.buffer_owner
         freed = self.buffer_user.released()
         if not (freed or buffer_owner.opened or buffer_owner.dropped):
@@ -273,11 +289,11 @@ class Channel:
         return dict(extra or {}, blocks={"freed": freed, "dropped": buffer_owner.dropped, "opened": opened})
 
     def _told(self) -> None:
-        """Hand over the descriptors that a frame tells of which is about to be sent. Raises ChannelClosedError."""
+        """Pass the descriptors that the frame about to be sent announces. Raises ChannelClosedError."""
         buffer_owner = self.buffer_owner
         while buffer_owner.opened:
             self._pass(buffer_owner.opened[0][2])
-            # One by one: the number of one that is closed is soon another file's.
+            # One by one: the number of a closed descriptor soon belongs to another file.
             os.close(buffer_owner.opened.pop(0)[2])
         buffer_owner.told()
 

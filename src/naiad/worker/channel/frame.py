@@ -1,9 +1,9 @@
-"""Frames: what goes through the pipes between the server and a worker.
+"""Frames: the messages in the pipes between the server and a worker.
 
 A frame is a prefix, a table of 64-bit words, a text, a JSON object (rare) and a payload: the raw tensor data, each
-tensor aligned to `ALIGNMENT`, either behind the JSON or in a block of shared memory. The two sides take turns, but
-workers of decoupled models send responses whenever they have some. What repeats (the header of a request or a
-response) travels once and is a number in the table from then on.
+tensor aligned to `ALIGNMENT`, either after the JSON or in a block of shared memory. The two sides take turns, but
+workers of decoupled models send responses at any time. Repeated parts (the header of a request or a response) are
+sent once, and are a number in the table from then on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Callable, Protocol, Sequence
 PREFIX = struct.Struct("<6I2Q")
 """Frame bytes, kind, words, text bytes, JSON bytes, block (0: payload inline), payload bytes, allowance."""
 MAX_FRAME_BYTES = 1 << 28
-"""Longest frame that is believed: large payloads lie in blocks, so only a broken peer sends more."""
+"""Limit of a frame: large payloads are in blocks, so only a broken peer sends more."""
 ALIGNMENT = 16
 PADDING = [bytes(count) for count in range(ALIGNMENT)]
 
@@ -24,11 +24,11 @@ INITIALIZE = 1
 EXECUTE = 2
 FINALIZE = 3
 TIDY = 4
-"""Carries notices about blocks only; it is not answered."""
+"""Carries only notices about blocks; it has no response."""
 SEQUENCES_ENDED = 5
-"""Ids and reasons of sequences that will not go on; it is not answered."""
+"""Ids and reasons of ended sequences; it has no response."""
 EXECUTE_COMPLETELY = 6
-"""A batch of an ordinary model that is answered when all its responses are there, also late ones."""
+"""A batch of an ordinary model that waits for all its responses, also late ones."""
 # Worker to server:
 DONE = 17
 EXECUTED = 18
@@ -36,25 +36,25 @@ FAILED = 19
 EMITTED = 20
 """Responses of a decoupled model, of any of its requests, or late ones of an ordinary model."""
 WAITING = 21
-"""A sender waits for a block or for a slow client: is there news?"""
-# On the line of calls, worker to server:
+"""A sender waits for a block or for a slow client: the server checks again."""
+# On the channel of calls, worker to server:
 CALL = 33
 """A request to another model."""
 CALL_CANCEL = 34
 CALL_TAKEN = 35
-"""The model has taken so many responses of a call."""
+"""The model has taken responses of a call."""
 COMMAND = 36
-"""Load or unload a model, or ask whether one is ready."""
+"""Load or unload a model, or query its readiness."""
 METRIC = 37
-"""Make or join a family of metrics, or a metric."""
+"""Create or join a family of metrics, or a metric."""
 METRIC_RELEASED = 38
-"""A family of metrics is gone; it is not answered."""
-# On the line of calls, server to worker:
+"""The end of a family of metrics; it has no response."""
+# On the channel of calls, server to worker:
 ANSWER = 49
 
 
 class ChannelError(Exception):
-    """The peer sent something that is no frame."""
+    """The peer sent a malformed frame."""
 
 
 class ChannelClosedError(ChannelError):
@@ -86,14 +86,14 @@ class Frame:
         self.payload_bytes = payload_bytes
         self.block = block
         self.allowance_bytes = allowance_bytes
-        """Bytes of blocks that the receiver may have."""
+        """Allowance: bytes of blocks that the receiver may have."""
 
 
 class Settler(Protocol):
-    """Who knows the blocks that frames tell of."""
+    """Handles the notices about blocks in frames."""
 
     def settle(self, frame: Frame) -> None:
-        """Take note of what a frame says of blocks, and find its payload. Raises ChannelError."""
+        """Handle the notices of a frame, and find its payload. Raises ChannelError."""
 
 
 _SIZE = struct.Struct("<I")
@@ -112,7 +112,7 @@ def encode_frame(
     block: int,
     allowance_bytes: int,
 ) -> bytes:
-    """Return a frame. `parts` are the inline payload, C-contiguous buffers; empty when the payload is in a block."""
+    """Return a frame. `parts` are the inline payload, C-contiguous buffers; empty for a payload in a block."""
     # hot: bench/micro_worker.py
     text_part = text.encode("utf-8", "surrogatepass")
     extra_part = json.dumps(extra).encode("ascii") if extra else b""
@@ -134,7 +134,7 @@ def encode_frame(
 
 
 def frame_bytes(data: bytes | bytearray, position: int = 0) -> int:
-    """Return the length of the frame that begins at `position`. Raises ChannelError when it is absurd."""
+    """Return the length of the frame that begins at `position`. Raises ChannelError for an invalid length."""
     (size,) = _SIZE.unpack_from(data, position)
     if not PREFIX.size <= size <= MAX_FRAME_BYTES:
         raise ChannelError(f"a frame of {size} bytes")

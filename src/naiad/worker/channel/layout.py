@@ -1,11 +1,11 @@
-"""How headers and tensors lie in frames: what the encoders and decoders of both sides derive from.
+"""Positions of headers and tensors in frames, for the encoders and decoders of both sides.
 
     table     number of the header of each request or response, then the sizes of its tensors if one has BYTES
-    JSON      "headers": [number, description] of headers that are new; "reset": all others are forgotten before
+    JSON      "headers": [number, description] of new headers; "reset": all earlier ones are forgotten first
     payload   the tensors of each header in its order, each padded to `ALIGNMENT`
 
 The four pairs: batches (server to worker), responses (worker to server), calls of other models (worker to server) and
-answers to calls (server to worker). They differ in what a description holds.
+responses to calls (server to worker). They differ in the contents of a description.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, Callable, Dict, Generic, Iterable, Iterator, List, Optio
 from naiad.worker.channel.frame import ALIGNMENT, PADDING
 
 MOST_HEADERS = 1024
-"""Headers that are remembered; then both sides begin anew."""
+"""Limit of the known headers; then both sides start again."""
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 Spans = List[Tuple[int, int]]
 
 
 class TensorLayout:
-    """Where the tensors of one header lie, relative to the first."""
+    """Positions of the tensors of one header, relative to the first."""
 
     __slots__ = ("has_sizes", "is_dense", "number", "payload_bytes", "spans")
 
@@ -76,12 +76,12 @@ class SentHeaders(Generic[Key, Value]):
         self._restarts = False
 
     def restart(self) -> None:
-        """Begin anew: a frame was encoded that will not be sent, and with it the headers in it."""
+        """Start again: an encoded frame will not be sent, and with it the headers in it."""
         self.known.clear()
         self._restarts = True
 
     def begin(self) -> bool:
-        """Begin a frame; return whether the receiver has to forget all headers."""
+        """Begin a frame; return whether the receiver must forget all headers."""
         if self._restarts or len(self.known) > MOST_HEADERS:
             self.known.clear()
             self._restarts = False
@@ -97,14 +97,14 @@ class ReceivedHeaders(Generic[Value]):
     """The receiver's half: headers by their numbers."""
 
     def __init__(self, make: Callable[[Any], Value]) -> None:
-        """`make` makes a header of its description."""
+        """`make` creates a header from its description."""
         self.by_number: Dict[int, Value] = {}
         self._make = make
 
     def learn(self, extra: Any) -> None:
-        """Take note of the headers in the JSON of a frame.
+        """Add the headers in the JSON of a frame.
 
-        Raises ValueError, TypeError and LookupError for nonsense.
+        Raises ValueError, TypeError and LookupError if malformed.
         """
         if extra.get("reset"):
             self.by_number.clear()
