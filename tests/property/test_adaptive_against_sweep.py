@@ -25,7 +25,7 @@ _LEARNING = 2000
 _TOLERANCE = 1.02
 """Of p99 and throughput, compared with those without a delay."""
 _SAMPLING = 1.01
-"""Another seed moves the p99 of so many requests by almost this much."""
+"""Another seed moves the p99 of this number of requests by almost this much."""
 
 
 def duration_ns(rows: int) -> int:

@@ -1,4 +1,4 @@
-"""Whatever comes whenever, and however long batches take, the adaptive batcher loses and delays nothing."""
+"""For all arrivals and durations the adaptive batcher loses no request and meets its delay."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Whatever a cached model, its store and its clients do, everybody is answered once, and to what they asked."""
+"""For all actions of a cached model, its store and its clients, each request gets its own response once."""
 
 from collections.abc import Callable
 
@@ -34,7 +34,7 @@ def answer_to(request: InferRequest) -> bytes:
 
 
 class Served:
-    """A model that answers when told."""
+    """A model that responds on command."""
 
     def __init__(self) -> None:
         self.name, self.version = "m", "1"
@@ -168,7 +168,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def hits_and_misses_add_up(self):
-        """Whoever was answered had a hit or a miss, also with an error; an answer says which."""
+        """Each response is a hit or a miss, also an error; a parameter has which."""
         if hasattr(self, "served"):
             found = self.served.statistics.snapshot()
             assert found.cache_hit.count + found.cache_miss.count == len(self.answers)

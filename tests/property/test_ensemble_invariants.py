@@ -1,4 +1,4 @@
-"""Whatever an ensemble looks like and its members do, every request is answered once, with what belongs to it."""
+"""For all ensembles and actions of members, each request gets its own response once."""
 
 import re
 
@@ -27,7 +27,7 @@ SPEC = TensorSpec("Y", DataType.BYTES, (1,))
 
 
 class Members:
-    """Takes the requests of steps. It answers when told, or at once; it may refuse."""
+    """Accepts the requests of steps. It responds on command, or at once; it may reject."""
 
     def __init__(self) -> None:
         self.open: list[InferRequest] = []
@@ -62,10 +62,10 @@ class Members:
         return self.drops
 
     def served(self, name: str, version: str = "") -> None:
-        raise AssertionError("nobody asks here")
+        raise AssertionError("not used here")
 
     def answer(self, request: InferRequest) -> None:
-        """Answer with what tells where the data comes from; a decoupled member goes on afterwards."""
+        """Respond with the source of the data; a decoupled member continues afterwards."""
         step, given = request.step, b",".join(bytes(data)[4:] for data in request.data)
         text = b"%d#%d(%s)" % (step.index, self.emitted[request], given)
         self.emitted[request] += 1
@@ -87,7 +87,7 @@ class Members:
 
 
 def graph_config(steps: list[tuple[set[int], bool]], limit: int) -> ModelConfig:
-    """Make an ensemble of steps that read what earlier ones write; what nobody reads is an output."""
+    """Make an ensemble of steps that read what earlier ones write; unread tensors are outputs."""
     written, read = [], set()
     for index, (wanted, is_decoupled) in enumerate(steps):
         sources = sorted({f"t{number % index}" if index and number else "IN" for number in wanted}) or ["IN"]
@@ -153,7 +153,7 @@ class EnsembleMachine(RuleBasedStateMachine):
         wanted = [output.name for output in request.header.outputs] or self.model.graph.outputs
         assert [spec.name for spec in response.header.outputs] == wanted
         whole = " ".join(texts)
-        assert set(re.findall(r"r\d+", whole)) == {request.id}, "somebody else's data"
+        assert set(re.findall(r"r\d+", whole)) == {request.id}, "data of another request"
         for step in self.model.graph.steps:
             used = set(re.findall(rf"\b{step.index}#(\d+)", whole))
             assert len(used) <= 1, "responses of a decoupled member were mixed"

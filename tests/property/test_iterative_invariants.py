@@ -1,4 +1,4 @@
-"""Whatever iterative requests come, go on, end and are given up: each is in one place, and no slot is lost."""
+"""For all events each iterative request is in exactly one place, and no slot is lost."""
 
 from hypothesis import settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Whatever comes, under overload and after it: every request leaves once, and nothing is refused without a reason."""
+"""Under overload and after it every request leaves once, and none is rejected without a reason."""
 
 from hypothesis import settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Whatever lengths come together, each client gets exactly what it would have got alone."""
+"""For all combinations of lengths, each client gets the same response as for its request alone."""
 
 import math
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ _waste = st.sampled_from(["", " max_waste=0.5", " max_waste=0"])
 
 
 def elements(datatype: DataType, count: int, seed: int) -> Array:
-    """Values that tell requests apart."""
+    """Values that identify requests."""
     generator = np.random.default_rng(seed)
     if datatype is DataType.BYTES:
         texts = [bytes(generator.integers(0, 256, generator.integers(0, 4), np.uint8)) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Whatever instances ask for and give back: never more than there is, and nobody waits in vain."""
+"""For all claims and releases: the limits hold, and no claim waits forever."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -95,7 +95,7 @@ class LimiterMachine(RuleBasedStateMachine):
     def everybody_gets_a_turn(self):
         """When all that is held is given back, those that wait are granted one after the other."""
         if any(claim.state == WAITING for claim in getattr(self, "claims", ())):
-            assert self.holders(), "nobody holds anything and somebody waits"
+            assert self.holders(), "a claim waits although no resource is held"
 
 
 LimiterMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30)

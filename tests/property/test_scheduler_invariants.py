@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, the default scheduler and the dynamic batcher keep their promises."""
+"""The default scheduler and the dynamic batcher keep their invariants for all sequences of events."""
 
 import copy
 
@@ -52,7 +52,7 @@ class BatcherMachine(RuleBasedStateMachine):
         self.waiting = []  # in order of arrival
         self.gone = []
         self.is_busy = False
-        self.sleeping_until = None  # while the instance is free: a time, or None for ever
+        self.sleeping_until = None  # while the instance is free: a time, or None for no limit
 
     def level_of(self, request):
         priority = request.header.priority
@@ -98,8 +98,8 @@ class BatcherMachine(RuleBasedStateMachine):
         if wakes:
             self.take()
         else:
-            assert self.sleeping_until is not None, "requests wait and nobody will wake"
-            assert copy.deepcopy(self.scheduler).take(self.now_ns) is None, "a batch could go and nobody was woken"
+            assert self.sleeping_until is not None, "requests wait and no instance will wake"
+            assert copy.deepcopy(self.scheduler).take(self.now_ns) is None, "a batch is ready, no wake-up"
 
     @rule()
     def get_busy(self):

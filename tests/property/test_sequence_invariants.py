@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, the sequence batcher keeps its promises, with both strategies."""
+"""The sequence batcher keeps its invariants for all sequences of events, with both strategies."""
 
 import copy
 
@@ -80,7 +80,7 @@ class SequenceMachine(RuleBasedStateMachine):
         self.gone = set()
         self.doomed = set()  # waited behind one that was cancelled
         self.running = [None] * instance_count  # the requests that an instance executes, None while it is free
-        self.sleeping_until = [None] * instance_count  # while it is free: a time, or None for ever
+        self.sleeping_until = [None] * instance_count  # while it is free: a time, or None for no limit
 
     # --- requests come ------------------------------------------------------------------------------------------
 
@@ -399,7 +399,7 @@ class SequenceMachine(RuleBasedStateMachine):
                 # One whose sleep has an end wakes by itself, and a timer sees to the end of sequences.
                 latest_ns = self.now_ns if until is not None else self.now_ns + 1000 * MS
                 slept_through = copy.deepcopy(self.scheduler).take(latest_ns, instance)
-                assert slept_through is None, "a batch could go and nobody was woken"
+                assert slept_through is None, "a batch could be sent and no instance was woken"
 
     def teardown(self):
         """Run to the end: every request that came has left, exactly once."""

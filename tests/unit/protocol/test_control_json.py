@@ -53,7 +53,7 @@ def test_model_metadata():
     )
 
 
-def test_config_prints_defaults_names_of_enums_and_64_bit_integers_as_numbers():
+def test_config_prints_defaults_enum_names_and_integers():
     config = ModelConfig(name="m", max_batch_size=4)
     config.dynamic_batching.max_queue_delay_microseconds = 2**53
     config.dynamic_batching.priority_queue_policy[2].max_queue_size = 3
@@ -75,7 +75,7 @@ def test_config_prints_defaults_names_of_enums_and_64_bit_integers_as_numbers():
     assert "sequence_batching" not in tree
 
 
-def test_config_prints_only_the_member_of_a_oneof_that_is_set():
+def test_config_prints_only_set_oneof_member():
     config = ModelConfig()
     config.version_policy.latest.num_versions = 2
     assert json.loads(control_json.encode_model_config(config))["version_policy"] == {"latest": {"num_versions": 2}}

@@ -172,7 +172,7 @@ BAD_TYPE = "parameter 'x' has invalid type. It should be either 'int', 'bool', o
 )
 # Where the document has a NaN the standard library parses it, which must not make a difference.
 @pytest.mark.parametrize("tail", [b"", b', "nan": NaN}'])
-def test_what_is_wrong_is_told_with_tritons_words(body, code, message, tail):
+def test_errors_have_triton_texts(body, code, message, tail):
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     if text.endswith(b"}") and tail:
         text = text[:-1] + tail
@@ -196,7 +196,7 @@ def test_halves_cannot_come_as_json(datatype):
 
 
 @pytest.mark.parametrize("tail", [b"}", b', "nan": NaN}'])
-def test_member_that_comes_twice_has_its_first_value_both_times(tail):
+def test_repeated_member_has_first_value_twice(tail):
     header, _, data = decode_generate(
         "m", "", b'{"text_input": "a", "text_input": 5, "n": 1, "n": 2' + tail, LLM, LIMIT
     )
@@ -258,7 +258,7 @@ def test_response_without_an_id_has_none():
     assert json.loads(encode_generate("", response())) == {"model_name": "m", "model_version": "1"}
 
 
-def test_who_wins_when_names_are_the_same():
+def test_precedence_of_equal_names():
     answer = response({"model_name": "p", "a": "p"}, a=[b"o"], id=[b"o"])
     assert json.loads(encode_generate("7", answer)) == {"model_name": "m", "model_version": "1", "a": "p", "id": "7"}
     assert json.loads(encode_generate("", answer))["id"] == "o"

@@ -75,13 +75,13 @@ class TestDecode:
             assert all(isinstance(content, memoryview) and content.obj is message for content in data)
 
     @pytest.mark.parametrize("ids", [("", ""), ("1", "2"), ("1", ""), ("", "1"), ("9", "10"), ("a" * 300, "b" * 300)])
-    def test_equal_headers_are_one_object_whatever_the_id(self, ids):
+    def test_equal_headers_share_object_for_any_id(self, ids):
         decoder = AdmittingDecoder()
         first, second = (decoder.decode(add_sub(i).SerializeToString()) for i in ids)
         assert decoder.decode(add_sub(ids[0]).SerializeToString())[0] is second[0]
         assert (first[1], second[1]) == ids
 
-    def test_equal_headers_are_one_object_whatever_the_size_of_the_data(self):
+    def test_equal_headers_share_object_for_any_size(self):
         decoder = AdmittingDecoder()
         headers = set()
         for size in (0, 1, 127, 128, 5000):
@@ -150,7 +150,7 @@ class TestDecode:
         assert len(decoder._headers) <= infer_grpc._MAX_HEADERS
         assert len(decoder._layouts) <= infer_grpc._MAX_LAYOUTS
 
-    def test_a_flood_of_sequence_headers_forgets_a_repeated_one_briefly(self):
+    def test_flood_of_headers_evicts_repeated_one_briefly(self):
         decoder = AdmittingDecoder()
         hot = add_sub().SerializeToString()
         new = 0
@@ -184,7 +184,7 @@ class TestWrongGuesses:
         with pytest.raises(InferError):
             decoder.decode(b"\x0a\x06a" + b"\x1a\x01z" + b"bcdef")
 
-    def test_tail_that_goes_on_beyond_the_cacheable_part_of_a_large_message(self):
+    def test_tail_beyond_cacheable_part_of_large_message(self):
         decoder = AdmittingDecoder()
         head = b"\x0a\x01m"
         request_id = ModelInferRequest(id="1" * 10).SerializeToString()
@@ -197,7 +197,7 @@ class TestWrongGuesses:
         assert decoder.decode(head + filler + self.output)[0].outputs
         assert decoder.decode(head + request_id + filler + self.output)[0].outputs
 
-    def test_length_of_an_id_in_more_than_one_byte(self):
+    def test_id_length_in_several_bytes(self):
         decoder = AdmittingDecoder()
         decoder.decode(b"\x0a\x01m" + b"\x1a\x01a" + self.output)
         with pytest.raises(InferError):
@@ -226,14 +226,14 @@ class TestMalformed:
                 decoder.decode(message)
             assert caught.value.code is ErrorCode.INTERNAL
 
-    def test_id_that_is_not_utf8_is_refused_though_its_header_is_known(self):
+    def test_invalid_utf8_id_with_cached_header_is_rejected(self):
         decoder = AdmittingDecoder()
         known = add_sub("a").SerializeToString()
         decoder.decode(known)
         with pytest.raises(InferError, match="Unable to parse request"):
             decoder.decode(known.replace(b"\x1a\x01a", b"\x1a\x01\xff"))
 
-    def test_two_ids_of_which_the_first_is_not_utf8(self):
+    def test_first_of_two_ids_is_not_utf8(self):
         with pytest.raises(InferError, match="Unable to parse request"):
             AdmittingDecoder().decode(b"\x0a\x01m" + b"\x1a\x01\xff" + b"\x1a\x01a")
 

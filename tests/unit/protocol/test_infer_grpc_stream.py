@@ -22,7 +22,7 @@ def parse(*parts):
 @pytest.mark.parametrize("final", [True, False])
 @pytest.mark.parametrize("size", [0, 1, 100, 127, 128, 900, 1000, 20_000, 70_000, 300_000])
 @pytest.mark.parametrize("request_id", ["", "7", "x" * 300])
-def test_response_is_that_of_a_unary_call_and_a_marker(final, size, request_id):
+def test_stream_response_is_unary_response_with_marker(final, size, request_id):
     header = ResponseHeader("m", "3", [TensorSpec("y", DataType.UINT8, (size,))])
     response = InferResponse(header, [bytes(size)], final=final, parameters={"mine": "p"})
     encoded = parse(*encode_stream_response(request_id, response))

@@ -89,7 +89,7 @@ def test_requested_outputs_carry_their_parameters():
     assert z.shared_memory == SharedMemoryRegion("r", 8, 16)
 
 
-def test_input_in_shared_memory_has_a_region_and_no_data():
+def test_shared_memory_input_has_region_without_data():
     entry = tensor(parameters={"shared_memory_region": "r", "shared_memory_byte_size": 8})
     del entry["data"]
     header, _, data = decode(body(entry))
@@ -97,7 +97,7 @@ def test_input_in_shared_memory_has_a_region_and_no_data():
     assert data == [b""]
 
 
-def test_binary_tail_is_cut_in_the_order_of_inputs():
+def test_binary_tail_is_cut_in_input_order():
     _, _, data = decode(*binary(b"abcde", 2, 0, 3))
     assert [bytes(buffer) for buffer in data] == [b"ab", b"", b"cde"]
 
@@ -126,7 +126,7 @@ def test_repeated_json_shares_one_header(members):
     assert data == [b"cd"]
 
 
-def test_requests_that_differ_in_their_id_share_one_header():
+def test_requests_differing_in_id_share_header():
     decoder = InferJsonDecoder()
     first, first_id, _ = admitted(decoder.decode("m", "", *binary(b"ab", 2, id="1")))
     second, second_id, _ = decoder.decode("m", "", *binary(b"ab", 2, id="two"))
@@ -134,14 +134,14 @@ def test_requests_that_differ_in_their_id_share_one_header():
     assert (first_id, second_id) == ("1", "two")
 
 
-def test_same_json_for_another_model_or_version_has_its_own_header():
+def test_header_is_separate_per_model_and_version():
     decoder = InferJsonDecoder()
     text, length = binary(b"ab", 2)
     headers = [decoder.decode(*model, text, length)[0] for model in (("m", ""), ("n", ""), ("m", "1"))]
     assert [(h.model_name, h.model_version) for h in headers] == [("m", ""), ("n", ""), ("m", "1")]
 
 
-def test_pure_json_requests_with_equal_meaning_share_one_header_but_types_of_parameters_count():
+def test_equal_json_requests_of_equal_types_share_header():
     decoder = InferJsonDecoder()
     headers = [
         admitted(decoder.decode("m", "", body(tensor(data=[i, i]), parameters={"p": p}), None))[0]
@@ -255,7 +255,7 @@ def test_refuses_with_the_code_and_text_of_triton(text, code, message):
         ([tensor(datatype="float32")], "input A; expected one of BOOL, UINT8"),
     ],
 )
-def test_says_which_input_is_wrong_after_what_triton_says(inputs, ending):
+def test_error_names_wrong_input_after_triton_text(inputs, ending):
     _, message = refusal(body(*inputs))
     assert ending in message
     assert message.count("input 'B'") <= 1
@@ -299,11 +299,11 @@ def test_what_is_not_json_is_a_parse_error(text):
     assert message.startswith("failed to parse the request JSON buffer: ")
 
 
-def test_parse_error_tells_where():
+def test_parse_error_has_position():
     assert refusal(b'{"inputs":[}')[1].endswith(" at 11")
 
 
-def test_id_that_is_not_utf8_is_refused_when_a_tail_follows():
+def test_invalid_utf8_id_with_tail_is_rejected():
     text = b'{"id":"\xff","inputs":[]}'
     assert refusal(text, len(text))[0] is INVALID
 
@@ -334,31 +334,31 @@ def test_raw_body_of_bytes_is_one_element():
         (TensorSpec("A", DataType.BYTES, (-1, 2)), "must have input shape [1]"),
     ],
 )
-def test_raw_body_whose_shape_cannot_be_deduced_is_refused(spec, key):
+def test_raw_body_without_deducible_shape_is_rejected(spec, key):
     with pytest.raises(InferError, match=key.replace("[", r"\[")):
         raw(spec, b"")
 
 
-def test_raw_body_for_a_model_with_several_inputs_is_refused():
+def test_raw_body_for_several_inputs_is_rejected():
     spec = TensorSpec("A", DataType.FP32, (1,))
     metadata = ModelMetadata("m", ["1"], "", [spec, spec], [])
     with pytest.raises(InferError, match="Raw request must only have 1 input"):
         decode_raw("m", "", b"", metadata, batching=False)
 
 
-def test_a_name_with_a_nul_is_like_any_unknown_member():
+def test_name_with_nul_is_unknown_member():
     header, _, data = decode(body({**tensor(), "\0": 1, "data\0": 2}))
     assert [spec.name for spec in header.inputs] == [tensor()["name"]]
     assert len(data) == 1
 
 
-def test_names_that_the_fast_parser_cannot_look_up_are_read_all_the_same():
+def test_unusual_names_fall_back_to_slow_parser():
     entry = {"name": "A", "shape": [1], "datatype": "FP32", "data": [1], "x\0y": 1}
     header, _, _ = InferJsonDecoder().decode("m", "", json.dumps({"inputs": [entry]}).encode(), None)
     assert header.inputs[0].name == "A"
 
 
-def test_half_of_a_surrogate_pair_in_the_data_is_refused_in_words():
+def test_half_surrogate_in_data_has_clear_error():
     text = b'{"inputs": [{"name": "A", "shape": [1], "datatype": "BYTES", "data": ["x\\ude00"]}]}'
     with pytest.raises(InferError, match="half of a surrogate pair"):
         InferJsonDecoder().decode("m", "", text, None)

@@ -42,7 +42,7 @@ def test_strings_are_an_array(count):
     assert data_of(InferJsonDecoder(), given) == [encode_bytes_elements(elements)]
 
 
-def test_data_is_not_taken_from_or_for_that_of_another_request():
+def test_data_is_not_mixed_between_requests():
     decoder = InferJsonDecoder()
     for value in range(3):
         element = b"element %d" % value
@@ -52,7 +52,7 @@ def test_data_is_not_taken_from_or_for_that_of_another_request():
     assert data_of(decoder, plain) == [encode_bytes_elements([b"AAAA"])]
 
 
-def test_an_encoding_that_is_not_known_is_a_parameter_like_others():
+def test_unknown_encoding_is_ordinary_parameter():
     """Triton: parameters of inputs that it does not know have no meaning."""
     entry = {"name": "A", "datatype": "BYTES", "shape": [1], "data": ["x"], "parameters": {"encoding": "utf-8"}}
     assert data_of(InferJsonDecoder(), json.dumps({"inputs": [entry]}).encode()) == [encode_bytes_elements([b"x"])]
@@ -74,7 +74,7 @@ def test_an_encoding_that_is_not_known_is_a_parameter_like_others():
         ("BYTES", [1], ["?"], "is not base64"),
     ],
 )
-def test_what_cannot_be_decoded_is_refused_with_the_name_of_the_input(datatype, shape, data, said):
+def test_undecodable_data_error_names_input(datatype, shape, data, said):
     with pytest.raises(InferError) as caught:
         InferJsonDecoder().decode("m", "", body((datatype, shape, data)), None)
     assert caught.value.code is ErrorCode.INVALID_ARG

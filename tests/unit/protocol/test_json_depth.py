@@ -38,7 +38,7 @@ def test_documents_are_refused_exactly_beyond_the_limit(value: Any, ascii_only: 
 
 
 @given(st.binary())
-def test_what_is_no_json_is_left_to_the_parser(text: bytes) -> None:
+def test_invalid_json_is_left_to_parser(text: bytes) -> None:
     check_depth(memoryview(text), len(text))
 
 
@@ -63,7 +63,7 @@ def test_every_parser_refuses_what_is_nested_too_deeply(parse: Any) -> None:
         assert caught.value.code is ErrorCode.INVALID_ARG
 
 
-def test_what_is_nested_less_deeply_is_taken_by_every_parser() -> None:
+def test_allowed_depth_is_accepted_by_every_parser() -> None:
     around = json_depth.MAX_JSON_DEPTH - 3
     data = b"[" * around + b"1, NaN" + b"]" * around
     body = b'{"inputs":[{"name":"A","datatype":"FP32","shape":[2],"data":' + data + b"}]}"

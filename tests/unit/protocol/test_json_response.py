@@ -68,7 +68,7 @@ def test_id_alone_keeps_the_prepared_json():
     assert encoded(header, answer, "x")[0] == {"id": "x", **encoded(header, answer)[0]}
 
 
-def test_listed_output_is_json_unless_it_asks_for_binary_itself():
+def test_listed_output_is_json_unless_binary_requested():
     header = request(RequestedOutput("A"), RequestedOutput("B", binary=True), default=True)
     tree, tail = encoded(header, response((A, A_DATA), (B, b"xyz")))
     assert tree["outputs"][0]["data"] == [0.5, 2.0]
@@ -92,7 +92,7 @@ def test_strings_differ_in_size_from_response_to_response():
         assert tail == data
 
 
-def test_output_in_shared_memory_has_neither_data_nor_parameters():
+def test_shared_memory_output_has_no_data_or_parameters():
     header = request(RequestedOutput("A", shared_memory=SharedMemoryRegion("r", 0, 8)))
     tree, _ = encoded(header, response((A, b"")))
     assert tree["outputs"] == [{"name": "A", "datatype": "FP32", "shape": [1, 2]}]
@@ -112,7 +112,7 @@ def test_memory_of_choices_is_bounded():
     assert len(shared.memo) <= 66
 
 
-def test_data_that_differs_from_its_spec_is_announced_as_it_is():
+def test_data_differing_from_spec_keeps_actual_size():
     tree, tail = encoded(request(default=True), response((A, b"1234")))
     assert tree["outputs"][0]["parameters"] == {"binary_data_size": 4}
     assert tail == b"1234"

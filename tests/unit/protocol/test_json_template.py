@@ -39,7 +39,7 @@ def test_nothing_is_learned_where_it_is_not_safe(around):
     assert learn(REQUEST, HEADER, around, 1) is None
 
 
-def test_a_template_makes_data_of_arrays_and_leaves_everything_else_to_the_parser():
+def test_template_decodes_only_arrays():
     template = learn(REQUEST, HEADER, b"{\0}", 1)
     assert template is not None
     assert template.fill([b"[0.5, 2]"]) == [b"\0\0\0\x3f\0\0\0\x40"]
@@ -48,7 +48,7 @@ def test_a_template_makes_data_of_arrays_and_leaves_everything_else_to_the_parse
     assert template.fill([]) is None
 
 
-def test_requests_that_differ_in_id_and_numbers_share_their_header():
+def test_requests_differing_in_id_and_numbers_share_header():
     decoder = InferJsonDecoder()
     first, first_id, _ = decoder.decode("m", "", document([1, 2], id="a"), None)
     first.admission = "admitted"

@@ -129,7 +129,7 @@ def test_strings_are_encoded_and_must_be_utf8():
         encode_data(spec, encode_bytes_elements([b"\xff"]))
 
 
-def test_long_strings_are_encoded_in_parts_without_a_difference():
+def test_long_strings_in_parts_encode_identically():
     elements = [b"a", ("é€\n" * 200_000).encode(), b"", b"\\" * 300_000, b"z"]
     spec = TensorSpec("A", DataType.BYTES, (len(elements),))
     parts = finish(encode_long_data(spec, encode_bytes_elements(elements)))

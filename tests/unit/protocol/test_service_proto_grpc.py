@@ -1,4 +1,4 @@
-"""The messages must be those of the protocol's other implementation, tritonclient, but for their package."""
+"""The messages equal the messages of tritonclient, except for their package."""
 
 import pytest
 from tritonclient.grpc import service_pb2 as theirs
@@ -42,6 +42,6 @@ def test_fields_are_equal(name):
     assert describe(OURS[name]) == describe(THEIRS[name])
 
 
-def test_the_config_inside_a_response_is_the_config_message():
+def test_response_contains_config_message():
     field = ours.ModelConfigResponse.DESCRIPTOR.fields_by_name["config"]
     assert short(field.message_type.full_name) == "ModelConfig"

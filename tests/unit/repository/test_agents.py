@@ -83,7 +83,7 @@ def refused(registry: AgentRegistry, entry: ModelEntry, *agents: tuple[str, dict
     return caught.value
 
 
-def test_agents_are_called_in_order_and_the_last_first_afterwards(registry: AgentRegistry, entry: ModelEntry) -> None:
+def test_agents_are_called_in_order_then_reversed(registry: AgentRegistry, entry: ModelEntry) -> None:
     chain = AgentChain(registry, entry, config(("recorder", {"as": "a"}), ("recorder", {"as": "b"})))
     assert chain.entry is entry
     chain.load_complete()
@@ -93,9 +93,7 @@ def test_agents_are_called_in_order_and_the_last_first_afterwards(registry: Agen
     assert [*loads, "complete b", "complete a", "unload a", "unload b", "unloaded b", "unloaded a"] == CALLS
 
 
-def test_files_that_an_agent_brings_are_loaded_and_removed_at_the_end(
-    registry: AgentRegistry, entry: ModelEntry
-) -> None:
+def test_agent_files_are_loaded_and_removed(registry: AgentRegistry, entry: ModelEntry) -> None:
     chain = AgentChain(registry, entry, config(("recorder", {"as": "a", "does": "move"}), ("recorder", {"as": "b"})))
     directory = chain.entry.model_dir
     assert directory != entry.model_dir

@@ -62,7 +62,7 @@ def make_repository(root: Path, models: Mapping[str, tuple[int, ...]]) -> LocalS
     return LocalStore(root)
 
 
-def test_load_all_makes_every_version_ready_and_publishes_it(tmp_path: Path) -> None:
+def test_load_all_publishes_every_ready_version(tmp_path: Path) -> None:
     published = Published()
     catalog = Catalog([make_repository(tmp_path, {"a": (1, 2), "b": (7,)})], Loader(), published)
     assert catalog.load_all()
@@ -75,7 +75,7 @@ def test_load_all_makes_every_version_ready_and_publishes_it(tmp_path: Path) -> 
     assert catalog.is_ready()
 
 
-def test_model_in_two_repositories_is_unavailable_and_the_others_load(tmp_path: Path) -> None:
+def test_only_duplicated_model_is_unavailable(tmp_path: Path) -> None:
     stores = [
         make_repository(tmp_path / "x", {"m": (1,), "only": (1,)}),
         make_repository(tmp_path / "y", {"m": (1,)}),
@@ -89,7 +89,7 @@ def test_model_in_two_repositories_is_unavailable_and_the_others_load(tmp_path: 
     assert catalog.is_ready()
 
 
-def test_failed_version_releases_its_siblings_and_leaves_other_models(tmp_path: Path) -> None:
+def test_failed_version_releases_siblings_only(tmp_path: Path) -> None:
     loader = Loader({("a", 2): [invalid_argument("bad dims")]})
     published = Published()
     catalog = Catalog([make_repository(tmp_path, {"a": (1, 2), "b": (1,)})], loader, published)
@@ -141,7 +141,7 @@ def test_unreadable_repository_is_an_error_of_its_own(tmp_path: Path) -> None:
         Catalog([LocalStore(tmp_path / "nothing")], Loader(), Published()).load_all()
 
 
-def test_unload_all_stops_every_version_and_tells_whether_all_finished(tmp_path: Path) -> None:
+def test_unload_all_stops_and_reports_unfinished_versions(tmp_path: Path) -> None:
     loader = Loader()
     published = Published()
     catalog = Catalog([make_repository(tmp_path, {"a": (1, 2), "b": (1,)})], loader, published)

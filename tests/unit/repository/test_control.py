@@ -251,7 +251,7 @@ class TestLoad:
         scene.load("a")
         assert scene.loader.loads == ["a:1"]
 
-    def test_again_after_a_change_replaces_it_and_lets_the_old_finish(self, scene: Scene) -> None:
+    def test_load_after_change_lets_old_version_finish(self, scene: Scene) -> None:
         model = scene.write("a")
         scene.load("a")
         (old,) = scene.loader.loaded
@@ -356,7 +356,7 @@ class TestUnchangedVersions:
         scene.load("a")
         assert sorted(scene.loader.loads) == ["a:1", "a:2", "a:2"]
 
-    def test_go_when_a_file_of_all_versions_is_written_to(self, scene: Scene) -> None:
+    def test_change_of_shared_file_invalidates_versions(self, scene: Scene) -> None:
         model = scene.write("a", 1, 2)
         scene.load("a")
         (model / "labels.txt").touch()
@@ -386,7 +386,7 @@ class TestUnchangedVersions:
         assert scene.loader.changes[0].left.stopped.wait(60)
         assert not scene.loader.loaded[0].stopped.is_set()
 
-    def test_a_change_is_given_up_when_another_version_fails(self, scene: Scene) -> None:
+    def test_change_is_discarded_if_another_version_fails(self, scene: Scene) -> None:
         model = scene.write("a")
         scene.load("a")
         (model / "2").mkdir()
@@ -403,11 +403,11 @@ class TestUnchangedVersions:
         (model / "config.pbtxt").touch()
         scene.load("a")
         (model / "unfit").touch()
-        scene.load("a", config=config())  # all files are loaded anew
+        scene.load("a", config=config())  # all files are reloaded
         assert scene.refused("a", config=config(instance_group=[{"count": 3}])).message.endswith("does not fit;\n")
         assert scene.served() == {"a": [1]}
 
-    def test_what_cannot_change_in_place_is_loaded_anew(self, scene: Scene) -> None:
+    def test_other_changes_reload_model(self, scene: Scene) -> None:
         scene.write("rigid")
         scene.load("rigid")
         scene.load("rigid", config=config(instance_group=[{"count": 3}]))
@@ -421,7 +421,7 @@ class TestUnchangedVersions:
         scene.load("e")
         assert scene.loader.loads == ["x:1", "e:1", "e:1"]
 
-    def test_force_loads_them_anew(self, scene: Scene) -> None:
+    def test_force_reloads_versions(self, scene: Scene) -> None:
         scene.write("a", 1, 2)
         scene.load("a")
         scene.control.load_model("a", {"force": True})
@@ -600,7 +600,7 @@ class TestUnload:
 
 
 class TestSideBySide:
-    def test_commands_about_a_model_come_one_after_the_other(self, scene: Scene) -> None:
+    def test_commands_about_one_model_are_serialized(self, scene: Scene) -> None:
         model = scene.write("rigid")
         running = most = 0
         lock = threading.Lock()
@@ -627,7 +627,7 @@ class TestSideBySide:
         assert [version.stopped.wait(60) for version in scene.loader.loaded[:-1]] == [True] * 7
         assert list(scene.ready["rigid"].values()) == [scene.loader.loaded[-1]]
 
-    def test_nothing_is_put_in_place_while_the_server_stops(self, scene: Scene) -> None:
+    def test_stopping_server_publishes_nothing(self, scene: Scene) -> None:
         scene.write("a")
         scene.loader.on_load = scene.control.abandon
         with pytest.raises(InferError, match="the server is stopping"):
@@ -649,7 +649,7 @@ class TestSideBySide:
         assert [row.state for row in scene.control.index()] == [ModelState.UNAVAILABLE] * 2
 
 
-def test_force_loads_anew_although_nothing_has_changed(scene: Scene) -> None:
+def test_force_reloads_unchanged_model(scene: Scene) -> None:
     scene.write("a")
     scene.load("a")
     scene.control.load_model("a", {})
@@ -659,7 +659,7 @@ def test_force_loads_anew_although_nothing_has_changed(scene: Scene) -> None:
 
 
 class TestRehearsal:
-    def test_everything_is_done_and_nothing_is_put_in_place(self, scene: Scene) -> None:
+    def test_dry_run_loads_and_publishes_nothing(self, scene: Scene) -> None:
         model = scene.write("a")
         scene.load("a")
         (model / "2").mkdir()
@@ -672,7 +672,7 @@ class TestRehearsal:
         scene.load("a")
         assert scene.served() == {"a": [1, 2]}
 
-    def test_what_would_fail_is_told_and_not_recorded(self, scene: Scene) -> None:
+    def test_dry_run_failure_is_returned_not_recorded(self, scene: Scene) -> None:
         model = scene.write("a")
         scene.load("a")
         (model / "1" / "broken").touch()
@@ -709,7 +709,7 @@ class TestMembersOfEnsembles:
         scene.loader.loads.clear()
         return scene
 
-    def test_a_replaced_member_has_its_ensembles_held_against_it(self, scene: Scene) -> None:
+    def test_replaced_member_checks_its_ensembles(self, scene: Scene) -> None:
         (scene.root / "x" / "1" / "weights").touch()
         scene.load("x")
         assert scene.loader.loads == ["x:1", "e:1"]
@@ -721,7 +721,7 @@ class TestMembersOfEnsembles:
         scene.load("e")
         assert scene.loader.loads == ["x:1", "e:1"]
 
-    def test_one_that_does_not_fit_any_more_serves_on_and_says_so(self, scene: Scene) -> None:
+    def test_mismatched_ensemble_serves_on_with_reason(self, scene: Scene) -> None:
         (scene.root / "x" / "1" / "weights").touch()
         (scene.root / "e" / "1" / "broken").touch()
         scene.load("x")
@@ -757,7 +757,7 @@ class TestMembersOfEnsembles:
         scene.load("x")
         assert scene.served() == {"x": [1], "y": [1]}
 
-    def test_it_stays_what_an_override_made_it_and_implicit(self, scene: Scene) -> None:
+    def test_override_and_implicit_load_are_kept(self, scene: Scene) -> None:
         scene.load("e", config=config(max_batch_size=3, ensemble_scheduling={"step": [{"model_name": "x"}]}))
         (scene.root / "x" / "1" / "weights").touch()
         scene.load("x")

@@ -20,7 +20,7 @@ def taken(model: Path) -> bytes:
     return fingerprint(LocalStore(model.parent).open_model("m"))
 
 
-def test_it_is_the_same_as_long_as_nothing_changes(model: Path) -> None:
+def test_fingerprint_is_stable_without_changes(model: Path) -> None:
     assert taken(model) == taken(model)
 
 

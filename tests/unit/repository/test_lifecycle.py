@@ -64,7 +64,7 @@ def test_failed_model_has_a_reason_but_no_version(lifecycle: Lifecycle[Version])
     assert not lifecycle.is_ready
 
 
-def test_reload_keeps_the_old_version_ready_until_the_swap(lifecycle: Lifecycle[Version], table: Table) -> None:
+def test_reload_keeps_old_version_until_swap(lifecycle: Lifecycle[Version], table: Table) -> None:
     old, new = Version("old"), Version("new")
     lifecycle.begin_load("m", [1])
     lifecycle.swap("m", {1: old})
@@ -88,7 +88,7 @@ def test_failed_reload_leaves_the_old_version_and_readiness(lifecycle: Lifecycle
     assert table.ready == {"m": {1: "old"}}
 
 
-def test_a_model_that_is_being_loaded_is_not_forgotten(lifecycle: Lifecycle[Version], table: Table) -> None:
+def test_loading_model_is_not_forgotten(lifecycle: Lifecycle[Version], table: Table) -> None:
     lifecycle.begin_load("m", [1])
     lifecycle.forget("m")
     assert lifecycle.swap("m", {1: Version("new")}) == []
@@ -122,7 +122,7 @@ def test_unload_goes_through_unloading_and_ends_unavailable(lifecycle: Lifecycle
     assert table.ready == {}
 
 
-def test_unload_of_an_unknown_model_has_nothing_to_do(lifecycle: Lifecycle[Version]) -> None:
+def test_unload_of_unknown_model_does_nothing(lifecycle: Lifecycle[Version]) -> None:
     assert lifecycle.begin_unload("m") == {}
 
 

@@ -3,7 +3,7 @@ import threading
 from naiad.repository.control.locks import ModelLocks
 
 
-def test_others_wait_for_a_name_and_go_on_beside_it():
+def test_lock_blocks_only_its_name():
     claims = ModelLocks()
     order: list[str] = []
     begun = threading.Event()

@@ -1,4 +1,4 @@
-"""Who is meant by a name that several repositories have."""
+"""Resolution of names that several repositories have."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,7 +58,7 @@ def linked(root: Path, namespaces: Namespaces, ensemble: ModelKey, member: str) 
     return Path(config.ensemble_scheduling.step[0].model_namespace).relative_to(root).as_posix()
 
 
-def test_a_key_is_its_text_and_knows_its_parts() -> None:
+def test_key_equals_text_and_has_parts() -> None:
     key = ModelKey("/srv/a", "m")
     assert (key, key.namespace, key.name, name_of(key)) == ("/srv/a::m", "/srv/a", "m", "m")
     assert {key: 1}["/srv/a::m"] == 1
@@ -67,7 +67,7 @@ def test_a_key_is_its_text_and_knows_its_parts() -> None:
     assert name_of("/srv/a::m") == "/srv/a::m"  # without namespaces a directory may be called so
 
 
-def test_a_member_is_looked_for_at_home_and_then_anywhere(tmp_path: Path) -> None:
+def test_member_resolves_in_own_namespace_first(tmp_path: Path) -> None:
     namespaces = Namespaces(make_stores(tmp_path, a=["m", "only"], b=["m"], c=[]))
     assert linked(tmp_path, namespaces, ModelKey(str(tmp_path / "b"), "e"), "m") == "b"
     assert linked(tmp_path, namespaces, ModelKey(str(tmp_path / "b"), "e"), "only") == "a"
@@ -84,12 +84,12 @@ def test_what_counts_as_there_can_be_said(tmp_path: Path) -> None:
     assert namespaces.links(home, ["m"]) == {f"{tmp_path / 'a'}::m"}
 
 
-def test_a_name_stands_for_all_models_that_have_it_and_a_key_for_itself(tmp_path: Path) -> None:
+def test_name_resolves_to_all_models_of_name(tmp_path: Path) -> None:
     namespaces = Namespaces(make_stores(tmp_path, a=["m"], b=["m", "n"]))
     first, second = (str(tmp_path / each) for each in "ab")
     assert namespaces.holders("m") == [f"{first}::m", f"{second}::m"]
     assert namespaces.holders("n") == [f"{second}::n"]
-    assert namespaces.holders("nobody") == [f"{first}::nobody"]
+    assert namespaces.holders("missing") == [f"{first}::missing"]
     assert namespaces.holders(f"{second}::m") == [f"{second}::m"]
     assert isinstance(namespaces.holders(f"{second}::m")[0], ModelKey)
 
@@ -123,13 +123,13 @@ def test_the_catalog_loads_models_of_equal_names(tmp_path: Path) -> None:
     ]
 
 
-def test_without_namespaces_those_of_a_configuration_are_not_heeded(tmp_path: Path) -> None:
+def test_configured_namespaces_are_ignored_without_namespaces(tmp_path: Path) -> None:
     catalog = Catalog(make_stores(tmp_path, a=["m", "e<m"]), Loader(), lambda ready, name: None)
     assert member_names(catalog.plan(catalog.stores.find("e")).config) == {"m"}
     assert (catalog.named("m"), catalog.known_as("m")) == (["m"], ["m"])
 
 
-def test_what_failed_is_published_with_nothing_until_nobody_wants_it() -> None:
+def test_failed_model_is_published_empty_until_unwanted() -> None:
     published: dict[str, Mapping[int, Version]] = {}
 
     def publish(ready: Mapping[str, Mapping[int, Version]], name: str) -> None:
@@ -147,7 +147,7 @@ def test_what_failed_is_published_with_nothing_until_nobody_wants_it() -> None:
     assert published == {first: {1: version}}
 
 
-def test_a_name_reaches_the_only_model_that_has_it() -> None:
+def test_unique_name_reaches_its_model() -> None:
     served = object()
     rows = {ModelKey("a", "m"): {"": served}, ModelKey("a", "n"): {"": served}}
     known = {**rows, ModelKey("b", "n"): {}, ModelKey("b", "o"): {}}
@@ -161,7 +161,7 @@ def row(namespace: str, state: ModelState, reason: str = "") -> IndexEntry:
     return IndexEntry(ModelKey(namespace, "m"), "1", state, reason)
 
 
-def test_rows_of_a_name_are_those_of_the_one_that_is_wanted() -> None:
+def test_rows_of_name_are_of_wanted_model() -> None:
     ready, gone = row("a", ModelState.READY), row("b", ModelState.UNAVAILABLE, UNLOADED)
     leaving, broken = row("c", ModelState.UNLOADING), row("d", ModelState.UNAVAILABLE, "broken")
     assert rows_named([ready, gone, leaving], "m") == [ready]

@@ -63,7 +63,7 @@ def test_bad_parameters_are_refused(parameters, text):
         ('{"name":"other"}', "its name is 'other', that of the model to load is 'm'"),
     ],
 )
-def test_a_configuration_that_cannot_be_used_is_a_failure_to_poll(text, reason):
+def test_invalid_configuration_is_poll_failure(text, reason):
     with pytest.raises(InferError) as caught:
         read_override("m", {"config": text})
     assert caught.value.code is ErrorCode.INTERNAL  # Triton
@@ -76,7 +76,7 @@ def test_bad_names_are_refused(name):
     refusal(name, {"config": CONFIG})
 
 
-def test_files_lie_in_a_directory_of_their_own_until_they_are_removed():
+def test_files_have_own_directory_until_removal():
     brought = UploadedFiles("m", {"1/model.py": b"code", "2/deep/x.bin": b"\0", "labels.txt": b"a"})
     entry = brought.entry(ModelConfig(name="m"))
     assert sorted(entry.version_dirs) == [1, 2]
@@ -86,7 +86,7 @@ def test_files_lie_in_a_directory_of_their_own_until_they_are_removed():
     assert not entry.model_dir.exists()
 
 
-def test_files_in_each_others_way_are_refused_and_leave_nothing(tmp_path, monkeypatch):
+def test_conflicting_files_are_rejected_and_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(InferError, match="another file of the same load is in its way"):
         UploadedFiles("m", {"1/model": b"x", "1/model/weights": b"x"})

@@ -95,7 +95,7 @@ def test_unreachable_store_does_not_delay_the_end(
     assert looks.wait(60)
     assert control.unload_all(6.0)
     assert catalog.unload_s[0] > 3
-    # What the store tells in the end is not acted upon.
+    # The late listing of the store has no effect.
     catalog.stores.models["late"] = b"1"
     answers.set()
     trigger._thread.join(60)

@@ -159,7 +159,7 @@ class TestSteps:
         assert steps[0].reason == "it contains x"
         assert steps_of(repository.reconcile("ye", {})) == []
 
-    def test_suspended_ensemble_is_not_loaded_in_the_same_plan(self) -> None:
+    def test_suspended_ensemble_is_not_in_same_plan(self) -> None:
         repository = ensemble_of_two()
         listing = {"e": Listed(b"1"), "y": Listed(b"2")}
         assert steps_of(repository.reconcile("ye", listing)) == ["SUSPEND e", "UNLOAD x", "UPDATE y"]

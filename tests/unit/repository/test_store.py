@@ -16,7 +16,7 @@ def make_model(root: Path, name: str, *, config: bool = True, versions: tuple[st
     return model_dir
 
 
-def test_local_store_lists_directories_only_and_no_hidden_ones(tmp_path: Path) -> None:
+def test_local_store_lists_visible_directories_only(tmp_path: Path) -> None:
     make_model(tmp_path, "b")
     make_model(tmp_path, "a")
     (tmp_path / "..data").mkdir()
@@ -41,7 +41,7 @@ def test_local_store_describes_a_model(tmp_path: Path) -> None:
     assert entry.config_path == model_dir / "config.pbtxt"
 
 
-def test_local_store_prefers_the_named_configuration_where_there_is_one(tmp_path: Path) -> None:
+def test_local_store_prefers_named_configuration(tmp_path: Path) -> None:
     with_custom = make_model(tmp_path, "a")
     make_model(tmp_path, "b")
     (with_custom / "configs").mkdir()
@@ -79,7 +79,7 @@ def test_unknown_model_is_not_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("file", "backend"), [("resnet.onnx", "onnxruntime"), ("pre.process.py", "python")])
-def test_bare_file_is_a_model_named_after_its_stem(tmp_path: Path, file: str, backend: str) -> None:
+def test_bare_file_is_model_named_after_stem(tmp_path: Path, file: str, backend: str) -> None:
     path = tmp_path / file
     path.write_bytes(b"")
     store = open_path(path)
@@ -93,7 +93,7 @@ def test_bare_file_is_a_model_named_after_its_stem(tmp_path: Path, file: str, ba
         store.open_model("other")
 
 
-def test_file_of_another_kind_is_refused_and_the_known_kinds_are_named(tmp_path: Path) -> None:
+def test_unknown_file_kind_error_names_known_kinds(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(b"")
     with pytest.raises(InferError, match=r"\.onnx, \.py"):
         open_path(tmp_path / "model.bin")
@@ -105,7 +105,7 @@ def test_path_that_does_not_exist_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [True, False])
-def test_directory_of_one_model_is_told_from_a_repository(tmp_path: Path, config: bool) -> None:
+def test_model_directory_is_distinguished_from_repository(tmp_path: Path, config: bool) -> None:
     model_dir = make_model(tmp_path, "m", config=config)
     single = open_path(model_dir)
     assert isinstance(single, SingleModelStore)
@@ -113,13 +113,13 @@ def test_directory_of_one_model_is_told_from_a_repository(tmp_path: Path, config
     assert isinstance(open_path(tmp_path), LocalStore)
 
 
-def test_directory_that_holds_a_model_file_is_one_model(tmp_path: Path) -> None:
+def test_directory_with_model_file_is_one_model(tmp_path: Path) -> None:
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert" / "model.onnx").write_bytes(b"")
     entry = open_path(tmp_path / "bert").open_model("bert")
     assert dict(entry.version_dirs) == {1: tmp_path / "bert"}
 
 
-def test_repository_whose_model_is_named_like_a_version_stays_a_repository(tmp_path: Path) -> None:
+def test_repository_with_numeric_model_name_stays_repository(tmp_path: Path) -> None:
     make_model(tmp_path, "7", config=False)
     assert isinstance(open_path(tmp_path), LocalStore)

@@ -22,7 +22,7 @@ class TestBatchCost:
         assert cost.row_ns == pytest.approx(20 * US, rel=0.02)
         assert cost.duration_ns(32) == pytest.approx(840 * US, rel=0.02)
 
-    def test_the_first_executions_of_a_cost_do_not_count(self):
+    def test_first_executions_do_not_count_as_cost(self):
         cost = BatchCost()
         cost.observe(1, 1_000_000 * US)
         cost.observe(1, 900_000 * US)
@@ -30,7 +30,7 @@ class TestBatchCost:
         cost.observe(1, 100 * US)
         assert cost.duration_ns(1) == pytest.approx(100 * US)
 
-    def test_batches_of_one_size_leave_half_of_the_time_fixed(self):
+    def test_single_batch_size_assumes_half_fixed_time(self):
         cost = BatchCost()
         for _ in range(50):
             cost.observe(4, 400 * US)
@@ -44,7 +44,7 @@ class TestBatchCost:
         cost.observe(1, 1_000_000 * US)
         assert cost.duration_ns(1) < 110 * US
 
-    def test_a_cost_that_has_become_faster_is_learned_anew(self):
+    def test_lower_cost_is_learned_again(self):
         cost = BatchCost()
         for _ in range(1000):
             cost.observe(2, 1000 * US)
@@ -63,7 +63,7 @@ class TestBatchCost:
             cost.observe_tail(1, 100 * US)
         assert cost.tail_ratio < 1.2
 
-    def test_executions_without_a_duration_make_it_no_more_certain(self):
+    def test_executions_without_duration_add_no_certainty(self):
         cost = BatchCost()
         for _ in range(100):
             cost.observe(1, 0)
@@ -131,7 +131,7 @@ class TestConcurrency:
         concurrency, _ = self.learned(slowdown=2.0, pairs=200)
         assert concurrency.cost.duration_ns(1) == pytest.approx(100 * US, rel=0.05)
 
-    def test_another_number_of_instances_is_learned_anew(self):
+    def test_changed_instance_count_is_learned_again(self):
         concurrency, _ = self.learned(slowdown=2.0)
         concurrency.change_instance_count(3)
         assert (concurrency.limit, concurrency.gain) == (3, 1.0)

@@ -56,7 +56,7 @@ class TestBatchesThatGoAnyway:
 
 
 class TestTurns:
-    def test_a_second_instance_on_the_same_device_waits_for_the_first(self):
+    def test_second_instance_on_device_waits_for_first(self):
         scheduler, simulation = learned(instances=2)
         now_ns = simulation.now_ns + 10 * MS
         scheduler.enqueue(waiting_request(at_ns=now_ns), now_ns)
@@ -77,7 +77,7 @@ class TestTurns:
         scheduler.enqueue(waiting_request(at_ns=now_ns + 1), now_ns + 1)
         assert scheduler.take(now_ns + 1, 1) is not None
 
-    def test_a_batch_of_which_the_model_is_late_does_not_stop_the_others(self):
+    def test_late_batch_does_not_stop_other_batches(self):
         scheduler, simulation = learned(instances=2)
         now_ns = simulation.now_ns + 10 * MS
         scheduler.enqueue(waiting_request(at_ns=now_ns), now_ns)
@@ -114,19 +114,19 @@ class TestNoInstanceIsWokenToWait:
         assert (following.size, following.decision) == (2, "turn")
         assert scheduler.wake_up_ns == 0
 
-    def test_it_begins_at_the_wake_up_when_the_first_is_late(self):
+    def test_begins_at_wake_up_after_late_first(self):
         scheduler, _, _, _ = self.crowded()
         late = scheduler.take(scheduler.wake_up_ns, 1)
         assert (late.size, late.decision) == (1, "turn")
 
-    def test_it_is_woken_for_a_full_batch_and_for_another_shape(self):
+    def test_woken_for_full_batch_and_other_shape(self):
         for rows, shape in ((15, None), (1, "B")):
             scheduler, _, _, now_ns = self.crowded()
             other = waiting_request(at_ns=now_ns + 2, rows=rows, **({"shape": shape} if shape else {}))
             assert scheduler.enqueue(other, now_ns + 2)
             assert scheduler.take(now_ns + 2, 1) is not None
 
-    def test_what_comes_after_all_were_cancelled_is_held_anew(self):
+    def test_request_after_cancelled_batch_starts_new_hold(self):
         scheduler, _, request, now_ns = self.crowded()
         wake_up_ns = scheduler.wake_up_ns
         assert scheduler.cancel(request)
@@ -159,8 +159,8 @@ class TestBursts:
         assert state.decisions["burst"] <= 20
         assert state.hold_ns < 20 * MS
 
-    def test_clients_that_wait_for_their_answers_are_served_together(self):
-        """Without holding, 8 such clients fall apart: some are served while the others are answered."""
+    def test_serial_clients_are_batched_together(self):
+        """Without holding, 8 such clients fall apart: some execute while other ones get responses."""
         scheduler = AdaptiveScheduler(max_batch_size=8)
         simulation = Simulation(scheduler, Device(duration_ns))
         left = [2000]
@@ -192,7 +192,7 @@ class TestLatencyGoal:
         scheduler, _ = learned(latency_goal_ns=1 * US, rate_per_s=700.0)
         assert scheduler.state().decisions["goal"] == 0
 
-    def test_a_model_whose_time_is_all_in_its_rows_does_not_wait(self):
+    def test_model_without_fixed_cost_does_not_wait(self):
         scheduler = AdaptiveScheduler(max_batch_size=16, latency_goal_ns=50 * MS)
         device = Device(lambda rows: rows * MS)
         Simulation(scheduler, device).run(poisson(400.0, 2000))
@@ -200,13 +200,13 @@ class TestLatencyGoal:
         assert state.row_ns == pytest.approx(MS, rel=0.2)
         assert state.decisions["goal"] < 0.05 * sum(state.decisions.values())
 
-    def test_nobody_waits_when_nobody_else_is_likely_to_come(self):
+    def test_no_hold_without_expected_requests(self):
         scheduler, _ = learned(latency_goal_ns=20 * MS, rate_per_s=5.0)
         assert scheduler.state().decisions["goal"] == 0
 
 
 class TestLimits:
-    def test_nothing_is_held_beyond_the_delay_of_the_configuration(self):
+    def test_hold_ends_with_configured_delay(self):
         scheduler = AdaptiveScheduler(max_batch_size=16, latency_goal_ns=500 * MS, max_hold_ns=3 * MS)
         outcome = Simulation(scheduler, Device(duration_ns)).run(poisson(800.0, 2000))
         # Beyond the hold: a batch that executes, and its own.
@@ -217,7 +217,7 @@ class TestLimits:
         scheduler, _ = learned(latency_goal_ns=3600 * 1000 * MS, rate_per_s=5.0)
         assert scheduler.state().hold_ns <= 400 * MAX_HOLD_NS
 
-    def test_no_request_times_out_because_its_batch_was_to_grow(self):
+    def test_growing_batch_does_not_cause_timeouts(self):
         policy = QueuePolicy(timeout_ns=5 * MS)
         scheduler = AdaptiveScheduler(max_batch_size=16, latency_goal_ns=500 * MS, default_policy=policy)
         for now_ns in range(1, 100 * MS, 2 * MS):
@@ -240,7 +240,7 @@ class TestLimits:
 
 
 class TestLearning:
-    def test_the_time_spent_behind_a_busy_instance_is_not_a_hold(self):
+    def test_wait_for_busy_instance_is_no_hold(self):
         """BentoML mixes the two, so that batches still wait on a quiet server after a burst."""
         scheduler = AdaptiveScheduler(max_batch_size=16)
         Simulation(scheduler, Device(duration_ns)).run([*poisson(400.0, 300), *([10_000 * MS] * 200)])
@@ -270,7 +270,7 @@ class TestLearning:
         assert (state.fixed_ns, state.row_ns) == (0.0, 0.0)
         assert state.decisions["no_gain"] == 40
 
-    def test_a_batch_that_is_told_of_twice_counts_once(self):
+    def test_batch_reported_twice_counts_once(self):
         scheduler = AdaptiveScheduler(max_batch_size=16)
         scheduler.enqueue(waiting_request(at_ns=1), 1)
         batch = scheduler.take(1)

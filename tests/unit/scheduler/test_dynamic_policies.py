@@ -13,7 +13,7 @@ def ids(batch):
 
 
 class TestPriority:
-    def test_level_one_leaves_first_and_levels_share_a_batch(self):
+    def test_level_one_leads_and_levels_share_batch(self):
         # Q1
         scheduler = DynamicScheduler(max_batch_size=3, priority_levels=3, default_priority_level=2)
         enqueue_all(
@@ -43,7 +43,7 @@ class TestPriority:
         enqueue_all(scheduler, [waiting_request(id="a", priority=5), waiting_request(id="b", priority=1)])
         assert ids(scheduler.take(0)) == ["a"]
 
-    def test_a_batch_that_passes_over_an_older_request_says_so(self):
+    def test_batch_that_skips_older_request_is_marked(self):
         scheduler = DynamicScheduler(max_batch_size=1, priority_levels=2, default_priority_level=2)
         enqueue_all(scheduler, [waiting_request(at_ns=0, priority=2), waiting_request(at_ns=1, priority=1)])
         assert scheduler.take(1).release_reason == "priority"
@@ -51,7 +51,7 @@ class TestPriority:
 
 
 class TestQueueSize:
-    def test_exactly_so_many_wait(self):
+    def test_exactly_max_queue_size_requests_wait(self):
         # Q5, Q9
         scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueuePolicy(max_queue_size=2))
         enqueue_all(scheduler, [waiting_request(), waiting_request()])
@@ -64,7 +64,7 @@ class TestQueueSize:
         assert scheduler.pending_count == 2
         assert not scheduler.cancel(refused)
 
-    def test_an_absent_id_is_named_as_triton_names_it(self):
+    def test_absent_id_is_named_like_triton(self):
         scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueuePolicy(max_queue_size=1))
         scheduler.enqueue(waiting_request(), 0)
         with pytest.raises(InferError, match=r"^\[request id: <id_unknown>\] Exceeds maximum queue size$"):
@@ -103,7 +103,7 @@ class TestQueueSize:
         with pytest.raises(InferError, match="Exceeds maximum queue size"):
             delaying.enqueue(waiting_request(at_ns=2 * MS), 2 * MS)
 
-    def test_what_is_taken_makes_room_for_exactly_as_many(self):
+    def test_taken_requests_free_equal_room(self):
         # Q5
         # The limit counts those that wait, not those that execute.
         scheduler = DynamicScheduler(max_batch_size=2, default_policy=QueuePolicy(max_queue_size=3))
@@ -113,7 +113,7 @@ class TestQueueSize:
         with pytest.raises(InferError, match="Exceeds maximum queue size"):
             scheduler.enqueue(waiting_request(), 0)
 
-    def test_a_burst_of_a_thousand_is_refused_but_for_exactly_so_many(self):
+    def test_burst_beyond_queue_size_is_rejected(self):
         # Q5
         scheduler = DynamicScheduler(max_batch_size=8, default_policy=QueuePolicy(max_queue_size=100))
         refused = 0
@@ -144,7 +144,7 @@ class TestTimeout:
         assert scheduler.take(6 * MS).requests == [requests[1]]
         assert scheduler.expire_ns() == 0
 
-    def test_take_never_returns_an_expired_request_and_expire_still_reports_it(self):
+    def test_expired_request_is_reported_and_never_taken(self):
         # Q7
         scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueuePolicy(timeout_ns=5 * MS))
         (request,) = enqueue_all(scheduler, [waiting_request()])
@@ -171,7 +171,7 @@ class TestTimeout:
         scheduler.enqueue(waiting_request(timeout_us=own_us), 0)
         assert scheduler.expire_ns() == expected_us * 1000
 
-    def test_delay_sends_the_late_ones_after_those_in_time(self):
+    def test_delay_action_sends_late_requests_last(self):
         # Q4
         policy = QueuePolicy(timeout_ns=5 * MS, delays=True)
         scheduler = DynamicScheduler(max_batch_size=2, default_policy=policy)
@@ -180,7 +180,7 @@ class TestTimeout:
         assert ids(scheduler.take(7 * MS)) == ["4", "5"]
         assert ids(scheduler.take(7 * MS)) == ["0", "1"]
 
-    def test_late_ones_of_a_level_go_before_the_next_level(self):
+    def test_late_requests_precede_next_level(self):
         # Q4
         scheduler = DynamicScheduler(
             max_batch_size=1,
@@ -208,7 +208,7 @@ class TestTimeout:
         assert scheduler.take(4 * MS).size == 2
         assert (scheduler.expire_ns(), scheduler.expire(9 * MS)) == (0, [])
 
-    def test_a_batch_that_is_held_loses_those_that_time_out(self):
+    def test_delayed_batch_loses_timed_out_requests(self):
         # B8
         policy = QueuePolicy(timeout_ns=50 * MS, allows_override=True)
         scheduler = DynamicScheduler(max_batch_size=4, delay_ns=10 * MS, default_policy=policy)

@@ -54,7 +54,7 @@ def test_size_rules_without_delay(settings, rows, expected):
     assert scheduler.pending_count == 0
 
 
-def test_forty_singles_and_a_long_delay_make_one_batch():
+def test_forty_requests_within_delay_make_one_batch():
     # B7
     # users.md 16: 40 queued singles, max 400, delay 10 s -> one batch of 40.
     scheduler = batcher(max_batch_size=400, delay_ns=10_000 * MS)
@@ -67,7 +67,7 @@ def test_forty_singles_and_a_long_delay_make_one_batch():
     assert scheduler.wake_ns() == 0
 
 
-def test_a_full_batch_does_not_wait_for_the_delay():
+def test_full_batch_ignores_delay():
     # B7
     scheduler = batcher(delay_ns=100 * MS)
     enqueue_all(scheduler, [waiting_request() for _ in range(9)])
@@ -76,7 +76,7 @@ def test_a_full_batch_does_not_wait_for_the_delay():
     assert scheduler.wake_ns() == 100 * MS
 
 
-def test_a_preferred_size_does_not_wait_for_the_delay():
+def test_preferred_size_ignores_delay():
     # B6
     scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[4])
     enqueue_all(scheduler, [waiting_request() for _ in range(6)])
@@ -100,7 +100,7 @@ def test_after_the_delay_the_maximum_still_holds():
     assert taken(scheduler, 100 * MS) == (1, "delay")
 
 
-def test_a_batch_that_is_cut_goes_whole_after_the_delay():
+def test_cut_batch_is_sent_whole_after_delay():
     # B7
     # Decision a does not hold once the delay is over; c sends everything up to the cut.
     scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[2])
@@ -108,7 +108,7 @@ def test_a_batch_that_is_cut_goes_whole_after_the_delay():
     assert taken(scheduler, 100 * MS) == (3, "shape")
 
 
-def test_what_is_cancelled_is_as_if_it_had_never_come():
+def test_cancelled_request_leaves_no_trace():
     # B12
     scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[2])
     first, other_shape, _ = enqueue_all(scheduler, [waiting_request(shape=shape) for shape in "ABA"])
@@ -117,7 +117,7 @@ def test_what_is_cancelled_is_as_if_it_had_never_come():
     assert first.queue is None
 
 
-def test_between_preferred_sizes_the_reached_one_goes_at_once():
+def test_reached_preferred_size_is_sent_at_once():
     # B5
     scheduler = batcher(delay_ns=100 * MS, preferred_batch_sizes=[2, 8])
     enqueue_all(scheduler, [waiting_request() for _ in range(3)])
@@ -134,7 +134,7 @@ def test_the_age_is_that_of_the_oldest():
     assert taken(scheduler, 12 * MS) == (2, "delay")
 
 
-def test_another_shape_cuts_the_batch_even_within_the_delay():
+def test_other_shape_cuts_batch_within_delay():
     # B4
     # Rule 4, D-09 and D-10: the key covers shapes of non-ragged inputs and the set of optional inputs.
     scheduler = batcher(delay_ns=100 * MS)
@@ -202,7 +202,7 @@ def test_a_strategy_is_not_asked_about_another_shape():
     assert strategy.ended == [["a"]]
 
 
-def test_delay_count_holds_everything_until_so_many_wait_once():
+def test_delay_count_holds_requests_once():
     # B16
     # D-16, TRITONSERVER_DELAY_SCHEDULER.
     scheduler = batcher(delay_count=3)
@@ -218,20 +218,20 @@ class TestWaking:
     """What `enqueue` returns: whether a free instance that holds a batch back should look again."""
 
     def test_without_delay_the_first_is_after_each_look(self):
-        # B14: who was woken for the first finds the others, too.
+        # B14: an instance woken for the first finds the later requests, too.
         scheduler = batcher()
         assert [scheduler.enqueue(waiting_request(), 0) for _ in range(3)] == [True, False, False]
         assert scheduler.take(0).size == 3
         assert scheduler.enqueue(waiting_request(), 0)
 
-    def test_without_delay_the_first_is_after_a_look_that_left_some(self):
-        # B14: whoever leaves some has another woken for them.
+    def test_no_delay_wakes_for_first_after_rest(self):
+        # B14: an instance that leaves requests wakes another one for them.
         scheduler = batcher(max_batch_size=2)
         enqueue_all(scheduler, [waiting_request() for _ in range(3)])
         assert scheduler.take(0).size == 2
         assert scheduler.enqueue(waiting_request(), 0)
 
-    def test_with_a_delay_the_first_and_the_filling_one_are(self):
+    def test_delay_wakes_for_first_and_filling_request(self):
         # B14
         scheduler = batcher(max_batch_size=4, delay_ns=100 * MS)
         answers = []
@@ -247,7 +247,7 @@ class TestWaking:
         assert scheduler.take(0) is None
         assert scheduler.enqueue(waiting_request(shape="B"), 0)
 
-    def test_a_shape_that_left_again_does_not_hide_the_next(self):
+    def test_departed_shape_does_not_hide_next(self):
         scheduler = batcher(delay_ns=100 * MS)
         other = waiting_request(shape="B")
         enqueue_all(scheduler, [waiting_request(), other])

@@ -70,7 +70,7 @@ def test_slot_is_kept_until_the_request_is_done(kind):
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_execution_that_takes_longer_than_the_idle_time_does_not_end_the_sequence(kind):
+def test_long_execution_does_not_end_sequence(kind):
     """Triton: it does, and rescheduling fails for want of START."""
     # T4
     scheduler = scheduler_of(kind, idle_ns=10 * MS)
@@ -84,7 +84,7 @@ def test_execution_that_takes_longer_than_the_idle_time_does_not_end_the_sequenc
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_second_request_under_the_same_id_waits_for_the_first(kind):
+def test_second_request_of_id_waits_for_first(kind):
     # T3
     scheduler = scheduler_of(kind)
     first, second = begun(scheduler, 1, 1)
@@ -98,7 +98,7 @@ def test_second_request_under_the_same_id_waits_for_the_first(kind):
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_request_that_waits_to_go_on_can_be_cancelled(kind):
+def test_rescheduled_request_can_be_cancelled(kind):
     # T5
     scheduler = scheduler_of(kind, slots=1)
     first, second = begun(scheduler, 1, 2)
@@ -110,7 +110,7 @@ def test_request_that_waits_to_go_on_can_be_cancelled(kind):
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_sequence_of_an_instance_that_died_is_not_gone_on_with(kind):
+def test_sequence_of_dead_instance_does_not_continue(kind):
     # T5
     scheduler = scheduler_of(kind)
     (first,) = begun(scheduler, 1)
@@ -123,7 +123,7 @@ def test_sequence_of_an_instance_that_died_is_not_gone_on_with(kind):
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_model_that_stops_takes_no_new_request_though_sequences_live(kind):
+def test_stopping_model_accepts_only_live_sequences(kind):
     # T5
     scheduler = scheduler_of(kind)
     begun(scheduler, 1)

@@ -105,7 +105,7 @@ def test_priority_wins_over_newness():
     assert scheduler.take(now_ns + 2).requests[0] is urgent
 
 
-def test_bytes_are_made_room_for_by_the_least_urgent():
+def test_least_urgent_requests_free_bytes():
     # O4
     scheduler = DynamicScheduler(
         max_batch_size=1,
@@ -126,7 +126,7 @@ def test_bytes_are_made_room_for_by_the_least_urgent():
     assert {each.request.header.priority for each in dropped} == {2}
 
 
-def test_a_level_with_its_own_policy_keeps_its_order():
+def test_level_with_own_policy_keeps_order():
     # O7
     scheduler = DynamicScheduler(
         max_batch_size=1,
@@ -220,7 +220,7 @@ def test_after_the_backlog_requests_leave_in_order(scheduler):
     assert [scheduler.take(now_ns + 10).requests[0] for _ in requests] == requests
 
 
-def test_a_batch_of_the_newest_is_in_order_of_arrival():
+def test_batch_of_newest_keeps_arrival_order():
     # O8
     scheduler = DynamicScheduler(max_batch_size=4, overload=POLICY)
     now_ns = 0

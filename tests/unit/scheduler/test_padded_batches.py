@@ -1,4 +1,4 @@
-"""Requests that are padded to few lengths: only those of one length share a batch, and none is passed over for ever.
+"""Requests padded to few lengths: only requests of one length share a batch, and none starves.
 
 Shapes are those that admission gives; the clock is the test's.
 """
@@ -38,7 +38,7 @@ def lengths(scheduler: Scheduler, now_ns: int = 0) -> list[int]:
     return [] if batch is None else [request.shape_of(0)[1] for request in batch.requests]
 
 
-def test_lengths_of_one_bucket_share_a_batch_and_others_wait_for_the_next() -> None:
+def test_only_lengths_of_one_bucket_share_batch() -> None:
     # P1
     config = padded_config()
     scheduler = create_scheduler(config)
@@ -46,7 +46,7 @@ def test_lengths_of_one_bucket_share_a_batch_and_others_wait_for_the_next() -> N
     assert [lengths(scheduler) for _ in range(3)] == [[3, 4, 1], [7, 8], []]
 
 
-def test_what_is_not_padded_shares_with_its_equals_only() -> None:
+def test_unpadded_requests_share_equal_shapes_only() -> None:
     # P2: longer than the last bucket, or too much of it would be padding.
     config = padded_config()
     scheduler = create_scheduler(config)
@@ -54,7 +54,7 @@ def test_what_is_not_padded_shares_with_its_equals_only() -> None:
     assert [lengths(scheduler) for _ in range(5)] == [[17, 17], [18], [0, 0], [4], []]
 
 
-def test_the_oldest_goes_first_whatever_its_bucket() -> None:
+def test_oldest_goes_first_from_any_bucket() -> None:
     # P3
     config = padded_config()
     scheduler = create_scheduler(config)
@@ -62,7 +62,7 @@ def test_the_oldest_goes_first_whatever_its_bucket() -> None:
     assert [lengths(scheduler) for _ in range(4)] == [[16], [1] * 4, [1] * 4, [1]]
 
 
-def test_a_full_batch_of_another_bucket_goes_while_the_oldest_is_held() -> None:
+def test_full_bucket_is_sent_while_oldest_waits() -> None:
     # P4
     config = padded_config(max_queue_delay_microseconds=10_000)
     scheduler = create_scheduler(config)
@@ -109,7 +109,7 @@ def test_a_cancelled_request_between_is_gone() -> None:
     assert scheduler.pending_count == 0
 
 
-def test_what_is_looked_through_is_bounded_and_what_was_taken_is_forgotten() -> None:
+def test_scan_is_bounded_and_forgets_taken_requests() -> None:
     # P3
     scheduler = DynamicScheduler(max_batch_size=4, skips_shapes=True)
     others = [waiting_request(shape=number) for number in range(SCAN_LIMIT)]
@@ -137,7 +137,7 @@ def test_gaps_in_the_queue_are_closed() -> None:
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
-def test_both_batchers_pass_over_shapes_of_padded_models_only(adaptive: bool) -> None:
+def test_batchers_skip_shapes_of_padded_models_only(adaptive: bool) -> None:
     # P3
     config = padded_config()
     config.parameters["adaptive_batching"].string_value = str(adaptive).lower()

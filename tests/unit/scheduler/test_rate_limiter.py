@@ -1,4 +1,4 @@
-"""Who may execute when resources are shared: Triton's rate limiter documentation, and what its users ask for."""
+"""The rate limiter: rules of Triton's documentation, and reports of its users."""
 
 from collections import Counter
 
@@ -25,7 +25,7 @@ def held(limiter: RateLimiter) -> dict[Resource, int]:
 
 
 class TestTurns:
-    def test_instance_waits_until_all_that_it_needs_is_free(self):
+    def test_instance_waits_until_all_resources_are_free(self):
         """Triton: an execution begins when every resource of its instance is available (I-09)."""
         # R1
         limiter = RateLimiter()
@@ -37,7 +37,7 @@ class TestTurns:
         assert limiter.release(first) == [second]
         assert (first.state, second.state) == (IDLE, GRANTED)
 
-    def test_who_waits_for_one_of_two_resources_holds_neither(self):
+    def test_waiting_claim_holds_no_resource(self):
         # R1
         limiter = RateLimiter()
         first, both = claims_of(limiter, {GLOBAL: 1}, {GLOBAL: 1, OTHER: 1})
@@ -47,7 +47,7 @@ class TestTurns:
         assert limiter.release(first) == [both]
         assert [(usage.held, usage.waiting) for usage in limiter.usage()] == [(1, 0), (1, 0)]
 
-    def test_without_amounts_there_is_as_much_as_the_largest_need(self):
+    def test_default_amount_is_largest_claim(self):
         """Triton: the default of --rate-limit-resource is the maximum over all instances."""
         # R3
         limiter = RateLimiter()
@@ -57,7 +57,7 @@ class TestTurns:
         assert limiter.ask(claims[2]) == [claims[2]]
 
     @pytest.mark.parametrize(("priority", "share"), [(1, 1 / 2), (2, 1 / 3), (4, 1 / 5)])
-    def test_share_of_executions_is_the_inverse_of_the_priority(self, priority: int, share: float):
+    def test_share_of_executions_is_inverse_to_priority(self, priority: int, share: float):
         """Triton: the lowest `exec_count * priority` goes first (I-10); here among instances of different models."""
         # R2
         limiter = RateLimiter()
@@ -127,7 +127,7 @@ class TestTurns:
         assert limiter.ask(tiny) == []
         assert limiter.ask(small) == [large]
 
-    def test_who_needs_other_things_passes(self):
+    def test_claim_of_other_resources_passes(self):
         # R6
         limiter = RateLimiter()
         holder, waiter, other = claims_of(limiter, {GLOBAL: 1}, {GLOBAL: 1}, {OTHER: 1})
@@ -135,7 +135,7 @@ class TestTurns:
         assert limiter.ask(waiter) == []
         assert limiter.ask(other) == [other]
 
-    def test_who_stops_waiting_makes_room(self):
+    def test_cancelled_claim_makes_room(self):
         limiter = RateLimiter()
         small, large, other = claims_of(limiter, {GLOBAL: 1}, {GLOBAL: 2}, {GLOBAL: 1})
         limiter.ask(small)
@@ -151,7 +151,7 @@ class TestTurns:
         assert limiter.ask(first) == [first]
         assert limiter.ask(second) == [second]
 
-    def test_claims_that_leave_give_back_and_lower_the_limit(self):
+    def test_unregistered_claims_release_and_lower_limit(self):
         limiter = RateLimiter()
         large, small = claims_of(limiter, {GLOBAL: 3}, {GLOBAL: 1})
         limiter.ask(large)
@@ -211,7 +211,7 @@ class TestAmounts:
         with pytest.raises(InferError, match='"R" is limited to 0'):
             limiter.register([Claim({GLOBAL: 1})])
 
-    def test_resource_that_is_global_here_and_not_there_is_refused(self):
+    def test_mixed_global_and_device_resource_is_rejected(self):
         """Triton: 'present as both global and device-specific resource'."""
         limiter = RateLimiter()
         (first,) = claims_of(limiter, {GLOBAL: 1})

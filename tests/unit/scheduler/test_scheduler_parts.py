@@ -113,7 +113,7 @@ class TestOrderedRelease:
         assert release.complete([second], [middle]) == [(second, middle), (third, late)]
         assert len(release) == 0
 
-    def test_a_response_that_is_not_final_leaves_when_its_request_is_the_oldest(self):
+    def test_partial_response_leaves_when_request_is_oldest(self):
         # B13
         release = OrderedRelease()
         first, second = waiting_request(), waiting_request()
@@ -135,7 +135,7 @@ class TestFactory:
         # B11
         assert isinstance(create_scheduler(ModelConfig(max_batch_size=8)), DirectScheduler)
 
-    def test_an_empty_block_means_batches_up_to_the_maximum(self):
+    def test_empty_block_allows_batches_up_to_maximum(self):
         config = ModelConfig(max_batch_size=8)
         config.dynamic_batching.SetInParent()
         scheduler = create_scheduler(config)

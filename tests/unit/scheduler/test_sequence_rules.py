@@ -79,21 +79,21 @@ class TestSlots:
         ]
 
     @pytest.mark.parametrize(("candidates", "max_batch_size", "slots"), [(3, 1, 3), (0, 4, 4), (0, 0, 1)])
-    def test_oldest_has_as_many_as_candidates_or_else_rows(self, candidates, max_batch_size, slots):
+    def test_oldest_slots_default_to_rows(self, candidates, max_batch_size, slots):
         # S2
         scheduler = oldest(candidates, max_batch_size=max_batch_size)
         requests = [send(scheduler, key, start=True) for key in range(1, 7)]
         assert sum(not request.sequence.is_backlogged for request in requests) == slots
 
     @BOTH
-    def test_slot_0_of_every_instance_fills_before_slot_1(self, make):
+    def test_slot_0_of_instances_fills_first(self, make):
         # S3
         scheduler = make(2, instances=3)
         seats = [send(scheduler, key, start=True).sequence for key in range(1, 7)]
         assert [(seat.slot, seat.instance) for seat in seats] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
 
     @BOTH
-    def test_the_lowest_slot_that_is_free_is_taken_again(self, make):
+    def test_lowest_free_slot_is_reused(self, make):
         # S3
         scheduler = make(2, instances=2)
         for key in (1, 2, 3):
@@ -104,7 +104,7 @@ class TestSlots:
         assert (seat.slot, seat.instance) == (0, 1)
 
     @BOTH
-    def test_start_after_end_opens_another_sequence_in_another_slot_at_once(self, make):
+    def test_start_after_end_opens_another_slot(self, make):
         # S4
         scheduler = make()
         ended = send(scheduler, 7, start=True, end=True).sequence
@@ -113,7 +113,7 @@ class TestSlots:
         assert (ended.slot, opened.slot) == (0, 1)
 
     @BOTH
-    def test_start_after_end_waits_in_the_backlog_without_a_slot(self, make):
+    def test_start_after_end_without_slot_is_backlogged(self, make):
         # S4
         scheduler = make(1)
         send(scheduler, 7, "old", start=True, end=True)
@@ -164,7 +164,7 @@ class TestBacklog:
         assert take(scheduler) == ["2b"]
 
     @BOTH
-    def test_cancelling_in_the_backlog_takes_what_is_behind_and_the_place(self, make):
+    def test_backlog_cancellation_removes_later_requests_and_place(self, make):
         # S12
         scheduler = make(1)
         send(scheduler, 1, "1a", start=True)
@@ -178,7 +178,7 @@ class TestBacklog:
         assert scheduler.live_sequence_count == 1
 
     @BOTH
-    def test_the_instance_is_told_who_was_idle_for_too_long(self, make):
+    def test_idle_sequences_are_reported_to_instance(self, make):
         # S17
         scheduler = make(1)
         send(scheduler, 7, "7a", start=True)
@@ -191,7 +191,7 @@ class TestBacklog:
         assert scheduler.pop_ended(0) == ()
 
     @BOTH
-    def test_the_instance_is_told_who_was_cancelled_after_what_executes(self, make):
+    def test_cancelled_sequences_are_reported_after_execution(self, make):
         # S17
         scheduler = make(1)
         send(scheduler, 7, "7a", start=True)
@@ -202,7 +202,7 @@ class TestBacklog:
         assert scheduler.pop_ended(0) == [(7, "cancelled")]
 
     @BOTH
-    def test_no_instance_is_told_of_an_end_that_it_sees_or_of_what_it_never_had(self, make):
+    def test_visible_or_foreign_ends_are_not_reported(self, make):
         # S17
         scheduler = make(1)
         send(scheduler, 7, "7a", start=True)
@@ -214,7 +214,7 @@ class TestBacklog:
         assert scheduler.pop_ended(0) == ()
 
     @BOTH
-    def test_an_end_is_not_told_when_the_id_lives_on_there(self, make):
+    def test_end_of_restarted_id_is_not_reported(self, make):
         # S17
         scheduler = make(2)
         send(scheduler, 7, "7a", start=True)
@@ -225,7 +225,7 @@ class TestBacklog:
         assert scheduler.pop_ended(0) == ()
 
     @BOTH
-    def test_a_dead_instance_is_told_of_nothing(self, make):
+    def test_dead_instance_gets_no_ends(self, make):
         # S17
         scheduler = make(1)
         send(scheduler, 7, "7a", start=True)
@@ -280,7 +280,7 @@ class TestIdleness:
         assert scheduler.live_sequence_count == 0
 
     @BOTH
-    def test_it_begins_with_the_final_response_of_a_decoupled_model(self, make):
+    def test_begins_with_final_response_of_decoupled_model(self, make):
         scheduler = make(is_decoupled=True)
         request = send(scheduler, 1, "a", start=True)
         take(scheduler)
@@ -302,7 +302,7 @@ class TestIdleness:
         assert IDLE_NS < due_ns <= 2 * IDLE_NS, "a timer would spin, or come too late"
 
     @BOTH
-    def test_who_goes_on_too_late_is_told_why(self, make):
+    def test_late_continuation_error_has_reason(self, make):
         # S9
         scheduler = make()
         send(scheduler, 7, start=True)
@@ -318,7 +318,7 @@ class TestIdleness:
         )
 
     @BOTH
-    def test_who_starts_anew_is_not_told_of_the_past(self, make):
+    def test_restarted_sequence_gets_no_old_error(self, make):
         scheduler = make()
         send(scheduler, 7, start=True)
         take(scheduler)
@@ -346,7 +346,7 @@ class TestIdleness:
 
 
 class TestBatches:
-    def test_direct_covers_the_slots_up_to_the_highest_with_a_request(self):
+    def test_direct_covers_slots_up_to_highest_request(self):
         # S10
         scheduler = direct(4)
         for key in (1, 2, 3, 4):
@@ -355,10 +355,10 @@ class TestBatches:
         send(scheduler, 3, "3b")
         batch = scheduler.take(0)
         assert [request.id for request in batch.requests] == ["3b"]
-        assert list(batch.slots) == [2], "whoever executes it fills rows 0 and 1"
+        assert list(batch.slots) == [2], "the executor fills rows 0 and 1"
         assert batch.size == 3, "which count as executed rows"
 
-    def test_direct_a_slot_that_was_freed_is_filled_for_the_next_batch(self):
+    def test_direct_freed_slot_is_filled_for_next_batch(self):
         # S11
         scheduler = direct(2)
         send(scheduler, 1, "1", start=True, end=True)
@@ -387,7 +387,7 @@ class TestBatches:
         assert scheduler.wake_ns() == 10 * MS
         assert take(scheduler, 10 * MS) == ["1", "2"]
 
-    def test_oldest_without_preferred_sizes_waits_for_a_full_batch(self):
+    def test_oldest_without_preferred_sizes_waits_for_maximum(self):
         # S14
         scheduler = oldest(8, delay_ns=10 * MS)
         for key in range(1, 4):
@@ -396,7 +396,7 @@ class TestBatches:
         send(scheduler, 4, "4", start=True)
         assert take(scheduler) == ["1", "2", "3", "4"]
 
-    def test_oldest_never_has_two_requests_of_a_sequence_in_a_batch(self):
+    def test_oldest_never_batches_one_sequence_twice(self):
         # S15
         scheduler = oldest(2)
         for name in "abc":

@@ -1,4 +1,4 @@
-"""The sequence batcher with a clock that stands still unless told: Triton's rules, one by one."""
+"""The sequence batcher with a manual clock: Triton's rules, one by one."""
 
 import pytest
 
@@ -59,7 +59,7 @@ BOTH = pytest.mark.parametrize("make", [direct, oldest])
 
 
 @BOTH
-def test_a_request_of_more_than_one_row_is_refused_first(make) -> None:
+def test_request_with_several_rows_is_rejected_first(make) -> None:
     # S1
     with pytest.raises(InferError, match="must specify batch-size 1 due to requirements of sequence batcher"):
         make().enqueue(of_sequence(0, rows=2), 0)
@@ -79,7 +79,7 @@ def test_a_sequence_begins_with_start(make) -> None:
 
 
 @BOTH
-def test_an_integer_and_a_string_id_are_two_sequences(make) -> None:
+def test_integer_and_string_ids_are_distinct(make) -> None:
     scheduler = make()
     scheduler.enqueue(of_sequence(7, start=True), 0)
     with pytest.raises(InferError, match="START"):
@@ -87,7 +87,7 @@ def test_an_integer_and_a_string_id_are_two_sequences(make) -> None:
 
 
 @BOTH
-def test_end_takes_the_id_out_of_the_table_on_arrival(make) -> None:
+def test_end_removes_id_on_arrival(make) -> None:
     # S4
     scheduler = make()
     scheduler.enqueue(of_sequence(7, start=True, end=True), 0)
@@ -122,7 +122,7 @@ def test_direct_takes_one_request_of_each_sequence() -> None:
     assert scheduler.take(0) is None
 
 
-def test_direct_slot_0_of_every_instance_fills_before_slot_1() -> None:
+def test_direct_fills_slot_0_of_instances_first() -> None:
     scheduler = direct(instances=2)
     for key in (1, 2, 3):
         scheduler.enqueue(of_sequence(key, start=True, name=str(key)), 0)
@@ -141,7 +141,7 @@ def test_direct_another_shape_waits_a_round() -> None:
     assert (names(second), list(second.slots)) == (["2"], [1])
 
 
-def test_direct_backlog_moves_whole_into_the_slot_that_is_freed() -> None:
+def test_direct_backlog_moves_whole_into_freed_slot() -> None:
     scheduler = direct(size=1)
     scheduler.enqueue(of_sequence(1, start=True, name="1a"), 0)
     assert not scheduler.enqueue(of_sequence(2, start=True, name="2a"), 0)
@@ -171,7 +171,7 @@ def test_direct_backlog_wakes_the_instance_that_gets_it() -> None:
     assert scheduler.live_sequence_count == 2
 
 
-def test_direct_duplicate_start_goes_behind_in_the_same_slot() -> None:
+def test_direct_duplicate_start_queues_in_same_slot() -> None:
     scheduler = direct()
     scheduler.enqueue(of_sequence(1, start=True, name="1a"), 0)
     scheduler.enqueue(of_sequence(1, start=True, name="1b"), 0)
@@ -221,7 +221,7 @@ def test_direct_decoupled_sequence_waits_for_the_final_response() -> None:
 # --- oldest ---------------------------------------------------------------------------------------------------------
 
 
-def test_oldest_batches_the_oldest_of_many_sequences_one_each() -> None:
+def test_oldest_batches_one_request_per_sequence() -> None:
     scheduler = oldest(size=2, candidates=3)
     for key in (1, 2, 3):
         scheduler.enqueue(of_sequence(key, start=True, name=f"{key}a", at_ns=key), 0)
@@ -230,7 +230,7 @@ def test_oldest_batches_the_oldest_of_many_sequences_one_each() -> None:
     assert names(scheduler.take(10)) == ["3a", "1b"]
 
 
-def test_oldest_feeds_the_next_request_when_the_one_before_was_executed() -> None:
+def test_oldest_feeds_next_request_after_execution() -> None:
     # S15
     scheduler = oldest()
     scheduler.enqueue(of_sequence(1, start=True, name="1a"), 0)
@@ -254,7 +254,7 @@ def test_oldest_a_sequence_stays_on_its_instance() -> None:
     assert names(scheduler.take(0, 1)) == ["2b"]
 
 
-def test_oldest_delay_and_preferred_sizes_are_those_of_the_dynamic_batcher() -> None:
+def test_oldest_uses_delay_and_preferred_sizes() -> None:
     # S14
     scheduler = oldest(size=4, candidates=8, preferred_batch_sizes=[2], delay_ns=5 * MS)
     scheduler.enqueue(of_sequence(1, start=True, name="1"), 0)
@@ -309,7 +309,7 @@ def test_a_request_keeps_its_sequence_from_being_idle(make) -> None:
 
 
 @BOTH
-def test_a_timeout_in_the_backlog_ends_the_whole_sequence(make) -> None:
+def test_backlog_timeout_ends_whole_sequence(make) -> None:
     # S8
     scheduler = make(1, 1, **({"candidates": 1} if make is oldest else {}))
     scheduler.enqueue(of_sequence(1, start=True), 0)
@@ -366,7 +366,7 @@ def test_draining_an_instance_ends_its_sequences_only(make) -> None:
 
 
 @BOTH
-def test_what_ends_after_its_instance_was_lost_frees_no_slot_again(make) -> None:
+def test_end_after_lost_instance_frees_slot_once(make) -> None:
     scheduler = make(1, 1, is_decoupled=True, **({"candidates": 1} if make is oldest else {}))
     lost = of_sequence(1, start=True, name="lost")
     scheduler.enqueue(lost, 0)
@@ -380,7 +380,7 @@ def test_what_ends_after_its_instance_was_lost_frees_no_slot_again(make) -> None
     assert waiting.sequence.is_backlogged, "two sequences in one slot"
 
 
-def test_oldest_what_executes_while_the_model_is_drained_frees_no_slot_again() -> None:
+def test_oldest_drained_execution_frees_slot_once() -> None:
     scheduler = oldest()
     scheduler.enqueue(of_sequence(1, start=True, end=True), 0)
     scheduler.take(0)
@@ -390,7 +390,7 @@ def test_oldest_what_executes_while_the_model_is_drained_frees_no_slot_again() -
 
 
 @BOTH
-def test_a_sequence_in_the_backlog_does_not_become_idle(make) -> None:
+def test_backlogged_sequence_does_not_become_idle(make) -> None:
     # S9
     scheduler = make(1, 1, **({"candidates": 1} if make is oldest else {}))
     scheduler.enqueue(of_sequence(1, start=True, name="1a"), 0)
@@ -416,7 +416,7 @@ def test_draining_returns_everything(make) -> None:
 
 
 @BOTH
-def test_a_live_sequence_goes_on_while_the_model_stops(make) -> None:
+def test_live_sequence_continues_while_model_stops(make) -> None:
     # S1
     scheduler = make()
     scheduler.enqueue(of_sequence(1, start=True), 0)
@@ -425,7 +425,7 @@ def test_a_live_sequence_goes_on_while_the_model_stops(make) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: direct(2, size=1), lambda: oldest(2, candidates=1)])
-def test_a_request_needs_the_instance_that_has_its_sequence(make) -> None:
+def test_request_needs_instance_of_its_sequence(make) -> None:
     scheduler = make()
     for number in (1, 2, 3):
         scheduler.enqueue(of_sequence(number, start=True), 0)

@@ -22,7 +22,7 @@ def request(**fields) -> pb_utils.InferenceRequest:
     return pb_utils.InferenceRequest(inputs=[TENSOR], requested_output_names=["OUT"], model_name="m", **fields)
 
 
-def test_request_tells_what_it_was_made_of():
+def test_request_returns_its_constructor_arguments():
     made = request(request_id="i", correlation_id="seq", flags=3, timeout=7, parameters={"k": "v", "n": 1})
     assert made.request_id() == "i"
     assert made.correlation_id() == "seq"
@@ -205,7 +205,7 @@ def test_responses_sent_before_a_failure_are_kept():
     assert answered([second, third], {"message": "it failed"}) is None
 
 
-def test_a_sender_that_nobody_holds_any_more_becomes_an_error():
+def test_unreferenced_sender_becomes_error():
     silent, other = request(), response()
     silent.get_response_sender()
     waiting, _ = checked([silent, request()], [None, other])
@@ -242,7 +242,7 @@ def test_exceptions_are_described_as_triton_does():
     assert 'raise RuntimeError("boom")' in trace
 
 
-def test_later_names_say_so_and_unknown_ones_do_not_exist():
+def test_unsupported_names_raise_and_unknown_are_missing():
     with pytest.raises(AttributeError, match=r"pb_utils.SharedMemory is not supported by this version of naiad"):
         _ = pb_utils.SharedMemory
     with pytest.raises(AttributeError, match="has no attribute 'Nonsense'"):

@@ -32,7 +32,7 @@ def test_completes_an_empty_configuration():
     assert not pb_utils.using_decoupled_model_transaction_policy(tree)
 
 
-def test_fills_in_what_is_open_and_keeps_the_rest():
+def test_completes_open_fields_and_keeps_the_rest():
     made = config(input=[{"name": "A", "data_type": "TYPE_INVALID", "dims": [], "format": "FORMAT_NONE"}])
     made.add_input(A)
     assert made.as_dict()["input"] == [{**A, "format": "FORMAT_NONE"}]

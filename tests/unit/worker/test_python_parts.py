@@ -27,7 +27,7 @@ WORKER_FILES = sorted(Path(naiad.worker.__file__).parent.rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", WORKER_FILES, ids=lambda path: path.name)
-def test_worker_speaks_python_3_8_and_needs_nothing_of_naiad(path):
+def test_worker_supports_python_3_8_without_naiad(path):
     tree = ast.parse(path.read_text(), feature_version=(3, 8))
     imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     imported += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
@@ -98,7 +98,7 @@ def test_threads_times_workers_do_not_exceed_the_cores(monkeypatch):
 
 
 @pytest.mark.parametrize("is_charged", [True, False])
-def test_workers_are_told_when_a_quota_is_charged_for_waiting_awake(monkeypatch, is_charged):
+def test_quota_disables_busy_polling_in_workers(monkeypatch, is_charged):
     monkeypatch.setattr("naiad.backend.python.backend.is_charged_for_waiting", lambda: is_charged)
     assert ("NAIAD_WORKER_NEVER_AWAKE" in worker_environment(context())) == is_charged
 
@@ -239,7 +239,7 @@ def test_lines_that_several_threads_print_are_not_mixed():
     assert lines == ["two", "one three"]
 
 
-def test_what_is_logged_while_something_is_logged_waits_for_nobody():
+def test_nested_logging_does_not_deadlock():
     """A signal handler may log, and an object that the garbage collector finds."""
     ours, theirs = socket.socketpair()
     side = ControlSocket(theirs)

@@ -77,7 +77,7 @@ def test_what_execute_returns_is_held_to_the_rules(tmp_path: Path) -> None:
         model.infer({"IN": np.zeros(1, np.float32)})
 
 
-def test_a_bare_file_and_a_configuration_that_the_model_completes(tmp_path: Path) -> None:
+def test_bare_file_and_completed_configuration(tmp_path: Path) -> None:
     body = """
     class TritonPythonModel:
         @staticmethod
@@ -123,8 +123,8 @@ def test_sequence_flags_parameters_and_ids_arrive(tmp_path: Path) -> None:
     class TritonPythonModel:
         def execute(self, requests):
             (request,) = requests
-            told = f"{request.request_id()} {request.correlation_id()} {request.flags()} {request.parameters()}"
-            return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([told.encode()], np.object_))])]
+            text = f"{request.request_id()} {request.correlation_id()} {request.flags()} {request.parameters()}"
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([text.encode()], np.object_))])]
     """
     with PythonModel(write(tmp_path, body)) as model:
         outputs = model.infer({}, request_id="r", correlation_id=7, flags=1, parameters={"a": 1})
@@ -174,7 +174,7 @@ def test_metrics_can_be_looked_at(tmp_path):
         pb_utils.MetricFamily("rows", "", pb_utils.MetricFamily.GAUGE)
 
 
-def test_the_model_of_the_page_counts_as_the_page_says(tmp_path):
+def test_documented_model_counts_as_documented(tmp_path):
     page = (Path(__file__).parents[3] / "docs" / "custom-metrics.md").read_text()
     (model_file, *_) = re.findall(r"```python\n(import.*?)```", page, re.DOTALL)
     (tmp_path / "words").mkdir()

@@ -119,7 +119,7 @@ def test_a_generator_stands_for_a_decoupled_model(tmp_path: Path, prefix: str, c
     assert found == [[1, 1], [2, 2], [3, 3]]
 
 
-def test_a_decoupled_model_needs_a_decoupled_call_which_others_take_as_well(tmp_path: Path) -> None:
+def test_decoupled_model_needs_decoupled_call(tmp_path: Path) -> None:
     refused = pytest.raises(ModelError, match="Model double is using the decoupled")
     with PythonModel(write(tmp_path, CALL), models={"double": count}) as model, refused:
         model.infer({"IN": ONE})
@@ -163,7 +163,7 @@ def test_models_are_loaded_unloaded_and_looked_for(tmp_path: Path) -> None:
     body = """
     class TritonPythonModel:
         def initialize(self, args):
-            self.seen = [pb_utils.is_model_ready("double"), pb_utils.is_model_ready("nobody")]
+            self.seen = [pb_utils.is_model_ready("double"), pb_utils.is_model_ready("missing")]
 
         def execute(self, requests):
             pb_utils.unload_model("double")
@@ -171,15 +171,15 @@ def test_models_are_loaded_unloaded_and_looked_for(tmp_path: Path) -> None:
             refused = ask(requests[0]).exec().has_error()
             pb_utils.load_model("double")
             self.seen += [refused, pb_utils.is_model_ready("double")]
-            pb_utils.load_model("nobody")
+            pb_utils.load_model("missing")
     """
     with PythonModel(write(tmp_path, body), models={"double": double}) as model:
-        with pytest.raises(pb_utils.TritonModelException, match="failed to load 'nobody'"):
+        with pytest.raises(pb_utils.TritonModelException, match="failed to load 'missing'"):
             model.infer({"IN": ONE})
         assert model.instance.seen == [True, False, False, True, True]
 
 
-def test_a_name_is_brought_once_and_goes_with_its_model(tmp_path: Path) -> None:
+def test_name_is_imported_once_and_removed_with_model(tmp_path: Path) -> None:
     path = write(tmp_path, CALL)
     with PythonModel(path, models={"double": double}), pytest.raises(ValueError, match="'double' is in use"):
         PythonModel(path, models={"double": double})
@@ -187,7 +187,7 @@ def test_a_name_is_brought_once_and_goes_with_its_model(tmp_path: Path) -> None:
         assert model.infer({"IN": ONE})["OUT"].tolist() == [2, 2]
 
 
-def test_a_model_that_cannot_be_initialized_takes_its_models_away(tmp_path: Path) -> None:
+def test_failed_initialization_unloads_loaded_models(tmp_path: Path) -> None:
     body = "class TritonPythonModel:\n    def initialize(self, args):\n        raise OSError('no disk')\n"
     path = write(tmp_path, body)
     for _ in range(2):

@@ -6,11 +6,11 @@ from naiad.worker import busy_polling as spin_wait
 from naiad.worker.busy_polling import TRIAL_NS, TRIAL_PERIOD_NS, SpinWait
 
 LATER_NS = TRIAL_PERIOD_NS // 2
-"""A time at which nobody tries because all do."""
+"""A time outside the trial of all processes."""
 
 
 class Poll:
-    """Has input after so many looks."""
+    """Has input after this number of polls."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -38,7 +38,7 @@ def looks_of(wait: SpinWait, poll: Poll, input_after: int) -> int:
     return poll.looks
 
 
-def test_sleeps_at_once_unless_the_last_batch_was_one_request(poll: Poll) -> None:
+def test_sleeps_at_once_after_larger_batch(poll: Poll) -> None:
     assert looks_of(SpinWait(poll), poll, 5) == 0
 
 
@@ -48,7 +48,7 @@ def test_looks_until_there_is_input(poll: Poll) -> None:
     assert [looks_of(wait, poll, 5) for _ in range(50)] == [6] * 50
 
 
-def test_gives_up_after_a_moment_and_then_sleeps_until_all_try_again(poll: Poll) -> None:
+def test_stops_polling_and_sleeps_until_next_trial(poll: Poll) -> None:
     wait = SpinWait(poll)
     wait.had_single_request = True
     assert looks_of(wait, poll, 10_000) == 61
@@ -59,7 +59,7 @@ def test_gives_up_after_a_moment_and_then_sleeps_until_all_try_again(poll: Poll)
     assert looks_of(wait, poll, 5) == 0
 
 
-def test_input_in_time_while_all_try_is_waited_for_awake_afterwards(poll: Poll) -> None:
+def test_input_during_trial_enables_busy_polling(poll: Poll) -> None:
     wait = SpinWait(poll)
     wait.had_single_request = True
     looks_of(wait, poll, 10_000)
@@ -69,7 +69,7 @@ def test_input_in_time_while_all_try_is_waited_for_awake_afterwards(poll: Poll) 
     assert looks_of(wait, poll, 5) == 6
 
 
-def test_input_in_time_makes_up_for_some_that_is_late(poll: Poll) -> None:
+def test_input_in_time_offsets_late_input(poll: Poll) -> None:
     wait = SpinWait(poll)
     wait.had_single_request = True
     for _ in range(16):

@@ -66,7 +66,7 @@ def test_blocks_that_are_given_up_leave_no_descriptor(pair):
     assert descriptor_count() == before
 
 
-def test_a_block_is_used_again_when_nobody_refers_to_it(pair):
+def test_unreferenced_block_is_reused(pair):
     view = pair.send(bytes(100_000))
     del view
     pair.carry()
@@ -95,7 +95,7 @@ def test_limit_refuses_and_names_what_was_needed(pair):
     assert pair.buffer_owner.total_bytes == 0
 
 
-def test_free_blocks_make_way_for_a_larger_one(pair):
+def test_free_blocks_are_replaced_by_larger_one(pair):
     views = [pair.send(bytes(LIMIT // 2)), pair.send(bytes(LIMIT // 2))]
     with pytest.raises(TransportFullError):
         pair.send(bytes(100))
@@ -106,7 +106,7 @@ def test_free_blocks_make_way_for_a_larger_one(pair):
     assert pair.buffer_user.total_bytes == LIMIT
 
 
-def test_a_much_larger_block_is_not_wasted_on_a_small_payload_unless_the_limit_is_near(pair):
+def test_large_block_serves_small_payload_only_near_limit(pair):
     small = bytes(GRANULE_BYTES)
     del_me = pair.send(bytes(LIMIT // 2))
     del del_me
@@ -142,7 +142,7 @@ def test_rounding_wastes_little(size):
     assert rounded(size) % GRANULE_BYTES == 0
 
 
-def test_a_block_that_was_dropped_is_unmapped_before_a_message_tells_of_it(pair):
+def test_dropped_block_is_unmapped_before_its_message(pair):
     # An idle worker drops blocks and sends nothing: their descriptors would stay open in the server.
     board = memoryview(bytearray(NUMBERS))
     pair.buffer_owner.board = board
@@ -159,7 +159,7 @@ def test_a_block_that_was_dropped_is_unmapped_before_a_message_tells_of_it(pair)
     assert not any(board)
 
 
-def test_a_new_block_in_the_place_of_a_dropped_one_is_not_taken_for_one_that_was_let_go(pair):
+def test_new_block_in_dropped_place_is_not_released(pair):
     board = memoryview(bytearray(NUMBERS))
     pair.buffer_owner.board = board
     view = pair.send(b"x" * 70_000)
@@ -171,7 +171,7 @@ def test_a_new_block_in_the_place_of_a_dropped_one_is_not_taken_for_one_that_was
     assert number == NUMBERS + 1
     pair.buffer_owner.reclaim(board)
     pair.buffer_user.drop_gone(board)
-    assert pair.buffer_user.total_bytes == rounded(70_000)  # the message tells
+    assert pair.buffer_user.total_bytes == rounded(70_000)  # the message reports it
     pair.carry()
     assert bytes(pair.buffer_user.view(number, 70_000)) == b"y" * 70_000
     assert number in pair.buffer_owner._lent

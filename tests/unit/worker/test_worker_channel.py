@@ -52,7 +52,7 @@ def frame_of(text: str, payload: bytes = b"") -> bytes:
     return encode_frame(20, (1, 2), text, {"k": 1}, [payload], len(payload), 0, 0)
 
 
-def test_several_frames_come_with_one_look_and_the_rest_is_kept(line):
+def test_one_read_yields_frames_and_keeps_rest(line):
     data = b"".join(frame_of(str(n), bytes(n)) for n in range(5))
     line.say(data[:-3])
     assert [frame.text for frame in line.channel.receive_some()] == ["0", "1", "2", "3"]
@@ -88,7 +88,7 @@ def test_what_has_begun_is_left_for_receive(line):
     assert line.channel.receive().text == "b"
 
 
-def test_a_descriptor_that_does_not_block_is_waited_for(line, monkeypatch):
+def test_non_blocking_descriptor_is_awaited(line, monkeypatch):
     """uvloop makes what it watches so, and a large batch is then waited for on a thread."""
     data = frame_of("a")
     pieces = [data[:20], data[20:]]
@@ -109,7 +109,7 @@ def test_the_end_and_nonsense(line):
     other.close()
 
 
-def test_a_channel_that_was_closed_touches_no_file_that_has_its_number_now():
+def test_closed_channel_touches_no_reused_descriptor():
     closed, other = Line(), Line()
     number = closed.channel.fileno()
     closed.close()
@@ -124,7 +124,7 @@ def test_a_channel_that_was_closed_touches_no_file_that_has_its_number_now():
         other.close()
 
 
-def test_a_frame_that_cannot_be_encoded_leaves_what_it_was_to_tell_of_blocks_to_the_next(line):
+def test_encode_error_leaves_block_notices_for_next_frame(line):
     # A descriptor without its notice would be taken for that of the next block: other memory, wrong answers.
     peer, buffer_owner = line.peer(), line.channel.buffer_owner
     buffer_owner.limit_bytes = 1 << 24
@@ -138,7 +138,7 @@ def test_a_frame_that_cannot_be_encoded_leaves_what_it_was_to_tell_of_blocks_to_
     peer.close()
 
 
-def test_blocks_that_were_let_go_are_told_of_with_the_next_frame_if_one_cannot_be_encoded(line):
+def test_released_blocks_are_reported_after_encode_error(line):
     peer = line.peer()
     peer.buffer_owner.limit_bytes = 1 << 24
     number = peer.buffer_owner.lend([b"x" * 70_000], 70_000)

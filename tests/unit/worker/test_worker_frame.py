@@ -1,4 +1,4 @@
-"""Frames: whatever is encoded is decoded, and what is no frame is refused."""
+"""Frames: decoding inverts encoding, and malformed frames are rejected."""
 
 import struct
 
@@ -44,7 +44,7 @@ def test_lone_surrogates_survive():
     assert decode_frame(encoded(text="\ud800x"), bytes).text == "\ud800x"
 
 
-def test_payload_in_a_block_is_not_in_the_frame():
+def test_payload_in_block_is_not_in_frame():
     data = encode_frame(EXECUTE, [1], "a", None, [], 10**12, 3, 0)
     assert len(data) == PREFIX.size + 8 + 1
     frame = decode_frame(data, bytes)
@@ -61,7 +61,7 @@ def test_arbitrary_bytes_are_decoded_or_refused(data):
 
 
 @given(words, texts, parts, st.integers(0, PREFIX.size - 1), st.integers(0, 255))
-def test_a_damaged_prefix_never_yields_parts_beyond_the_frame(words, text, parts, at, value):
+def test_damaged_prefix_yields_nothing_beyond_frame(words, text, parts, at, value):
     data = bytearray(encoded(words=words, text=text, parts=parts))
     data[at] = value
     try:

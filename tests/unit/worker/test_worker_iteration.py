@@ -17,7 +17,7 @@ class Calls:
         self.taken_count = 0
 
     def wait(self, waiter: Any) -> None:
-        raise AssertionError("it waits for ever")
+        raise AssertionError("it waits without end")
 
     def start_reading(self) -> None: ...
 
@@ -42,7 +42,7 @@ class Watched(deque):
 
 
 @pytest.mark.parametrize("count", [1, 2, 40])
-def test_the_last_response_is_known_as_such_however_soon_it_is_taken(count):
+def test_last_response_is_marked_when_taken_early(count):
     calls, arrivals, found = Calls(), Arrivals(), []
     responses = ResponseIterator(calls, 1, arrivals)
     arrivals.responses = Watched(lambda: found.append(next(responses)))
@@ -54,7 +54,7 @@ def test_the_last_response_is_known_as_such_however_soon_it_is_taken(count):
     assert calls.taken_count == count // 16 * 16
 
 
-def test_what_came_before_the_last_does_not_end_the_responses():
+def test_earlier_response_does_not_end_responses():
     arrivals = Arrivals()
     responses = ResponseIterator(Calls(), 1, arrivals)
     first, last = InferenceResponse(), InferenceResponse()

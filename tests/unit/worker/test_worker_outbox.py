@@ -107,7 +107,7 @@ def numbers(came: list[tuple[int, InferResponse]]) -> list[tuple[int, float]]:
     return [(slot, float(output_arrays(each)["OUT"][0])) for slot, each in came if not each.empty_final]
 
 
-def test_the_first_leaves_at_once_and_the_rest_gathers_until_the_server_has_read(ends):
+def test_first_response_is_sent_and_rest_is_collected(ends):
     sender = ends.sender(7)
     ends.response_sender._is_armed = True  # nothing leaves by itself in this test
     sender.send(number(0))
@@ -162,7 +162,7 @@ def test_many_or_large_responses_do_not_gather(ends):
     sender.send(flags=FINAL)
 
 
-def test_a_response_that_cannot_be_sent_leaves_the_others_alone(ends):
+def test_unsendable_response_does_not_affect_other_responses(ends):
     ends.response_sender._is_armed = True
     sender = ends.sender()
     strange = np.empty(1, object)
@@ -183,7 +183,7 @@ def test_a_response_that_cannot_be_sent_leaves_the_others_alone(ends):
     assert came[-1][1].final
 
 
-def test_a_large_response_needs_no_room_for_what_has_gathered(ends):
+def test_large_response_is_sent_without_collected_ones(ends):
     ends.response_sender._is_armed = True
     sender = ends.sender()
     for n in range(3):
@@ -194,7 +194,7 @@ def test_a_large_response_needs_no_room_for_what_has_gathered(ends):
     assert numbers(ends.read()) == [(0, float(n)) for n in range(4)]
 
 
-def test_a_full_memory_is_waited_for_until_the_server_lets_go(ends):
+def test_full_memory_waits_for_released_blocks(ends):
     """The server says on the board which blocks it has read, when it is asked."""
 
     def let_go() -> None:
@@ -212,7 +212,7 @@ def test_a_full_memory_is_waited_for_until_the_server_lets_go(ends):
     assert ends.channel.buffer_owner.total_bytes <= 8 * GRANULE_BYTES
 
 
-def test_a_paused_client_is_waited_for_until_the_server_says_otherwise(ends):
+def test_paused_client_is_awaited_until_server_resumes(ends):
     sender = ends.sender(3)
     ends.server_board.slots[3] = PAUSED
     asked = []
@@ -230,7 +230,7 @@ def test_a_paused_client_is_waited_for_until_the_server_says_otherwise(ends):
     assert numbers(ends.read()) == [(3, 1.0), (4, 2.0)]
 
 
-def test_nothing_but_the_end_goes_to_a_client_that_is_gone(ends):
+def test_disconnected_client_gets_only_the_end(ends):
     sender = ends.sender(3)
     ends.server_board.slots[3] = CANCELLED
     assert sender.is_cancelled()
@@ -244,7 +244,7 @@ def test_nothing_but_the_end_goes_to_a_client_that_is_gone(ends):
     assert sender.is_cancelled()  # the slot is another request's now
 
 
-def test_a_failed_batch_closes_its_streams_behind_what_they_have_sent(ends):
+def test_failed_batch_closes_streams_after_sent_responses(ends):
     ends.response_sender._is_armed = True
     streams = [ends.stream(0), ends.stream(1)]
     senders = [InferenceResponseSender(stream) for stream in streams]
@@ -257,7 +257,7 @@ def test_a_failed_batch_closes_its_streams_behind_what_they_have_sent(ends):
             sender.send(flags=FINAL)
 
 
-def test_a_stream_that_nobody_holds_is_answered(ends):
+def test_unreferenced_stream_gets_response(ends):
     stream = ends.stream(5)
     del stream
     assert ends.channel.arrived.acquire(timeout=30)
@@ -267,7 +267,7 @@ def test_a_stream_that_nobody_holds_is_answered(ends):
     assert last.error.message.startswith("the model released the response sender of this request")
 
 
-def test_a_server_that_is_gone_is_an_error_in_send(ends):
+def test_exited_server_is_error_in_send(ends):
     sender = ends.sender()
     ends.channel.is_closed = True
     with pytest.raises(pb_utils.TritonModelException, match="The server has exited"):
@@ -349,7 +349,7 @@ def test_every_response_arrives_once_and_in_order(steps):
         },
     ),
 )
-def test_nonsense_from_a_worker_is_an_error_and_nothing_else(words, payload, extra):
+def test_malformed_worker_frame_is_only_an_error(words, payload, extra):
     frame = Frame(frames.EMITTED, tuple(words), "", extra, payload, len(payload), 0, 0)
     try:
         emitted = decoder().emitted(frame)

@@ -68,7 +68,7 @@ def test_what_is_no_answer_is_not_ready(board: FlagsPage, log: list[str], answer
     assert words in log[0]
 
 
-def test_a_model_that_is_asked_for_too_long_is_not_ready(board: FlagsPage) -> None:
+def test_slow_readiness_check_means_not_ready(board: FlagsPage) -> None:
     board.begin_question()
     asked_ns = time.monotonic_ns()
     assert board.says_ready(asked_ns + LIMIT_NS - 1_000_000_000)

@@ -37,7 +37,7 @@ class Line:
         self.turns.wake(wish)
 
 
-def test_who_waits_alone_reads_what_comes_until_it_is_done():
+def test_single_waiter_reads_until_done():
     line, first, second = Line(), Wish(), Wish()
     line.messages.put(second)
     line.messages.put(first)
@@ -103,7 +103,7 @@ class Interrupted(queue.SimpleQueue):
 
 
 @pytest.mark.parametrize("was_rung", [True, False])
-def test_one_whose_sleep_is_interrupted_is_not_counted_on(was_rung):
+def test_interrupted_sleeper_does_not_take_turn(was_rung):
     """Neither does it keep the turn that it was given just then, nor is it given one later."""
     line, gone, other = Line(), Wish(), Wish()
     turns = line.turns
@@ -114,7 +114,7 @@ def test_one_whose_sleep_is_interrupted_is_not_counted_on(was_rung):
             turns._asleep.discard(gone)
 
     gone.bell = Interrupted(give_it_the_turn if was_rung else lambda: None)
-    turns._is_taken = True  # by one who reads
+    turns._is_taken = True  # by a reading thread
     waiting = threading.Thread(target=turns.wait, args=(other,))
     waiting.start()
     while other not in turns._asleep:

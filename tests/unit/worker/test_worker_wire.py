@@ -190,7 +190,7 @@ def test_bf16_input_keeps_its_bits():
     assert arrived.inputs()[0]._array.view(ml_dtypes.bfloat16).tolist() == [1.0, -3.5]
 
 
-def test_nul_in_an_id_does_not_shift_the_others():
+def test_nul_in_id_does_not_shift_others():
     requests = some_requests(3)
     requests[1].id = "a\0b"
     requests[2].id = ""
@@ -274,7 +274,7 @@ def test_errors_and_parameters_find_their_requests(code):
     assert not first.parameters
 
 
-def test_a_reply_that_was_not_sent_takes_its_headers_back():
+def test_unsent_response_frame_withdraws_its_headers():
     wire = Wire()
     requests = wire.forth(some_requests(1))
     made = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1, np.float32))])

@@ -72,7 +72,7 @@ def test_damage_is_found_by_the_digest(cache: ModelCache, remote: Remote, damage
     assert sorted(remote.fetched) == ["a", "a", "b"]
 
 
-def test_a_removed_file_is_put_back_without_a_download(cache: ModelCache, remote: Remote) -> None:
+def test_removed_file_is_restored_without_download(cache: ModelCache, remote: Remote) -> None:
     files = [remote.file("a", b"right")]
     model = cache.open("state", "m", [], files)
     (model.directory / "a").unlink()
@@ -94,7 +94,7 @@ def test_what_came_before_a_failure_is_kept(cache: ModelCache, remote: Remote) -
     assert (model.directory / "b").read_bytes() == b"c"
 
 
-def test_the_oldest_that_is_not_in_use_makes_room(cache: ModelCache, remote: Remote) -> None:
+def test_oldest_unused_entry_is_evicted(cache: ModelCache, remote: Remote) -> None:
     models = [cache.open(name, "m", [], [remote.file("w", name.encode() * 30)]) for name in "abc"]
     for model, moment in zip(models, (1, 2, 3), strict=True):
         os.utime(model.directory.parent, (moment, moment))
@@ -107,7 +107,7 @@ def test_the_oldest_that_is_not_in_use_makes_room(cache: ModelCache, remote: Rem
     assert sum(path.stat().st_size for path in stored(cache)) == 90
 
 
-def test_what_does_not_fit_is_refused_with_the_flag(cache: ModelCache, remote: Remote) -> None:
+def test_oversized_copy_error_names_flag(cache: ModelCache, remote: Remote) -> None:
     kept = cache.open("a", "m", [], [remote.file("w", b"a" * 60)])
     with pytest.raises(
         InferError, match=r"no room for 50 bytes: it may hold 100, and 60 are in use; .*--cloud-cache"

@@ -79,7 +79,7 @@ def test_a_look_is_one_listing_and_brings_nothing(store: CloudStore, objects: Ob
     assert objects.fetched == []
 
 
-def test_fingerprints_of_a_listing_and_of_what_was_opened_are_the_same(store: CloudStore) -> None:
+def test_listing_and_opened_model_have_same_fingerprint(store: CloudStore) -> None:
     listing = store.sight("b")
     assert listing is not None
     assert listing.open().fingerprint == store.look()["b"].fingerprint == listing.fingerprint
@@ -145,6 +145,6 @@ def test_keys_that_cannot_be_paths_are_refused(key: str) -> None:
         split_directories("m", [item(key)])
 
 
-def test_an_object_that_is_a_directory_too_is_refused() -> None:
+def test_object_that_is_also_directory_is_rejected() -> None:
     with pytest.raises(InferError, match="is an object and a directory"):
         split_directories("m", [item("m/1", 5), item("m/1/a")])

@@ -30,7 +30,7 @@ def test_azure_has_an_account_before_the_container() -> None:
     assert (url.account, url.bucket, url.prefix) == ("account", "container", "a/b")
 
 
-def test_two_spellings_of_a_place_are_the_same_place() -> None:
+def test_two_spellings_are_the_same_location() -> None:
     assert parse_cloud_url("s3://h:1/b/p").key == parse_cloud_url("s3://http://h:1/b/p/").key
     assert parse_cloud_url("s3://b/p").key != parse_cloud_url("gs://b/p").key
 

@@ -141,7 +141,7 @@ def test_azure_forms() -> None:
         config("as://account/container", {"AZURE_STORAGE_CONNECTION_STRING": "x"})
 
 
-def test_the_key_of_a_file_is_not_mixed_with_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_credentials_are_not_mixed_with_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "stray")
     url = parse_cloud_url("s3://b")
     client = make_client(url, Credential("a file", "key", "secret"), {}, anonymous=False)
