@@ -50,7 +50,7 @@ def test_installed_packages_announce_backends():
     assert isinstance(found.get("third"), ThirdPartyBackend)
 
 
-def test_an_installed_package_may_replace_a_built_in_backend():
+def test_installed_package_may_replace_builtin_backend():
     found = BackendRegistry(announce("python", "naiad.backend.identity:IdentityBackend"))
     assert "calls itself 'identity'" in failure(found, "python").message
 
@@ -65,7 +65,7 @@ def test_an_unknown_name_gets_the_nearest_one():
     assert "did you mean" not in failure(BackendRegistry({}), "tensorrt").message
 
 
-def test_a_framework_that_is_not_installed_names_the_extra(monkeypatch):
+def test_missing_framework_error_names_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     monkeypatch.delitem(sys.modules, "naiad.backend.onnx.backend", raising=False)
     monkeypatch.delitem(sys.modules, "naiad.backend.onnx.options", raising=False)
@@ -99,7 +99,7 @@ def directory_with(tmp_path, *names):
     return tmp_path
 
 
-def test_a_directory_with_a_model_file_is_a_backend(tmp_path):
+def test_directory_with_model_file_is_backend(tmp_path):
     (tmp_path / "empty").mkdir()
     found = BackendRegistry({}, directory_with(tmp_path, "linear"))
     assert found.names() == ["identity", "linear", "onnxruntime", "python", "repeat"]

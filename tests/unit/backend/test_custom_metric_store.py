@@ -1,4 +1,4 @@
-"""Who has which custom metrics, for how long, and what they show."""
+"""Custom metrics: their holders, their lifetime, and their exposition."""
 
 import gc
 import os
@@ -30,7 +30,7 @@ def shown(metrics: CustomMetrics) -> dict[str, float]:
     }
 
 
-def test_nothing_is_shown_and_no_memory_is_mapped_before_there_is_a_metric(metrics):
+def test_no_memory_is_mapped_before_first_metric(metrics):
     assert list(metrics.render()) == []
     holder = metrics.holder()
     holder.new_family("mine", "My description", "gauge")
@@ -59,10 +59,10 @@ def test_what_is_counted_is_shown(metrics):
     }
 
 
-def test_metrics_with_equal_labels_are_one_until_the_last_holder_is_closed(metrics):
+def test_equal_metrics_are_shared_until_last_close(metrics):
     first, second = metrics.holder(), metrics.holder()
     cell, _ = first.new_metric(first.new_family("n", "first", "histogram"), {"a": "1", "b": "2"}, [1])
-    # The bounds of who comes later have no effect.
+    # The bounds of later holders have no effect.
     assert second.new_metric(second.new_family("n", "second", "histogram"), {"b": "2", "a": "1"}, [5]) == (cell, (1,))
     assert "first" in "".join(metrics.render())
     first.cells.observe(cell, 0, 1)
@@ -75,7 +75,7 @@ def test_metrics_with_equal_labels_are_one_until_the_last_holder_is_closed(metri
     assert shown(metrics)["n_count"] == 0
 
 
-def test_a_holder_has_a_family_twice_and_lets_go_of_each(metrics):
+def test_holder_releases_family_twice(metrics):
     holder = metrics.holder()
     numbers = [holder.new_family("n", "", "gauge") for _ in range(2)]
     for number in numbers:
@@ -90,7 +90,7 @@ def test_a_holder_has_a_family_twice_and_lets_go_of_each(metrics):
         holder.new_metric(numbers[0], {}, None)
 
 
-def test_letting_go_while_the_lock_is_held_waits_for_who_holds_it(metrics):
+def test_release_under_lock_is_deferred_to_holder(metrics):
     holder = metrics.holder()
     number = holder.new_family("n", "", "gauge")
     with metrics._locked():

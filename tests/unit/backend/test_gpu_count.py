@@ -1,4 +1,4 @@
-"""How many GPUs instances may be on, and who cannot be on one."""
+"""The number of usable GPUs, and backends without support of GPUs."""
 
 import onnxruntime
 import pytest
@@ -26,7 +26,7 @@ def asks_anew():
 
 
 @pytest.mark.parametrize(("setting", "count"), [(None, 2), ("1", 1), ("", 0)])
-def test_the_runner_and_the_environment_tell(monkeypatch, setting, count):
+def test_count_comes_from_driver_and_environment(monkeypatch, setting, count):
     monkeypatch.setattr(gpus, "load_nvml", TwoGpus)
     if setting is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -43,7 +43,7 @@ def test_without_a_runner_there_is_none(monkeypatch):
     assert gpus.gpu_count() == 0
 
 
-def test_who_can_be_on_a_gpu(monkeypatch):
+def test_backends_with_gpu_support(monkeypatch):
     assert PythonBackend().gpu_unsupported_reason() == ""
     assert IdentityBackend().gpu_unsupported_reason() == "backend 'identity' does not use GPUs"
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])

@@ -62,13 +62,13 @@ def test_refusals_say_what_there_is(machine, policy, words):
         assert word in caught.value.message
 
 
-def test_a_node_of_which_no_core_may_be_used(machine, monkeypatch):
+def test_node_without_usable_core(machine, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2})
     with pytest.raises(InferError, match="has cores 4-7, none of them among what it may use, core 2; name cores"):
         resolve_policies({"cpu": HostPolicy(numa_node=1)}, machine)
 
 
-def test_a_machine_that_tells_of_no_nodes(machine):
+def test_machine_without_nodes(machine):
     with pytest.raises(InferError, match="there is no NUMA node 0 on this machine; there are: none"):
         resolve_policies({"cpu": HostPolicy(numa_node=0)}, machine / "nothing")
 

@@ -44,7 +44,7 @@ def test_inputs_come_back_under_the_names_of_outputs():
     assert list(infer(instance, arrays(), ["OUTPUT1"])) == ["OUTPUT1"]
 
 
-def test_the_received_buffer_itself_is_the_answer_and_headers_are_shared():
+def test_response_uses_received_buffer_and_shared_headers():
     instance = IdentityBackend().load(make_context(config())).create_instance(spec())
     header = make_header(arrays())
     requests = [make_request(arrays(), header=header) for _ in range(3)]

@@ -111,7 +111,7 @@ def test_one_number_per_row_is_reshaped_too(tmp_path):
     assert returned["OUTPUT0"].tolist() == [[4], [4], [4]]
 
 
-def test_max_batch_size_for_a_model_that_cannot_batch_is_refused(tmp_path):
+def test_max_batch_size_without_batching_is_rejected(tmp_path):
     error = refusal(tmp_path, onnx_models.add_sub([3, 16]), max_batch_size=8)
     assert error.code is ErrorCode.INVALID_ARG
     assert "model does not support batching while non-zero max_batch_size is specified" in error.message
@@ -121,7 +121,7 @@ def test_max_batch_size_for_a_model_that_cannot_batch_is_refused(tmp_path):
     )
 
 
-def test_batches_of_one_suit_a_model_with_a_first_dimension_of_one(tmp_path):
+def test_batches_of_one_fit_fixed_first_dimension(tmp_path):
     model, config = load_onnx(tmp_path, onnx_models.add_sub([1, 16]), max_batch_size=1)
     assert [list(t.dims) for t in config.input] == [[16]] * 2
     assert infer(new_instance(model), pair())["OUTPUT1"].tolist() == (pair()["INPUT0"] * -2).tolist()
@@ -165,7 +165,7 @@ def test_weights_that_are_cut_off_are_refused(tmp_path):
 
 @pytest.mark.parametrize("place", ["1", "1/model.onnx"])
 @pytest.mark.parametrize(("size_bytes", "spins"), [(0, False), (300 << 10, True)])
-def test_threads_spin_for_models_of_which_the_weights_are_worth_it(tmp_path, place, size_bytes, spins):
+def test_threads_spin_for_large_models(tmp_path, place, size_bytes, spins):
     path = onnx_models.external_data(tmp_path / place)
     os.truncate(path.parent / "model.onnx.data", (16 << 10) + size_bytes)
     model, _ = load_onnx(tmp_path, None, usable_cores=2)
@@ -258,7 +258,7 @@ def test_a_corrupt_file_is_refused_with_the_reason(tmp_path, cut, complete):
         ),
     ],
 )
-def test_what_does_not_fit_is_named_with_its_fixes(tmp_path, change, text):
+def test_mismatches_are_named_with_fixes(tmp_path, change, text):
     error = refusal(tmp_path, onnx_models.add_sub(), max_batch_size=4, **{**ADD_SUB_IO, **change})
     assert error.code is ErrorCode.INVALID_ARG
     assert text in error.message
@@ -274,7 +274,7 @@ def test_batching_needs_a_free_first_dimension(tmp_path):
 
 
 @pytest.mark.parametrize("dims", [["N", 16], ["N", "width"], ["N", None]])
-def test_a_free_dimension_in_the_configuration_fits_any_in_the_model(tmp_path, dims):
+def test_free_configured_dimension_fits_any_model_dimension(tmp_path, dims):
     io = {
         "input": [tensor("INPUT0", [-1]), tensor("INPUT1", [-1])],
         "output": [tensor("OUTPUT0", [-1]), tensor("OUTPUT1", [-1])],
@@ -347,7 +347,7 @@ def test_there_are_25_of_them():
     assert len(MODELS_OF_EVERY_SHAPE) == 25
 
 
-def test_a_batch_size_built_into_the_graph_is_found_at_run_time(tmp_path):
+def test_fixed_graph_batch_size_is_found_later(tmp_path):
     model, config = load_onnx(tmp_path, onnx_models.reshape([-1, 4], ["N", "W"], ["N", 4]))
     assert config.max_batch_size == 4
     instance = new_instance(model)
@@ -379,7 +379,7 @@ def test_batches_on_buffers_and_batches_of_arrays_agree(tmp_path, count):
         assert output_arrays(one)["OUTPUT0"].tolist() == (inputs["INPUT0"] * 4).tolist()
 
 
-def test_outputs_declared_wrongly_are_still_returned_as_they_are(tmp_path):
+def test_wrongly_declared_outputs_are_returned_unchanged(tmp_path):
     content = onnx_models.reshape([0, -1], ["N", 2, 2], ["N", 4])
     model, _ = load_onnx(tmp_path, content)
     instance = new_instance(model)
@@ -420,7 +420,7 @@ def test_an_input_with_a_default_may_be_absent(tmp_path):
     assert returned["OUTPUT0"].tolist() == [[3] * 4] * 2
 
 
-def test_a_failure_at_run_time_carries_the_text_of_the_runtime(tmp_path):
+def test_run_time_failure_has_text_of_runtime(tmp_path):
     model, _ = load_onnx(tmp_path, onnx_models.gather())
     instance = new_instance(model)
     good = make_request({"INPUT0": np.array([[3]])})
@@ -454,12 +454,12 @@ def test_strings_that_are_not_text_fail_alone(tmp_path):
     assert output_arrays(three)["OUTPUT0"].tolist() == [["drei €".encode()]]
 
 
-def test_a_closed_model_lets_go_of_its_sessions(tmp_path):
+def test_closed_model_releases_sessions(tmp_path):
     model, _ = load_onnx(tmp_path, onnx_models.add_sub())
     instance = new_instance(model)
     infer(instance, pair())
     session = weakref.ref(session_of(model)._sess)
-    gc.disable()  # who is asked to give memory back does so at once
+    gc.disable()  # memory must be released at once
     try:
         instance.close()
         assert session() is not None, "others may use it"
@@ -518,7 +518,7 @@ def test_session_of_inspection_is_used_once(tmp_path, opened):
 
 
 @pytest.mark.parametrize("change", [{"parameters": {"intra_op_thread_count": {"string_value": "3"}}}, {"name": "n"}])
-def test_session_with_other_settings_is_opened_anew(tmp_path, opened, change):
+def test_session_with_other_settings_is_reopened(tmp_path, opened, change):
     (tmp_path / "model.onnx").write_bytes(onnx_models.add_sub())
     context = replace(make_context(ModelConfig(name="m")), version_dir=tmp_path)
     backend = OnnxRuntimeBackend()
@@ -529,7 +529,7 @@ def test_session_with_other_settings_is_opened_anew(tmp_path, opened, change):
     assert len(opened) == 2
 
 
-def test_wrong_options_do_not_hide_a_wrong_batch_size(tmp_path):
+def test_wrong_options_do_not_hide_wrong_batch_size(tmp_path):
     fields = {"max_batch_size": 8, "parameters": parameters(execution_mode="2")}
     assert "does not support batching" in refusal(tmp_path, onnx_models.add_sub([3, 16]), **fields).message
 
@@ -655,7 +655,7 @@ def large(rows: int = 1):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_large_outputs_are_in_memory_that_is_given_back(tmp_path, count):
+def test_memory_of_large_outputs_is_released(tmp_path, count):
     model, _ = load_onnx(tmp_path, onnx_models.identity(dims=["N", "W"]))
     instance = new_instance(model)
     arrays = [large() + np.float32(number) for number in range(count)]
@@ -670,7 +670,7 @@ def test_large_outputs_are_in_memory_that_is_given_back(tmp_path, count):
     "content",
     [
         pytest.param(onnx_models.reshape([0, 2, -1], ["N", "W"], ["N", 2, "W"]), id="declared wrongly"),
-        pytest.param(onnx_models.reshape([0, 2, -1], ["N", "W"], ["N", 2, "V"]), id="not to be told"),
+        pytest.param(onnx_models.reshape([0, 2, -1], ["N", "W"], ["N", 2, "V"]), id="unknown"),
     ],
 )
 def test_large_outputs_of_shapes_that_were_not_expected(tmp_path, content):
@@ -683,7 +683,7 @@ def test_large_outputs_of_shapes_that_were_not_expected(tmp_path, content):
     assert not instance._may_preallocate
 
 
-def test_a_large_request_that_fails_fails_with_the_reason(tmp_path):
+def test_large_failed_request_has_reason(tmp_path):
     io = {"input": [tensor("INPUT0", [-1])], "output": [tensor("OUTPUT0", [-1])]}
     model, _ = load_onnx(tmp_path, onnx_models.identity(dims=["N", 4]), max_batch_size=4, **io)
     instance = new_instance(model)
@@ -713,7 +713,7 @@ def pool_affinities(opens):
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be bound here")
-def test_a_session_for_each_host_policy_has_its_threads_on_the_cores_of_it(tmp_path, caplog):
+def test_session_threads_run_on_host_policy_cores(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     allowed = os.sched_getaffinity(0)
     one = frozenset({min(allowed)})
@@ -733,7 +733,7 @@ def test_a_session_for_each_host_policy_has_its_threads_on_the_cores_of_it(tmp_p
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be bound here")
-def test_a_session_has_no_more_threads_than_its_policy_has_cores(tmp_path):
+def test_session_threads_do_not_exceed_policy_cores(tmp_path):
     cores = frozenset({min(os.sched_getaffinity(0))})
     model = policy_model(tmp_path, {"cpu": cores}, [{"kind": "KIND_CPU", "count": 1}])
     assert session_of(model, "cpu").get_session_options().intra_op_num_threads == 1
@@ -752,6 +752,6 @@ def test_an_update_may_bring_another_host_policy(tmp_path):
     assert session_of(model, "one") is session_of(model) is None
 
 
-def test_the_default_instance_count_respects_the_policy_of_cpus():
+def test_default_instance_count_respects_cpu_policy():
     context = replace(make_context(ModelConfig(name="m"), usable_cores=8), host_policies={"cpu": frozenset({0, 1})})
     assert OnnxRuntimeBackend().default_instance_count(context) == 1

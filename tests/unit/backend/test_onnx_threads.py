@@ -24,13 +24,13 @@ def test_all_cores_are_used(cores):
     assert plan_threads({"execution_mode": "1"}, cores, 1).computing == cores
 
 
-def test_one_instance_has_all_cores_and_instances_share_them():
+def test_instances_share_all_cores():
     assert plan_threads({}, 2, 1).intra_op == 2
     assert plan_threads({}, 2, 2).intra_op == 1
     assert plan_threads({}, 16, 4).intra_op == 13
 
 
-def test_parameters_are_per_instance_and_may_exceed_the_cores():
+def test_parameters_per_instance_may_exceed_cores():
     assert plan_threads({"intra_op_thread_count": "4"}, 2, 1) == ThreadPlan(4, 1, False, 1)
     plan = plan_threads({"intra_op_thread_count": "4"}, 2, 3)
     assert plan.computing == 12

@@ -80,7 +80,7 @@ def test_equal_calls_share_a_header_that_travels_once():
     assert caller.send(call(Tensor("A", FLOATS), correlation_id=1))[0] is not headers[0]
 
 
-def test_headers_are_forgotten_on_both_sides_after_so_many(monkeypatch):
+def test_headers_are_evicted_on_both_sides(monkeypatch):
     monkeypatch.setattr("naiad.worker.channel.layout.MOST_HEADERS", 4)
     caller = Caller()
     for number in range(40):
@@ -89,7 +89,7 @@ def test_headers_are_forgotten_on_both_sides_after_so_many(monkeypatch):
     assert len(caller.decoder._headers.by_number) <= 6
 
 
-def test_a_call_that_was_not_sent_leaves_no_header_behind():
+def test_unsent_call_leaves_no_header():
     caller = Caller()
     caller.encoder.encode(call(Tensor("A", FLOATS)))  # never arrives
     caller.encoder.restart()

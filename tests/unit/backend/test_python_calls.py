@@ -186,7 +186,7 @@ def test_a_call_and_its_answer(pair):
     assert call.data == ()
 
 
-def test_large_tensors_lie_in_shared_memory_that_is_counted_and_given_back(pair):
+def test_shared_memory_of_tensors_is_counted_and_released(pair):
     array = np.arange(100_000, dtype=np.float32)
     responses = pair.ask(Tensor("A", array))
     (call,) = pair.port.calls
@@ -199,7 +199,7 @@ def test_large_tensors_lie_in_shared_memory_that_is_counted_and_given_back(pair)
     assert pair.server.taken_bytes >= 2 * array.nbytes
 
 
-def test_tensors_that_do_not_fit_raise_and_the_line_goes_on(pair):
+def test_oversized_tensors_raise_and_channel_continues(pair):
     pair.calls.transport_bytes = 100_000
     with pytest.raises(TritonModelException, match="do not fit into the shared memory"):
         pair.ask(Tensor("A", np.zeros(1_000_000, np.int8)))
@@ -208,7 +208,7 @@ def test_tensors_that_do_not_fit_raise_and_the_line_goes_on(pair):
     assert not next(responses).has_error()
 
 
-def test_an_answer_that_does_not_fit_is_an_error_and_the_line_goes_on(pair):
+def test_oversized_response_is_error_and_channel_continues(pair):
     pair.server.room_bytes = 1000
     header = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.INT8, (100_000,))])
     responses = pair.ask()
@@ -221,7 +221,7 @@ def test_an_answer_that_does_not_fit_is_an_error_and_the_line_goes_on(pair):
     assert not next(responses).has_error()
 
 
-def test_a_call_that_is_refused_at_the_door_is_answered_with_the_error(pair):
+def test_rejected_call_gets_error_response(pair):
     pair.port.refusal = unavailable("the queue is full")
     assert error_of(next(pair.ask())) == (WorkerCode.UNAVAILABLE, "the queue is full")
 
@@ -238,7 +238,7 @@ def test_a_timeout_answers_and_cancels(pair):
     assert list(responses) == []
 
 
-def test_who_sends_too_fast_is_told_and_in_the_end_cancelled(pair, monkeypatch):
+def test_fast_sender_is_paused_then_cancelled(pair, monkeypatch):
     monkeypatch.setattr(python_calls, "_MOST_AHEAD", 100)
     responses = pair.ask()
     (call,) = pair.port.calls
@@ -265,14 +265,14 @@ def test_a_cancelled_iterator_cancels_the_call(pair):
     assert error_of(next(responses))[0] is WorkerCode.CANCELLED
 
 
-def test_an_iterator_that_is_let_go_cancels_the_call(pair):
+def test_released_iterator_cancels_call(pair):
     responses = pair.ask()
     del responses
     pair.pump()
     assert pair.port.cancelled == pair.port.calls
 
 
-def test_a_call_ends_with_the_last_of_its_requests_that_is_cancelled(pair):
+def test_call_ends_when_all_its_requests_are_cancelled(pair):
     first, second = pair.server.requests = [
         InferRequest(RequestHeader(model_name="caller"), (), lambda *_: None) for _ in range(2)
     ]
@@ -318,7 +318,7 @@ def test_a_worker_that_sends_nonsense_is_killed(pair):
     assert pair.port.loop.readers == {}
 
 
-def test_answers_wait_for_a_worker_that_does_not_read(pair):
+def test_responses_wait_for_stopped_worker(pair):
     header = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.INT8, (40_000,))])
     responses = pair.ask()
     (call,) = pair.port.calls
@@ -334,7 +334,7 @@ def test_answers_wait_for_a_worker_that_does_not_read(pair):
     assert pair.port.loop.writers == {}
 
 
-def test_calls_outside_of_the_life_of_the_model_raise(pair):
+def test_calls_outside_model_life_raise(pair):
     pair.scope.is_open = False
     with pytest.raises(TritonModelException, match="BLS is only supported during the 'execute' function"):
         pair.ask()
@@ -342,8 +342,8 @@ def test_calls_outside_of_the_life_of_the_model_raise(pair):
         pair.calls.command({"command": "is_ready", "model": "m", "version": ""})
 
 
-def test_a_call_that_cannot_be_sent_leaves_the_line_as_it_was(pair, monkeypatch):
-    """Its header is told with the next, nobody waits for its answer, and its memory is free."""
+def test_unsendable_call_leaves_channel_unchanged(pair, monkeypatch):
+    """Its header is sent with the next call, no caller waits for its response, and its memory is free."""
     channel, send = pair.calls._channel, pair.calls._channel.send
 
     def fail(*arguments: object) -> None:
@@ -365,21 +365,21 @@ def test_a_call_that_cannot_be_sent_leaves_the_line_as_it_was(pair, monkeypatch)
 
 
 @pytest.mark.parametrize("fields", [{"request_id": 5}, {"correlation_id": 1.5}, {"correlation_id": None}])
-def test_ids_that_are_none_are_refused_where_they_are_given(pair, fields):
+def test_invalid_ids_are_rejected_at_assignment(pair, fields):
     with pytest.raises(TypeError, match="expected"):
         pair.ask(**fields)
 
 
-def test_a_timeout_beyond_all_time_is_none_that_matters(pair):
+def test_huge_timeout_has_no_effect(pair):
     responses = pair.ask(execution_timeout=1 << 80)
     pair.answer(pair.port.calls[0])
     assert not next(responses).has_error()
 
 
-def test_a_worker_that_reads_nothing_does_not_hold_up_the_loop(pair):
+def test_stopped_worker_does_not_block_loop(pair):
     # A socket holds the descriptors of some 280 blocks.
     pair.server.room_bytes = 1 << 30
-    # A send that blocks fails rather than to wait for ever.
+    # A blocking send fails instead of waiting without end.
     pair.channel._descriptors.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 5, 0))
     header = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.UINT8, (60_000,))])
     responses = [pair.ask() for _ in range(20)]
@@ -398,7 +398,7 @@ def test_a_worker_that_reads_nothing_does_not_hold_up_the_loop(pair):
     assert not pair.port.loop.writers
 
 
-def test_memory_that_cannot_be_had_is_an_error_of_the_response(pair, monkeypatch):
+def test_missing_memory_is_error_response(pair, monkeypatch):
     def fail(size_bytes: int) -> int:
         raise OSError(24, "Too many open files")
 

@@ -55,7 +55,7 @@ def line() -> Iterator[Line]:
     made.close()
 
 
-def test_frames_that_the_pipe_does_not_take_wait_and_arrive_whole_and_in_order(line: Line) -> None:
+def test_blocked_frames_arrive_whole_and_in_order(line: Line) -> None:
     for letter in "abc":
         line.channel.send(2, (7,), letter * LONG, {"of": letter})
     line.channel.send(2, text="d")
@@ -69,7 +69,7 @@ def test_frames_that_the_pipe_does_not_take_wait_and_arrive_whole_and_in_order(l
     assert (line.worker.receive().text, line.calls) == ("e", 1)
 
 
-def test_blocks_are_told_of_by_a_frame_that_waits(line: Line) -> None:
+def test_waiting_frame_announces_blocks(line: Line) -> None:
     line.channel.send(2, text="a" * LONG)
     block = line.channel.buffer_owner.lend([b"x" * 70_000], 70_000)
     line.channel.send(2, payload_bytes=70_000, block=block)

@@ -82,15 +82,13 @@ def talk(request: pytest.FixtureRequest) -> Iterator[Talk]:
     made.close()
 
 
-def test_a_batch_has_an_allowance_of_nothing_when_calls_have_more_than_there_is(talk: Talk) -> None:
+def test_batch_allowance_is_zero_when_calls_exceed_limit(talk: Talk) -> None:
     talk.conversation.take_room(CAP_BYTES + 1)
     talk.begin(3)
     assert talk.worker.receive().allowance_bytes == 0
 
 
-def test_memory_that_cannot_be_had_fails_one_batch_and_the_worker_understands_the_next(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_memory_fails_only_one_batch(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(size_bytes: int) -> int:
         raise OSError(24, "Too many open files")
 
@@ -103,7 +101,7 @@ def test_memory_that_cannot_be_had_fails_one_batch_and_the_worker_understands_th
     assert talk.read() == [100_000 % 251] * 100_000
 
 
-def test_a_batch_that_does_not_fit_is_refused_and_the_worker_understands_the_next(talk: Talk) -> None:
+def test_oversized_batch_is_rejected_and_next_executes(talk: Talk) -> None:
     with pytest.raises(InferError, match="do not fit into the shared memory"):
         talk.begin(2 * CAP_BYTES)
     talk.conversation._cap_bytes = 8 * CAP_BYTES
@@ -112,7 +110,7 @@ def test_a_batch_that_does_not_fit_is_refused_and_the_worker_understands_the_nex
     assert talk.read() == [2 * CAP_BYTES % 251] * 2 * CAP_BYTES
 
 
-def test_a_mapping_that_cannot_be_made_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_mapping_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     buffer_owner = block_module.BufferOwner(CAP_BYTES)
     made: list[int] = []
     make = block_module.anonymous_file
@@ -133,7 +131,7 @@ def test_a_mapping_that_cannot_be_made_leaves_no_descriptor(monkeypatch: pytest.
     assert buffer_owner.total_bytes == 0
 
 
-def test_a_worker_that_reads_nothing_does_not_hold_up_who_sends(talk: Talk) -> None:
+def test_stopped_worker_does_not_block_sender(talk: Talk) -> None:
     """The loop sends: it would wait in vain, and all other models with it."""
     talk.conversation.end_sequences([SequenceEnd(number, "expired") for number in range(20_000)])
     talk.begin(3, "i" * 300_000)
@@ -148,9 +146,7 @@ def test_a_worker_that_reads_nothing_does_not_hold_up_who_sends(talk: Talk) -> N
 
 
 @pytest.mark.parametrize("length", [40_000, 700_000])
-def test_an_answer_that_comes_in_pieces_does_not_hold_up_who_reads(
-    length: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partial_response_does_not_block_reader(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop reads: a worker that is stopped while it writes a long answer must not stop the server."""
     talk = Talk(Conversation)
 
@@ -173,7 +169,7 @@ def test_an_answer_that_comes_in_pieces_does_not_hold_up_who_reads(
     talk.close()
 
 
-def test_descriptors_that_came_without_the_others_are_closed() -> None:
+def test_incomplete_descriptors_are_closed() -> None:
     descriptors = os.pipe()
     door = _CallsDoor(None)
     door.passed.extend(descriptors)
@@ -184,7 +180,7 @@ def test_descriptors_that_came_without_the_others_are_closed() -> None:
             os.fstat(descriptor)
 
 
-def test_a_worker_that_reads_nothing_is_not_told_nothing_again_and_again(talk: Talk) -> None:
+def test_stopped_worker_gets_no_repeated_notices(talk: Talk) -> None:
     """With `execute_timeout_s` there are four occasions a second, and a pipe holds some 1,600 frames."""
     reading = select.poll()
     reading.register(talk.worker.fileno(), select.POLLIN)
@@ -195,12 +191,12 @@ def test_a_worker_that_reads_nothing_is_not_told_nothing_again_and_again(talk: T
     talk.worker.send(frames.WAITING, payload_bytes=70_000, block=block)
     talk.channel.receive()
     for _ in range(2):
-        talk.conversation.tidy()  # the block is free, which is told once
+        talk.conversation.tidy()  # the block is free, which is reported once
     assert talk.worker.receive().kind == frames.TIDY
     assert reading.poll(0) == []
 
 
-def test_a_worker_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_worker_start_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise OSError(24, "Too many open files")
 
@@ -221,7 +217,7 @@ def test_a_worker_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest
             os.fstat(descriptor)
 
 
-def test_blocks_that_an_idle_worker_drops_leave_no_descriptors(talk: Talk) -> None:
+def test_dropped_blocks_of_idle_worker_leave_no_descriptors(talk: Talk) -> None:
     talk.worker.buffer_owner.limit_bytes = CAP_BYTES
     talk.worker.buffer_owner.board = talk.board.blocks
     block = talk.worker.buffer_owner.lend([bytes(70_000)], 70_000)

@@ -1,4 +1,4 @@
-"""The lines of a worker that has died are closed when nobody uses them."""
+"""The channels of a dead worker are closed once unused."""
 
 import itertools
 import queue
@@ -25,7 +25,7 @@ def life(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerLife]:
     made.close()
 
 
-def test_who_still_reads_is_waited_for(life: WorkerLife) -> None:
+def test_reading_thread_is_awaited(life: WorkerLife) -> None:
     found: list[bool] = []
     life.lock.acquire()
     waiting = threading.Thread(target=lambda: found.append(life._wait_until_free()))
@@ -44,7 +44,7 @@ def test_a_loop_that_was_stopped_is_not(life: WorkerLife) -> None:
 
 
 class Starting:
-    """A worker that comes up, while someone wakes the thread that waits for it."""
+    """A worker that comes up, while another thread wakes the waiting one."""
 
     def __init__(self, *events: Event) -> None:
         self._events = list(events)
@@ -63,13 +63,13 @@ class Starting:
 SETTINGS: Any = SimpleNamespace(start_timeout_s=60.0, initialize_timeout_s=60.0)
 
 
-def test_a_wake_that_was_meant_for_the_worker_before_does_not_end_a_start() -> None:
-    """Who lets go of a worker that died with its first large batch wakes: there is memory to mind from now on."""
+def test_stale_wake_up_does_not_end_start() -> None:
+    """The end of a first large batch wakes the thread, because idle memory must be checked from now on."""
     process: Any = Starting(Event.WAKE, Event.REPLY, Event.WAKE, Event.WAKE, Event.REPLY)
     assert begin(process, SETTINGS, {}, -1) == {"answer": 42}
 
 
-def test_a_model_that_is_unloaded_does_not_wait_for_its_worker() -> None:
+def test_unload_does_not_wait_for_worker() -> None:
     process: Any = Starting(Event.REPLY, Event.WAKE)
     with pytest.raises(StartError, match="the model is being unloaded"):
         begin(process, SETTINGS, {}, -1, lambda: True)

@@ -20,13 +20,13 @@ def rules() -> TensorRules:
     return TensorRules(config)
 
 
-def test_a_model_may_leave_out_what_the_request_does_not_name() -> None:
+def test_model_may_omit_unrequested_outputs() -> None:
     named = RequestHeader(model_name="m", outputs=[RequestedOutput("ONE")])
     for header in (RequestHeader(model_name="m"), named):
         assert rules().missing(request(Answers(), made=header), ONE) is None
 
 
-def test_a_named_output_that_is_not_there_is_an_error() -> None:
+def test_missing_requested_output_is_error() -> None:
     named = RequestHeader(model_name="m", outputs=[RequestedOutput("ONE"), RequestedOutput("TWO")])
     error = rules().missing(request(Answers(), made=named), ONE)
     assert error is not None
@@ -129,7 +129,7 @@ def test_reshape_counts_for_the_model_and_the_client(caplog) -> None:
     assert not caplog.records
 
 
-def test_a_reshape_that_does_not_fit_is_an_error(caplog) -> None:
+def test_mismatched_reshape_is_error(caplog) -> None:
     made = batching(target=[2, 1])
     said = made.problem_of(out(DataType.FP32, 1, 3))
     assert said.startswith("output tensor shape does not match size of output for 'OUT'")

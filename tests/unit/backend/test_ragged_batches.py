@@ -48,7 +48,7 @@ def double(inputs: dict[str, Array], names: Sequence[str]) -> Sequence[Array]:
     return [inputs["X"] * 2 for name in names if name == "Y"]
 
 
-def test_requests_of_different_shapes_are_one_flat_tensor_and_cut_apart_again():
+def test_ragged_requests_are_flattened_and_split():
     instance = RecordingInstance(config(), double)
     arrays = [vector(1, 2, 3), vector(4), vector(5, 6, 7, 8, rows=2)]
     responses = execute(instance, [make_request({"X": a}, rows=len(a)) for a in arrays])
@@ -64,7 +64,7 @@ def test_a_single_request_is_flat_too():
     assert instance.calls[0]["X"].shape == (2,)
 
 
-# Triton, backend_input_collector.cc: counts are those of requests, item shapes those of rows.
+# Triton, backend_input_collector.cc: counts are per request, item shapes per row.
 KINDS = {
     "BATCH_ELEMENT_COUNT": [3, 4],
     "BATCH_ACCUMULATED_ELEMENT_COUNT": [3, 7],
@@ -77,7 +77,7 @@ KINDS = {
 
 @pytest.mark.parametrize(("kind", "expected"), KINDS.items())
 @pytest.mark.parametrize("datatype", ["INT32", "FP32"])
-def test_batch_inputs_tell_what_is_in_the_batch(kind, expected, datatype):
+def test_batch_inputs_describe_batch(kind, expected, datatype):
     made = config()
     made.batch_input.add(kind=kind, target_name=["T", "U"], data_type=f"TYPE_{datatype}", source_input=["X"])
     instance = RecordingInstance(made, double)
@@ -102,7 +102,7 @@ def test_item_shapes_have_a_column_a_dimension():
     assert [output_arrays(response)["Y"].shape for response in responses] == [(2, 3, 1), (1, 2, 2)]
 
 
-def test_a_source_need_not_be_ragged_and_other_inputs_keep_their_rows():
+def test_source_may_be_regular_and_inputs_keep_rows():
     made = config()
     made.input.add(name="W", data_type="TYPE_FP32", dims=[2])
     made.output.add(name="Z", data_type="TYPE_FP32", dims=[2])
@@ -122,7 +122,7 @@ def test_a_source_need_not_be_ragged_and_other_inputs_keep_their_rows():
     assert {name: array.tolist() for name, array in output_arrays(second).items()} == {"Z": [[4, 5], [6, 7]]}
 
 
-def test_requests_whose_other_inputs_differ_in_shape_are_not_mixed():
+def test_requests_differing_in_regular_inputs_are_separate():
     made = config()
     made.input.add(name="W", data_type="TYPE_FP32", dims=[-1])
     instance = RecordingInstance(made, double)
@@ -175,13 +175,13 @@ def test_only_the_faulty_request_fails():
     assert bad.error.message == "negative"
 
 
-def test_an_output_that_does_not_come_out_even_is_noticed():
+def test_uneven_output_is_detected():
     instance = RecordingInstance(config(), lambda inputs, names: [inputs["X"][1:]])
     with pytest.raises(InferError, match=r"output 'Y' with 2 elements, but cut by the shapes of input 'X'.* have 3"):
         infer(instance, {"X": vector(1, 2, 3)})
 
 
-def test_an_output_that_needs_a_batch_output_is_told_so():
+def test_output_error_suggests_batch_output():
     made = config()
     made.ClearField("batch_output")
     instance = RecordingInstance(made, double)
@@ -189,7 +189,7 @@ def test_an_output_that_needs_a_batch_output_is_told_so():
         infer(instance, {"X": vector(1, 2, 3)})
 
 
-def test_a_scattered_output_with_reshape_is_cut_in_the_models_shape():
+def test_scattered_reshaped_output_is_cut_in_model_shape():
     made = config()
     made.output[0].ClearField("dims")
     made.output[0].dims.extend([-1, 1])
@@ -208,7 +208,7 @@ def onnx_fields(text: str = RAGGED_CONFIG, **changes: object) -> dict[str, objec
     return {**fields, **changes}
 
 
-def test_an_onnx_model_sums_each_request_of_a_ragged_batch(tmp_path: Path):
+def test_onnx_model_sums_requests_of_ragged_batch(tmp_path: Path):
     loaded, _ = load_onnx(tmp_path, ragged(), **onnx_fields())
     instance = new_instance(loaded)
     for count in (1, 2, 5):
@@ -237,14 +237,14 @@ def refusal(tmp_path: Path, onnx_model: bytes, **changes: object) -> InferError:
     return caught.value
 
 
-def test_a_model_that_wants_its_ragged_input_with_rows_is_refused(tmp_path: Path):
+def test_ragged_input_with_rows_is_rejected(tmp_path: Path):
     rows = model([], [value("DATA", ["N", 4])], [value("DATA", ["N", 4])])
     error = refusal(tmp_path, rows, batch_input=[], batch_output=[], output=[])
     assert "with shape [-1] for ragged input 'DATA', model provides [-1,4]" in error.message
     assert "remove 'allow_ragged_batch'" in error.message
 
 
-def test_a_batch_input_that_the_model_lacks_is_refused(tmp_path: Path):
+def test_missing_batch_input_is_rejected(tmp_path: Path):
     fields = onnx_fields()["batch_input"]
     fields[0].target_name[0] = "ENDINGS"
     error = refusal(tmp_path, ragged(), batch_input=fields)
@@ -258,7 +258,7 @@ def test_a_batch_input_that_the_model_lacks_is_refused(tmp_path: Path):
         ({"kind": "BATCH_ITEM_SHAPE"}, "batch input 'ENDS' of kind BATCH_ITEM_SHAPE needs .* \\[-1,-1\\]"),
     ],
 )
-def test_a_batch_input_that_the_model_has_otherwise_is_refused(tmp_path: Path, change, message):
+def test_mismatched_batch_input_is_rejected(tmp_path: Path, change, message):
     made = ModelConfig()
     rule = {"kind": "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO", "data_type": "TYPE_INT32", **change}
     made.batch_input.add(target_name=["ENDS"], source_input=["DATA"], **rule)

@@ -60,7 +60,7 @@ def run(instance, *requests):
     return recorder
 
 
-def test_every_element_is_a_response_and_an_empty_one_follows(instance):
+def test_every_element_is_response_then_empty_final(instance):
     asked = request([4, -2, 7])
     recorder = run(instance, asked)
     recorder.wait_final()

@@ -109,6 +109,6 @@ def test_default_batch_size_comes_from_the_flag(text, size):
     assert default_max_batch_size({}) == 4
 
 
-def test_a_default_batch_size_that_is_no_number_is_an_error():
+def test_invalid_default_batch_size_is_error():
     with pytest.raises(InferError, match="default-max-batch-size is '-1'"):
         default_max_batch_size({"default-max-batch-size": "-1"})

@@ -90,7 +90,7 @@ def test_equal_responses_share_their_header():
     assert made.outputs == (TensorSpec("SUM", DataType.FP32, (1, 2)), TensorSpec("DIFF", DataType.FP32, (1, 2)))
 
 
-def test_a_batch_of_different_headers_is_mapped_by_name():
+def test_mixed_headers_are_mapped_by_name():
     instance = FunctionInstance(config(), add_sub)
     plain, wide = pair(1), pair(50, rows=3)
     turned = dict(reversed(pair(2).items()))
@@ -111,7 +111,7 @@ def test_a_batch_of_different_headers_is_mapped_by_name():
     assert len(instance.calls) == 2
 
 
-def test_equal_headers_that_are_not_the_same_object_batch_too():
+def test_equal_distinct_headers_batch_together():
     instance = FunctionInstance(config(), add_sub)
     arrays = [pair(1), pair(2)]
     for _ in range(2):
@@ -119,7 +119,7 @@ def test_equal_headers_that_are_not_the_same_object_batch_too():
             check(output_arrays(response), inputs)
 
 
-def test_only_requested_outputs_are_computed_and_returned_in_the_order_of_the_configuration():
+def test_requested_outputs_keep_configured_order():
     instance = FunctionInstance(config(), add_sub)
     assert list(infer(instance, pair(1), ["DIFF"])) == ["DIFF"]
     assert instance.calls[-1][1] == ["DIFF"]
@@ -192,7 +192,7 @@ def test_an_aligned_single_request_is_not_copied():
 
 @pytest.mark.parametrize("width", [COPY_LIMIT_BYTES // 4 - 1, COPY_LIMIT_BYTES // 4, COPY_LIMIT_BYTES // 4 + 1])
 @pytest.mark.parametrize("count", [1, 2])
-def test_large_outputs_are_cut_as_well_as_small_ones(width, count):
+def test_large_and_small_outputs_are_cut(width, count):
     instance = FunctionInstance(one_to_one(dims=[-1]), echo)
     arrays = [np.full((1, width), number, np.float32) for number in range(count)]
     header = make_header({"X": arrays[0]})
@@ -214,7 +214,7 @@ def test_tensors_without_elements(shape, count, same_header):
         assert output_arrays(response)["Y"].shape == shape
 
 
-def test_outputs_that_are_not_contiguous_or_big_endian_are_returned_in_order():
+def test_strided_and_big_endian_outputs_are_normalised():
     values = np.arange(6, dtype=">f4").reshape(2, 3)
     for returned in (values, np.asfortranarray(values.astype("<f4")), values.astype("<f4")[::-1][::-1]):
         instance = FunctionInstance(one_to_one(dims=[3]), lambda inputs, names, returned=returned: [returned])
@@ -222,7 +222,7 @@ def test_outputs_that_are_not_contiguous_or_big_endian_are_returned_in_order():
         assert infer(instance, arrays)["Y"].tolist() == values.tolist()
 
 
-def test_a_model_without_batching_sees_the_shape_of_the_request():
+def test_model_without_batching_sees_request_shape():
     instance = FunctionInstance(one_to_one(dims=[-1, 2], max_batch_size=0), echo)
     array = np.arange(6, dtype=np.float32).reshape(3, 2)
     assert infer(instance, {"X": array})["Y"].tolist() == array.tolist()
@@ -278,7 +278,7 @@ def failure(instance: TensorInstance, requests: Sequence[InferRequest]) -> Infer
 
 @pytest.mark.parametrize("count", [1, 4])
 @pytest.mark.parametrize("same_header", [True, False])
-def test_a_batch_size_built_into_the_model_is_noticed(count, same_header):
+def test_fixed_model_batch_size_is_detected(count, same_header):
     instance = FunctionInstance(one_to_one(), lambda inputs, names: [inputs["X"].reshape(1, -1).repeat(2, 0)])
     array = np.ones((1, 2), np.float32)
     header = make_header({"X": array}) if same_header else None
@@ -294,7 +294,7 @@ def test_an_output_without_batch_dimension_is_noticed():
 
 
 @pytest.mark.parametrize(("dtype", "name"), [(np.float64, "FP64"), (np.complex64, "complex64"), (object, "BYTES")])
-def test_a_wrong_datatype_is_noticed_even_after_right_ones(dtype, name):
+def test_wrong_datatype_is_detected_after_right_ones(dtype, name):
     dtypes = iter([np.float32, dtype])
     instance = FunctionInstance(one_to_one(), lambda inputs, names: [inputs["X"].astype(next(dtypes))])
     header = make_header({"X": np.ones((1, 2), np.float32)})
@@ -313,7 +313,7 @@ def test_anything_but_one_array_per_output_is_noticed(returned):
     assert "did not return one array for each of the outputs asked for" in error.message
 
 
-def test_an_output_that_its_reshape_cannot_have_meant_is_noticed():
+def test_output_contradicting_reshape_is_detected():
     made = one_to_one(dims=[4])
     made.output[0].reshape.shape.extend([2, 2])
     instance = FunctionInstance(made, echo)
@@ -340,7 +340,7 @@ def test_only_the_requests_whose_inputs_are_refused_fail(same_header):
     assert output_arrays(third)["Y"].tolist() == [[2, 2]]
 
 
-def test_other_failures_are_those_of_the_whole_batch():
+def test_other_failures_fail_whole_batch():
     def broken(inputs: dict[str, Array], names: Sequence[str]) -> Sequence[Array]:
         raise internal("broken")
 
@@ -413,7 +413,7 @@ def test_without_buffers_for_these_outputs_arrays_are_used():
     assert len(instance.calls) == 1
 
 
-def test_buffers_that_do_not_fit_the_model_are_given_up():
+def test_mismatched_buffers_are_abandoned():
     def refuse() -> None:
         raise RuntimeError("computed output shape")
 
@@ -425,7 +425,7 @@ def test_buffers_that_do_not_fit_the_model_are_given_up():
     assert len(instance.staged) == 1
 
 
-def test_a_batch_that_fails_both_ways_says_nothing_about_the_buffers():
+def test_batch_failing_both_ways_keeps_buffers():
     outcomes = iter([RuntimeError("bad index"), None])
 
     def sometimes() -> None:
