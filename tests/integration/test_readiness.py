@@ -181,7 +181,7 @@ def test_a_worker_that_is_down(start_server: StartServer, root: Path, rule: str,
 def test_draining(start_server: StartServer, root: Path) -> None:
     with started(start_server, root, "--drain-seconds=600") as (server, health):
         server.signal(signal.SIGTERM)
-        server.wait_log("not ready any more")
+        server.wait_log("no longer ready")
         assert health("base") == (True, False, True)
 
 

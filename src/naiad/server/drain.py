@@ -64,7 +64,7 @@ async def drain(
     """
     engine.is_draining = True
     if drain_s:
-        _log.info("not ready any more; serving for another %g s", drain_s)
+        _log.info("no longer ready; serving for another %g s", drain_s)
         await asyncio.sleep(drain_s)
     deadline_s = time.monotonic() + exit_timeout_s
     engine.close_to_new_sequences()
