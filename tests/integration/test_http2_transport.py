@@ -42,7 +42,7 @@ class EchoService:
     def message_began(self, call, beginning):
         pass
 
-    def refusal(self, path):
+    def rejection(self, path):
         return None
 
     def is_streaming(self, path):
