@@ -76,6 +76,6 @@ def test_a_wrong_parameter_keeps_the_model_from_loading(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "log", f"--model-repository={tmp_path / 'models'}")
     try:
         assert server.wait_exit() != 0
-        assert "parameter 'adaptive_batching' needs the dynamic batcher" in server.log_text()
+        assert "parameter 'adaptive_batching' requires the dynamic batcher" in server.log_text()
     finally:
         server.stop()

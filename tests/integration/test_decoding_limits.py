@@ -98,7 +98,7 @@ def test_parameters_are_limited(server, count):
         assert (status, code) == (200, "OK")
     else:
         assert (status, code) == (400, "INVALID_ARGUMENT")
-        assert "at most 1024 are allowed" in message
+        assert "the maximum is 1024" in message
         assert said.startswith("the request has more than 1024 parameters")
 
 
