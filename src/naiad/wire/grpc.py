@@ -257,7 +257,7 @@ class MessageAssembler:
 
 
 class CompressedMessage:
-    """A message that is still to be decompressed, by whoever has the time."""
+    """A message that is still compressed."""
 
     __slots__ = ("_bits", "_data", "_max_plain_bytes")
 

@@ -282,7 +282,7 @@ class _Expect(enum.Enum):
 class ChunkedDecoder:
     """Decodes the chunked transfer coding (RFC 9112 7.1) as it arrives; extensions and trailers are dropped.
 
-    Ours because httptools does not tell where in its input a message ended, which pipelining needs.
+    Our own, because httptools does not report where in its input a message ended; pipelining needs that.
     """
 
     def __init__(self, limits: Http1Limits) -> None:

@@ -18,7 +18,7 @@ class LeastRate:
         self._seen_ns = now_ns
 
     def is_too_slow(self, total_bytes: int, now_ns: int) -> bool:
-        """Take note that there have been `total_bytes` so far, and tell whether the grace is used up."""
+        """Record `total_bytes` so far; return whether the grace is used up."""
         elapsed_ns = now_ns - self._seen_ns if self._seen_ns else 0
         earned_ns = max(0, total_bytes - self._seen_bytes) * 1_000_000_000 // self._bytes_per_s
         self._left_ns = min(self._grace_ns, self._left_ns - elapsed_ns + earned_ns)

@@ -1,4 +1,4 @@
-"""Which version of HTTP a peer speaks, told from its first bytes (RFC 9113 3.4)."""
+"""The version of HTTP that a peer speaks, by its first bytes (RFC 9113 3.4)."""
 
 import enum
 
@@ -19,20 +19,19 @@ ALPN = {"h2": HttpVersion.HTTP_2, "http/1.1": HttpVersion.HTTP_1}
 
 
 def is_tls(received: bytes | bytearray | memoryview) -> bool:
-    """Tell whether a connection begins with a TLS handshake: with a record of type 22 (RFC 8446 5.1)."""
+    """Return whether a connection begins with a TLS handshake: with a record of type 22 (RFC 8446 5.1)."""
     return bytes(received[:1]) == b"\x16"
 
 
 def is_http1(received: bytes) -> bool:
-    """Tell whether bytes that are not HTTP/2's seem to begin with a request of HTTP/1."""
+    """Return whether bytes that are not HTTP/2's seem to begin with a request of HTTP/1."""
     return b" HTTP/1." in received[:_REQUEST_LINE_BYTES]
 
 
 def version_of(received: bytes | memoryview) -> HttpVersion | None:
     """Return what the bytes received so far begin, None when more are needed: less than the 24 of the preface.
 
-    The preface is the only HTTP/2 that is told; whatever differs from it goes to the parser of HTTP/1, whose errors
-    people can read.
+    Only the exact preface is HTTP/2. Everything else goes to the HTTP/1 parser, whose error messages are readable.
     """
     head = bytes(received[: len(PREFACE)])
     if head == PREFACE:

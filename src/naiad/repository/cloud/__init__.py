@@ -1,1 +1,1 @@
-"""Model repositories in object stores: where they are, who may read them, and what of them lies here."""
+"""Model repositories in object stores: their URLs, credentials, and local copies."""

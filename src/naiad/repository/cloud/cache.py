@@ -55,7 +55,7 @@ class CacheEviction:
 
     @contextmanager
     def reserve(self, size_bytes: int) -> Iterator[Reservation]:
-        """Make room for a download; models that nobody uses go, those not used for the longest time first.
+        """Make room for a download: delete models that are not in use, the least recently used first.
 
         Raises InferError(INTERNAL) when what is in use leaves too little.
         """

@@ -1,4 +1,4 @@
-"""Locks between threads and processes that share a directory: they end with whoever holds them, also in a crash."""
+"""Locks between threads and processes that share a directory; a lock ends with its process, also in a crash."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class HeldDirectory:
-    """A directory that nobody removes who asks `removing` first, until `release`."""
+    """A directory that is in use: `removing` does not allow its removal until `release`."""
 
     def __init__(self, path: Path) -> None:
         """Make it if need be and hold it together with others. Raises OSError."""
@@ -44,7 +44,7 @@ def _is_still(path: Path, descriptor: int) -> bool:
 
 @contextmanager
 def removing(path: Path) -> Iterator[bool]:
-    """Whether nobody holds a directory, and keep others from it meanwhile."""
+    """Whether a directory is not in use; the directory stays locked within the block."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
@@ -63,7 +63,7 @@ def removing(path: Path) -> Iterator[bool]:
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Wait until nobody else is in a block with the same path. The file stays."""
+    """Wait for the lock of a path; it is held within the block. The file stays."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

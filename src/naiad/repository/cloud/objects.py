@@ -1,6 +1,6 @@
 """Objects of one repository in a cloud: listing them and bringing their content, with obstore.
 
-Everything here blocks. Failures are told apart (away, denied, missing, passing), and passing ones are tried again.
+Everything here blocks. Failures have a kind (away, denied, missing, transient); transient ones are retried.
 """
 
 import logging
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object as a listing tells of it."""
+    """An object of a listing."""
 
     key: str
     """Its name below the repository's path."""
@@ -151,7 +151,7 @@ class ObjectStore:
         return identity
 
     def _is_gone(self, item: StoredObject) -> bool:
-        """Tell whether a listing has the object no more. Some stores name content differently in other answers."""
+        """Return whether a listing lacks the object. Some stores name content differently in other responses."""
         try:
             return item not in [_stored(meta) for chunk in self._near(item) for meta in chunk]
         except Exception:

@@ -42,7 +42,7 @@ def make_client(url: CloudUrl, credential: Credential, environ: Mapping[str, str
     stores = importlib.import_module("obstore.store")
     arguments: dict[str, Any] = {
         "prefix": url.prefix or None,
-        # Attempts are counted by who asks, so that each of them is in the log.
+        # The caller counts attempts, so that the log has each of them.
         "retry_config": {"max_retries": 0, "retry_timeout": datetime.timedelta(seconds=_REQUEST_TIMEOUT_S)},
     }
     settings, endpoint = _SETTINGS[url.scheme](url, credential, environ)

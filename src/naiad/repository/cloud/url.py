@@ -9,7 +9,7 @@ SCHEMES = ("s3", "gs", "as")
 """S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage."""
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
-# Triton: a host is told from a bucket by its port; with a protocol before it the port may be left out.
+# Triton: a host differs from a bucket by its port; after a protocol the port is optional.
 _S3_ENDPOINT = re.compile(
     r"(?:(https?)://([^/]+)|([0-9A-Za-z.-]+:[0-9]+|\[[0-9A-Fa-f:]+\]:[0-9]+))(?:/(.*))?", re.DOTALL
 )
@@ -48,7 +48,7 @@ class CloudUrl:
 
 
 def is_cloud_url(text: str) -> bool:
-    """Tell a URL from a path. `C:` and names with colons are paths."""
+    """Return whether a text is a URL. `C:` and names with colons are paths."""
     return _URL.fullmatch(text) is not None
 
 

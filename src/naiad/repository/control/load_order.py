@@ -30,7 +30,7 @@ class LoadRecord:
     """Stops what the last load replaced."""
 
     def let_go(self) -> None:
-        """Give up the files, which nobody uses any more."""
+        """Delete the files, which are not in use any more."""
         if self.files is not None:
             self.files.remove()
         if self.release is not None:

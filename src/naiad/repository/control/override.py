@@ -126,5 +126,5 @@ class UploadedFiles:
         return ModelEntry(self._name, self._directory, list_version_dirs(self._directory), None, config)
 
     def remove(self) -> None:
-        """Remove the directory; what cannot be removed stays for whoever cleans the temporary directory."""
+        """Remove the directory; what cannot be removed stays in the temporary directory."""
         shutil.rmtree(self._directory, ignore_errors=True)

@@ -490,7 +490,7 @@ class Http2Connection(Generic[S]):
             raise Http2Error(Http2Code.PROTOCOL_ERROR, f"{name} on idle stream {stream_id}")
 
     def _is_refused(self, stream_id: int) -> bool:
-        """Tell whether the peer opened the stream after our last GOAWAY; it is ignored (RFC 9113 6.8)."""
+        """Return whether the peer opened the stream after our last GOAWAY; it is ignored (RFC 9113 6.8)."""
         return 0 <= self._goaway_last_id < stream_id
 
     def _reset_stream(self, stream_id: int, code: Http2Code) -> None:

@@ -248,7 +248,7 @@ class Http2Output:
             self.pump()
 
     def widen(self, stream_id: int, increment: int) -> bool:
-        """Open a window when nothing waits for it and it is certain that no rule is broken; tell whether it was."""
+        """Open a window when nothing waits for it and no rule is broken; return whether it was."""
         if stream_id == 0:
             if 0 < increment <= MAX_WINDOW - self.window and not self._ready:
                 self.window += increment
