@@ -91,7 +91,7 @@ def test_wrong_number_of_responses_is_an_error_for_every_request(serve: Serve, l
     loop.run_until(lambda: len(answers) == 1)
     error = answers.received[0][1].error
     assert error is not None
-    assert "gave 0 responses for 1 requests" in error.message
+    assert "returned 0 responses for 1 requests" in error.message
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_the_second_death_refuses(suspects: Suspects) -> None:
     suspects.note_death([request_with(1, request_id="first")], DEATH, 1)
     assert not is_refused(suspects, request_with(1))
     suspects.note_death([request_with(1)], DEATH, 2)
-    with pytest.raises(InferError, match=r"request 'again' for model 'm' is refused.*first as 'first'") as caught:
+    with pytest.raises(InferError, match=r"request 'again' for model 'm' is rejected.*first as 'first'") as caught:
         suspects.examine(request_with(1, request_id="again"), 3)
     assert caught.value.message.count(DEATH) == 2
     assert not is_refused(suspects, request_with(2))
