@@ -14,7 +14,7 @@ class Readings:
     """The process tree of a server at one moment."""
 
     cpu_s: float
-    """User and system, those of ended children included."""
+    """User and system time, including children that have ended."""
     rss_mib: float
     peak_mib: float
     """Since `reset_peak`."""

@@ -32,7 +32,7 @@ UNAUTHENTICATED_BYTE_NS = 1000
 _SHORT_BUDGET_FACTOR = 3
 """The machine of CI may be slow."""
 _CLOCK_S = 0.1
-"""CPU seconds are counted in steps, and those of the probe are an estimate."""
+"""The kernel counts CPU time in steps, and the share of the probe is an estimate."""
 
 
 @dataclass(frozen=True)

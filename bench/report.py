@@ -269,7 +269,7 @@ _OF_COMPARED = ("Python add/sub", "Python model that calls")
 
 
 def _comparison(rows: Sequence[Row]) -> str:
-    """Return a table of naiad's figures divided by those of the other servers, for each load."""
+    """Return a table of ratios for each load: naiad's figure divided by each peer's."""
     lines = []
     for case, title, model in _COMPARED:
         same_model = [row for row in rows if row["case"] == case and row["model"] == model]

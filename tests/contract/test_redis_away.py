@@ -1,4 +1,4 @@
-"""The Redis store while Redis is away, hangs or is full: who waits, what is logged, what is counted."""
+"""The Redis store while Redis is away, hangs or is full: waiting, log lines, counters."""
 
 import asyncio
 import socket

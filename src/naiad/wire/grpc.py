@@ -427,7 +427,7 @@ def decode_status_text(encoded: bytes) -> str:
 
 
 def call_status(http_status: int, head: Iterable[Field], trailers: Iterable[Field]) -> tuple[int, str]:
-    """Return status and message of a finished call; those of a response without a body stand in its head."""
+    """Return status and message of a finished call; a response without a body has them in its headers."""
     found = dict((*head, *trailers))
     status = found.get(b"grpc-status")
     if status is not None and status.isdigit() and len(status) < 10:

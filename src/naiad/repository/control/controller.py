@@ -258,7 +258,7 @@ class ModelController(Generic[V]):
     def _dry_run(self, order: LoadOrder) -> None:
         """Load what a load would, and release it again. Raises InferError as a load.
 
-        An ensemble is matched with those of its members that are served.
+        An ensemble is matched with its served members.
         """
         for name in self._to_load(order, order.plans):
             self.catalog.dry_run(order.plans[name])

@@ -497,7 +497,7 @@ class Http2Connection(Generic[S]):
         """Reset a stream for a mistake of the peer's; one that is idle cannot be reset (RFC 9113 5.1)."""
         if stream_id > self._last_stream_id or not stream_id & 1:
             raise Http2Error(code, f"illegal frame on idle stream {stream_id}")
-        # Resets that the peer provokes count as its own (CVE-2025-8671), also those of streams that are too many.
+        # Resets that the peer provokes count as its own (CVE-2025-8671), including resets of excess streams.
         self._floods.count_reset(self._now_ns)
         stream = self._streams.get(stream_id)
         if stream is None:

@@ -11,7 +11,7 @@ from naiad.wire.http2.stream import Stream
 
 
 class ReceiveWindows:
-    """The connection's window and those of its streams; given back lazily, when half of one is used."""
+    """The windows of the connection and its streams; a window is refilled when half of it is used."""
 
     __slots__ = (
         "_full_bytes",
