@@ -107,7 +107,6 @@ class ApiPageRoutes:
         return encode_openapi(self._engine.server_metadata(), endpoints, documented)
 
 
-@functools.cache
 def _read_page() -> tuple[Headers, bytes]:
     """Return the page with its header fields, which allow its own script and style and no other."""
     page = _PAGE.read_bytes()
