@@ -136,7 +136,7 @@ class Server:
             )
         self.pid = self.process.pid
         self.http_port, self.grpc_port = self._port("http"), self._port("grpc")
-        self._wait_log(re.compile(r"Started Metrics Service at \S+"))
+        self._wait_log(re.compile(r'"ready: '))
 
     @property
     def is_running(self) -> bool:

@@ -94,7 +94,7 @@ def _start(repository: Path, directory: Path, port: int, number: int) -> "subpro
     with log.open("wb") as output:
         server = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ))
     end_s = time.monotonic() + _START_S
-    while b"Started Metrics Service" not in log.read_bytes():
+    while b'"ready: ' not in log.read_bytes():
         if server.poll() is not None or time.monotonic() > end_s:
             raise RuntimeError(f"the server did not start:\n{log.read_text()}")
         time.sleep(0.02)

@@ -231,7 +231,7 @@ class TestMessages:
         ("name", "version", "text"),
         [
             ("nothing", "", "Request for unknown model: 'nothing' is not found"),
-            ("identity", "3", "Request for unknown model: 'identity' version 3 is not found"),
+            ("identity", "3", "Request for unknown model: 'identity' version 3 is not found; known versions: 1"),
             ("", "", "Request for unknown model: '' is not found"),
             ("ü 100 %\n", "", "Request for unknown model: 'ü 100 %\\n' is not found"),
         ],

@@ -118,7 +118,8 @@ class TestPaths:
 
     def test_metrics_are_on_another_port(self, server: ServerProcess) -> None:
         status, message = refusal(server, http_request("/metrics", None))
-        assert (status, message) == (404, "Not Found: metrics have a port of their own, --metrics-port (8002)")
+        port = server.metrics_url.rpartition(":")[2]
+        assert (status, message) == (404, f"Not Found: metrics have a port of their own, --metrics-port ({port})")
 
     @pytest.mark.parametrize(
         ("method", "path", "allowed"),

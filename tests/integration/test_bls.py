@@ -672,7 +672,11 @@ def test_models_cannot_be_loaded_without_explicit_control(server):
         except pb_utils.TritonModelException as error:
             result.append(str(error))
     """
-    assert run_code(server, code) == ["explicit model load / unload is not allowed if polling is enabled"] * 2
+    expected = (
+        "explicit model load / unload is not allowed if polling is enabled; start the server with "
+        "--model-control-mode=explicit"
+    )
+    assert run_code(server, code) == [expected] * 2
 
 
 # --- the example ----------------------------------------------------------------------------------------------------

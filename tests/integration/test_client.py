@@ -204,7 +204,7 @@ def test_client_follows_a_restarted_server(tmp_path: Path, start_server: StartSe
     async def body(client: Client) -> None:
         for _ in range(2):
             server = start_server(tmp_path / "models", *flags)
-            await asyncio.to_thread(server.wait_log, "Started Metrics Service")
+            await asyncio.to_thread(server.wait_started)
             while not await client.is_ready():
                 await asyncio.sleep(0.01)
             await client.infer("identity", {"INPUT0": ROWS})
@@ -227,7 +227,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerPr
     server = ServerProcess(directory / "log", f"--model-repository={directory / 'models'}", *flags)
     server.tls = certificates.client_context()
     try:
-        server.wait_log("Started Metrics Service")
+        server.wait_started()
         yield server, certificates, key
     finally:
         server.stop()

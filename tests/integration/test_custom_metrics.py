@@ -252,7 +252,7 @@ def test_processes_are_summed(tmp_path, start_server):
 def test_models_that_count_are_served_without_metrics_too(tmp_path, start_server):
     write_counting(tmp_path / "models", "counting")
     server = start_server(tmp_path / "models", "--allow-metrics=false")
-    server.wait_log("Started HTTPService")
+    server.wait_started()
     _await(lambda: server.get("/v2/health/ready").status == 200)
     assert ask(server, "self.count.value()") == "1.0"
 

@@ -358,7 +358,7 @@ def test_what_does_not_fit_together_is_told_at_load_time(tmp_path: Path, start_s
         extra="response_cache { enable: true }",
     )
     server = start_server(root, "--exit-on-error=false", "--strict-readiness=false")
-    server.wait_log("Started Metrics Service at")
+    server.wait_started()
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
         reasons = {row.name: row.reason for row in client.get_model_repository_index().models}
     assert "nobody" in reasons["absent"]

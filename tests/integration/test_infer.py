@@ -140,7 +140,9 @@ class TestErrors:
     def test_unknown_version(self, transport):
         with transport.fails("NOT_FOUND") as caught:
             transport.infer("add_sub", BOTH, version="7")
-        assert caught.value.message() == "Request for unknown model: 'add_sub' version 7 is not found"
+        assert caught.value.message() == (
+            "Request for unknown model: 'add_sub' version 7 is not found; known versions: 1"
+        )
 
     @pytest.mark.parametrize(
         ("inputs", "text"),

@@ -131,7 +131,7 @@ def test_signal_during_start_up_ends_the_server_with_status_0(start_server: Star
     running.wait_log("loading: identity:1")
     running.signal()
     assert running.wait_exit() == 0
-    assert "Started HTTPService" not in running.log_text()
+    assert '"ready: ' not in running.log_text()
 
 
 def send_over_http(url: str) -> None:

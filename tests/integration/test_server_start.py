@@ -39,7 +39,10 @@ def test_log_has_tritons_lines_and_a_table_of_models(server: ServerProcess) -> N
 def test_control_is_refused_without_explicit_mode(server: ServerProcess) -> None:
     answer = server.post("/v2/repository/models/add_sub/unload")
     assert answer.status == 503
-    assert answer.json == {"error": "explicit model load / unload is not allowed if polling is enabled"}
+    assert answer.json == {
+        "error": "explicit model load / unload is not allowed if polling is enabled; start the server with "
+        "--model-control-mode=explicit"
+    }
 
 
 def test_bare_onnx_file_is_served_without_configuration(
@@ -68,7 +71,7 @@ def test_failed_model_ends_the_server_by_default(start_server: StartServer, tmp_
     log = running.log_text()
     assert "nonesuch" in log
     assert "failed to load all models" in log
-    assert "Started HTTPService" not in log
+    assert '"ready: ' not in log
     assert "Traceback" not in log
 
 
@@ -178,7 +181,7 @@ def test_two_servers_share_ports_when_both_say_so(start_server: StartServer, tmp
 def test_endpoints_that_are_off_are_not_opened(start_server: StartServer, tmp_path: Path) -> None:
     write_identity(tmp_path / "models")
     running = start_server(tmp_path / "models", "--allow-grpc=false", "--allow-metrics=false")
-    running.wait_log("Started HTTPService")
+    running.wait_started()
     assert running.get("/v2/health/ready").status == 200
     assert "GRPCInferenceService" not in running.log_text()
     assert "Metrics Service" not in running.log_text()

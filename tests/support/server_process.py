@@ -79,8 +79,8 @@ class ServerProcess:
         raise AssertionError(f"no {pattern!r} within {timeout_s} s:\n{self.log_text()}")
 
     def wait_started(self, timeout_s: float = START_S) -> None:
-        """Wait until the last port is open."""
-        self.wait_log("Started Metrics Service at", timeout_s)
+        """Wait until the models of the start are loaded or have failed."""
+        self.wait_log('"(ready|serving, not ready): ', timeout_s)
 
     def is_ready(self) -> bool:
         """Tell whether the server says that it is ready; one that ends may not answer at all."""

@@ -41,6 +41,9 @@ class Balance:
         self._open[slot] = [0] * self._port_count
         self._last_turn[slot] = 0
 
+    def __contains__(self, slot: int) -> bool:
+        return slot in self._open
+
     def remove(self, slot: int) -> None:
         """Remove a process; no effect for an unknown one."""
         self._open.pop(slot, None)

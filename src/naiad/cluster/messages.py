@@ -63,8 +63,8 @@ class Welcome:
     options: ServerOptions
     slot: int
     process_count: int
-    ports: Sequence[str]
-    """Flag prefixes of the ports; each connection is passed with its position in this list."""
+    ports: Mapping[str, int]
+    """Flag prefixes and numbers of the ports; each connection is passed with its position in this mapping."""
     directory: str
     """Directory of the sockets between processes, private to the user of the server."""
     is_successor: bool
@@ -87,8 +87,17 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
+class Listening:
+    """Connections may be passed; the models are loading."""
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
-    """The models are loaded, connections may be passed."""
+    """The start is over: the models are loaded or have failed."""
+
+    is_ready: bool
+    model: str
+    """The name of a ready model; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import naiad
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.suggestion import nearest
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import InferError, excerpt, invalid_argument, not_found, unavailable
 from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata
@@ -40,6 +41,12 @@ EXTENSIONS = (
     "logging",
 )
 """The extensions of this server, by their KServe names."""
+
+
+_MAX_TYPO_CHARACTERS = 40
+_MAX_SIMILAR_NAMES = 16
+"""Together they bound the search for the nearest name to milliseconds: it runs on the event loop."""
+_MAX_LISTED_VERSIONS = 8
 
 
 class Catalog(Protocol):
@@ -168,19 +175,38 @@ class Engine:
     def _missing(self, name: str, version: str) -> InferError:
         index = self.repository_index()
         rows = rows_named(index, name)
+        if not self._ready_to_serve and (not rows or any(row.state is ModelState.LOADING for row in rows)):
+            return unavailable(
+                f"Request for unknown model: '{excerpt(name)}' is not at ready state; the server is still loading its "
+                "models: send the request again when the server is ready"
+            )
         if not rows:
             # Triton: another code with namespaces.
             refuse = invalid_argument if any(isinstance(row.name, ModelKey) for row in index) else not_found
-            return refuse(f"Request for unknown model: '{excerpt(name)}' is not found")
+            return refuse(f"Request for unknown model: '{excerpt(name)}' is not found{self._suggestion(name)}")
         if version in ("", "-1"):
             return not_found(f"Request for unknown model: '{excerpt(name)}' has no available versions")
         if not _is_version(version):
             return _bad_version(version)
         if all(row.version != version for row in rows):
-            return not_found(f"Request for unknown model: '{excerpt(name)}' version {excerpt(version)} is not found")
+            known = sorted({row.version for row in rows if row.version}, key=int)
+            return not_found(
+                f"Request for unknown model: '{excerpt(name)}' version {excerpt(version)} is not found"
+                f"{_known_versions(known)}"
+            )
         return unavailable(
             f"Request for unknown model: '{excerpt(name)}' version {excerpt(version)} is not at ready state"
         )
+
+    def _suggestion(self, name: str) -> str:
+        """Return a hint at the model with the nearest name, if there is one and the search is short."""
+        # A typo leaves the first or the second half intact.
+        half = max(1, len(name) // 2 - 1)
+        similar = [known for known in self._table if known.startswith(name[:half]) or known.endswith(name[-half:])]
+        if len(name) > _MAX_TYPO_CHARACTERS or len(similar) > _MAX_SIMILAR_NAMES:
+            return ""
+        near = nearest(name, similar)
+        return f"; did you mean '{near}'?" if near else ""
 
     # --- health ---------------------------------------------------------------------------------------------------
 
@@ -376,6 +402,13 @@ class Engine:
     ) -> None:
         """Unload a model in all processes of the server; blocks. Raises InferError."""
         self.unload_model(name, parameters, on_withdrawn)
+
+
+def _known_versions(versions: Sequence[str]) -> str:
+    if not versions:
+        return ""
+    shown = ", ".join(versions[-_MAX_LISTED_VERSIONS:])
+    return f"; known versions: {'..., ' if len(versions) > _MAX_LISTED_VERSIONS else ''}{shown}"
 
 
 def _is_version(version: str) -> bool:

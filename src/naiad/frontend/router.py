@@ -56,6 +56,8 @@ class Router:
         )
         self._rule: AccessRule | None = None
         self._intercept: Intercept | None = None
+        self.metrics_port: int | None = None
+        """The port with the metrics, for clients that look for them here; None if there is none."""
 
     def intercept(self, intercept: Intercept) -> None:
         """Let `intercept` choose the actions of every path, once per path; access rules still come first."""
@@ -89,7 +91,7 @@ class Router:
         except KeyError:
             found = self._find(path)
         if found is None:
-            respond_error(context, 404, _not_found(context))
+            respond_error(context, 404, self._not_found(context.path))
             return
         action = found.actions.get(context.method)
         if action is None:
@@ -105,7 +107,7 @@ class Router:
         path = context.path
         found = self._found.get(path) or self._find(path)
         if found is None:
-            respond_error(context, 404, _not_found(context))
+            respond_error(context, 404, self._not_found(context.path))
             return
         actions = found.actions
         if isinstance(actions, _Restricted) and actions.reject(context):
@@ -114,6 +116,13 @@ class Router:
             _respond_not_allowed(context, actions)
         elif found.check is not None:
             found.check(context, found.arguments)
+
+    def _not_found(self, path: str) -> str:
+        if path != "/metrics":
+            return f"Not Found: there is no {excerpt(path)} here; requests for a model go to /v2/models/NAME/infer"
+        if self.metrics_port is None:
+            return "Not Found: metrics are off; start the server with --allow-metrics=true"
+        return f"Not Found: metrics have a port of their own, --metrics-port ({self.metrics_port or 'a Unix socket'})"
 
     def _restricted(self, category: str, actions: Mapping[str, Action]) -> Mapping[str, Action]:
         rule = self._rule
@@ -166,13 +175,6 @@ def _respond_not_allowed(context: HttpContext, actions: Mapping[str, Action]) ->
     allowed = ", ".join(sorted(actions))
     message = f"Method Not Allowed: {excerpt(context.path)} takes {allowed}"
     respond_error(context, 405, message, ((b"Allow", allowed.encode()),))
-
-
-def _not_found(context: HttpContext) -> str:
-    path = context.path
-    if path == "/metrics":
-        return "Not Found: metrics have a port of their own, --metrics-port (8002)"
-    return f"Not Found: there is no {excerpt(path)} here; requests for a model go to /v2/models/NAME/infer"
 
 
 def _with_head(actions: Mapping[str, Action]) -> Mapping[str, Action]:

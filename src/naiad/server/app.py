@@ -14,6 +14,7 @@ from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.gpus import gpu_count
 from naiad.backend.host_policies import resolve_policies
 from naiad.backend.registry import BackendRegistry
+from naiad.core.errors import InferError, internal
 from naiad.engine.cache.factory import open_store
 from naiad.engine.cache.store import ResponseStore
 from naiad.engine.calls.calls import ModelCalls
@@ -35,7 +36,7 @@ from naiad.server.metrics import show_cache, show_connections
 from naiad.server.ports import Ports
 from naiad.server.rate_limit import open_resources
 from naiad.server.ready_set import ReadySetPublisher, settle
-from naiad.server.report import log_backends, log_models
+from naiad.server.report import first_model, log_backends, log_models, log_ready
 from naiad.server.runner import StopSignal, run_to_status
 from naiad.telemetry.logs import log
 from naiad.telemetry.metrics.gpus import GpuMeter
@@ -49,7 +50,7 @@ _DEVELOPMENT_SETTLE_S = 0.2
 _CHECK_S = 1.0
 """Interval of checks for hung executions and slow clients."""
 _STARTUP_UNLOAD_S = 1.0
-"""Time for loaded models to unload when the start is aborted; no request can be in flight."""
+"""Time for loaded models to unload when the start is aborted."""
 _COLLECTOR_THRESHOLDS = (700, 10, 100)
 """Full collections run after ten times as many new objects as by default, about 700,000.
 
@@ -104,14 +105,20 @@ class Server:
         control = self._make_control(self._make_catalog(self._make_loader(loop, store)), loop)
         self._engine.attach(control)
         self._engine.trace(self._tracer)
-        if not await self._load(control):
-            return 1
+        try:
+            # Probes and metrics are answered while the models load.
+            await ports.listen()
+            self._listens()
+            await self._load(control, ports)
+            await ports.listen_shared()
+        except InferError:
+            ports.abort()
+            raise
         self._engine.set_started()
-        await ports.listen()
         self._settle()
         if self._gpu_meter is not None:
             self._gpu_meter.start()
-        self._serves()
+        self._serves(ports)
         checking = asyncio.ensure_future(self._check_models())
         await self._stop.wait()
         status = await self._leave(control, ports)
@@ -138,8 +145,13 @@ class Server:
     def _make_ports(self, loop: asyncio.AbstractEventLoop) -> Ports:
         return Ports(self._options, self._engine, loop, self._budget)
 
-    def _serves(self) -> None:
-        """Called once, when everything is ready and the ports are open."""
+    def _listens(self) -> None:
+        """Called once, when the ports are open, before the models load."""
+
+    def _serves(self, ports: Ports) -> None:
+        """Called once, when the start is over."""
+        bound = {endpoint.flag: endpoint.port for endpoint in ports.endpoints()}
+        log_ready(self._options, bound, is_ready=self._engine.is_ready(), model=first_model(self._engine))
 
     def _make_loader(self, loop: asyncio.AbstractEventLoop, store: ResponseStore | None) -> ModelLoader:
         options = self._options
@@ -189,25 +201,25 @@ class Server:
             return no_control(catalog)
         return explicit_control(catalog, functools.partial(settle, loop), options.load_models)
 
-    async def _load(self, control: RepositoryControl[Served]) -> bool:
-        """Load the models of the start; whether the server may go on."""
+    async def _load(self, control: RepositoryControl[Served], ports: Ports) -> None:
+        """Load the models of the start. Raises InferError if the server cannot continue."""
         loading = asyncio.ensure_future(asyncio.to_thread(control.load_at_start))
         stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if self._stop.is_set:
-            # No client is connected yet. A load cannot be interrupted, and its thread would keep the process alive.
+            # The server was never ready. A load cannot be interrupted, and its thread would keep the process alive.
             control.abandon()
             await asyncio.to_thread(control.unload_all, _STARTUP_UNLOAD_S)
+            ports.abort()
             _end_process(0)
         stopping.cancel()
         all_loaded = await loading
         log_backends(self._backends.modules(), self._options.backend_config)
         log_models(self._engine, self._options.repository)
         if all_loaded or not self._options.repository.exit_on_error:
-            return True
-        _log.error("creating server: Internal - failed to load all models")
+            return
         await asyncio.to_thread(control.unload_all, _STARTUP_UNLOAD_S)
-        return False
+        raise internal("failed to load all models")
 
     def _settle(self) -> None:
         """Tune the interpreter for serving: existing objects stay, so the collector need not scan them again."""

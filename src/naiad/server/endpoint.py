@@ -50,6 +50,14 @@ class Service(Protocol):
     def flag(self) -> str:
         """The prefix of its flags: http, grpc, metrics."""
 
+    @property
+    def port(self) -> int:
+        """The bound port, also if the flag says 0; 0 for a Unix socket."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other servers may listen on the same port."""
+
     async def listen(self) -> None:
         """Start to accept connections. Raises InferError."""
 
@@ -78,6 +86,10 @@ class Endpoint:
         self.connections = connections
         self.flag = address.flag
         """The prefix of its flags: http, grpc, metrics."""
+        self.is_shared = address.reuse_port
+        """Whether other servers may listen on the same port."""
+        self.port = self._listener.port
+        """The bound port, also if the flag says 0; 0 for a Unix socket."""
 
     async def listen(self) -> None:
         """Start to accept connections and log the address. Raises InferError if another process has started to listen

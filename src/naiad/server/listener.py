@@ -66,6 +66,11 @@ class Listener:
         host, port = where[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
+    @property
+    def port(self) -> int:
+        """The bound port, also if the flag says 0; 0 for a Unix socket."""
+        return 0 if self.is_unix else int(self.socket.getsockname()[1])
+
     def block_new_connections(self) -> None:
         """Block new connections; connections in progress can still be accepted.
 
@@ -104,8 +109,8 @@ class Listener:
 def bind(address: Address) -> Listener:
     """Return a bound socket that does not listen yet.
 
-    Binding precedes the loading of models, so that a port in use is reported at once. Listening follows it, so that
-    clients cannot connect to a server that is not ready. Raises InferError that names the flag.
+    All ports are bound before the first one listens, so that a port in use is reported before any client connects.
+    Raises InferError that names the flag.
     """
     bound = _bind_unix(address) if is_unix(address.host) else _bind_internet(address)
     bound.setblocking(False)

@@ -41,6 +41,7 @@ class _Trial(Server):
         loop = asyncio.get_running_loop()
         control = self._make_control(self._make_catalog(self._make_loader(loop, None)), loop)
         self._engine.attach(control)
+        self._engine.set_started()
         start_s = time.monotonic()
         failures: Sequence[str] = ()
         try:

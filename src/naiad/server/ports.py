@@ -127,13 +127,27 @@ class Ports:
                 self.services.append(self._http())
         if options.metrics.allow:
             self.metrics = self._metrics()
+            self._router.metrics_port = self.metrics.port
 
     async def listen(self) -> None:
-        """Start to accept connections, and to watch certificates and keys. Raises InferError."""
+        """Start to accept connections, and to watch certificates and keys. Raises InferError.
+
+        Ports that other servers may share stay closed until `listen_shared`.
+        """
         for endpoint in self.endpoints():
-            await endpoint.listen()
+            if not endpoint.is_shared:
+                await endpoint.listen()
         for watch in self._watches:
             watch.start()
+
+    async def listen_shared(self) -> None:
+        """Start to accept connections on shared ports. Raises InferError.
+
+        The kernel divides new connections among the servers of a port, so each of them must be ready.
+        """
+        for endpoint in self.endpoints():
+            if endpoint.is_shared:
+                await endpoint.listen()
 
     def delay_control(self, delay_s: float) -> None:
         """Delay gRPC calls other than inference; for tests of client time-outs."""
@@ -149,6 +163,13 @@ class Ports:
         if self.metrics is not None:
             self.metrics.close()
             self.metrics.connections.abort()
+
+    def abort(self) -> None:
+        """Close everything at once: the start has failed."""
+        for service in self.services:
+            service.close()
+            service.connections.abort()
+        self.close()
 
     def endpoints(self) -> list[Service]:
         """Return every port."""
@@ -192,7 +213,7 @@ class Ports:
             run_in_thread=self._index_threads.run,
             with_page=options.docs,
         )
-        router = api.router()
+        router = self._router = api.router()
         if self._group is not None:
             self._group.share(router, api.router())
         rule = self._rule(access.http_restricted, "API")

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from naiad.core.errors import InferError
 from naiad.core.model import IndexEntry
 from naiad.engine.inference import Engine
-from naiad.options.options import RepositoryOptions
+from naiad.options.addresses import host_of, is_unix, unix_path
+from naiad.options.options import RepositoryOptions, ServerOptions
+from naiad.server.listener import addresses, has_tls
 from naiad.telemetry.logs.log import log_table
 
 _log = logging.getLogger(__name__)
@@ -25,6 +27,42 @@ def log_models(engine: Engine, options: RepositoryOptions) -> None:
         )
     headings = ["Model", "Version", "Backend", "Instances", "Load (s)", "Status"]
     log_table(_log, headings, [_model_row(engine, row) for row in rows])
+
+
+def first_model(engine: Engine) -> str:
+    """Return the name of a ready model; empty without one."""
+    return next((row.name for row in engine.repository_index(ready_only=True)), "")
+
+
+def log_ready(options: ServerOptions, bound: Mapping[str, int], *, is_ready: bool, model: str) -> None:
+    """Log where to send requests, with a command to copy. `bound` has the bound port by the prefix of its flags."""
+    urls: dict[str, str] = {}
+    for flag, address in addresses(options).items():
+        place = _client_place(address.host, bound[flag])
+        scheme = "https" if has_tls(options, flag) else "http"
+        urls[flag] = place if flag == "grpc" or is_unix(address.host) else f"{scheme}://{place}"
+        if len(address.services) > 1:
+            urls["grpc"] = place
+    if "metrics" in urls:
+        urls["metrics"] += "/metrics"
+    parts = [urls["http"]] if "http" in urls else []
+    parts += [f"{flag} {urls[flag]}" for flag in ("grpc", "metrics") if flag in urls]
+    hint = f"; try: curl {_curl_target(urls['http'])}/v2{f'/models/{model}' if model else ''}" if "http" in urls else ""
+    _log.info("%s: %s%s", "ready" if is_ready else "serving, not ready", ", ".join(parts), hint)
+
+
+def _client_place(host: str, port: int) -> str:
+    """Return an address that a client on this machine can use."""
+    if is_unix(host):
+        return host
+    name = host_of(host)
+    if name in ("", "0.0.0.0", "::"):
+        name = "127.0.0.1"
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+
+
+def _curl_target(url: str) -> str:
+    return f"--unix-socket {unix_path(url)} http://localhost" if is_unix(url) else url
 
 
 def _model_row(engine: Engine, row: IndexEntry) -> Sequence[str]:

@@ -17,11 +17,17 @@ class PassedConnections(Service):
     """Serves passed connections, and counts the closed ones."""
 
     def __init__(
-        self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None, on_close: Callable[[], None]
+        self,
+        flag: str,
+        port: int,
+        connections: ServedConnections,
+        tls: ssl.SSLContext | None,
+        on_close: Callable[[], None],
     ) -> None:
-        """`on_close` is called after connections have closed: `take_closed_count` returns their number."""
+        """`port` is the supervisor's. `on_close` is called after connections have closed: `take_closed_count` returns their number."""
         self.connections = connections
         self._flag = flag
+        self._port = port
         self._protocol = connections.protocol
         connections.on_close = on_close
         self._tls = tls
@@ -34,6 +40,16 @@ class PassedConnections(Service):
     def flag(self) -> str:
         """The prefix of its flags."""
         return self._flag
+
+    @property
+    def port(self) -> int:
+        """The port of the supervisor; 0 for a Unix socket."""
+        return self._port
+
+    @property
+    def is_shared(self) -> bool:
+        """False: the supervisor decides when the port opens."""
+        return False
 
     async def listen(self) -> None:
         """Do nothing: the supervisor listens."""

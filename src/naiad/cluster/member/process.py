@@ -26,6 +26,7 @@ from naiad.cluster.messages import (
     ControlCall,
     Failed,
     Finish,
+    Listening,
     Loaded,
     StopBeingReady,
     Welcome,
@@ -47,6 +48,7 @@ from naiad.repository.model_plan import ModelPlan
 from naiad.server.app import Server
 from naiad.server.endpoint import Service
 from naiad.server.ports import Ports, ServedConnections
+from naiad.server.report import first_model
 from naiad.server.runner import SIGNALS, StopSignal, run_to_status
 from naiad.telemetry.logs import log
 
@@ -142,22 +144,20 @@ class Member(Server):
         try:
             status = await super().run()
             await self._peers.close()
-            if not link.has_loaded:
-                channel.send(Failed(self._failure()))
             return status
         except InferError as error:
-            channel.send(Failed(error.message))
+            channel.send(Failed(f"{error.message}{self._failures()}"))
             raise
         finally:
             channel.close()
 
-    def _failure(self) -> str:
+    def _failures(self) -> str:
         reasons = [
             f"model '{row.name}'{row.version and ' version '}{row.version}: {row.reason}"
             for row in self._engine.repository_index()
             if row.state is ModelState.UNAVAILABLE and row.reason != UNLOADED
         ]
-        return f"failed to load all models: {'; '.join(reasons)}"
+        return f": {'; '.join(reasons)}" if reasons else ""
 
     # --- differences from a server of one process
     # ----------------------------------------------------------------------
@@ -171,11 +171,19 @@ class Member(Server):
         loader.share_sequences(self._welcome, self._peers)
         return loader
 
-    def _serves(self) -> None:
+    def _listens(self) -> None:
         assert self._link is not None
-        self._peers.listen()
+        # The other processes serve meanwhile: clients need not wait for the models of a replacement.
+        if not self._welcome.is_successor:
+            self._peers.listen()
+            self._link.listen()
+
+    def _serves(self, ports: Ports) -> None:
+        assert self._link is not None
+        if self._welcome.is_successor:
+            self._peers.listen()
         logging.disable(logging.NOTSET)
-        self._link.serve()
+        self._link.serve(Loaded(self._engine.is_ready(), first_model(self._engine)))
 
 
 class Link:
@@ -187,7 +195,9 @@ class Link:
     ) -> None:
         self.channel: Channel | None = None
         self.has_loaded = False
-        self._ports = welcome.ports
+        self._is_listening = False
+        self._ports = list(welcome.ports)
+        self._bound_ports = welcome.ports
         self._directory = welcome.directory
         self._engine = engine
         self._stop = stop
@@ -208,18 +218,25 @@ class Link:
         if self.channel is not None:
             self.channel.send(message)
 
-    def serve(self) -> None:
-        """Report readiness, and accept connections."""
+    def listen(self) -> None:
+        """Accept connections while the models load."""
+        self._is_listening = True
+        self._receiver.start()
+        self._tell(Listening())
+
+    def serve(self, loaded: Loaded) -> None:
+        """Report the end of the start, and accept connections."""
         self.has_loaded = True
         self._sharing.connect()
-        self._receiver.start()
-        self._tell(Loaded())
+        if not self._is_listening:
+            self._receiver.start()
+        self._tell(loaded)
 
     # --- Group ------------------------------------------------------------------------------------------------------
 
     def service(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None) -> Service:
         """Return the service of a port with passed connections."""
-        service = PassedConnections(flag, connections, tls, self._on_close)
+        service = PassedConnections(flag, self._bound_ports[flag], connections, tls, self._on_close)
         self._services[self._ports.index(flag)] = service
         return service
 

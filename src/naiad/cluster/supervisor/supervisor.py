@@ -13,7 +13,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 from naiad.backend.host_policies import resolve_policies
 from naiad.cluster.connection_passing import Acceptor, Balance
@@ -21,6 +21,7 @@ from naiad.cluster.messages import (
     BroadcastRequest,
     Failed,
     Finish,
+    Listening,
     Loaded,
     StopBeingReady,
     Welcome,
@@ -32,6 +33,7 @@ from naiad.cluster.supervisor.scatter_gather import ScatterGather
 from naiad.core.errors import internal
 from naiad.options.options import ServerOptions
 from naiad.server.listener import HANDSHAKES_S, Listener, addresses, bind, has_tls, refused
+from naiad.server.report import log_ready
 from naiad.server.runner import StopSignal, run_to_status
 
 _log = logging.getLogger(__name__)
@@ -80,6 +82,10 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_leaving = False
         self._directory = ""
+        self._bound: Mapping[str, int] = {}
+        """The bound ports by the prefixes of their flags, in the order of the addresses."""
+        self._loaded: dict[int, Loaded] = {}
+        """The first report of each slot."""
 
     async def run(self) -> int:
         """Start, serve until a signal, drain; return the exit status. Raises InferError when it cannot start."""
@@ -92,14 +98,20 @@ class Supervisor:
 
     async def _run(self) -> int:
         listeners = [bind(address) for address in self._addresses]
+        self._bound = {listener.address.flag: listener.port for listener in listeners}
         for port, (address, listener) in enumerate(zip(self._addresses, listeners, strict=True)):
             self._acceptors[address.flag] = Acceptor(listener, port, self._hand_over)
         stopping = self._spawn(self._wait_for_stop())
         noting = None
         try:
+            # Probes are answered while the models load. The kernel divides the connections of a shared port among
+            # servers, each of which must be ready.
+            self._open([listener for listener in listeners if not listener.address.reuse_port])
             if not await self._start_all():
                 return 0 if self._stop.is_set else 1
-            self._open(listeners)
+            self._open([listener for listener in listeners if listener.address.reuse_port])
+            is_ready = all(loaded.is_ready for loaded in self._loaded.values())
+            log_ready(self._options, self._bound, is_ready=is_ready, model=self._loaded[0].model)
             noting = self._spawn(self._note_regularly())
             await self._supervise(lambda: False)
             return await self._leave()
@@ -150,7 +162,7 @@ class Supervisor:
             options=share_of(self._options, slot, self._starts[slot]),
             slot=slot,
             process_count=self._count,
-            ports=[address.flag for address in self._addresses],
+            ports=self._bound,
             directory=self._directory,
             is_successor=self._starts[slot] > 1,
             quiet_below=loud if is_first_time else logging.INFO,
@@ -225,7 +237,10 @@ class Supervisor:
         """Handle a message of a process."""
         if isinstance(message, Failed):
             member.failure = message.reason
+        elif isinstance(message, Listening):
+            self._pass_connections(member)
         elif isinstance(message, Loaded):
+            self._loaded.setdefault(member.slot, message)
             self._spawn(self._catch_up(member))
 
     async def on_query(self, member: MemberProcess, query: object) -> object:
@@ -248,13 +263,19 @@ class Supervisor:
         for acceptor in self._acceptors.values():
             acceptor.resume()
 
+    def _pass_connections(self, member: MemberProcess) -> None:
+        self._balance.add(member.slot)
+        member.connections.start(lambda counts: self._on_notice(member, counts))
+        for acceptor in self._acceptors.values():
+            acceptor.resume()
+
     async def _catch_up(self, member: MemberProcess) -> None:
         await self._control_broadcast.catch_up(member)
         if member.is_alive:
             was_open = self._supervision.is_open
             member.is_serving = member.has_served = True
-            self._balance.add(member.slot)
-            member.connections.start(lambda counts: self._on_notice(member, counts))
+            if member.slot not in self._balance:
+                self._pass_connections(member)
             self._supervision.serves(member.slot, time.monotonic_ns())
             if was_open:
                 _log.info("%s serves", member.name)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from naiad.backend.tensor_layout import TensorConfig
 from naiad.config.model_config_pb2 import ModelConfig, ModelEnsembling
 from naiad.config.validate.ensemble import condition_of, tensors_read
-from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
 from naiad.core.model import ModelState, model_key
 from naiad.core.request import RequestedOutput
 from naiad.core.tensor import Shape, TensorSpec
@@ -273,8 +273,11 @@ def _missing_member(ensemble: str, step: ModelEnsembling.Step, router: Router, e
     key = model_key(step.model_namespace, name)
     rows = [row for row in router.repository_index() if row.name == key and row.version]
     if not rows:
+        # Members load before their ensemble, so this one does not exist, although the server is still loading.
+        is_loading = error.code is ErrorCode.UNAVAILABLE
+        reason = f"Request for unknown model: '{name}' is not found" if is_loading else error.message
         return invalid_argument(
-            f"ensemble {ensemble} contains models that are not available or ambiguous: {name}; {error.message}"
+            f"ensemble {ensemble} contains models that are not available or ambiguous: {name}; {reason}"
         )
     opening = f"ensemble '{ensemble}' depends on '{name}'"
     if any(row.state is ModelState.READY for row in rows) and step.model_version >= 0:

@@ -84,7 +84,10 @@ class RepositoryControl(Generic[V]):
     def _check_commands(self) -> None:
         if not self._takes_commands:
             # Triton: the same text in mode NONE.
-            raise unavailable("explicit model load / unload is not allowed if polling is enabled")
+            raise unavailable(
+                "explicit model load / unload is not allowed if polling is enabled; start the server with "
+                "--model-control-mode=explicit"
+            )
 
     def abandon(self) -> None:
         """Stop loading: loads in progress finish, waiting ones do not begin."""
