@@ -58,7 +58,9 @@ def test_loading_server_is_live_and_not_ready(start_server: StartServer, root: P
         assert not client.is_server_ready()
     assert server.get("/metrics", url=server.metrics_url).status == 200
     (root / "slow" / "gate").unlink()
-    server.wait_log(r'"ready: http://127\.0\.0\.1:\d+, grpc 127\.0\.0\.1:\d+, .*; try: curl http://\S+/v2/models/base"')
+    server.wait_log(
+        r'"ready: http://127\.0\.0\.1:\d+, grpc 127\.0\.0\.1:\d+, .*; try: curl http://\S+/v2/models/base"'
+    )
     wait_until(server.is_ready)
 
 

@@ -47,7 +47,8 @@ def log_ready(options: ServerOptions, bound: Mapping[str, int], *, is_ready: boo
         urls["metrics"] += "/metrics"
     parts = [urls["http"]] if "http" in urls else []
     parts += [f"{flag} {urls[flag]}" for flag in ("grpc", "metrics") if flag in urls]
-    hint = f"; try: curl {_curl_target(urls['http'])}/v2{f'/models/{model}' if model else ''}" if "http" in urls else ""
+    path = f"/v2/models/{model}" if model else "/v2"
+    hint = f"; try: curl {_curl_target(urls['http'])}{path}" if "http" in urls else ""
     _log.info("%s: %s%s", "ready" if is_ready else "serving, not ready", ", ".join(parts), hint)
 
 
