@@ -177,8 +177,8 @@ class Engine:
         rows = rows_named(index, name)
         if not self._ready_to_serve and (not rows or any(row.state is ModelState.LOADING for row in rows)):
             return unavailable(
-                f"Request for unknown model: '{excerpt(name)}' is not at ready state; the server is still loading its "
-                "models: send the request again when the server is ready"
+                f"Request for unknown model: '{excerpt(name)}' is not at ready state; the server is still loading "
+                "its models: send the request again when the server is ready"
             )
         if not rows:
             # Triton: another code with namespaces.

@@ -24,7 +24,9 @@ class PassedConnections(Service):
         tls: ssl.SSLContext | None,
         on_close: Callable[[], None],
     ) -> None:
-        """`port` is the supervisor's. `on_close` is called after connections have closed: `take_closed_count` returns their number."""
+        """`port` is the supervisor's. `on_close` is called after connections have closed: `take_closed_count` returns
+        their number.
+        """
         self.connections = connections
         self._flag = flag
         self._port = port
