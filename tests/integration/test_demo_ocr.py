@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(PACKAGES_MAY_TAKE_S + 60)
 
 
 def demo(tmp_path: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    flags = ("--repository", str(tmp_path / "models"), "--output", str(tmp_path / "read.png"))
+    flags = ("--repository", str(tmp_path / "models"))
     return subprocess.run(
         [sys.executable, "-m", "naiad", "demo", "ocr", *arguments, *flags],
         env={**os.environ, "PYTHONPATH": str(SOURCE), "COLUMNS": "300"},
@@ -28,7 +28,7 @@ def demo(tmp_path: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_every_line_of_the_invoice_is_read(tmp_path: Path) -> None:
-    done = demo(tmp_path)
+    done = demo(tmp_path, "--output", str(tmp_path / "read.png"))
     assert done.returncode == 0, done.stdout + done.stderr
     expected = [invoice.HEADING, *(part for line in invoice.LINES for part in line)]
     for text in (*expected, invoice.SLANTED, invoice.UPSIDE_DOWN):
@@ -42,6 +42,7 @@ def test_a_picture_without_text_skips_the_rest_of_the_pipeline(tmp_path: Path) -
     Image.new("RGB", (200, 100), "white").save(tmp_path / "blank.png")
     done = demo(tmp_path, str(tmp_path / "blank.png"))
     assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "blank.ocr.png").is_file()
     assert "0 lines of text" in done.stdout
 
 

