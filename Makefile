@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint type test test-fast test-unit fuzz attack mutants bench docs demo demo-keep check clean
+.PHONY: help setup fmt lint type test test-fast test-frameworks test-unit fuzz attack mutants bench docs demo demo-keep check clean
 
 help: ## list what can be done
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ test-fast: $(STAMP) ## everything but the slow integration tests, in less than t
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/docs tests/unit tests/property tests/contract tests/conformance \
 		tests/fuzz $(FAST_INTEGRATION:%=tests/integration/test_%.py)
 
+test-frameworks: ## the tests of the framework backends, in an environment of 4 GB of their own
+	.ci/frameworks $(VENV)-frameworks
+
 test-unit: $(STAMP) ## the tests that need no server
 	$(BIN)/python -m pytest tests/unit tests/property tests/contract tests/conformance
 
@@ -72,4 +75,4 @@ $(VENV)/.demo: pyproject.toml
 check: test ## another word for test
 
 clean: ## remove what the words above made
-	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-frameworks site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -19,7 +19,7 @@ SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
 def readable(pattern):
     """Return a route's pattern in the form of the page."""
-    path = re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", pattern)
+    path = re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", pattern).replace(r"\.", ".")
     return re.sub(r"\(\?:([^()]*)\)\?", r"[\1]", path)
 
 

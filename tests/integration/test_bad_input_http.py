@@ -100,7 +100,6 @@ class TestPaths:
             "/v2/nothing",
             "/v2/health",
             "/v2/health/live/",
-            "/v2/models",
             "/v2/models//infer",
             "/v2/models/identity/versions/1/versions/1/infer",
             "/v2/models/identity/versions/x/infer",

@@ -147,6 +147,39 @@ def total() -> bytes:
     )
 
 
+def classifier(labels: Sequence[str | int] = ("cat", "dog", "eel"), *, opset: int | None = OPSET) -> bytes:
+    """A linear classifier of rows of 3 numbers, in the form of a scikit-learn export: the highest wins.
+
+    `output_label` is a tensor, `output_probability` a sequence of dictionaries. Without `opset` there is no default
+    domain.
+    """
+    texts = isinstance(labels[0], str)
+    key = TensorProto.STRING if texts else TensorProto.INT64
+    classes = {"classlabels_strings" if texts else "classlabels_ints": list(labels)}
+    linear = helper.make_node(
+        "LinearClassifier",
+        ["X"],
+        ["output_label", "probabilities"],
+        domain="ai.onnx.ml",
+        coefficients=np.eye(3).reshape(-1).tolist(),
+        intercepts=[0.0] * 3,
+        **classes,
+    )
+    keys = {"classlabels_strings" if texts else "classlabels_int64s": list(labels)}
+    zip_map = helper.make_node("ZipMap", ["probabilities"], ["output_probability"], domain="ai.onnx.ml", **keys)
+    value_type = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+    dictionaries = helper.make_sequence_type_proto(helper.make_map_type_proto(key, value_type))
+    outputs = [
+        helper.make_tensor_value_info("output_label", key, [None]),
+        helper.make_value_info("output_probability", dictionaries),
+    ]
+    graph = helper.make_graph([linear, zip_map], "graph", [value("X", [None, 3])], outputs)
+    domains = [helper.make_opsetid("ai.onnx.ml", 1)]
+    if opset is not None:
+        domains.append(helper.make_opsetid("", opset))
+    return helper.make_model(graph, opset_imports=domains, ir_version=8).SerializeToString()
+
+
 def sequence_output() -> bytes:
     """An output that is a sequence of tensors."""
     output = helper.make_tensor_sequence_value_info("OUTPUT0", TensorProto.FLOAT, None)

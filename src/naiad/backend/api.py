@@ -12,6 +12,7 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar
 
 from naiad.backend.custom_metrics import CustomMetrics
@@ -210,6 +211,9 @@ class RemoteInstance(Instance):
 
 class Model(abc.ABC):
     """One loaded version of a model: what its instances share (a session, weights)."""
+
+    labels: Mapping[str, Sequence[str]] = MappingProxyType({})
+    """Class labels that the model file itself has, by output; a `label_filename` takes precedence."""
 
     @abc.abstractmethod
     def create_instance(self, spec: InstanceSpec) -> Instance:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from naiad.backend.announcements import ENTRY_POINT_GROUP, announced_backends
 from naiad.backend.api import Backend
-from naiad.config.backends import BUILT_IN, EXTRAS
+from naiad.config.backends import BUILT_IN, EXTRAS, canonical_name
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.naiad_parameters import is_isolated
 from naiad.config.suggestion import nearest
@@ -148,7 +148,7 @@ def load_backend(name: str, point: str) -> Backend:
     if not (isinstance(backend_class, type) and issubclass(backend_class, Backend)):
         raise internal(f"backend '{name}': {point} is not a subclass of naiad.backend.api.Backend")
     backend = backend_class()
-    if backend.name != name:
+    if backend.name != canonical_name(name):
         raise internal(
             f"backend '{name}': {point} calls itself '{backend.name}'; its entry point must have that name"
         )

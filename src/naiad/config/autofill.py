@@ -8,7 +8,7 @@ loader uses these in the order `autofill`, `normalize`, `validation.validate`, t
 
 from collections.abc import Sequence
 
-from naiad.config.backends import FORMATS, PLATFORM_BACKENDS, ModelFormat
+from naiad.config.backends import FORMATS, PLATFORM_BACKENDS, ModelFormat, canonical_name
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.problem import Problem
 
@@ -49,8 +49,9 @@ def autofill(config: ModelConfig, *, model_name: str, version_files: Sequence[st
 def _find_format(config: ModelConfig, version_files: Sequence[str]) -> ModelFormat | None:
     """Return the first known file that exists and does not contradict the configuration."""
     names = set(version_files)
+    backend = canonical_name(config.backend)
     for known in FORMATS:
-        fits = (not config.backend or config.backend == known.backend) and (
+        fits = (not backend or backend == known.backend) and (
             not config.platform or config.platform == known.platform
         )
         if known.filename in names and fits:
@@ -60,11 +61,12 @@ def _find_format(config: ModelConfig, version_files: Sequence[str]) -> ModelForm
 
 def _fill_from_format(config: ModelConfig, found: ModelFormat | None) -> None:
     """Fill in platform and file name: from the existing file, otherwise the backend's usual ones."""
-    usual = [known for known in FORMATS if known.backend == config.backend]
+    backend = canonical_name(config.backend)
+    usual = [known for known in FORMATS if known.backend == backend]
     chosen = found or next(
         (known for known in usual if not config.platform or known.platform == config.platform), None
     )
-    if chosen is None or chosen.backend != config.backend:
+    if chosen is None or chosen.backend != backend:
         return
     # For a backend with two platforms only the file determines the platform.
     if not config.platform and (found or len(usual) == 1):

@@ -29,6 +29,8 @@ class KnownBackend:
     """`module:class` of the `Backend` class in this package, empty if it is not part of naiad."""
     extra: str = ""
     """Extra of the pip package `naiad` that installs its framework."""
+    aliases: Sequence[str] = ()
+    """Further names that `backend` may have in a configuration."""
 
 
 KNOWN_BACKENDS: Sequence[KnownBackend] = (
@@ -62,16 +64,28 @@ FILENAMES: frozenset[str] = frozenset(known.filename for known in FORMATS)
 PLATFORM_BACKENDS: Mapping[str, str] = {known.platform: known.backend for known in FORMATS if known.platform}
 """Platform to backend. `ensemble` has none."""
 
-BUILT_IN: Mapping[str, str] = {backend.name: backend.module for backend in KNOWN_BACKENDS if backend.module}
-"""Backends of this package to `module:class`."""
+BUILT_IN: Mapping[str, str] = {
+    name: backend.module for backend in KNOWN_BACKENDS if backend.module for name in (backend.name, *backend.aliases)
+}
+"""Backends of this package, by name and alias, to `module:class`."""
 
 SERVABLE_FILENAMES: Sequence[str] = tuple(known.filename for known in FORMATS if known.backend in BUILT_IN)
 """Files for which this package has a backend."""
 
-EXTRAS: Mapping[str, str] = {backend.name: backend.extra for backend in KNOWN_BACKENDS if backend.extra}
-"""Backend to the extra that installs its framework."""
+EXTRAS: Mapping[str, str] = {
+    name: backend.extra for backend in KNOWN_BACKENDS if backend.extra for name in (backend.name, *backend.aliases)
+}
+"""Backend, by name and alias, to the extra that installs its framework."""
+
+_CANONICAL: Mapping[str, str] = {alias: backend.name for backend in KNOWN_BACKENDS for alias in backend.aliases}
+
+
+def canonical_name(backend: str) -> str:
+    """Return the name of the backend that `backend` is an alias of, otherwise `backend`."""
+    return _CANONICAL.get(backend, backend)
 
 
 def filenames_of(backend: str) -> Sequence[str]:
     """Return the usual file names of a backend's models, the first one preferred."""
-    return [known.filename for known in FORMATS if known.backend == backend]
+    name = canonical_name(backend)
+    return [known.filename for known in FORMATS if known.backend == name]

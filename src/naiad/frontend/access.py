@@ -59,8 +59,8 @@ _BY_PATH = tuple(
         (r"/v2/trace/setting|" + _MODEL + "/trace/setting", "trace"),
         (r"/v2/logging", "logging"),
         (r"/v2/(?:system|cuda)sharedmemory/.*", "shared-memory"),
-        (r"/v2/repository/.*", "model-repository"),
-        (r"/v2|" + _MODEL, "metadata"),
+        (r"/v2/repository/.*|/v2/models", "model-repository"),
+        (r"/v2|/docs|/openapi\.json|" + _MODEL + "(?:/openapi\\.json)?", "metadata"),
     )
 )
 

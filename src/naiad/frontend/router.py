@@ -78,6 +78,10 @@ class Router:
         self._rule = rule
         self._found.clear()
 
+    def accepts(self, category: str, context: HttpContext) -> bool:
+        """Return whether the access rule accepts a request for a category."""
+        return self._rule is None or self._rule.rejection(category, context.headers.get) is None
+
     def handle(self, context: HttpContext) -> None:
         """Handle a request. An InferError raised by the action becomes the response."""
         # hot: once a request

@@ -119,6 +119,9 @@ class HttpOptions:
     idle_timeout_s: float = option(
         600.0, "http-idle-timeout-seconds", "naiad: maximum idle time of a connection between requests.", minimum=0.1
     )
+    docs: bool = option(
+        True, "http-docs", "naiad: serve a page for browsers at /docs and its OpenAPI document at /openapi.json."
+    )
     header_forward_pattern: str = option(
         "",
         "http-header-forward-pattern",

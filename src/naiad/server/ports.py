@@ -210,6 +210,8 @@ class Ports:
             codings=self._codings,
             repository=repository,
             runner=self._runner,
+            run_in_thread=self._index_threads.run,
+            with_page=options.docs,
         )
         router = self._router = api.router()
         if self._group is not None:

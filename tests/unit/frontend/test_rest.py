@@ -164,7 +164,7 @@ BINARY += b'"parameters":{"binary_data_output":true}}'
         ),
         ("GET", "/", 404, no_path("/")),
         ("GET", "/v2/", 404, no_path("/v2/")),
-        ("GET", "/v2/models", 404, no_path("/v2/models")),
+        ("GET", "/v2/models/", 404, no_path("/v2/models/")),
         ("GET", "/v2/models//ready", 404, no_path("/v2/models//ready")),
         ("GET", "/v2/models/m/versions/x", 404, no_path("/v2/models/m/versions/x")),
         ("GET", "/v2/health/ready/", 404, no_path("/v2/health/ready/")),

@@ -88,6 +88,7 @@ class OnnxModel(Model):
 
     def __init__(self, context: ModelContext, sessions: OnnxSessions) -> None:
         self.sessions = sessions
+        self.labels = sessions.labels
         self._context = context
 
     def create_instance(self, spec: InstanceSpec) -> Instance:

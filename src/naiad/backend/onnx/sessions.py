@@ -26,6 +26,7 @@ from naiad.backend.onnx.options import (
     read_parameters,
 )
 from naiad.backend.onnx.signature import read_signature
+from naiad.backend.onnx.zip_map import replace_zip_maps
 from naiad.backend.signature import ModelSignature
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.errors import InferError, internal
@@ -33,6 +34,9 @@ from naiad.options.host_policy import format_cores, policy_name
 
 _log = logging.getLogger(__name__)
 
+_DICTIONARIES = re.compile(r"seq\(map\(.*\)\)")
+"""The type of the outputs of ZipMap nodes."""
+_EXTERNAL_DATA_DIRECTORY = "session.model_external_initializers_file_folder_path"
 _ORT_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
 
 
@@ -50,7 +54,7 @@ class OnnxSession:
     """An InferenceSession, what it says of the model, and how it is called."""
 
     def __init__(self, context: ModelContext, path: Path, plan: SessionPlan) -> None:
-        self.ort = open_session(context, path, plan)
+        self.ort, self.labels = open_session(context, path, plan)
         self.signature: ModelSignature = read_signature(self.ort)
         self.run_options: Any = None
         if plan.run_entries:
@@ -116,7 +120,8 @@ def inspect_model(context: ModelContext, path: Path, default_instance_count: int
             _inspected.last = _Inspected(_settings(context, path, threads), session)
             return session.signature
     plan = SessionPlan(inspection_options(context), [(CPU_PROVIDER, {})])
-    return read_signature(open_session(context, path, plan))
+    session, _ = open_session(context, path, plan)
+    return read_signature(session)
 
 
 def _take_inspected(settings: _Settings) -> OnnxSession | None:
@@ -155,6 +160,9 @@ class OnnxSessions:
             self._open(place)
             where = f", on cores {format_cores(place.cores)}" if place.cores else ""
             texts.append(f"{self.plan(place)}{where}")
+        for output, labels in self.labels.items():
+            text = f"the dictionaries of output '{output}' are served as a FP32 matrix of {len(labels)} columns"
+            _log.info("model '%s' version %d: %s", context.name, context.version, text)
         if not has_global_threads:
             for text in dict.fromkeys(texts):
                 _log.info("model '%s' version %d: %s", context.name, context.version, text)
@@ -163,6 +171,11 @@ class OnnxSessions:
     def signature(self) -> ModelSignature:
         """What the model says of itself."""
         return next(iter(self._sessions.values())).signature
+
+    @property
+    def labels(self) -> Mapping[str, Sequence[str]]:
+        """Labels in the model, by output."""
+        return next(iter(self._sessions.values())).labels
 
     def update_config(self, config: ModelConfig) -> None:
         """Take note of other instance groups."""
@@ -212,16 +225,30 @@ class OnnxSessions:
         return session
 
 
-def open_session(context: ModelContext, path: Path, plan: SessionPlan) -> Any:
-    """Open a session. Raises InferError(INTERNAL) with ONNX Runtime's reason."""
-    names = [name for name, _ in plan.providers]
-    options = [dict(options) for _, options in plan.providers]
+def open_session(context: ModelContext, path: Path, plan: SessionPlan) -> tuple[Any, Mapping[str, Sequence[str]]]:
+    """Open a session, and return it with the labels in the model, by output.
+
+    A model that returns dictionaries is opened again without its ZipMap nodes. Raises InferError(INTERNAL) with ONNX
+    Runtime's reason.
+    """
     try:
-        return onnxruntime.InferenceSession(str(path), plan.options, providers=names, provider_options=options)
+        session = _create_session(str(path), plan)
+        if not any(_DICTIONARIES.fullmatch(output.type) for output in session.get_outputs()):
+            return session, {}
+        plain = replace_zip_maps(path.read_bytes())
+        # A model in memory has no directory of its own.
+        plan.options.add_session_config_entry(_EXTERNAL_DATA_DIRECTORY, str(path.parent))
+        return _create_session(plain.data, plan), plain.labels
     except Exception as error:  # ONNX Runtime raises a different class for each status
         raise internal(
             f"model '{context.name}' version {context.version}: {path} cannot be loaded: {ort_message(error)}"
         ) from error
+
+
+def _create_session(model: str | bytes, plan: SessionPlan) -> Any:
+    names = [name for name, _ in plan.providers]
+    options = [dict(options) for _, options in plan.providers]
+    return onnxruntime.InferenceSession(model, plan.options, providers=names, provider_options=options)
 
 
 def refuse_to_run(*_: object) -> NoReturn:

@@ -195,6 +195,7 @@ class ModelLoader:
         instances: list[Instance] = []
         try:
             model = backend.load(context)
+            labels = {**model.labels, **labels}
             model = with_passive_instances(model, context.config, self._host_policies)
             specs = instance_specs(context.config)
             instances = create_instances(model, specs, _warm_up(context), self._host_policies)

@@ -216,7 +216,7 @@ class RepositoryRoutes:
             raise unavailable("Server not ready")
 
     def _run(self, context: HttpContext, run: RunInThread, work: Callable[[], Sequence[Buffer]]) -> None:
-        run(work, functools.partial(context.respond, 200, JSON_HEADERS), functools.partial(_fail, context))
+        run(work, functools.partial(context.respond, 200, JSON_HEADERS), functools.partial(respond_failure, context))
 
     # --- on other threads -------------------------------------------------------------------------------------------
 
@@ -234,7 +234,8 @@ class RepositoryRoutes:
         return ()
 
 
-def _fail(context: HttpContext, error: Exception) -> None:
+def respond_failure(context: HttpContext, error: Exception) -> None:
+    """Respond with the error of work on another thread; unexpected ones are logged."""
     if not isinstance(error, InferError):
         _log.error("%s %s failed", context.method, excerpt(context.path), exc_info=error)
         error = internal("internal error; see the server log")

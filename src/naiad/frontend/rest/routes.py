@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from naiad.core.errors import unavailable
-from naiad.core.model import ServerMetadata
 from naiad.frontend.context import HttpContext
 from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.frontend.rest.api_page import ApiPageRoutes, ListedEngine
 from naiad.frontend.rest.compression import ContentCodings
 from naiad.frontend.rest.control import (
     RepositoryEngine,
@@ -20,6 +20,7 @@ from naiad.frontend.rest.generate import GenerateRoutes
 from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferEngine, InferRoute
 from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, respond_error
 from naiad.frontend.slice_runner import SliceRunner
+from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.protocol.json.control import (
     encode_model_config,
     encode_model_metadata,
@@ -37,7 +38,7 @@ _MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
 
 
-class ControlEngine(InferEngine, RepositoryEngine, TracedEngine, Protocol):
+class ControlEngine(InferEngine, RepositoryEngine, TracedEngine, ListedEngine, Protocol):
     """The engine, as the REST routes use it."""
 
     is_draining: bool
@@ -54,9 +55,6 @@ class ControlEngine(InferEngine, RepositoryEngine, TracedEngine, Protocol):
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Return whether a model version is ready; an unknown one is not. Raises InferError."""
-
-    def server_metadata(self) -> ServerMetadata:
-        """Return name, version and extensions."""
 
     def statistics(self, name: str = "", version: str = "") -> Sequence[VersionStatistics]:
         """Return statistics of one version, of a model, or of all models."""
@@ -77,10 +75,14 @@ class RestApi:
         codings: ContentCodings | None = None,
         repository: RepositoryRoutes | None = None,
         runner: SliceRunner | None = None,
+        run_in_thread: RunInThread = run_at_once,
+        with_page: bool = True,
     ) -> None:
-        """`runner` decodes and encodes large bodies."""
+        """`runner` decodes and encodes large bodies, `with_page` serves the API page."""
         self._engine = engine
         self._codings = codings
+        self._run_in_thread = run_in_thread
+        self._with_page = with_page
         self._repository = repository or RepositoryRoutes(engine)
         self._infer = InferRoute(engine, max_input_bytes, forwarding, runner)
         self._generate = GenerateRoutes(engine, max_input_bytes, forwarding, runner)
@@ -89,8 +91,9 @@ class RestApi:
         """Return the router of the HTTP endpoint."""
         get, post = _get, _post
         settings = SettingsRoutes(self._engine)
+        api_page = ApiPageRoutes(self._engine, self._run_in_thread)
         infer = self._infer.handle if self._codings is None else self._codings.wrap(self._infer.handle)
-        return Router(
+        router = Router(
             [
                 Route(_MODEL + "/infer", post(infer), self._infer.check),
                 Route(_MODEL + "/generate", post(self._generate.generate), self._generate.check),
@@ -105,6 +108,7 @@ class RestApi:
                 Route(_MODEL + "/config", get(self._model_config)),
                 Route(_MODEL + "/stats", get(self._model_statistics)),
                 Route(_MODEL + "/explain", get(self._model_explanation)),
+                *api_page.routes(with_page=self._with_page),
                 *settings.routes(),
                 *SharedMemoryRoutes(self._engine.shared_memory).routes(),
                 Route(_REPOSITORY + "/index", post(self._repository.index)),
@@ -112,6 +116,8 @@ class RestApi:
                 Route(_REPOSITORY + "/models/(?P<model>[^/]+)/unload", post(self._repository.unload)),
             ]
         )
+        api_page.router = router
+        return router
 
     # --- health ---------------------------------------------------------------------------------------------------
 

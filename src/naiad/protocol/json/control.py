@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import excerpt, internal, invalid_argument
-from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata, name_of
+from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata, name_of
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol.json.document import LongString, read_document
@@ -172,6 +172,12 @@ def _duration(duration: Duration) -> dict[str, int]:
 def encode_repository_index(entries: Sequence[IndexEntry]) -> bytes:
     """Return the body of `POST /v2/repository/index`; unknown fields of a model are left out."""
     return orjson.dumps([_index_entry(entry) for entry in entries])
+
+
+def encode_models(entries: Sequence[IndexEntry]) -> bytes:
+    """Return the body of `GET /v2/models`."""
+    rows = [{**_index_entry(entry), "ready": entry.state is ModelState.READY} for entry in entries]
+    return orjson.dumps({"models": rows})
 
 
 def _index_entry(entry: IndexEntry) -> dict[str, str]:

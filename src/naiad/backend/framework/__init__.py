@@ -1,0 +1,1 @@
+"""What the adapters of frameworks share: model files, parameters and thread counts of a configuration."""

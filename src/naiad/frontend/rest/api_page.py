@@ -1,0 +1,128 @@
+"""The list of models, the OpenAPI document, and the page for browsers that shows it.
+
+The documents are made on a thread when they are requested, and the document of all models has at most `MAX_MODELS`.
+"""
+
+import functools
+import hashlib
+import logging
+import re
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from naiad.core.errors import InferError, excerpt
+from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata, name_of
+from naiad.frontend.context import HttpContext
+from naiad.frontend.rest.control import respond_failure
+from naiad.frontend.router import JSON_HEADERS, Route, Router
+from naiad.frontend.thread_pool import RunInThread, run_at_once
+from naiad.protocol.json.control import encode_models
+from naiad.wire.header_fields import Headers
+
+MAX_MODELS = 200
+"""Limit of models in the document of the server; each model has a document of its own, too."""
+_PAGE = Path(__file__).with_name("api_page.html")
+_log = logging.getLogger(__name__)
+
+
+class ListedEngine(Protocol):
+    """The engine, as these routes use it on other threads."""
+
+    def survey_repository(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """Return the repository index. Raises InferError."""
+
+    def server_metadata(self) -> ServerMetadata:
+        """Return name, version and extensions."""
+
+    def model_metadata(self, name: str, version: str = "") -> ModelMetadata:
+        """Return inputs and outputs of a model. Raises InferError."""
+
+    def is_decoupled(self, name: str, version: str = "") -> bool:
+        """Return whether a model is decoupled. Raises InferError."""
+
+
+class ApiPageRoutes:
+    """The actions of `/v2/models`, `/docs` and `/openapi.json`."""
+
+    def __init__(self, engine: ListedEngine, run_in_thread: RunInThread = run_at_once) -> None:
+        self._engine = engine
+        self._run_in_thread = run_in_thread
+        self.router: Router | None = None
+        """The router whose routes are documented; set once it exists."""
+
+    def routes(self, *, with_page: bool) -> list[Route]:
+        """Return the routes."""
+        listing = [Route(r"/v2/models", {"GET": self._models})]
+        if not with_page:
+            return listing
+        return [
+            *listing,
+            Route(r"/docs", {"GET": self._page}),
+            Route(r"/openapi\.json", {"GET": self._document}),
+            Route(r"/v2/models/(?P<model>[^/]+)/openapi\.json", {"GET": self._model_document}),
+        ]
+
+    def _models(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        self._respond(context, lambda: encode_models(self._engine.survey_repository()))
+
+    def _page(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        headers, page = _read_page()
+        context.respond(200, headers, (page,))
+
+    def _document(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        # Clients without access to the index of the repository get no names of models here either.
+        lists_models = self.router is None or self.router.accepts("model-repository", context)
+        self._respond(context, functools.partial(self._encode, self._ready_models if lists_models else list))
+
+    def _model_document(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        model = arguments["model"]
+        self._engine.model_metadata(model)  # raises for an unknown model
+        self._respond(context, functools.partial(self._encode, lambda: [model]))
+
+    def _respond(self, context: HttpContext, work: Callable[[], bytes]) -> None:
+        def done(body: bytes) -> None:
+            context.respond(200, JSON_HEADERS, (body,))
+
+        self._run_in_thread(work, done, functools.partial(respond_failure, context))
+
+    # --- on other threads -------------------------------------------------------------------------------------------
+
+    def _ready_models(self) -> list[str]:
+        return sorted({name_of(row.name) for row in self._engine.survey_repository(ready_only=True)})[:MAX_MODELS]
+
+    def _encode(self, models: Callable[[], Sequence[str]]) -> bytes:
+        # Imported here: most servers never need it.
+        from naiad.protocol.json.openapi import DocumentedModel, encode_openapi
+
+        documented = []
+        for name in models():
+            try:
+                metadata = self._engine.model_metadata(name)
+                documented.append(DocumentedModel(metadata, self._engine.is_decoupled(name)))
+            except InferError as error:
+                _log.debug("the API page has no '%s': %s", excerpt(name), error.message)  # unloaded meanwhile
+        endpoints = [] if self.router is None else self.router.endpoints()
+        return encode_openapi(self._engine.server_metadata(), endpoints, documented)
+
+
+def _read_page() -> tuple[Headers, bytes]:
+    """Return the page with its header fields, which allow its own script and style and no other."""
+    page = _PAGE.read_bytes()
+    digests = {}
+    for element in ("script", "style"):
+        found = re.search(rf"<{element}>(.*?)</{element}>".encode(), page, re.DOTALL)
+        assert found is not None, element
+        digests[element] = b64encode(hashlib.sha256(found[1]).digest()).decode()
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{digests['script']}'; style-src 'sha256-{digests['style']}'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    headers = (
+        (b"Content-Type", b"text/html; charset=utf-8"),
+        (b"Content-Security-Policy", policy.encode()),
+        (b"X-Content-Type-Options", b"nosniff"),
+        (b"Referrer-Policy", b"no-referrer"),
+    )
+    return headers, page
