@@ -1,0 +1,47 @@
+"""Hooks of MkDocs: diagrams work offline, and inline code breaks at spaces and separators only.
+
+Mermaid (MIT licence) comes from the package mermaidx, which contains the file `dist/mermaid.min.js` of npm's mermaid
+unchanged. Pages without a diagram do not load it.
+"""
+
+import hashlib
+import re
+from importlib.resources import files
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+
+_SCRIPT = "javascripts/mermaid.min.js"
+_SHA256 = "74d7c46dabca328c2294733910a8aa1ed0c37451776e8d5295da38a2b758fb9b"
+"""Of dist/mermaid.min.js in npm's mermaid 11.16.0."""
+_INLINE_CODE = re.compile(r"(?<!<pre>)(?<!</span>)<code>([^<]+)</code>")
+_SEPARATOR = re.compile(r"(?<=\w)(?=/\w)|(?=\[/)|(?<=])(?=/)|(?<=})(?=/)|(?<=::)|(?<=,)(?=\w)")
+_LONG_WORD = 24
+
+
+def on_files(files_of_site: Any, config: Any) -> Any:
+    """Add the script to the site."""
+    script = files("mermaidx").joinpath("assets/mermaid.js").read_bytes()
+    if hashlib.sha256(script).hexdigest() != _SHA256:
+        raise PluginError("mermaidx does not contain mermaid 11.16.0: install the dependency group docs")
+    files_of_site.append(File.generated(config, _SCRIPT, content=script))
+    return files_of_site
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Keep the words of inline code whole; long ones may break at the separators of paths and lists."""
+
+    def word(found: "re.Match[str]") -> str:
+        text = found[0]
+        return f'<span class="word">{_SEPARATOR.sub("<wbr>", text) if len(text) > _LONG_WORD else text}</span>'
+
+    return _INLINE_CODE.sub(lambda code: f"<code>{re.sub(r'[^ ]+', word, code[1])}</code>", html)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Load the script in front of the theme's, which would fetch it from another host otherwise."""
+    if 'class="mermaid"' not in output:
+        return output
+    source = "../" * page.url.count("/") + _SCRIPT
+    return output.replace("</head>", f'<script src="{source}"></script></head>', 1)
