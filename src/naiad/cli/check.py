@@ -30,7 +30,7 @@ _MAX_JOBS = 64
 
 def run(argv: Sequence[str]) -> int:
     """Check the given models, print the problems and return the exit status."""
-    parser = _parser()
+    parser = make_parser()
     options = parser.parse_args(argv)
     if options.load and Path(options.path).is_file() and Path(options.path).suffix not in MODEL_SUFFIXES:
         parser.error("--load needs the model: give the repository or the model's directory")
@@ -132,7 +132,8 @@ def _count_of_jobs(text: str) -> int:
     return int(text)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
     parser = argparse.ArgumentParser(prog="naiad check", description=_DESCRIPTION)
     parser.add_argument(
         "path", metavar="PATH", help="a repository (a directory or a URL), a model's directory, or a config.pbtxt"

@@ -23,7 +23,7 @@ The exit status is 1 if there is no model, 2 for an invalid command line.
 
 def run(argv: Sequence[str]) -> int:
     """Print or write the configuration and return the exit status: 1 without a model, 2 for a bad command."""
-    options = _parser().parse_args(argv)
+    options = make_parser().parse_args(argv)
     try:
         config, note = build_config(options.model)
         text = format_commented(config)
@@ -84,7 +84,8 @@ def _write(path: Path, text: str, *, force: bool) -> None:
         raise invalid_argument(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
     parser = argparse.ArgumentParser(prog="naiad config", description="Work with model configurations.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     init = verbs.add_parser("init", help="print a config.pbtxt for a model", description=_DESCRIPTION)

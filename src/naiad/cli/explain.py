@@ -40,7 +40,7 @@ DECISIONS: Mapping[str, str] = {
 
 def run(argv: Sequence[str]) -> int:
     """Explain the given model and return the exit status."""
-    options = _parser().parse_args(argv)
+    options = make_parser().parse_args(argv)
     try:
         if options.model_repository is None:
             found = ask(options.url, options.header, lambda client: client.explain(options.model, options.version))
@@ -167,7 +167,8 @@ def _format_recent(batches: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
     parser = argparse.ArgumentParser(prog="naiad explain", description=_DESCRIPTION)
     parser.add_argument("model", metavar="MODEL", help="the model's name")
     parser.add_argument("--url", default=DEFAULT_URL, help=f"the server; default {DEFAULT_URL}")

@@ -25,7 +25,7 @@ The exit status is 1 if there is nothing to draw, 2 for an invalid command line.
 
 def run(argv: Sequence[str]) -> int:
     """Draw the given model and return the exit status."""
-    parser = _parser()
+    parser = make_parser()
     options = parser.parse_args(argv)
     try:
         if options.model_repository is None:
@@ -82,7 +82,8 @@ def _read(repository: Path, model: str) -> tuple[ModelConfig, Mapping[str, Model
     return reports[model].config, {name: report.config for name, report in reports.items()}
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
     parser = argparse.ArgumentParser(prog="naiad graph", description=_DESCRIPTION)
     parser.add_argument("model", metavar="MODEL", help="the ensemble's name")
     parser.add_argument("--mermaid", action="store_true", help="print a Mermaid flowchart, for Markdown pages")

@@ -11,29 +11,36 @@ from types import FrameType
 from naiad.options.command_line import OptionError, parse_options
 from naiad.options.flag import Flag
 from naiad.options.flags import GROUPS
+from naiad.telemetry.logs.console import COLUMNS, print_failure
 
-_USAGE = """\
+_SYNOPSIS = """\
 usage: naiad serve [MODEL | REPOSITORY ...] [flags]
 
-MODEL is a model file (resnet.onnx, model.py) or the directory of one model; REPOSITORY is a directory of models.
-Flags have Triton's names and formats: --flag value or --flag=value; booleans are true or false.
-Defaults are in square brackets.
-The exit status is 0 after SIGINT or SIGTERM, 1 when the server cannot start, for a wrong command line too, or when
-requests in flight have not finished in time.
+MODEL is a model file (resnet.onnx, model.py) or the directory of one model; REPOSITORY contains
+models. Flags have Triton's names and formats: --flag value or --flag=value; booleans are true or
+false. Defaults are in square brackets.
 """
+_STATUS = """\
+The exit status is 0 after SIGINT or SIGTERM, 1 when the server cannot start, for a wrong command
+line too, or when requests in flight have not finished in time.
+"""
+_SUMMARY_COLUMN = 42
 
 
 def run(arguments: Sequence[str]) -> int:
     """Serve until a signal and return the exit status; 1 for an invalid command line, as Triton."""
     # Objects from imports and start-up stay; the collector runs once the server is ready.
     gc.disable()
+    if "--help-all" in arguments:
+        print(format_help_all())
+        return 0
     if any(argument in ("-h", "--help") for argument in arguments):
         print(format_help())
         return 0
     try:
         options = parse_options(arguments)
     except OptionError as error:
-        print(f"naiad serve: {error}", file=sys.stderr)
+        print_failure(f"naiad serve: {error}")
         return 1
     # Nothing is served before the server's loop handles the signals, so a signal simply ends the process.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -54,8 +61,22 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 
 def format_help() -> str:
-    """Return the text of `--help`: the flags with an effect, by group, then the other flags."""
-    parts = [_USAGE]
+    """Return the text of `--help`: the usual flags by group, on one screen."""
+    lines = [_SYNOPSIS]
+    for group, flags in GROUPS:
+        usual = [_summary_line(flag) for flag in flags if flag.summary]
+        lines += [f"{group}:", *usual] if usual else []
+    return "\n".join([*lines, "", "All flags: naiad serve --help-all. Tab completion: naiad completion --help."])
+
+
+def _summary_line(flag: Flag) -> str:
+    usage = f"  {flag.usage}".ljust(_SUMMARY_COLUMN - 1) + " "
+    return textwrap.fill(flag.summary + _default(flag), COLUMNS, initial_indent=usage, subsequent_indent=" " * 8)
+
+
+def format_help_all() -> str:
+    """Return the text of `--help-all`: the flags with an effect, by group, then the other flags."""
+    parts = [f"{_SYNOPSIS}{_STATUS}"]
     inert: list[str] = []
     refused: list[str] = []
     for group, flags in GROUPS:
@@ -70,9 +91,12 @@ def format_help() -> str:
 
 
 def _flag_help(flag: Flag) -> str:
-    default = f" [{flag.shown_default}]" if flag.shown_default else ""
-    text = textwrap.fill(flag.help + default, width=100, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    text = textwrap.fill(flag.help + _default(flag), COLUMNS, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return f"  {flag.usage}\n{text}"
+
+
+def _default(flag: Flag) -> str:
+    return f" [{flag.shown_default}]" if flag.shown_default else ""
 
 
 def _refusal(flag: Flag) -> str:
@@ -83,6 +107,6 @@ def _refusal(flag: Flag) -> str:
 
 def _paragraph(title: str, items: Sequence[str]) -> str:
     text = textwrap.fill(
-        ", ".join(items), width=100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+        ", ".join(items), width=COLUMNS, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
     )
     return f"{title}:\n{text}\n"

@@ -93,6 +93,7 @@ class AccessOptions:
         "naiad: require an API key of this file, over HTTP, gRPC and on the metrics port. Each line has a "
         "name, categories separated by commas, and the SHA-256 of the key; naiad key new prints one. Changes "
         "apply at once.",
+        summary="Require an API key of this file; see naiad key new.",
     )
     allow_client_model_files: bool = option(
         False,
@@ -113,7 +114,12 @@ class AccessOptions:
 class TlsOptions:
     """TLS of one endpoint; files are PEM."""
 
-    use_ssl: bool = option(False, "use-ssl", "TLS for {protocol}.")
+    use_ssl: bool = option(
+        False,
+        "use-ssl",
+        "TLS for {protocol}.",
+        summary="TLS; needs --{prefix}-server-cert and -key.",
+    )
     use_ssl_mutual: bool = option(
         False,
         "use-ssl-mutual",

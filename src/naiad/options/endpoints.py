@@ -54,14 +54,23 @@ class HttpOptions:
         "http-address",
         f"Address to listen on for HTTP{_ADDRESS_FORMS}",
         kind=Kind.ADDRESS,
+        summary="Address for HTTP, or unix:/path.",
     )
-    port: int = option(8000, "http-port", "Port for HTTP; 0 for any.", minimum=0, maximum=65535)
+    port: int = option(
+        8000,
+        "http-port",
+        "Port for HTTP; 0 for any.",
+        minimum=0,
+        maximum=65535,
+        summary="Port for HTTP; 0 for any.",
+    )
     reuse_port: bool = option(False, "reuse-http-port", "Let several servers share the HTTP port.")
     max_input_bytes: int = option(
         64 * 1024 * 1024,
         "http-max-input-size",
         "Maximum size of JSON and raw bodies in bytes; binary tensors may be larger.",
         minimum=1,
+        summary="Bytes of a JSON or raw body.",
     )
     max_connections: int = option(
         16384,
@@ -140,8 +149,16 @@ class GrpcOptions:
         "grpc-address",
         f"Address to listen on for gRPC{_ADDRESS_FORMS}",
         kind=Kind.ADDRESS,
+        summary="Address for gRPC, or unix:/path.",
     )
-    port: int = option(8001, "grpc-port", "Port for gRPC; 0 for any.", minimum=0, maximum=65535)
+    port: int = option(
+        8001,
+        "grpc-port",
+        "Port for gRPC; 0 for any.",
+        minimum=0,
+        maximum=65535,
+        summary="Port for gRPC; 0 for any.",
+    )
     reuse_port: bool = option(False, "reuse-grpc-port", "Let several servers share the gRPC port.")
     max_connections: int = option(
         16384,
@@ -265,7 +282,12 @@ class GrpcOptions:
 class MetricsOptions:
     """The metrics endpoint and the measured metrics."""
 
-    allow: bool = option(True, "allow-metrics", "Serve Prometheus metrics.")
+    allow: bool = option(
+        True,
+        "allow-metrics",
+        "Serve Prometheus metrics.",
+        summary="Serve Prometheus metrics.",
+    )
     allow_cpu: bool = option(True, "allow-cpu-metrics", "Collect metrics of CPU and memory.")
     allow_gpu: bool = option(
         True, "allow-gpu-metrics", "Collect metrics of NVIDIA GPUs, if there is a GPU with its driver."
@@ -277,7 +299,14 @@ class MetricsOptions:
         default_text="the HTTP address",
         kind=Kind.ADDRESS,
     )
-    port: int = option(8002, "metrics-port", "Port for metrics; 0 for any.", minimum=0, maximum=65535)
+    port: int = option(
+        8002,
+        "metrics-port",
+        "Port for metrics; 0 for any.",
+        minimum=0,
+        maximum=65535,
+        summary="Port for metrics; 0 for any.",
+    )
     interval_ms: float = option(
         2000.0, "metrics-interval-ms", "Milliseconds between two measurements of CPU and GPU.", minimum=1
     )

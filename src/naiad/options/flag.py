@@ -48,6 +48,8 @@ class Flag:
     only: Sequence[str] | None = None
     """Only these values are supported, in any case. Empty: none."""
     no_effect: bool = False
+    summary: str = ""
+    """The line of a usual flag in `--help`; empty for a flag that only `--help-all` shows."""
 
     @property
     def usage(self) -> str:

@@ -102,7 +102,8 @@ def _tls(prefix: str, protocol: str, mark: str = "") -> Iterator[Flag]:
     """Yield the TLS flags of an endpoint, which are declared once for both."""
     for flag in flags_of(TlsOptions, f"{prefix}_tls"):
         help_ = mark + flag.help.format(prefix=prefix, protocol=protocol)
-        yield replace(flag, name=f"{prefix}-{flag.name}", help=help_)
+        summary = flag.summary.format(prefix=prefix)
+        yield replace(flag, name=f"{prefix}-{flag.name}", help=help_, summary=summary)
 
 
 def _section(name: str) -> Iterable[Flag]:

@@ -20,7 +20,13 @@ def _host_policies(texts: Sequence[str]) -> dict[str, HostPolicy]:
 class LogOptions:
     """Log options: levels, destination and format."""
 
-    verbose: int = option(0, "log-verbose", "Level of verbose logging; 0 turns it off.", minimum=0)
+    verbose: int = option(
+        0,
+        "log-verbose",
+        "Level of verbose logging; 0 turns it off.",
+        minimum=0,
+        summary="Level of verbose logging; 1: with tracebacks.",
+    )
     info: bool = option(True, "log-info", "Log informational messages.")
     warning: bool = option(True, "log-warning", "Log warnings.")
     error: bool = option(True, "log-error", "Log errors.")
@@ -30,7 +36,12 @@ class LogOptions:
         "Format of log lines: default (LMMDD hh:mm:ss.ssssss) or ISO8601 (YYYY-MM-DDThh:mm:ssZ L).",
         choices=("default", "ISO8601"),
     )
-    file: str = option("", "log-file", "Log to this file instead of the console.")
+    file: str = option(
+        "",
+        "log-file",
+        "Log to this file instead of the console.",
+        summary="Log to this file instead of the console.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +56,14 @@ class RepositoryOptions:
         "model file or the directory of one model.",
         default_text="required",
         repeat=True,
+        summary="Directory or URL (s3://bucket/path); repeatable.",
     )
-    exit_on_error: bool = option(True, "exit-on-error", "Exit when a model fails to load at start.")
+    exit_on_error: bool = option(
+        True,
+        "exit-on-error",
+        "Exit when a model fails to load at start.",
+        summary="Exit when a model fails to load at start.",
+    )
     auto_complete: bool = option(
         True,
         "disable-auto-complete-config",
@@ -63,6 +80,7 @@ class RepositoryOptions:
         "all",
         "ready-models",
         "naiad: models that must be ready for the server to be ready: all, any, none, or names separated by commas.",
+        summary="Models that must be ready: all, any, none or names.",
     )
     model_config_name: str = option(
         "", "model-config-name", "Read configs/<name>.pbtxt of a model, if it exists, instead of config.pbtxt."
@@ -86,6 +104,7 @@ class RepositoryOptions:
         "How models are loaded: none (all at start), poll (all, and changes in the repositories) or explicit "
         "(the models of --load-model; clients load and unload).",
         only=("none", "poll", "explicit"),
+        summary="none: at start; poll: changes too; explicit.",
     )
     poll_s: int = option(
         15, "repository-poll-secs", "Seconds between checks of the repositories in mode poll; 0: never.", minimum=0
@@ -101,9 +120,14 @@ class RepositoryOptions:
         "dev",
         "naiad: for development: serves changes on disk within a second (a fast mode poll).",
         kind=Kind.SWITCH,
+        summary="Serve changes on disk within a second.",
     )
     load_models: Sequence[str] = option(
-        (), "load-model", "Load this model at start in mode explicit; repeatable, * for all.", repeat=True
+        (),
+        "load-model",
+        "Load this model at start in mode explicit; repeatable, * for all.",
+        repeat=True,
+        summary="With explicit: load at start; repeatable, * for all.",
     )
     has_namespaces: bool = option(
         False,
@@ -129,6 +153,7 @@ class SharedMemoryOptions:
         False,
         "allow-client-shm",
         "Let clients register shared memory: any object in /dev/shm that the server can read and write.",
+        summary="Let clients register shared memory.",
     )
     max_regions: int = option(
         1024,
@@ -183,6 +208,7 @@ class ServerOptions:
         "Seconds to wait for running requests when the server exits. Then it answers the remaining ones with "
         "UNAVAILABLE and exits with status 1.",
         minimum=0,
+        summary="Seconds to wait for running requests at exit.",
     )
     execute_timeout_s: float = option(
         DEFAULT_EXECUTE_TIMEOUT_S,
@@ -205,6 +231,7 @@ class ServerOptions:
         "naiad: seconds to keep serving after SIGTERM while readiness is false, so that a load balancer can "
         "remove the server. In Kubernetes use a few seconds more than the readiness period.",
         minimum=0,
+        summary="Seconds to keep serving after SIGTERM, not ready.",
     )
     process_count: int = option(
         1,
@@ -213,6 +240,7 @@ class ServerOptions:
         "More than 1 excludes --rate-limit=execution_count.",
         minimum=1,
         maximum=256,
+        summary="Server processes that share the ports.",
     )
     unix_socket_mode: int = option(
         0o600,
@@ -248,6 +276,7 @@ class ServerOptions:
         "opentelemetry,url=<collector>, opentelemetry,resource=<key>=<value>, "
         "opentelemetry,bsp_max_queue_size=, bsp_schedule_delay=, bsp_max_export_batch_size=; repeatable.",
         repeat=True,
+        summary="A trace setting, such as level=TIMESTAMPS; repeatable.",
     )
     http_tls: TlsOptions = field(default_factory=TlsOptions)
     grpc_tls: TlsOptions = field(default_factory=TlsOptions)
@@ -262,6 +291,7 @@ class ServerOptions:
         kind=Kind.SETTING,
         repeat=True,
         read=named_settings,
+        summary="A setting of a backend; repeatable.",
     )
     backend_directory: str = option(
         "",
@@ -269,7 +299,13 @@ class ServerOptions:
         "Directory of Python-based backends: NAME/model.py executes all models with backend NAME.",
     )
     cache_config: Mapping[str, Mapping[str, str]] = option(
-        {}, "cache-config", "Response cache.", kind=Kind.SETTING, repeat=True, read=named_settings
+        {},
+        "cache-config",
+        "Response cache.",
+        kind=Kind.SETTING,
+        repeat=True,
+        read=named_settings,
+        summary="The response cache, such as local,size=1000000.",
     )
     host_policies: Mapping[str, HostPolicy] = option(
         {},
