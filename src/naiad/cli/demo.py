@@ -21,28 +21,7 @@ _DEMOS = {"models": "naiad.demo.run", "ocr": "naiad.demo.ocr", "voice": "naiad.d
 
 def run(arguments: Sequence[str]) -> int:
     """Run the verb; return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="naiad demo", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("what", nargs="?", choices=_DEMOS, default="models", help="what to demonstrate")
-    parser.add_argument(
-        "file", nargs="?", type=Path, help="ocr: a picture; voice: a WAV file; default: a generated one"
-    )
-    parser.add_argument(
-        "--repository",
-        type=Path,
-        metavar="DIR",
-        help="where to write the models (naiad_demo/models, naiad_demo/ocr or naiad_demo/voice)",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE.png",
-        help="ocr: path of the annotated picture (beside IMAGE; for the invoice naiad_demo/invoice.ocr.png)",
-    )
-    parser.add_argument("--keep-running", action="store_true", help="leave the server running until Ctrl-C")
-    parser.add_argument("--http-port", type=int, default=0, metavar="PORT", help="for HTTP; default a free one")
-    parser.add_argument("--grpc-port", type=int, default=0, metavar="PORT", help="for gRPC; default a free one")
+    parser = make_parser()
     options = parser.parse_args(arguments)
     if options.file is not None and options.what == "models":
         parser.error("argument file: only `naiad demo ocr` and `naiad demo voice` take one")
@@ -73,3 +52,30 @@ def _run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         reason = str(error)
     Console(stderr=True).print(f"naiad demo: {reason}", style="red", markup=False, highlight=False)
     return 1
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="naiad demo", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", nargs="?", choices=_DEMOS, default="models", help="what to demonstrate")
+    parser.add_argument(
+        "file", nargs="?", type=Path, help="ocr: a picture; voice: a WAV file; default: a generated one"
+    )
+    parser.add_argument(
+        "--repository",
+        type=Path,
+        metavar="DIR",
+        help="where to write the models (naiad_demo/models, naiad_demo/ocr or naiad_demo/voice)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE.png",
+        help="ocr: path of the annotated picture (beside IMAGE; for the invoice naiad_demo/invoice.ocr.png)",
+    )
+    parser.add_argument("--keep-running", action="store_true", help="leave the server running until Ctrl-C")
+    parser.add_argument("--http-port", type=int, default=0, metavar="PORT", help="for HTTP; default a free one")
+    parser.add_argument("--grpc-port", type=int, default=0, metavar="PORT", help="for gRPC; default a free one")
+    return parser

@@ -16,17 +16,7 @@ The exit status is 2 for an invalid command line.
 
 def run(argv: Sequence[str]) -> int:
     """Print a key and its line and return the exit status: 2 for an invalid command."""
-    parser = argparse.ArgumentParser(prog="naiad key", description="Make keys for --api-key-file.")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    new = verbs.add_parser("new", help="print a new key and its line for the file", description=_DESCRIPTION)
-    new.add_argument("name", help="a name for the client, without spaces; the server's messages show it")
-    new.add_argument(
-        "categories",
-        nargs="?",
-        default="inference,health,metadata",
-        help=f"categories, separated by commas: all, or of {', '.join(KEY_CATEGORIES)}; default %(default)s",
-    )
-    options = parser.parse_args(argv)
+    options = make_parser().parse_args(argv)
     try:
         line, key = new_key(options.name, options.categories)
     except ValueError as error:
@@ -44,3 +34,18 @@ def new_key(name: str, categories: str) -> tuple[str, str]:
     parse_categories(categories)
     key = "naiad_" + secrets.token_urlsafe(32)
     return format_line(name, categories.split(","), key), key
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
+    parser = argparse.ArgumentParser(prog="naiad key", description="Make keys for --api-key-file.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    new = verbs.add_parser("new", help="print a new key and its line for the file", description=_DESCRIPTION)
+    new.add_argument("name", help="a name for the client, without spaces; the server's messages show it")
+    new.add_argument(
+        "categories",
+        nargs="?",
+        default="inference,health,metadata",
+        help=f"categories, separated by commas: all, or of {', '.join(KEY_CATEGORIES)}; default %(default)s",
+    )
+    return parser

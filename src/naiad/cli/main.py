@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-_VERBS = {
+VERBS = {
     "serve": ("naiad.cli.serve", "serve models over HTTP and gRPC"),
     "check": ("naiad.cli.check", "check a model repository as a server would, without starting one"),
     "graph": ("naiad.cli.graph", "draw the pipeline of an ensemble, in the terminal or as Mermaid"),
@@ -16,8 +16,10 @@ _VERBS = {
     "new": ("naiad.cli.new", "write a package with a backend of your own"),
     "demo": ("naiad.cli.demo", "build a repository of real models, serve it and send real inputs"),
     "key": ("naiad.cli.key", "make an API key for --api-key-file"),
+    "completion": ("naiad.cli.completion", "print a script for tab completion in bash, zsh or fish"),
     "version": ("naiad.cli.version", "print the version"),
 }
+"""Module and description of each verb."""
 
 
 _WRONG_COMMAND = 2
@@ -53,20 +55,20 @@ def _run(rest: list[str]) -> int:
     if verb not in _present_verbs():
         print(f"naiad: unknown verb '{verb}'{_suggestion(verb)}\n\n{_usage()}", file=sys.stderr)
         return _WRONG_COMMAND
-    return int(importlib.import_module(_VERBS[verb][0]).run(rest))
+    return int(importlib.import_module(VERBS[verb][0]).run(rest))
 
 
 def _present_verbs() -> dict[str, str]:
-    return {verb: text for verb, (module, text) in _VERBS.items() if importlib.util.find_spec(module) is not None}
+    return {verb: text for verb, (module, text) in VERBS.items() if importlib.util.find_spec(module) is not None}
 
 
 def _suggestion(verb: str) -> str:
     from naiad.config.suggestion import nearest
 
-    near = nearest(verb.lstrip("-"), _VERBS)
+    near = nearest(verb.lstrip("-"), VERBS)
     return f"; did you mean {near}?" if near else ""
 
 
 def _usage() -> str:
-    lines = [f"  {verb:<9}{text}" for verb, text in _present_verbs().items()]
+    lines = [f"  {verb:<11}{text}" for verb, text in _present_verbs().items()]
     return "\n".join(["usage: naiad VERB [arguments]", "", *lines, "", "naiad VERB --help shows details."])

@@ -33,15 +33,7 @@ _FILES: Mapping[str, str] = {
 
 def run(argv: Sequence[str]) -> int:
     """Write the package and return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="naiad new", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("what", choices=["backend"], help="what to write")
-    parser.add_argument("name", metavar="NAME", help="name of the backend")
-    parser.add_argument(
-        "--directory", type=Path, metavar="DIR", help="where to write the package; default: naiad-NAME"
-    )
-    options = parser.parse_args(argv)
+    options = make_parser().parse_args(argv)
     directory: Path = options.directory or Path(f"naiad-{options.name.replace('_', '-')}")
     try:
         write_backend(options.name, directory)
@@ -86,3 +78,16 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
     for placeholder, value in values.items():
         text = text.replace(placeholder, value)
     return text
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="naiad new", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["backend"], help="what to write")
+    parser.add_argument("name", metavar="NAME", help="name of the backend")
+    parser.add_argument(
+        "--directory", type=Path, metavar="DIR", help="where to write the package; default: naiad-NAME"
+    )
+    return parser

@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-import sys
 import textwrap
 from collections.abc import Sequence
 from types import FrameType

@@ -8,6 +8,11 @@ import naiad
 
 def run(arguments: Sequence[str]) -> int:
     """Print the version and return the exit status."""
-    argparse.ArgumentParser(prog="naiad version", description="Print naiad's version.").parse_args(arguments)
+    make_parser().parse_args(arguments)
     print(naiad.__version__)
     return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
+    return argparse.ArgumentParser(prog="naiad version", description="Print naiad's version.")

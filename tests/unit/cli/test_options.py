@@ -1,6 +1,6 @@
 import pytest
 
-from naiad.cli.serve import format_help
+from naiad.cli.serve import format_help, format_help_all
 from naiad.options.command_line import OptionError, parse_options
 from naiad.options.flags import GROUPS, all_flags
 from naiad.options.limits import ResourceAmount
@@ -220,8 +220,17 @@ def test_repository_is_required() -> None:
         parse_options(["--http-port=1"])
 
 
-def test_help_shows_every_flag() -> None:
-    text = format_help()
+def test_help_fits_one_screen() -> None:
+    lines = format_help().splitlines()
+    assert len(lines) <= 50
+    assert max(map(len, lines)) <= 100
+    assert "--http-port <integer>" in format_help()
+    assert "--help-all" in lines[-1]
+
+
+def test_help_all_shows_every_flag() -> None:
+    text = format_help_all()
+    assert max(map(len, text.splitlines())) <= 100
     for _, flags in GROUPS:
         for flag in flags:
             assert f"--{flag.name}" in text
