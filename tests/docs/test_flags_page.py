@@ -12,8 +12,8 @@ _OPENING = """\
 # Flags
 
 All flags of `naiad serve`, as in `naiad serve --help-all`, with the default in parentheses; `naiad serve --help`
-shows the usual ones. Names and formats are Triton's: `--flag value` or `--flag=value`. Booleans are `true` or `false` (also
-`on`, `off`, `1`, `0`). *naiad* marks flags that Triton does not have. An unknown flag
+shows the usual ones. Names and formats are Triton's: `--flag value` or `--flag=value`. Booleans are `true` or `false`
+(also `on`, `off`, `1`, `0`). *naiad* marks flags that Triton does not have. An unknown flag
 or an unsupported value is an error with exit status 1.
 
 ```sh
