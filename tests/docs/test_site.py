@@ -44,7 +44,9 @@ def test_pages_load_from_the_site_only(site: Path) -> None:
     assert len(loaded) > 200
     assert not [(page.name, url) for page, url in loaded if re.match(r"(https?:)?//", url)]
     missing = [
-        url for page, url in loaded if page.name != "404.html" and not (page.parent / url.split("?")[0]).exists()
+        url
+        for page, url in loaded
+        if page.name != "404.html" and not (page.parent / re.split("[?#]", url)[0]).exists()
     ]
     assert not missing
 
