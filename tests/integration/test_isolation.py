@@ -266,7 +266,8 @@ def test_errors_of_the_framework_keep_code_and_text(crashing: ServerProcess) -> 
 
 def test_the_framework_may_come_from_another_environment(start_server: StartServer, tmp_path: Path) -> None:
     homes = {}
-    for name, paths in (("with", [SOURCE, sysconfig.get_path("purelib")]), ("without", [])):
+    # The first has what naiad needs, and not naiad itself: that is the server's.
+    for name, paths in (("with", [sysconfig.get_path("purelib")]), ("without", [])):
         homes[name] = tmp_path / name
         venv.create(homes[name], symlinks=True)
         packages = next(homes[name].glob("lib/python3*/site-packages"))
@@ -285,7 +286,30 @@ def test_the_framework_may_come_from_another_environment(start_server: StartServ
     (worker,) = workers(server)
     assert Path(f"/proc/{worker}/cmdline").read_bytes().startswith(bytes(homes["with"]))
     rows = {row["name"]: row for row in server.post("/v2/repository/index").json}
-    assert "needs the package naiad in the environment of the worker" in rows["without"]["reason"]
+    assert "needs numpy, protobuf and ml_dtypes in the environment of the worker" in rows["without"]["reason"]
+
+
+def test_backend_settings_name_the_environment_of_its_models(start_server: StartServer, tmp_path: Path) -> None:
+    home = tmp_path / "environment"
+    venv.create(home, symlinks=True)
+    packages = next(home.glob("lib/python3*/site-packages"))
+    (packages / "more.pth").write_text(sysconfig.get_path("purelib"))
+    write_identity(tmp_path / "models", "there")
+    write_model(tmp_path / "models", "here", 'backend: "onnxruntime"', {"1/model.onnx": onnx_models.add_sub()})
+    server = start_server(tmp_path / "models", f"--backend-config=identity,EXECUTION_ENV_PATH={home}")
+    server.wait_ready()
+    content = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [7]}]}
+    assert server.post("/v2/models/there/infer", content).status == 200
+    (worker,) = workers(server)
+    assert Path(f"/proc/{worker}/cmdline").read_bytes().startswith(bytes(home))
+
+
+def test_unknown_isolation_of_a_backend_is_refused(start_server: StartServer, tmp_path: Path) -> None:
+    write_identity(tmp_path, "m")
+    server = start_server(tmp_path, "--backend-config=identity,isolation=thread", "--exit-on-error=false")
+    server.wait_started()
+    (row,) = server.post("/v2/repository/index").json
+    assert "--backend-config=identity,isolation=thread: expected process" in row["reason"]
 
 
 def test_unknown_values_are_configuration_errors(tmp_path: Path) -> None:

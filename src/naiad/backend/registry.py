@@ -8,6 +8,7 @@ import importlib
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from naiad.backend.announcements import ENTRY_POINT_GROUP, announced_backends
 from naiad.backend.api import Backend
@@ -51,11 +52,14 @@ class BackendRegistry:
         """Return the `runtime` of a configuration that names none: that of a Python-based backend, "" otherwise."""
         return PYTHON_RUNTIME if name not in self._points and name in self._directories() else ""
 
-    def get_for(self, config: ModelConfig, model: str) -> Backend:
-        """Return the backend that executes a model, as its configuration says. Raises as `get`."""
+    def get_for(self, config: ModelConfig, model: str, settings: Mapping[str, str] = MappingProxyType({})) -> Backend:
+        """Return the backend that executes a model, as its configuration says. Raises as `get`.
+
+        `settings` are the `--backend-config` settings of the backend.
+        """
         runtime = config.runtime or self.runtime_of(config.backend)
         # Python models run in worker processes anyway.
-        if is_isolated(config) and config.backend != "python" and runtime != PYTHON_RUNTIME:
+        if config.backend != "python" and runtime != PYTHON_RUNTIME and is_isolated(config, settings):
             return self.get_isolated(config.backend)
         return self.get(config.backend, config.runtime, model)
 

@@ -4,11 +4,13 @@ They set the limit of a model in the response cache, adaptive batching, and the 
 processes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from naiad.config.findings import Findings
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.pbtxt.lexer import map_path
+from naiad.core.errors import invalid_argument
 
 SWITCH = "adaptive_batching"
 """`parameters { key: "adaptive_batching" value { string_value: "true" } }`"""
@@ -125,9 +127,21 @@ ISOLATION = "isolation"
 _PROCESS = "process"
 
 
-def is_isolated(config: ModelConfig) -> bool:
-    """Return whether a valid configuration has its instances in worker processes."""
-    return ISOLATION in config.parameters and config.parameters[ISOLATION].string_value == _PROCESS
+ENVIRONMENT = "EXECUTION_ENV_PATH"
+"""Triton: the environment of a model's workers."""
+
+
+def is_isolated(config: ModelConfig, settings: Mapping[str, str]) -> bool:
+    """Return whether a valid configuration has its instances in worker processes.
+
+    `settings` are the `--backend-config` settings of the backend. An environment of its own needs processes too.
+    """
+    own = config.parameters
+    if settings.get(ISOLATION, _PROCESS) != _PROCESS:
+        raise invalid_argument(
+            f"--backend-config={config.backend},{ISOLATION}={settings[ISOLATION][:200]}: expected {_PROCESS}"
+        )
+    return any(name in own or name in settings for name in (ISOLATION, ENVIRONMENT))
 
 
 def check_isolation(findings: Findings) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import os
@@ -49,19 +50,44 @@ def load_backend_class(model_file: str) -> Any:
     return _class_of(os.path.splitext(filename)[0], model_file)
 
 
-def load_adapter_class(name: str, import_paths: Sequence[str]) -> Any:
+OLDEST_FOR_ADAPTERS = (3, 11)
+"""The oldest Python of adapters, which import more of naiad than workers do."""
+
+
+class _ServerPackage:
+    """Finds the server's naiad, in an environment without naiad or with another version of it."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        """Return the package, None for any other module. See importlib.abc.MetaPathFinder."""
+        if name != "naiad":
+            return None
+        return importlib.machinery.PathFinder.find_spec(name, [os.path.dirname(self._directory)])
+
+
+def load_adapter_class(name: str, import_paths: Sequence[str], package_dir: str = "") -> Any:
     """Import `module:class`, an adapter: it executes batches as a `TritonPythonModel` does, and needs naiad.
 
-    `import_paths` are further directories of modules. Raises LoadError if naiad is missing.
+    `import_paths` are further directories of modules; `package_dir` is that of the server's naiad. Raises LoadError
+    if the environment lacks a package.
     """
     sys.path += [path for path in import_paths if path not in sys.path]
+    if package_dir:
+        if sys.version_info < OLDEST_FOR_ADAPTERS:
+            raise LoadError(
+                f"parameter 'isolation' needs Python 3.11 or newer in the environment of the worker, "
+                f"{sys.executable} is {sys.version.split()[0]}"
+            )
+        sys.meta_path.insert(0, _ServerPackage(package_dir))
     module_name, _, class_name = name.partition(":")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise LoadError(
-            f"parameter 'isolation' needs the package naiad in the environment of the worker, {sys.executable}: "
-            f"there is no module {error.name}"
+            f"parameter 'isolation' needs numpy, protobuf and ml_dtypes in the environment of the worker, "
+            f"{sys.executable}: there is no module {error.name}"
         ) from error
     return getattr(module, class_name)
 
@@ -69,7 +95,7 @@ def load_adapter_class(name: str, import_paths: Sequence[str]) -> Any:
 def load_class(notes: Mapping[str, Any]) -> Any:
     """Return the class that executes batches, from the notes of the server. Raises LoadError."""
     if "adapter" in notes:
-        return load_adapter_class(notes["adapter"], notes["import_paths"])
+        return load_adapter_class(notes["adapter"], notes["import_paths"], notes["package_dir"])
     if notes["is_shared"]:
         return load_backend_class(notes["model_file"])
     return load_model_class(notes["model_file"], notes["model_dir"])

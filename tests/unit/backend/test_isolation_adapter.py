@@ -233,15 +233,8 @@ def test_load_errors_keep_their_text():
         started(default_model_filename="x")
 
 
-def test_another_version_of_naiad_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = args()
-    monkeypatch.setattr("naiad.__version__", "9.9")
-    with pytest.raises(LoadError, match=r"the worker has naiad 9\.9 and the server naiad .*EXECUTION_ENV_PATH"):
-        InstanceAdapter().initialize(made)
-
-
-def test_a_worker_without_naiad_is_named():
-    with pytest.raises(LoadError, match="needs the package naiad in the environment of the worker"):
+def test_an_environment_without_packages_is_named():
+    with pytest.raises(LoadError, match="needs numpy, protobuf and ml_dtypes in the environment of the worker"):
         load_adapter_class("naiad_that_is_missing.adapter:InstanceAdapter", ())
 
 
@@ -256,6 +249,14 @@ def test_the_parameter_selects_the_backend(backend, kind):
     assert type(registry.get_for(config, "m")).__name__ == kind
     assert registry.get_for(config, "m") is registry.get_for(config, "m")
     assert registry.get_for(config, "m").name == backend
+
+
+def test_an_environment_implies_isolation():
+    config = ModelConfig(name="m", backend="identity")
+    registry = BackendRegistry({})
+    assert type(registry.get_for(config, "m", {"EXECUTION_ENV_PATH": "/e"})).__name__ == "IsolatedBackend"
+    config.parameters["EXECUTION_ENV_PATH"].string_value = "requirements.txt"
+    assert type(registry.get_for(config, "m")).__name__ == "IsolatedBackend"
 
 
 def test_isolating_an_unknown_backend_is_an_error():

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import naiad
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.registry import load_backend
 from naiad.config.json_form import config_from_dict, config_to_json
@@ -227,11 +226,6 @@ def _shape(tensor: Tensor) -> tuple[int, ...]:
 def _open(args: Mapping[str, str]) -> tuple[Backend, ModelContext]:
     """Return the backend and the context of the model. Raises InferError, and LoadError."""
     notes = json.loads(args["isolation"])
-    if notes["naiad"] != naiad.__version__:
-        raise LoadError(
-            f"the interpreter of the worker has naiad {naiad.__version__} and the server naiad {notes['naiad']}; "
-            "install the server's version in the environment that EXECUTION_ENV_PATH names"
-        )
     config, _ = config_from_dict(json.loads(args["model_config"]))
     context = ModelContext(
         name=args["model_name"],

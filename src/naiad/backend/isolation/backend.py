@@ -1,18 +1,21 @@
 """The server's part: a backend with instances in worker processes.
 
 Only workers import the backend and its framework. A crash of the framework ends one worker, which is restarted like
-that of a Python model, and an `EXECUTION_ENV_PATH` gives the framework packages of its own.
+that of a Python model. An `EXECUTION_ENV_PATH`, of the model or of its backend (`--backend-config`), gives the
+framework an interpreter and packages of its own; naiad itself is the server's there too.
 """
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import naiad
 from naiad.backend.api import Backend, InstanceSpec, Model, ModelContext
 from naiad.backend.python.backend import PythonModel, ask_once, thread_count
+from naiad.backend.python.environment import BASE_PARAMETER, PARAMETER
 from naiad.backend.python.settings import WorkerSettings, read_settings
 from naiad.backend.python.tensors import TensorRules
 from naiad.config.json_form import config_from_dict, config_to_json
@@ -20,6 +23,8 @@ from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.problem import raise_problems
 
 _ADAPTER = "naiad.backend.isolation.adapter:InstanceAdapter"
+_NEEDS = ("numpy", "protobuf>=5.29", "ml_dtypes>=0.4")
+"""What the adapter imports, installed with the packages of a requirements file."""
 
 
 class IsolatedBackend(Backend):
@@ -60,7 +65,7 @@ class IsolatedBackend(Backend):
         return PythonModel(context, self._source(settings), settings, rules)
 
     def _settings(self, context: ModelContext) -> WorkerSettings:
-        return read_settings(context, context.worker_config)
+        return read_settings(_with_environment(context), context.worker_config, needs=_NEEDS)
 
     def source_on(self, import_paths: Sequence[str]) -> "BackendSource":
         """Return the source for workers that also find modules on `import_paths`."""
@@ -68,7 +73,8 @@ class IsolatedBackend(Backend):
 
     def _source(self, settings: WorkerSettings) -> "BackendSource":
         has_own_packages = settings.interpreter.executable != sys.executable
-        return self.source_on(() if has_own_packages else sys.path)
+        source = self.source_on(() if has_own_packages else sys.path)
+        return replace(source, package_dir=str(Path(naiad.__file__).parent)) if has_own_packages else source
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +85,21 @@ class BackendSource:
     point: str
     import_paths: tuple[str, ...]
     """Module directories of the server, for workers on its own interpreter."""
+    package_dir: str = ""
+    """The server's package naiad, for workers on another interpreter."""
 
     def notes(self, context: ModelContext) -> dict[str, Any]:
         """Return the notes that a worker needs before it loads the model."""
         return {
             "adapter": _ADAPTER,
             "import_paths": self.import_paths,
+            "package_dir": self.package_dir,
             "version_dir": str(context.version_dir),
         }
 
     def args(self, context: ModelContext, spec: InstanceSpec) -> Mapping[str, str]:
         """Return the adapter's arguments besides the arguments of `initialize`."""
         isolation = {
-            "naiad": naiad.__version__,
             "backend": self.backend,
             "point": self.point,
             "index": spec.index,
@@ -103,6 +111,21 @@ class BackendSource:
         }
         config = _config_of_one(context.config, spec)
         return {"isolation": json.dumps(isolation), "model_config": config_to_json(config).decode()}
+
+
+def _with_environment(context: ModelContext) -> ModelContext:
+    """Return a context with the environment of `--backend-config`, if the model has none of its own."""
+    settings = context.backend_config
+    if PARAMETER in context.config.parameters or PARAMETER not in settings:
+        return context
+    config = ModelConfig()
+    config.CopyFrom(context.config)
+    # A relative path is one of the command line.
+    path = settings[PARAMETER]
+    config.parameters[PARAMETER].string_value = path if path.startswith("$$") else str(Path(path).absolute())
+    if BASE_PARAMETER in settings:
+        config.parameters[BASE_PARAMETER].string_value = settings[BASE_PARAMETER]
+    return replace(context, config=config)
 
 
 def _config_of_one(config: ModelConfig, spec: InstanceSpec) -> ModelConfig:

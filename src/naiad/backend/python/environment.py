@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -170,11 +170,14 @@ _lock = threading.Lock()
 _locks: dict[tuple[str, str], threading.Lock] = {}
 
 
-def find_interpreter(model: str, parameters: Mapping[str, str], model_dir: Path, wheels_dir: str = "") -> Interpreter:
+def find_interpreter(
+    model: str, parameters: Mapping[str, str], model_dir: Path, wheels_dir: str = "", needs: Sequence[str] = ()
+) -> Interpreter:
     """Return the interpreter of a model, prepared if necessary; blocks meanwhile.
 
     `parameters` come from the configuration. `wheels_dir` has the wheels for requirements files of a server
-    without a network. Raises InferError(INVALID_ARG) for an unusable environment, with the reason.
+    without a network; `needs` are requirements besides those of the file. Raises InferError(INVALID_ARG) for an
+    unusable environment, with the reason.
     """
     text = parameters.get(PARAMETER, "")
     if not text:
@@ -187,13 +190,13 @@ def find_interpreter(model: str, parameters: Mapping[str, str], model_dir: Path,
     if not path.exists():
         raise invalid_argument(f"{opening}: {path} does not exist")
     try:
-        key = (_key_of(path, base, wheels_dir), base)
+        key = (_key_of(path, base, wheels_dir, needs), base)
         with _lock:
             guard = _locks.setdefault(key, threading.Lock())
         with guard:
             found = _prepared.get(key)
             if found is None:
-                found = _prepared[key] = _prepare(model, path, key[0], base, wheels_dir)
+                found = _prepared[key] = _prepare(model, path, key[0], base, wheels_dir, needs)
     except _UnusableError as error:
         raise invalid_argument(f"{opening}: {error}") from None
     except OSError as error:
@@ -213,7 +216,7 @@ def cache_dir() -> Path:
     return home / "environments"
 
 
-def _key_of(path: Path, base: str, wheels_dir: str) -> str:
+def _key_of(path: Path, base: str, wheels_dir: str, needs: Sequence[str]) -> str:
     """Return the name of an environment: equal for equal contents."""
     digest = hashlib.blake2b(digest_size=12)
     if path.is_dir():
@@ -222,14 +225,14 @@ def _key_of(path: Path, base: str, wheels_dir: str) -> str:
     if path.suffix == ".txt":
         wheels = sorted(os.listdir(wheels_dir)) if wheels_dir else []
         version = _run([base, "-c", "import sys; print(sys.version, sys.prefix)"], _PROBE_S)
-        digest.update("\0".join(["requirements", version, wheels_dir, *wheels, ""]).encode())
+        digest.update("\0".join(["requirements", version, wheels_dir, *wheels, *needs, ""]).encode())
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
 
 
-def _prepare(model: str, path: Path, key: str, base: str, wheels_dir: str) -> Interpreter:
+def _prepare(model: str, path: Path, key: str, base: str, wheels_dir: str, needs: Sequence[str]) -> Interpreter:
     if path.is_dir():
         return _probe(path, path)
     home = cache_dir() / key
@@ -240,7 +243,7 @@ def _prepare(model: str, path: Path, key: str, base: str, wheels_dir: str) -> In
             _log.info("model '%s': preparing the environment of %s in %s", model, path, home)
             try:
                 if path.suffix == ".txt":
-                    _install(model, path, home, base, wheels_dir)
+                    _install(model, path, home, base, wheels_dir, needs)
                 else:
                     _unpack(path, home)
                 interpreter = _probe(home, path)
@@ -260,14 +263,14 @@ def _only_one(home: Path) -> Iterator[None]:
         yield
 
 
-def _install(model: str, requirements: Path, home: Path, base: str, wheels_dir: str) -> None:
+def _install(model: str, requirements: Path, home: Path, base: str, wheels_dir: str, needs: Sequence[str]) -> None:
     """Create a virtual environment from a requirements file."""
     _run([base, "-m", "venv", str(home)], _PREPARE_S)
     command = [str(home / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     if wheels_dir:
         command += ["--no-index", "--find-links", wheels_dir]
     process = subprocess.Popen(
-        [*command, "-r", str(requirements)],
+        [*command, "-r", str(requirements), *needs],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,

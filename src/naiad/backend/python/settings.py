@@ -1,6 +1,6 @@
 """The settings of a Python model's workers, from its configuration and `--backend-config=python,...`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from naiad.backend.api import ModelContext
@@ -56,10 +56,13 @@ class WorkerSettings:
     """`transport-max-byte-size`: limit of the shared memory between the server and one worker."""
 
 
-def read_settings(context: ModelContext, flags: Mapping[str, str] | None = None) -> WorkerSettings:
+def read_settings(
+    context: ModelContext, flags: Mapping[str, str] | None = None, needs: Sequence[str] = ()
+) -> WorkerSettings:
     """Return the settings of a model's workers. Raises InferError(INVALID_ARG) for an invalid value.
 
-    `flags` come from `--backend-config=python,...`, by default the `backend_config` of the context.
+    `flags` come from `--backend-config=python,...`, by default the `backend_config` of the context. `needs` are
+    packages that an environment from a requirements file gets too.
     """
     backend = context.backend_config if flags is None else flags
     parameters = {key: value.string_value for key, value in context.config.parameters.items()}
@@ -75,8 +78,9 @@ def read_settings(context: ModelContext, flags: Mapping[str, str] | None = None)
         )
     read_flag = _Reader(backend, "--backend-config=python,{name}={value}")
     read = _Reader(parameters, f"model '{context.name}': parameter '{{name}}' is '{{value}}'")
+    wheels_dir = backend.get("wheels-dir", "")
     return WorkerSettings(
-        interpreter=find_interpreter(context.name, parameters, context.model_dir, backend.get("wheels-dir", "")),
+        interpreter=find_interpreter(context.name, parameters, context.model_dir, wheels_dir, needs),
         start_timeout_s=read_flag("stub-timeout-seconds", 30.0, float),
         transport_bytes=int(read_flag("transport-max-byte-size", 4 << 30, int)),
         initialize_timeout_s=read("initialize_timeout_s", 1800.0, float),

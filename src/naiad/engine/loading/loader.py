@@ -9,6 +9,7 @@ from pathlib import Path
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.registry import BackendRegistry
+from naiad.config.backends import canonical_name
 from naiad.config.in_place import renewed
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.naiad_parameters import LIMIT, read_cache_limit_bytes
@@ -154,7 +155,7 @@ class ModelLoader:
         if not isinstance(model, ServedModel) or model.lost_reason:
             return None
         config = renewed(model.config, plan.config)
-        backend = self._backends.get_for(config, plan.entry.name)
+        backend = self._backends.get_for(config, plan.entry.name, self._settings(config))
         context = self._context(plan, version, config, backend)
         count = backend.default_instance_count(context)
         config = finish_config(config, config, plan.source, count, self._usable_gpus(backend, config))
@@ -185,7 +186,7 @@ class ModelLoader:
         return served
 
     def _load_model(self, plan: ModelPlan, version: int) -> Served:
-        backend = self._backends.get_for(plan.config, plan.entry.name)
+        backend = self._backends.get_for(plan.config, plan.entry.name, self._settings(plan.config))
         context = self._configure(plan, version, backend)
         self._warn_about_policies(context.config)
         labels = read_labels(context.config, context.model_dir)
@@ -272,6 +273,11 @@ class ModelLoader:
             )
         return 0 if unsupported_reason else self._gpu_count
 
+    def _settings(self, config: ModelConfig) -> Mapping[str, str]:
+        """Return the settings of a model's backend alone, under its name or the alias in the configuration."""
+        names = (canonical_name(config.backend), config.backend)
+        return {key: text for name in names for key, text in self._backend_config.get(name, {}).items()}
+
     def _context(self, plan: ModelPlan, version: int, config: ModelConfig, backend: Backend) -> ModelContext:
         return ModelContext(
             name=plan.entry.name,
@@ -281,7 +287,11 @@ class ModelLoader:
             model_dir=plan.entry.model_dir,
             version_dir=plan.entry.version_dirs[version],
             usable_cores=self._usable_cores,
-            backend_config={**self._backend_config.get("", {}), **self._backend_config.get(backend.name, {})},
+            backend_config={
+                **self._backend_config.get("", {}),
+                **self._backend_config.get(backend.name, {}),
+                **(self._settings(config) if canonical_name(config.backend) == backend.name else {}),
+            },
             worker_config=self._backend_config.get("python", {}),
             port=self._port,
             metrics=self._metrics,
