@@ -176,8 +176,9 @@ def find_interpreter(
     """Return the interpreter of a model, prepared if necessary; blocks meanwhile.
 
     `parameters` come from the configuration. `wheels_dir` has the wheels for requirements files of a server
-    without a network; `needs` are requirements besides those of the file. Raises InferError(INVALID_ARG) for an
-    unusable environment, with the reason.
+    without a network; `needs` are requirements in addition to the file.
+
+    Raises InferError(INVALID_ARG) for an unusable environment, with the reason.
     """
     text = parameters.get(PARAMETER, "")
     if not text:
