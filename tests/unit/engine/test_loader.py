@@ -1,5 +1,5 @@
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -68,7 +68,7 @@ class OneBackend:
     def runtime_of(self, name: str) -> str:
         return ""
 
-    def get_for(self, config: ModelConfig, model: str) -> Backend:
+    def get_for(self, config: ModelConfig, model: str, settings: Mapping[str, str]) -> Backend:
         assert (config.backend, config.runtime) == (self._backend.name, "")
         return self._backend
 
