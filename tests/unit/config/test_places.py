@@ -1,6 +1,6 @@
 import pytest
 
-from naiad.cli.serve import format_help
+from naiad.cli.serve import format_help_all
 from naiad.options.addresses import (
     are_overheard,
     check_address,
@@ -98,7 +98,7 @@ def test_socket_modes_that_are_none(mode):
 def test_socket_mode_is_octal():
     assert options().unix_socket_mode == 0o600
     assert options("--unix-socket-mode=660").unix_socket_mode == 0o660
-    assert "--unix-socket-mode <octal>" in format_help()
+    assert "--unix-socket-mode <octal>" in format_help_all()
 
 
 # --- one port
