@@ -48,6 +48,14 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
     KnownBackend("pytorch", {"model.pt": "pytorch_libtorch", "model.pt2": "torch_aoti"}),
     KnownBackend("tflite", {"model.tflite": ""}),
     KnownBackend("python", {"model.py": ""}, module="naiad.backend.python.backend:PythonBackend"),
+    # After Python models, which may keep files of these names beside model.py.
+    KnownBackend(
+        "trees",
+        {"xgboost.json": "", "xgboost.ubj": "", "model.txt": "", "checkpoint.tl": "", "xgboost.model": ""},
+        module="naiad.backend.trees.backend:TreesBackend",
+        extra="trees",
+        aliases=("fil",),
+    ),
     KnownBackend("identity", {}, module="naiad.backend.identity:IdentityBackend"),
     KnownBackend("repeat", {}, module="naiad.backend.repeat:RepeatBackend"),
 )

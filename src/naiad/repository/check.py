@@ -288,7 +288,8 @@ def _check_file(path: Path, rules: _Rules) -> ModelReport:
     """Check a configuration file without the files in it; a bare model file has nothing to check."""
     report = ModelReport(path.parent.resolve().name if path.name == CONFIG_FILE else path.stem, path)
     if path.suffix in MODEL_SUFFIXES:
-        report.config = autofill(report.config, model_name=report.name, version_files=[f"model{path.suffix}"])
+        preset = ModelConfig(backend=BARE_BACKENDS[path.suffix], default_model_filename=path.name)
+        report.config = autofill(preset, model_name=report.name)
         return report
     _read_config(report, path)
     if report.parsed is not None:

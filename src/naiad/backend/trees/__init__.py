@@ -1,0 +1,1 @@
+"""The trees backend, Triton's `fil`: gradient-boosted trees and random forests."""

@@ -1,0 +1,258 @@
+"""Libraries that compute forests, behind one interface.
+
+The library that wrote a file reads it best and computes it fastest: XGBoost for XGBoost's files, LightGBM for
+LightGBM's. treelite reads all formats; it computes checkpoints, and the files of a library that is not installed.
+"""
+
+import abc
+import importlib.util
+import json
+import logging
+import threading
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from naiad.backend.trees.forest_file import ForestFile, reason_of
+from naiad.core.errors import InferError, internal
+from naiad.core.tensor import Array
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """What a file says of its model."""
+
+    feature_count: int
+    class_count: int
+    """0 for a model that is no classifier: regression, ranking, anomaly scores."""
+    objective: str
+    """As the library names it, for messages."""
+    score_count: int
+    """Columns of `Engine.predict`: 1 for a binary classifier with one score, otherwise classes or targets."""
+
+
+class Engine(abc.ABC):
+    """One loaded model. Its methods may be called from several threads."""
+
+    name: ClassVar[str]
+    has_contributions: ClassVar[bool] = True
+    forest: Forest
+
+    @abc.abstractmethod
+    def predict(self, rows: Array) -> Array:
+        """Return the scores [n, score_count] of `rows` [n, feature_count]; NaN is a missing value."""
+
+    def contributions(self, rows: Array) -> Array:
+        """Return SHAP values [n, features + 1], with classes [n, classes, features + 1]; the bias is the last one."""
+        raise NotImplementedError
+
+    def shape_contributions(self, values: Array) -> Array:
+        """Return SHAP values in the shape that `contributions` promises."""
+        width = self.forest.feature_count + 1
+        is_single = self.forest.score_count == 1
+        return values.reshape((len(values), width) if is_single else (len(values), -1, width))
+
+
+class XGBoostEngine(Engine):
+    """XGBoost's `inplace_predict`."""
+
+    name: ClassVar[str] = "xgboost"
+
+    def __init__(self, file: ForestFile, thread_count: int) -> None:
+        import xgboost
+
+        self._xgboost = xgboost
+        _check_version(file, str(xgboost.__version__))
+        try:
+            self._booster: Any = xgboost.Booster({"nthread": thread_count}, model_file=bytearray(_read(file)))
+            # The objective is looked up by the first use.
+            learner = json.loads(self._booster.save_config())["learner"]
+        except xgboost.core.XGBoostError as error:
+            raise file.load_error("XGBoost", error) from error
+        if learner["gradient_booster"]["name"] == "gblinear":
+            raise file.error("is a linear model (booster gblinear), no forest; train it with booster gbtree")
+        self._thread_count = thread_count
+        self._lock = threading.Lock()
+        self._objective: str = learner["objective"]["name"]
+        self.forest = _xgboost_forest(learner, self._objective)
+        # `multi:softmax` is trained as softprob, but predicts labels.
+        self._is_softmax = self._objective == "multi:softmax"
+
+    def predict(self, rows: Array) -> Array:
+        """See `Engine.predict`."""
+        scores = self._booster.inplace_predict(
+            rows, predict_type="margin" if self._is_softmax else "value", validate_features=False
+        ).reshape(len(rows), -1)
+        return _softmax(scores) if self._is_softmax else scores
+
+    def contributions(self, rows: Array) -> Array:
+        """See `Engine.contributions`."""
+        matrix = self._xgboost.DMatrix(rows, nthread=self._thread_count)
+        # XGBoost: `predict` is not safe for threads with booster dart.
+        with self._lock:
+            values = self._booster.predict(matrix, pred_contribs=True, validate_features=False)
+        return self.shape_contributions(values)
+
+
+def _xgboost_forest(learner: Any, objective: str) -> Forest:
+    model = learner["learner_model_param"]
+    target_count, class_count = int(model["num_target"]), int(model["num_class"])
+    score_count = max(class_count, target_count)
+    if objective in _BINARY_OBJECTIVES and target_count == 1:
+        class_count = 2
+    return Forest(int(model["num_feature"]), class_count, objective, score_count)
+
+
+_BINARY_OBJECTIVES = ("binary:logistic", "binary:hinge")
+"""Those with a score from 0 to 1; `binary:logitraw` is a margin."""
+
+
+def _check_version(file: ForestFile, installed: str) -> None:
+    """Refuse a file of a later major version; XGBoost reads what earlier ones have written."""
+    version = file.xgboost_version()
+    if version is None or version[0] == int(installed.partition(".")[0]):
+        return
+    text = f"was written by XGBoost {version[0]}.{version[1]}, installed is {installed}"
+    if version[0] > int(installed.partition(".")[0]):
+        raise file.error(
+            f"{text}: its major version is later; install xgboost>={version[0]}, or save the model with {installed}"
+        )
+    _log.info("model '%s': %s %s", file.model, file.path, text)
+
+
+class LightGBMEngine(Engine):
+    """LightGBM's `Booster.predict`."""
+
+    name: ClassVar[str] = "lightgbm"
+
+    def __init__(self, file: ForestFile, thread_count: int) -> None:
+        import lightgbm
+
+        try:
+            # As text: a path would have to be ASCII on some systems.
+            text = _read(file).decode("utf-8", "replace")
+            self._booster: Any = lightgbm.Booster(model_str=text)
+        except lightgbm.basic.LightGBMError as error:
+            raise file.load_error("LightGBM", error) from error
+        objective = next((line[10:] for line in text.splitlines() if line.startswith("objective=")), "none")
+        self._error = lightgbm.basic.LightGBMError
+        self._thread_count = thread_count
+        columns: int = self._booster.num_model_per_iteration()
+        is_classifier = objective.startswith(("binary", "multiclass"))
+        class_count = max(columns, 2) if is_classifier else 0
+        self.forest = Forest(self._booster.num_feature(), class_count, objective, columns)
+
+    def predict(self, rows: Array) -> Array:
+        """See `Engine.predict`."""
+        scores: Array = self._booster.predict(rows, num_threads=self._thread_count)
+        return scores.reshape(len(rows), -1)
+
+    def contributions(self, rows: Array) -> Array:
+        """See `Engine.contributions`."""
+        try:
+            values = self._booster.predict(rows, pred_contrib=True, num_threads=self._thread_count)
+        except self._error as error:
+            raise internal(f"LightGBM cannot compute SHAP values of this model: {reason_of(error)}") from error
+        return self.shape_contributions(np.asarray(values))
+
+
+class TreeliteEngine(Engine):
+    """treelite's reference implementation, GTIL."""
+
+    name: ClassVar[str] = "treelite"
+    has_contributions: ClassVar[bool] = False
+
+    def __init__(self, file: ForestFile, thread_count: int, *, allow_unknown_field: bool = False) -> None:
+        import treelite
+
+        self._predict = treelite.gtil.predict
+        self._thread_count = thread_count
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # fields that are unknown and allowed
+                self._model: Any = _load_treelite(treelite, file, allow_unknown_field)
+        except treelite.TreeliteError as error:
+            raise file.load_error("treelite", error) from error
+        header = self._model.get_header_accessor()
+        task, targets = int(header.get_field("task_type")[0]), int(header.get_field("num_target")[0])
+        columns = int(max(header.get_field("num_class")))
+        is_classifier = task in (_BINARY, _MULTICLASS)
+        if is_classifier and targets > 1:
+            raise file.error(f"is a classifier with {targets} targets; save one forest for each target")
+        objective = header.get_field("postprocessor")
+        class_count = max(columns, 2) if is_classifier else 0
+        self.forest = Forest(self._model.num_feature, class_count, objective, max(columns, targets))
+
+    def predict(self, rows: Array) -> Array:
+        """See `Engine.predict`."""
+        scores: Array = self._predict(self._model, rows, nthread=self._thread_count)
+        # [n, targets, classes], one of them 1.
+        return scores.reshape(len(rows), -1)
+
+
+_BINARY, _MULTICLASS = 0, 2
+"""treelite's numbers of tasks."""
+
+
+def _load_treelite(treelite: Any, file: ForestFile, allow_unknown_field: bool) -> Any:
+    path = str(file.path)
+    if file.model_type == "treelite_checkpoint":
+        return treelite.Model.deserialize(path)
+    if file.model_type == "lightgbm":
+        return treelite.frontend.load_lightgbm_model(path)
+    if file.model_type == "xgboost":
+        return treelite.frontend.load_xgboost_model_legacy_binary(path)
+    form = file.model_type.removeprefix("xgboost_").replace("ubj", "ubjson")
+    return treelite.frontend.load_xgboost_model(path, format_choice=form, allow_unknown_field=allow_unknown_field)
+
+
+ENGINES = ("auto", XGBoostEngine.name, LightGBMEngine.name, TreeliteEngine.name)
+"""Values of the parameter `engine`."""
+
+
+def choose_engine(file: ForestFile, wanted: str) -> str:
+    """Return the name of the engine for a file: `wanted`, or the first that is installed of those that read it.
+
+    Raises InferError(INVALID_ARG) when the wanted one does not read the format or none of them is installed.
+    """
+    own = {"xgboost_json": "xgboost", "xgboost_ubj": "xgboost", "lightgbm": "lightgbm"}.get(file.model_type)
+    readers = [own, "treelite"] if own else ["treelite"]
+    if wanted != "auto" and wanted not in readers:
+        raise file.error(
+            f"has the format {file.model_type}, which the engine '{wanted}' does not read; set parameter 'engine' to "
+            f"{' or '.join(readers)}, or remove it"
+        )
+    candidates = readers if wanted == "auto" else [wanted]
+    for name in candidates:
+        if importlib.util.find_spec(name) is not None:
+            return name
+    raise file.error(f"needs the package {' or '.join(candidates)}: pip install 'naiad[trees]'")
+
+
+def open_engine(file: ForestFile, wanted: str, thread_count: int, *, allow_unknown_field: bool = False) -> Engine:
+    """Load a model with the engine that `choose_engine` names. Raises InferError(INVALID_ARG)."""
+    name = choose_engine(file, wanted)
+    try:
+        if name == XGBoostEngine.name:
+            return XGBoostEngine(file, thread_count)
+        if name == LightGBMEngine.name:
+            return LightGBMEngine(file, thread_count)
+        return TreeliteEngine(file, thread_count, allow_unknown_field=allow_unknown_field)
+    except (InferError, ImportError):
+        raise
+    except Exception as error:  # the libraries read damaged files with any exception of Python and C++
+        raise file.load_error(name, error) from error
+
+
+def _read(file: ForestFile) -> bytes:
+    return file.path.read_bytes()
+
+
+def _softmax(margins: Array) -> Array:
+    exponentials = np.exp(margins - margins.max(axis=1, keepdims=True))
+    result: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
+    return result
