@@ -104,10 +104,9 @@ def test_concurrent_rows_get_their_own_scores(server):
         for index, row in enumerate(table):
             source = triton_grpc.InferInput("input__0", (1, 30), "FP32")
             source.set_data_from_numpy(row[None])
-            keep = answers.__setitem__
-            client.async_infer("plain", [source], lambda result, error, i=index: keep(i, (result, error)))
+            client.async_infer("plain", [source], lambda result, error, i=index: answers.update({i: result}))
         wait_until(lambda: len(answers) == len(table), "not all rows were answered")
-    found = [answers[index][0].as_numpy("output__0")[0, 0] for index in range(len(table))]
+    found = [answers[index].as_numpy("output__0")[0, 0] for index in range(len(table))]
     np.testing.assert_allclose(found, BOOSTER.inplace_predict(table), rtol=1e-5)
 
 

@@ -15,6 +15,7 @@ from naiad.config.backends import (
     FORMATS,
     KNOWN_BACKENDS,
     PLATFORM_BACKENDS,
+    canonical_name,
     filenames_of,
 )
 
@@ -26,7 +27,7 @@ def test_modules_have_a_backend_of_that_name(name, module):
     module_name, _, class_name = module.partition(":")
     found = getattr(importlib.import_module(module_name), class_name)
     assert issubclass(found, Backend)
-    assert found.name == name
+    assert found.name == canonical_name(name)
 
 
 def test_extras_match_the_package():
