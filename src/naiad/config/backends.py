@@ -44,7 +44,12 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
         module="naiad.backend.onnx.backend:OnnxRuntimeBackend",
         extra="onnx",
     ),
-    KnownBackend("openvino", {"model.xml": ""}),
+    KnownBackend(
+        "openvino",
+        {"model.xml": ""},
+        module="naiad.backend.openvino.backend:OpenVinoBackend",
+        extra="openvino",
+    ),
     KnownBackend("pytorch", {"model.pt": "pytorch_libtorch", "model.pt2": "torch_aoti"}),
     KnownBackend("tflite", {"model.tflite": ""}),
     KnownBackend("python", {"model.py": ""}, module="naiad.backend.python.backend:PythonBackend"),
