@@ -115,9 +115,10 @@ def _reshape(model: Any, shapes: dict[Any, Any]) -> None:
 
 
 def _cannot_batch(context: ModelContext, path: Path, reason: str) -> InferError:
+    rows = context.config.max_batch_size
     return invalid_argument(
-        f"model '{context.name}' version {context.version}: the inputs of {path} cannot have the configured shapes with "
-        f"max_batch_size: {context.config.max_batch_size}: {reason}. If the model has its batch size built in, "
+        f"model '{context.name}' version {context.version}: the inputs of {path} cannot have the configured shapes "
+        f"with max_batch_size: {rows}: {reason}. If the model has its batch size built in, "
         "set max_batch_size: 0, or export it with a free first dimension"
     )
 

@@ -31,9 +31,9 @@ class OpenVinoInstance(TensorInstance):
         super().__init__(context)
         self._request = compiled.create_infer_request()
         self._input_indexes = {name: index for index, name in enumerate(signature.inputs)}
-        self._output_indexes = {name: index for index, name in enumerate(signature.outputs)}
-        outputs = signature.outputs.values()
-        self._bf16_outputs = frozenset(output.name for output in outputs if output.datatype is DataType.BF16)
+        self._outputs = {
+            name: (index, tensor.datatype) for index, (name, tensor) in enumerate(signature.outputs.items())
+        }
         self._rows = context.config.max_batch_size if plan.has_fixed_rows else 0
         self._pads_rows = plan.pads_rows
         self._scalars = scalars
@@ -49,10 +49,12 @@ class OpenVinoInstance(TensorInstance):
         count = self._fill_rows(inputs) if self._rows else 0
         self._set_inputs(inputs)
         try:
-            results = self._request.infer(share_outputs=True, decode_strings=False)
+            # `infer` makes a dictionary of all outputs first: 20 us more than this, of 40 for a tiny model.
+            self._request.start_async()
+            self._request.wait()
         except RuntimeError as error:
             raise internal(f"OpenVINO cannot execute model '{self._model_name}': {ov_message(error)}") from error
-        outputs = [self._take(name, results[self._output_indexes[name]]) for name in output_names]
+        outputs = [self._take(name) for name in output_names]
         return [array[:count] for array in outputs] if self._rows else outputs
 
     def _set_inputs(self, inputs: dict[str, Array]) -> None:
@@ -66,14 +68,19 @@ class OpenVinoInstance(TensorInstance):
                     f"{ov_message(error)}"
                 ) from error
 
-    def _take(self, name: str, array: Array) -> Array:
+    def _take(self, name: str) -> Array:
         """Return a copy of an output, whose memory the next run overwrites, or which is that of an input."""
+        index, datatype = self._outputs[name]
+        tensor = self._request.get_output_tensor(index)
+        if datatype is DataType.BYTES:
+            return self._scalars.to_client(name, tensor.bytes_data)
         # OpenVINO gives BF16 out as arrays of FP16.
-        return self._scalars.to_client(name, (array.view(_BF16) if name in self._bf16_outputs else array).copy())
+        array = tensor.data.view(_BF16) if datatype is DataType.BF16 else tensor.data
+        return self._scalars.to_client(name, array.copy())
 
     def _fill_rows(self, inputs: dict[str, Array]) -> int:
         """Fill the inputs up to the rows of the model with zeros, in place, and return the rows that they had."""
-        count = next(iter(inputs.values())).shape[0]
+        count = int(next(iter(inputs.values())).shape[0])
         if count == self._rows:
             return count
         if not self._pads_rows:
@@ -107,4 +114,4 @@ def _writable(array: Array) -> Array:
     The caller keeps `array` alive.
     """
     memory = (ctypes.c_char * array.nbytes).from_address(array.__array_interface__["data"][0])
-    return np.ndarray(array.shape, array.dtype, memory)
+    return np.ndarray(array.shape, array.dtype, memoryview(memory).cast("B"))

@@ -47,6 +47,9 @@ def _properties(context: ModelContext, parameters: Parameters, device: str) -> d
     properties: dict[str, str] = {}
     if device == "CPU":
         properties = _precision(parameters) | _threads(context, parameters)
+    elif "COMPILATION_NUM_THREADS" in parameters:
+        # The CPU has no such property: it compiles with the threads of the inference.
+        properties["COMPILATION_NUM_THREADS"] = str(parameters.count("COMPILATION_NUM_THREADS"))
     hint = parameters.choice("PERFORMANCE_HINT", _HINTS)
     if hint:
         properties["PERFORMANCE_HINT"] = hint
@@ -67,10 +70,7 @@ def _precision(parameters: Parameters) -> dict[str, str]:
 def _threads(context: ModelContext, parameters: Parameters) -> dict[str, str]:
     """Return the threads of the compiled model, which all instances share; each one runs on a stream of them."""
     threads = parameters.count("INFERENCE_NUM_THREADS") or context.usable_cores
-    properties = {
-        "INFERENCE_NUM_THREADS": str(threads),
-        "COMPILATION_NUM_THREADS": str(parameters.count("COMPILATION_NUM_THREADS") or context.usable_cores),
-    }
+    properties = {"INFERENCE_NUM_THREADS": str(threads)}
     if "NUM_STREAMS" in parameters:
         properties["NUM_STREAMS"] = _streams(parameters)
     elif "PERFORMANCE_HINT" not in parameters:
