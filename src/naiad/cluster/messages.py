@@ -193,7 +193,8 @@ class Outcome:
     text: str = ""
     """gRPC: the message of the status; calls of models: the text of the error."""
     code: ErrorCode = ErrorCode.UNKNOWN
-    """Calls of models: the code of the error."""
+    """Calls of models: the code of the error, and Triton's."""
+    triton_code: ErrorCode = ErrorCode.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

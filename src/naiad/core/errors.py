@@ -44,6 +44,10 @@ class ErrorCode(enum.Enum):
         return name.replace("_", " ").capitalize()
 
 
+UNKNOWN_ID = "<id_unknown>"
+"""Triton: stands for the id of a request without one. Responses have the id of the header and of the log instead."""
+
+
 class FailureReason(enum.Enum):
     """The `reason` label of `nv_inference_request_failure`, for failures that statistics count."""
 
@@ -57,7 +61,8 @@ class InferError(Exception):
     """A failure with a code that every protocol can encode.
 
     `message` is complete text for the client: what failed, where, and the fix. `detail` goes to the log only (a
-    traceback, a path). `reason` is set if the request was queued, so that statistics count it.
+    traceback, a path). `reason` is set if the request was queued, so that statistics count it. `triton_code` is the
+    code that Triton reports for the same failure; by default `code`. `protocol.status` chooses between the two.
     """
 
     def __init__(
@@ -67,12 +72,18 @@ class InferError(Exception):
         *,
         detail: str = "",
         reason: FailureReason | None = None,
+        triton_code: ErrorCode | None = None,
     ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.detail = detail
         self.reason = reason
+        self.triton_code = triton_code or code
+
+    def with_message(self, message: str) -> "InferError":
+        """Return the same failure with another message."""
+        return InferError(self.code, message, detail=self.detail, reason=self.reason, triton_code=self.triton_code)
 
     def __repr__(self) -> str:
         return f"InferError({self.code.name}, {self.message!r})"
@@ -92,6 +103,11 @@ class UnloadableError(InferError):
 def invalid_argument(message: str) -> InferError:
     """Return an INVALID_ARG error with `message`."""
     return InferError(ErrorCode.INVALID_ARG, message)
+
+
+def wrong_request(message: str) -> InferError:
+    """Return an INVALID_ARG error for a mistake of the client that Triton reports as INTERNAL, a failed server."""
+    return InferError(ErrorCode.INVALID_ARG, message, triton_code=ErrorCode.INTERNAL)
 
 
 def not_found(message: str) -> InferError:

@@ -11,7 +11,7 @@ from itertools import islice
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.padding import read_padding
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
-from naiad.core.errors import InferError, excerpt, invalid_argument
+from naiad.core.errors import UNKNOWN_ID, InferError, excerpt, invalid_argument
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.slices import SLICE_BYTES, Slices, finish
 from naiad.core.tensor import Buffer, Shape, TensorSpec, count_bytes_elements
@@ -85,7 +85,7 @@ class AdmissionRules:
         except InferError as error:
             # Triton: other code rejects names that the model does not have, without the prefix.
             opening = "" if error.message.startswith("unexpected inference ") else prefix(request.id)
-            raise InferError(error.code, opening + error.message, detail=error.detail) from None
+            raise error.with_message(opening + error.message) from None
         if header.origin is not None:
             header.origin.admission = admission
         return admission
@@ -127,7 +127,7 @@ class AdmissionRules:
         more = ", ..." if len(known) > _MOST_NAMES else ""
         return invalid_argument(
             f"unexpected inference {kind} '{excerpt(name)}' for model '{self._model_name}'; its {kind}s are "
-            f"{names}{more}"
+            f"{names}{more}; send one of these names"
         )
 
     def _wrong_count(self, names: Sequence[str], missing: Sequence[str]) -> InferError:
@@ -177,7 +177,7 @@ class AdmissionRules:
         if spec.datatype is not expected.datatype:
             raise invalid_argument(
                 f"inference input '{excerpt(spec.name)}' data-type is '{spec.datatype.value}', "
-                f"but model '{self._model_name}' expects '{expected.datatype.value}'"
+                f"but model '{self._model_name}' expects '{expected.datatype.value}'; convert the tensor to it"
             )
         dims = spec.shape[1:] if self._max_batch_size > 0 else spec.shape
         if any(dim < 0 for dim in spec.shape):
@@ -192,10 +192,10 @@ class AdmissionRules:
 
     def _wrong_shape(self, spec: TensorSpec, expected: _Expected) -> InferError:
         full = (-1, *expected.dims) if self._max_batch_size > 0 else expected.dims
-        note = ""
+        note = "Send the expected shape; -1 is any size."
         if self._max_batch_size > 0:
-            note = (
-                "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
+            note += (
+                " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
                 "prepended to each input shape. If you want to specify the full shape including the batch dim in "
                 "your input dims config, try setting max_batch_size to zero. See the model configuration docs "
                 "for more info on max_batch_size."
@@ -230,7 +230,8 @@ class AdmissionRules:
             elif len(data) != size:
                 raise invalid_argument(
                     f"{prefix(request.id)}input byte size mismatch for input '{excerpt(spec.name)}' for model "
-                    f"'{self._model_name}'. Expected {size}, got {len(data)}"
+                    f"'{self._model_name}'. Expected {size}, got {len(data)}; send all {spec.element_count} elements "
+                    f"of its shape as {spec.datatype.value}"
                 )
 
     def _check_strings(self, request: InferRequest, spec: TensorSpec, data: Buffer, count: int) -> None:
@@ -269,8 +270,8 @@ def _where(spec: TensorSpec, model_name: str) -> str:
 
 
 def prefix(request_id: str) -> str:
-    """Return the prefix of Triton's validation messages; Triton: `<id_unknown>` stands for an absent id."""
-    return f"[request id: {excerpt(request_id) or '<id_unknown>'}] "
+    """Return the prefix of Triton's validation messages; `UNKNOWN_ID` stands for an absent id."""
+    return f"[request id: {excerpt(request_id) or UNKNOWN_ID}] "
 
 
 def _text(shape: Shape) -> str:

@@ -100,7 +100,7 @@ class Router:
         try:
             action(context, found.arguments)
         except InferError as error:
-            respond_error(context, status_of(error.code).http, error.message)
+            respond_error(context, status_of(error).http, error.message)
 
     def reject(self, context: HttpContext) -> None:
         """Respond to a request without its body if its headers are enough to reject it."""

@@ -4,7 +4,7 @@ import mmap
 import os
 import stat
 
-from naiad.core.errors import excerpt, internal, invalid_argument, unsupported
+from naiad.core.errors import excerpt, invalid_argument, unsupported, wrong_request
 from naiad.core.shared_memory import SystemRegionStatus
 from naiad.core.tensor import Buffer
 from naiad.memory import bus_error
@@ -74,9 +74,9 @@ class SystemRegion:
             )
 
     def check_intact(self) -> None:
-        """Check that no access has failed. Raises InferError(INTERNAL)."""
+        """Check that no access has failed. Raises InferError(INVALID_ARG)."""
         if self._watched.is_broken:
-            raise internal(
+            raise wrong_request(
                 f"shared memory region '{excerpt(self.name)}' could not be accessed: its object "
                 f"'{excerpt(self.key)}' was truncated "
                 "while a request used it, or memory for it was not available (is /dev/shm full?); unregister it "
@@ -112,7 +112,7 @@ def _open(name: str, key: str, directory: str) -> int:
         or "\0" in base
         or len(base.encode("utf-8", "replace")) > _MAX_KEY_BYTES
     ):
-        raise internal(
+        raise wrong_request(
             f"Unable to open shared memory region: '{key[:_MAX_KEY_BYTES]}': a key is a name of at most "
             f"{_MAX_KEY_BYTES} bytes without '/', after an optional '/' at its beginning"
         )
@@ -122,7 +122,7 @@ def _open(name: str, key: str, directory: str) -> int:
         return os.open(f"{directory}/{base}", flags)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else "") or "not a file name"
-        raise internal(
+        raise wrong_request(
             f"Unable to open shared memory region: '{excerpt(key)}': {reason}; the server must run on the client's "
             "machine, "
             "see its /dev/shm and may read and write the object"
@@ -131,7 +131,9 @@ def _open(name: str, key: str, directory: str) -> int:
 
 def _check(name: str, key: str, offset: int, byte_size: int, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise internal(f"Unable to open shared memory region: '{excerpt(key)}': it is not a shared-memory object")
+        raise wrong_request(
+            f"Unable to open shared memory region: '{excerpt(key)}': it is not a shared-memory object"
+        )
     if offset + byte_size > status.st_size:
         raise invalid_argument(
             f"failed to register shared memory region '{excerpt(name)}': invalid args: offset {offset} + byte_size "

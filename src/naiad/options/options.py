@@ -210,6 +210,12 @@ class ServerOptions:
         minimum=0,
         summary="Seconds to wait for running requests at exit.",
     )
+    uses_triton_codes: bool = option(
+        False,
+        "triton-status-codes",
+        "naiad: answer mistakes of clients with Triton's codes, where some are 500 or 503 (gRPC: INTERNAL, "
+        "UNAVAILABLE) instead of 400 or 404.",
+    )
     execute_timeout_s: float = option(
         DEFAULT_EXECUTE_TIMEOUT_S,
         "execute-timeout-secs",

@@ -14,7 +14,7 @@ import simdjson
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
-from naiad.core.errors import InferError, excerpt, internal, invalid_argument
+from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import RequestHeader
 from naiad.core.request_limits import check_name, check_parameters
@@ -25,7 +25,7 @@ from naiad.protocol.json.document import SHORT_BYTES, LongArray, LongString, rea
 from naiad.protocol.json.long_data import append_long_string, decode_long_array, decode_long_string
 from naiad.protocol.json.response import LONG_BYTES
 from naiad.protocol.json.tensor import decode_data, encode_data, encode_long_data
-from naiad.protocol.json.tree import Members, as_string, parse_members
+from naiad.protocol.json.tree import NOT_AN_OBJECT, Members, as_string, parse_members, shown
 
 _NESTED = "parameters"
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -49,7 +49,10 @@ def decode_generate(
     InferError with Triton's codes and texts.
     """
     if not len(body):
-        raise internal("failed to parse the request JSON buffer: The document is empty. at 0")
+        raise wrong_request(
+            "failed to parse the request JSON buffer: The document is empty. at 0; got 0 bytes, expected one JSON "
+            "object with a member for each input"
+        )
     members: Members
     if len(body) > SHORT_BYTES:
         members = yield from _read_members(body)
@@ -91,14 +94,15 @@ class _Reading:
         if _NESTED in self._inputs:
             raise invalid_argument(f"Keyword '{_NESTED}' for nested schema also given as input tensor name")
         if type(value) is not tuple:
-            raise internal(
-                f"Expected JSON object for keyword: '{_NESTED}': attempt to access JSON non-object as object"
+            raise wrong_request(
+                f"Expected JSON object for keyword: '{_NESTED}': attempt to access JSON non-object as object; got "
+                f'{shown(value)}, expected an object, such as "{_NESTED}": {{"temperature": 0.5}}'
             )
         try:
             for name, nested_value in _first_values(value):
                 yield from self._read_member(name, nested_value)
         except InferError as error:
-            raise InferError(error.code, f"Converting keyword: '{_NESTED}': {error.message}") from None
+            raise error.with_message(f"Converting keyword: '{_NESTED}': {error.message}") from None
 
     def _read_member(self, name: str, value: Any) -> Slices[None]:
         declared = self._inputs.get(name)
@@ -161,7 +165,7 @@ def _read_members(body: Buffer) -> Slices[Members]:
     """Return the members of a long request."""
     members = yield from read_document(body)
     if type(members) is not tuple:
-        raise internal("attempt to get members for non-object")
+        raise wrong_request(NOT_AN_OBJECT)
     return members
 
 
@@ -198,19 +202,22 @@ def _shape(declared: TensorSpec, count: int) -> Shape:
     for dim in declared.shape:
         if dim >= 0:
             if not dim or left % dim:
-                raise _no_shape(declared.name)
+                raise _no_shape(declared, count)
             left //= dim
     shape = list(declared.shape)
     for position in reversed(range(len(shape))):
         if shape[position] < 0:
             shape[position], left = left, 1
     if left != 1:
-        raise _no_shape(declared.name)
+        raise _no_shape(declared, count)
     return tuple(shape)
 
 
-def _no_shape(name: str) -> InferError:
-    return invalid_argument(f"The schema can not convert input '{excerpt(name)}' to tensor with proper shape")
+def _no_shape(declared: TensorSpec, count: int) -> InferError:
+    return invalid_argument(
+        f"The schema can not convert input '{excerpt(declared.name)}' to tensor with proper shape; got {count} "
+        f"elements, expected as many as a shape {list(declared.shape)} has: correct the array, -1 is any size"
+    )
 
 
 def encode_generate(request_id: str, response: InferResponse) -> Slices[Sequence[bytes]]:

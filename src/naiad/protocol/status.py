@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 
-from naiad.core.errors import ErrorCode
+from naiad.core.errors import ErrorCode, InferError
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,22 @@ _TABLE: dict[ErrorCode, Status] = {
 }
 
 
-def status_of(code: ErrorCode) -> Status:
-    """Return the statuses and the log level of an error code."""
-    return _TABLE[code]
+_uses_triton_codes = False
+
+
+def use_triton_codes(is_wanted: bool) -> None:
+    """Set --triton-status-codes for this process, once, before it serves."""
+    global _uses_triton_codes  # noqa: PLW0603 - one server a process, as with the log
+    _uses_triton_codes = is_wanted
+
+
+def status_of(error: InferError) -> Status:
+    """Return the statuses and the log level of an error.
+
+    Triton reports some mistakes of clients as failures of the server (500, INTERNAL). Retries and alerts rely on the
+    difference, so they get their own code here unless Triton's codes are wanted.
+    """
+    return _TABLE[error.triton_code if _uses_triton_codes else error.code]
 
 
 _CODES_OF_GRPC = {

@@ -24,6 +24,7 @@ from naiad.engine.serving.served import Served
 from naiad.memory.regions import SharedMemory
 from naiad.options.artificial_delays import read_artificial_delays
 from naiad.options.options import ServerOptions
+from naiad.protocol.status import use_triton_codes
 from naiad.repository import malloc_trim as heap
 from naiad.repository.catalog import Catalog
 from naiad.repository.control.triggers import RepositoryControl, explicit_control, no_control, poll_control
@@ -74,6 +75,7 @@ class Server:
 
     def __init__(self, options: ServerOptions, stop: StopSignal | None = None) -> None:
         self._options = options
+        use_triton_codes(options.uses_triton_codes)
         self._registry = Registry(options.metrics)
         self._custom_metrics = CustomMetrics(self._registry.has_family)
         self._registry.add_families(self._custom_metrics.render)

@@ -63,7 +63,7 @@ class OnnxRuntimeBackend(Backend):
             sessions = OnnxSessions(context, path, has_global_threads=has_global_threads)
         except InferError as error:
             if error.message.startswith("parameter "):
-                raise InferError(error.code, f"model '{context.name}': {error.message}") from None
+                raise error.with_message(f"model '{context.name}': {error.message}") from None
             raise
         strict = context.backend_config.get("strict-model-config", "false").lower() == "true"
         SignatureCheck(execution_config(context.config), sessions.signature, strict=strict).check()

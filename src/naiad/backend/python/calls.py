@@ -203,7 +203,7 @@ class BlsChannel:
         except InferError as error:
             # Triton's words, and the reason.
             message = f"Failed for execute the inference request. Model '{header.model_name}' is not ready."
-            raise InferError(error.code, f"{message} {error.message}", detail=error.detail) from None
+            raise error.with_message(f"{message} {error.message}") from None
         if is_decoupled and not call.is_stream:
             raise invalid_argument(
                 f"Model {header.model_name} is using the decoupled. The current BLS request call doesn't support "

@@ -170,7 +170,7 @@ class ClusterRoutes:
         def request(wanted: ModelControl) -> None:
             outcome = asyncio.run_coroutine_threadsafe(self.broadcast(wanted), loop).result()
             if not outcome.is_success:
-                raise InferError(outcome.code, outcome.text)
+                raise InferError(outcome.code, outcome.text, triton_code=outcome.triton_code)
 
         self.engine.ask_index = ask
         self.engine.request = request
@@ -246,7 +246,7 @@ class ClusterRoutes:
         error = await done
         if error is None:
             return Outcome(True, 0)
-        return Outcome(False, 0, text=error.message, code=error.code)
+        return Outcome(False, 0, text=error.message, code=error.code, triton_code=error.triton_code)
 
     # --- HTTP -------------------------------------------------------------------------------------------------------
 
@@ -286,7 +286,7 @@ async def _respond_on_failure(context: HttpContext, work: Coroutine[object, obje
     try:
         await work
     except InferError as error:
-        respond_error(context, status_of(error.code).http, error.message)
+        respond_error(context, status_of(error).http, error.message)
     except Exception:
         _log.exception("%s %s failed", context.method, context.path)
         respond_error(context, 500, f"internal error of the server in {context.path}; see its log")

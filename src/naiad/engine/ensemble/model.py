@@ -279,7 +279,7 @@ class EnsembleModel:
                 request, FailureReason.CANCELED if is_cancelled else FailureReason.OTHER, now_ns
             )
             message = failure.message if is_cancelled else f"in ensemble '{self.name}', {failure.message}"
-            error = InferError(failure.code, message, detail=failure.detail, reason=failure.reason)
+            error = failure.with_message(message)
             request.on_response(request, InferResponse(self._error_header, error=error))
         elif self.is_decoupled:
             self._close(run)

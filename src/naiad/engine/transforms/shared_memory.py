@@ -11,7 +11,7 @@ import numpy as np
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
-from naiad.core.errors import InferError, excerpt, internal
+from naiad.core.errors import InferError, excerpt, wrong_request
 from naiad.core.request import InferRequest, SharedMemoryRegion
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
@@ -138,7 +138,7 @@ class SharedMemoryTensors:
         region, part = self._outputs[spec.name]
         size = len(content)
         if size > part.byte_size:
-            raise internal(
+            raise wrong_request(
                 f"shared memory size specified with the request for output '{excerpt(spec.name)}' "
                 f"({part.byte_size} bytes) "
                 f"should be at least {size} bytes to hold the results"

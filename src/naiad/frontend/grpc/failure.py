@@ -3,7 +3,7 @@
 from typing import Protocol
 from urllib.parse import quote
 
-from naiad.core.errors import MAX_EXCERPT_CHARACTERS, InferError
+from naiad.core.errors import MAX_EXCERPT_CHARACTERS, UNKNOWN_ID, InferError
 from naiad.protocol.status import status_of
 from naiad.telemetry.logs.log import log_request_failure, new_request_id
 from naiad.wire.header_fields import Headers
@@ -22,7 +22,7 @@ class StatusReceiver(Protocol):
 
 def finish(call: StatusReceiver, error: InferError) -> None:
     """End a control call with the status of `error`."""
-    call.finish(status_of(error.code).grpc, error.message)
+    call.finish(status_of(error).grpc, error.message)
 
 
 def finish_infer(call: StatusReceiver, request_id: str, model: str, version: str, error: InferError) -> None:
@@ -31,17 +31,18 @@ def finish_infer(call: StatusReceiver, request_id: str, model: str, version: str
     The log line and the trailer `triton-request-id` contain the same id: the client's, or a generated one if the
     client sent none.
     """
-    request_id = log(request_id, model, version, error)
+    request_id, message = log(request_id, model, version, error)
     # A header value is printable ASCII; an id is any text.
     trailer = quote(request_id, safe=_PRINTABLE).encode()
-    call.finish(status_of(error.code).grpc, error.message, ((REQUEST_ID_TRAILER, trailer),))
+    call.finish(status_of(error).grpc, message, ((REQUEST_ID_TRAILER, trailer),))
 
 
-def log(request_id: str, model: str, version: str, error: InferError) -> str:
-    """Log a failed request once; return the logged id: the client's, truncated, or a generated one."""
+def log(request_id: str, model: str, version: str, error: InferError) -> tuple[str, str]:
+    """Log a failure once; return the logged id (the client's, truncated, or a generated one), and the message."""
     request_id = request_id or new_request_id()
-    level = status_of(error.code).log_level
+    level = status_of(error).log_level
     log_request_failure(
         protocol="gRPC", request_id=request_id, model=model, version=version, error=error, level=level
     )
-    return request_id[:MAX_EXCERPT_CHARACTERS]
+    request_id = request_id[:MAX_EXCERPT_CHARACTERS]
+    return request_id, error.message.replace(UNKNOWN_ID, request_id, 1)

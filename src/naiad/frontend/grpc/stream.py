@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
-from naiad.core.errors import ErrorCode, InferError, unavailable
+from naiad.core.errors import InferError, unavailable
 from naiad.core.request import InferRequest
 from naiad.core.request_limits import UNCOUNTED_BYTES
 from naiad.core.response import InferResponse
@@ -34,6 +34,7 @@ from naiad.protocol.grpc.infer import (
 )
 from naiad.protocol.grpc.walk import SHORT_BYTES
 from naiad.protocol.status import status_of
+from naiad.wire.grpc import GrpcStatus
 from naiad.wire.header_fields import Headers
 
 Prepared = tuple[Decoded, Sequence[int] | None]
@@ -169,7 +170,7 @@ class InferStream:
         except Exception:
             # Open requests need no response: the call ends.
             self.fail()
-            self._sender.finish(status_of(ErrorCode.INTERNAL).grpc, "internal error; see the server log")
+            self._sender.finish(GrpcStatus.INTERNAL, "internal error; see the server log")
             raise
         self._go_on()
 
@@ -311,8 +312,8 @@ class InferStream:
             self.fail()
             grpc_failure.finish_infer(self._sender, request.id, header.model_name, header.model_version, error)
             return
-        grpc_failure.log(request.id, header.model_name, header.model_version, error)
-        text = _text(error)
+        _, message = grpc_failure.log(request.id, header.model_name, header.model_version, error)
+        text = _text(message, error)
         self._respond(turn, (encode_failure(request.id, header.model_name, header.model_version, text, final=final),))
 
     def _respond(self, turn: _Turn, parts: Sequence[Buffer]) -> None:
@@ -358,10 +359,10 @@ class InferStream:
         self._reject(turn, request_id, model_name, model_version, error)
 
     def _reject(self, turn: _Turn, request_id: str, model: str, version: str, error: InferError) -> None:
-        grpc_failure.log(request_id, model, version, error)
+        _, text = grpc_failure.log(request_id, model, version, error)
         if turn.is_ordered and (not self._order or self._order[-1] is not turn):
             self._order.append(turn)
-        self._respond(turn, (encode_refusal(request_id, _text(error)),))
+        self._respond(turn, (encode_refusal(request_id, _text(text, error)),))
         if len(self._order) >= MAX_OPEN_REQUESTS:
             # Errors of rejected requests wait for the responses before them, as responses do.
             self._pause()
@@ -393,7 +394,7 @@ class InferStream:
             self._finish(0)
         elif self._is_draining:
             error = unavailable("Server exiting")
-            self._finish(status_of(error.code).grpc, error.message)
+            self._finish(status_of(error).grpc, error.message)
 
     def _finish(self, status: int, message: str = "") -> None:
         self._close()
@@ -433,9 +434,9 @@ class EndedStream:
 ENDED = EndedStream()
 
 
-def _text(error: InferError) -> str:
+def _text(message: str, error: InferError) -> str:
     """Return a text that is not empty: an empty `error_message` means success."""
-    return error.message or f"the request ended with {error.code.name}"
+    return message or f"the request ended with {error.code.name}"
 
 
 def prepare(decoder: InferRequestDecoder, message: Buffer) -> Slices[Prepared]:

@@ -144,7 +144,7 @@ def _rejected_call(head: RequestHead, service: GrpcService, rule: AccessRule | N
     if rejection is not None:
         return rejection.grpc_status, rejection.message
     unknown = service.rejection(head.path)
-    return None if unknown is None else (status_of(unknown.code).grpc, unknown.message)
+    return None if unknown is None else (status_of(unknown).grpc, unknown.message)
 
 
 def _rest_plan(head: RequestHead) -> CallPlan:

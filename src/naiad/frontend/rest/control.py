@@ -239,4 +239,4 @@ def respond_failure(context: HttpContext, error: Exception) -> None:
     if not isinstance(error, InferError):
         _log.error("%s %s failed", context.method, excerpt(context.path), exc_info=error)
         error = internal("internal error; see the server log")
-    respond_error(context, status_of(error.code).http, error.message)
+    respond_error(context, status_of(error).http, error.message)

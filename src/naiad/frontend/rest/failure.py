@@ -4,7 +4,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from naiad.core.errors import MAX_EXCERPT_CHARACTERS, InferError
+from naiad.core.errors import MAX_EXCERPT_CHARACTERS, UNKNOWN_ID, InferError
 from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer
 from naiad.frontend.context import CancellingEngine, CancelReason, HttpContext, version_of
@@ -27,12 +27,12 @@ _RETRY_AFTER = (b"Retry-After", b"1")
 
 def respond(context: HttpContext, request_id: str, model: str, version: str, error: InferError) -> None:
     """Log a failure and respond with it; a request without an id gets one."""
-    request_id = log(request_id, model, version, error)
-    status = status_of(error.code).http
+    request_id, message = log(request_id, model, version, error)
+    status = status_of(error).http
     headers: Headers = (*JSON_HEADERS, id_header(request_id))
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers = (*headers, _RETRY_AFTER)
-    context.respond(status, headers, (encode_error(error.message),))
+    context.respond(status, headers, (encode_error(message),))
 
 
 def abandon(engine: CancellingEngine, request: InferRequest, why: CancelReason) -> None:
@@ -41,8 +41,8 @@ def abandon(engine: CancellingEngine, request: InferRequest, why: CancelReason) 
     log(request.id, request.header.model_name, version_of(request), why.error(waited=waited))
 
 
-def log(request_id: str, model: str, version: str, error: InferError) -> str:
-    """Log a failure once; return the logged id: the client's, truncated, or a generated one."""
+def log(request_id: str, model: str, version: str, error: InferError) -> tuple[str, str]:
+    """Log a failure once; return the logged id (the client's, truncated, or a generated one), and the message."""
     request_id = request_id or new_request_id()
     log_request_failure(
         protocol="HTTP",
@@ -50,9 +50,10 @@ def log(request_id: str, model: str, version: str, error: InferError) -> str:
         model=model,
         version=version,
         error=error,
-        level=status_of(error.code).log_level,
+        level=status_of(error).log_level,
     )
-    return request_id[:MAX_EXCERPT_CHARACTERS]
+    request_id = request_id[:MAX_EXCERPT_CHARACTERS]
+    return request_id, error.message.replace(UNKNOWN_ID, request_id, 1)
 
 
 def id_header(request_id: str) -> tuple[bytes, bytes]:

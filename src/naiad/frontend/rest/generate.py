@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
-from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.errors import InferError, invalid_argument, wrong_request
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.slices import Slices
@@ -182,7 +182,7 @@ class _OnlyResponse:
 
 
 def _wrong_count() -> InferError:
-    return internal(
+    return wrong_request(
         "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
         "number of responses"
     )

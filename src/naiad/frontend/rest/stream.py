@@ -208,10 +208,10 @@ class StreamedResponse:
         if response.final and not self._has_begun and not self._framing.frames_first_error:
             rest_failure.respond(self._context, request.id, model, version, error)
             return
-        request_id = rest_failure.log(request.id, model, version, error)
+        request_id, message = rest_failure.log(request.id, model, version, error)
         if not self._has_begun:
-            self._begin(status_of(error.code).http, request_id)
-        self._context.send(self._framing.frame((encode_error(error.message),)))
+            self._begin(status_of(error).http, request_id)
+        self._context.send(self._framing.frame((encode_error(message),)))
         if response.final:
             self._end()
 

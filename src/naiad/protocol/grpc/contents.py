@@ -11,7 +11,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from naiad.core.datatype import DataType
-from naiad.core.errors import InferError, excerpt, internal, invalid_argument
+from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol.grpc.walk import encode_varint, fields
@@ -43,15 +43,15 @@ _COPIED_BYTES = 1 << 20
 def contents_to_raw(parts: Sequence[Buffer], spec: TensorSpec, model_name: str) -> Slices[Buffer]:
     """Return an encoded `InferTensorContents` message, received in `parts`, as the raw data of an input.
 
-    Empty contents give no bytes. Narrow integers keep their low bytes. Raises InferError: INVALID_ARG when a field
-    does not belong to the datatype or more than one field is set, INTERNAL for a malformed message.
+    Empty contents give no bytes. Narrow integers keep their low bytes. Raises InferError(INVALID_ARG) when a
+    field does not belong to the datatype, more than one field is set, or the message is malformed.
     """
     conversion = _Conversion(spec, model_name)
     try:
         for part in parts:
             yield from conversion.take(memoryview(part))
     except (ValueError, IndexError, DecodeError):
-        raise internal("Unable to parse request: not a valid ModelInferRequest message") from None
+        raise wrong_request("Unable to parse request: not a valid ModelInferRequest message") from None
     return memoryview(conversion.raw) if conversion.raw else b""
 
 

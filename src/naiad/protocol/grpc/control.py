@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import InferError, excerpt, internal, invalid_argument, unsupported
+from naiad.core.errors import InferError, excerpt, invalid_argument, unsupported, wrong_request
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata, name_of
 from naiad.core.request_limits import MAX_PARAMETERS
 from naiad.core.tensor import Buffer, TensorSpec
@@ -31,7 +31,7 @@ _M = TypeVar("_M", bound=Message)
 
 
 def parse_control(kind: type[_M], message: Buffer, most_bytes: int = MAX_CONTROL_BYTES) -> _M:
-    """Return a parsed control request. Raises InferError: INTERNAL, or INVALID_ARG for a message that is too long."""
+    """Return a parsed control request. Raises InferError(INVALID_ARG)."""
     if len(message) > most_bytes:
         raise invalid_argument(
             f"the message has {len(message)} bytes; at most {most_bytes} are allowed for {kind.DESCRIPTOR.name}"
@@ -39,14 +39,14 @@ def parse_control(kind: type[_M], message: Buffer, most_bytes: int = MAX_CONTROL
     try:
         return kind.FromString(bytes(message))
     except DecodeError as error:
-        raise internal(f"Unable to parse request: not a valid {kind.DESCRIPTOR.name} message") from error
+        raise wrong_request(f"Unable to parse request: not a valid {kind.DESCRIPTOR.name} message") from error
 
 
 # --- requests ---------------------------------------------------------------------------------------------------
 
 
 def decode_model_reference(message: Buffer) -> tuple[str, str]:
-    """Return name and version ("" for none) of a request about one model. Raises InferError(INTERNAL)."""
+    """Return name and version ("" for none) of a request about one model. Raises InferError(INVALID_ARG)."""
     request = parse_control(pb.ModelReadyRequest, message)
     return request.name, request.version
 

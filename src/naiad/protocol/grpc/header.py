@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from google.protobuf.message import DecodeError
 
 from naiad.core.datatype import BY_NAME, DataType
-from naiad.core.errors import InferError, excerpt, internal, invalid_argument
+from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
 from naiad.core.parameters import NO_PARAMETERS, ParameterValue
 from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.request_limits import check_dims, check_name, check_parameters
@@ -196,11 +196,11 @@ def _class_count(parameters: Parameters) -> int:
 
 
 def parse_message(message: Buffer) -> ModelInferRequest:
-    """Parse a serialized request. Raises InferError(INTERNAL), the code of gRPC servers for malformed requests."""
+    """Parse a serialized request. Raises InferError(INVALID_ARG). Triton: INTERNAL."""
     try:
         return ModelInferRequest.FromString(bytes(message))
     except DecodeError as error:
-        raise internal("Unable to parse request: not a valid ModelInferRequest message") from error
+        raise wrong_request("Unable to parse request: not a valid ModelInferRequest message") from error
 
 
 def to_header_and_data(

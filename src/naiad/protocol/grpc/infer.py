@@ -84,8 +84,8 @@ class InferRequestDecoder:
         """Return the header, the request id ("" for none) and one buffer per input.
 
         Data of large messages are views on `message`; an input in shared memory has an empty buffer. Equal headers
-        are the same object while they are cached. Raises InferError: INTERNAL if `message` is not a
-        ModelInferRequest, INVALID_ARG with Triton's text for contents that contradict each other.
+        are the same object while they are cached. Raises InferError(INVALID_ARG) if `message` is
+        not a ModelInferRequest, and with Triton's text for contents that contradict each other.
         """
         # hot: bench/micro_infer_grpc.py
         size = len(message)
@@ -183,7 +183,7 @@ def _may_have_contents(message: Buffer) -> bool:
 def identify(message: Buffer) -> tuple[str, str, str]:
     """Return model name, model version and request id of a request that `decode` rejected.
 
-    Raises InferError(INTERNAL) if `message` is small and not a ModelInferRequest.
+    Raises InferError(INVALID_ARG) if `message` is small and not a ModelInferRequest.
     """
     if len(message) > SHORT_BYTES:
         return read_identity(message)

@@ -6,7 +6,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from naiad.core.errors import excerpt, internal, invalid_argument
+from naiad.core.errors import excerpt, invalid_argument, wrong_request
 from naiad.core.shared_memory import CudaRegionStatus, SystemRegionStatus
 from naiad.core.tensor import Buffer
 from naiad.options.options import LogOptions
@@ -83,7 +83,7 @@ def _parse(kind: Any, message: Buffer) -> Any:
     try:
         return kind.FromString(bytes(message))
     except DecodeError as error:
-        raise internal(f"the request is not a {kind.__name__}: {error}") from None
+        raise wrong_request(f"the request is not a {kind.__name__}: {error}") from None
 
 
 def decode_name(message: Buffer) -> str:
@@ -93,13 +93,13 @@ def decode_name(message: Buffer) -> str:
 
 
 def decode_system_registration(message: Buffer) -> tuple[str, str, int, int]:
-    """Return name, key, offset and byte size. Raises InferError(INTERNAL)."""
+    """Return name, key, offset and byte size. Raises InferError(INVALID_ARG)."""
     request = parse_control(pb.SystemSharedMemoryRegisterRequest, message)
     return request.name, request.key, request.offset, request.byte_size
 
 
 def decode_cuda_registration(message: Buffer) -> tuple[str, bytes, int, int]:
-    """Return name, handle, device id and byte size. Raises InferError(INTERNAL)."""
+    """Return name, handle, device id and byte size. Raises InferError(INVALID_ARG)."""
     request = parse_control(pb.CudaSharedMemoryRegisterRequest, message)
     return request.name, request.raw_handle, request.device_id, request.byte_size
 

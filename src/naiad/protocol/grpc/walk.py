@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
-from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.errors import InferError, invalid_argument, wrong_request
 from naiad.core.request_limits import MAX_PARAMETERS, LimitsOf, RequestLimits
 from naiad.core.tensor import Buffer
 from naiad.protocol.service_pb2 import ModelInferRequest
@@ -170,7 +170,7 @@ def check_field_count(message: Buffer, most: int) -> None:
                 raise invalid_argument(f"the message has more than {most} fields")
     except (ValueError, IndexError):
         if len(message) > SHORT_BYTES:
-            raise internal("Unable to parse request: not a valid message") from None
+            raise wrong_request("Unable to parse request: not a valid message") from None
 
 
 def last_text(message: Buffer, number: int) -> str:
@@ -185,15 +185,15 @@ def last_text(message: Buffer, number: int) -> str:
             if key == number << 3 | _BYTES:
                 text = bytes(message[start : min(stop, start + _MAX_NAME_BYTES)]).decode()
     except (ValueError, IndexError):
-        raise internal("Unable to parse request: not a valid message") from None
+        raise wrong_request("Unable to parse request: not a valid message") from None
     return text
 
 
 def cut_request(message: Buffer, limits_of: LimitsOf) -> CutRequest:
     """Return a request with its tensor data cut out.
 
-    Raises InferError: NOT_FOUND for an unknown model, INVALID_ARG for more parts than a request for it may have,
-    INTERNAL for a malformed message.
+    Raises InferError: NOT_FOUND for an unknown model, INVALID_ARG for more parts than a request for it may have and
+    for a malformed message.
     """
     limits = limits_of(*read_identity(message)[:2])
     try:
@@ -225,7 +225,7 @@ def check_and_cut(request: ModelInferRequest, limits: RequestLimits) -> dict[int
 
 
 def _no_message() -> InferError:
-    return internal("Unable to parse request: not a valid ModelInferRequest message")
+    return wrong_request("Unable to parse request: not a valid ModelInferRequest message")
 
 
 class _Cut:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from naiad.core.datatype import DataType
-from naiad.core.errors import InferError, excerpt, invalid_argument
+from naiad.core.errors import UNKNOWN_ID, InferError, excerpt, invalid_argument
 from naiad.core.model import ModelMetadata
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import Buffer, Shape, TensorSpec, encode_bytes_elements
@@ -45,7 +45,9 @@ class TailLayout:
         """Return the error for a tail that is shorter or longer than the JSON header specifies."""
         model_name = self.header.model_name
         if tail_bytes > self.tail_bytes:
-            return invalid_argument(f"unexpected additional input data for model '{excerpt(model_name)}'")
+            return invalid_argument(
+                f"unexpected additional input data for model '{excerpt(model_name)}'{self._sizes(tail_bytes)}"
+            )
         end = 0
         for spec, source in zip(self.header.inputs, self.data, strict=True):
             end += source.tail_bytes or 0
@@ -53,9 +55,15 @@ class TailLayout:
                 missing = min(end - tail_bytes, source.tail_bytes or 0)
                 return invalid_argument(
                     f"unexpected size for input '{excerpt(spec.name)}', expecting {missing} additional bytes "
-                    f"for model '{excerpt(model_name)}'"
+                    f"for model '{excerpt(model_name)}'{self._sizes(tail_bytes)}"
                 )
         raise AssertionError("the tail has the right size")
+
+    def _sizes(self, tail_bytes: int) -> str:
+        return (
+            f"; got {tail_bytes} bytes after the JSON, expected {self.tail_bytes}, the sum of 'binary_data_size': "
+            "correct it, the data, or Inference-Header-Content-Length"
+        )
 
 
 def decode_raw(
@@ -69,7 +77,7 @@ def decode_raw(
     if len(metadata.inputs) != 1:
         # Triton: with the prefix of unnamed requests, as a raw body has no id.
         raise invalid_argument(
-            f"[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be deduced but got "
+            f"[request id: {UNKNOWN_ID}] Raw request must only have 1 input (found 1) to be deduced but got "
             f"{len(metadata.inputs)} inputs in '{excerpt(model_name)}' model configuration"
         )
     spec = metadata.inputs[0]

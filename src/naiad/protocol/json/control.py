@@ -9,7 +9,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import excerpt, internal, invalid_argument
+from naiad.core.errors import excerpt, invalid_argument, wrong_request
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata, name_of
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer, TensorSpec
@@ -19,6 +19,10 @@ from naiad.protocol.json.tree import MAX_CONTROL_BYTES, as_bool, as_string, pars
 from naiad.telemetry.statistics.parts import Duration, StepStatistics
 from naiad.telemetry.statistics.version import PositionStatistics, VersionStatistics
 
+_PARAMETERS_NO_OBJECT = (
+    "Unable to parse 'parameters': attempt to get members for non-object; expected an object, such as "
+    '"parameters": {"config": "{...}"}'
+)
 _MAX_CONFIG_BYTES = 1 << 20
 """Limit of the configuration in a load request."""
 
@@ -196,7 +200,10 @@ def decode_index_request(body: Buffer) -> bool:
     tree = _decode_object(body)
     ready = tree.get("ready", False)
     if type(ready) is not bool:
-        raise invalid_argument("Unable to parse 'ready': attempt to access JSON non-boolean as boolean")
+        raise invalid_argument(
+            "Unable to parse 'ready': attempt to access JSON non-boolean as boolean; expected true or false, such as "
+            '{"ready": true}'
+        )
     return ready
 
 
@@ -215,7 +222,7 @@ def _long_load_parameters(body: Buffer) -> Slices[dict[str, str | bytes | bool]]
     members = yield from read_document(body)
     parameters = dict(reversed(members)).get("parameters", ()) if type(members) is tuple else ()
     if type(parameters) is not tuple:
-        raise internal("Unable to parse 'parameters': attempt to get members for non-object")
+        raise wrong_request(_PARAMETERS_NO_OBJECT)
     decoded: dict[str, str | bytes | bool] = {}
     for name, value in reversed(parameters):
         if not isinstance(value, LongString):
@@ -237,7 +244,7 @@ def _load_parameter(name: str, value: Any) -> str | bytes | bool:
     if name == "config":
         return as_string(name, value)
     if not name.startswith("file:"):
-        raise internal(
+        raise wrong_request(
             f"unexpected error on creating Triton parameter '{excerpt(name)}'; the parameters of a load are "
             "'config', "
             "'file:<path>', 'force' and 'dry_run'"
@@ -264,7 +271,7 @@ def decode_unload_parameters(body: Buffer) -> dict[str, bool]:
 def _parameters(body: Buffer) -> Mapping[str, Any]:
     parameters = _decode_object(body).get("parameters", {})
     if not isinstance(parameters, dict):
-        raise internal("Unable to parse 'parameters': attempt to get members for non-object")
+        raise wrong_request(_PARAMETERS_NO_OBJECT)
     return parameters
 
 
@@ -273,5 +280,5 @@ def _decode_object(body: Buffer) -> Mapping[str, Any]:
         return {}
     tree = parse_control_document(body)
     if not isinstance(tree, dict):
-        raise invalid_argument("the request's body must be a JSON object")
+        raise invalid_argument("the request's body is not a JSON object; put its members into braces: {...}")
     return tree

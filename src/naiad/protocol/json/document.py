@@ -78,8 +78,7 @@ def read_document(text: Buffer, max_objects: int = MAX_MEMBERS) -> Slices[Any]:
 
     An array has at most `max_objects` objects.
 
-    Raises InferError: INTERNAL for invalid JSON (Triton: a syntax error is a 500), INVALID_ARG for a document with
-    too many values, members or levels.
+    Raises InferError for invalid JSON, and for a document with too many values, members or levels.
     """
     return _Reader(text, max_objects).read()
 

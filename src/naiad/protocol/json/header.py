@@ -11,7 +11,7 @@ from typing import Any
 import simdjson
 
 from naiad.core.datatype import BY_NAME, DataType
-from naiad.core.errors import InferError, excerpt, internal, invalid_argument
+from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.request_limits import RequestLimits, check_dims, check_name, check_parameters, unlimited
@@ -28,6 +28,7 @@ from naiad.protocol.json.tree import (
     as_unsigned,
     member,
     members_of,
+    mismatch,
     unparsable,
 )
 
@@ -211,7 +212,7 @@ def decode_long(spec: TensorSpec, source: InputData, position: int) -> Slices[Bu
         if source.is_encoded:
             return (yield from decode_long_base64(spec, long))
         if not isinstance(long, LongArray):
-            raise unparsable("data", "attempt to access JSON non-array as array")
+            raise mismatch("data", long, "non-array as array", "an array in brackets")
         return (yield from decode_long_array(spec, long))
     except InferError as error:
         raise _in_input(error, {"name": spec.name}, position) from None
@@ -223,7 +224,7 @@ def _in_input(error: InferError, entry: Any, position: int) -> InferError:
     which = f"input '{excerpt(name)}'" if type(name) is str else f"inputs[{position}]"
     if which in error.message or which.replace("'", "") in error.message:
         return error
-    return InferError(error.code, f"{error.message} ({which})", detail=error.detail)
+    return error.with_message(f"{error.message} ({which})")
 
 
 def _ambiguous_data(present: Sequence[str]) -> InferError:
@@ -244,7 +245,7 @@ def _decode_spec(entry: JsonObject) -> TensorSpec:
     check_dims(name, len(dims))
     shape = [as_unsigned("shape", dim) for dim in dims]
     if any(dim >> 63 for dim in shape):
-        raise unparsable("shape", "a dimension is larger than 2^63 - 1")
+        raise unparsable("shape", f"a dimension is larger than 2^63 - 1; got {max(shape)}, expected less: correct it")
     return TensorSpec(name, datatype, tuple(shape))
 
 
@@ -265,7 +266,7 @@ def _decode_output(entry: JsonObject) -> RequestedOutput:
         classification = as_unsigned("classification", parameters.get("classification", 0))
     except InferError as error:
         # Triton: this one parameter has "set" in its text, all others "parse".
-        raise internal(error.message.replace("parse", "set", 1)) from None
+        raise wrong_request(error.message.replace("parse", "set", 1)) from None
     binary = as_bool("binary_data", parameters.get("binary_data", False))
     region = _decode_region(parameters) if "shared_memory_region" in parameters else None
     if region is not None and classification:

@@ -272,7 +272,8 @@ def _inline_data(request: JsonRequest) -> list[Buffer]:
         if source.tail_bytes:
             raise invalid_argument(
                 f"unexpected size for input '{excerpt(spec.name)}', expecting {source.tail_bytes} additional bytes "
-                f"for model '{request.header.model_name}'"
+                f"for model '{request.header.model_name}'; got none, expected them after the JSON: send the header "
+                "Inference-Header-Content-Length with the length of the JSON"
             )
         data.append(source.inline if source.inline is not None else b"")
     return data

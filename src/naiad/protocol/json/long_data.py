@@ -18,7 +18,7 @@ from naiad.core.slices import SLICE_BYTES, Slices
 from naiad.core.tensor import Buffer, TensorSpec, encode_bytes_elements
 from naiad.protocol.json.document import LongArray, LongString
 from naiad.protocol.json.tensor import decode_others, flatten, narrowed, number_kind, numbers, wrong_count
-from naiad.protocol.json.tree import parse_array, syntax_error, unparsable
+from naiad.protocol.json.tree import mismatch, parse_array, syntax_error
 
 _LONGEST_UNIT = 14
 """The cut of a string may split a character or an escape of at most this length: a pair of \\u escapes has 12."""
@@ -32,10 +32,11 @@ _BASE64_BYTES = 384 * 1024
 def decode_long_array(spec: TensorSpec, array: LongArray) -> Slices[Buffer]:
     """Return the raw bytes of an input's `data`. Raises InferError as `decode_data` does."""
     if array.has_objects:
-        raise unparsable("data", "attempt to access JSON object as the element of a tensor")
+        words = "object as the element of a tensor"
+        raise mismatch("data", {}, words, "numbers, booleans or strings: remove the objects")
     # An element takes at least two bytes of text with its comma, so the text bounds the memory that a shape requests.
     if spec.element_count > array.size_bytes:
-        raise wrong_count()
+        raise wrong_count(spec, "fewer")
     kind = number_kind(spec.datatype)
     if kind is None:
         return (yield from _decode_others(spec, array))
@@ -44,12 +45,12 @@ def decode_long_array(spec: TensorSpec, array: LongArray) -> Slices[Buffer]:
     for piece in _pieces(array):
         part = narrowed(spec.datatype, numbers(kind, parse_array(piece)))
         if filled + part.size > target.size:
-            raise wrong_count()
+            raise wrong_count(spec, "more")
         target[filled : filled + part.size] = part
         filled += part.size
         yield
     if filled != target.size:
-        raise wrong_count()
+        raise wrong_count(spec, filled)
     return memoryview(target.data).cast("B") if filled else b""
 
 
@@ -60,7 +61,8 @@ def _decode_others(spec: TensorSpec, array: LongArray) -> Slices[Buffer]:
     for value in _values(array):
         if isinstance(value, LongString):
             if spec.datatype is not DataType.BYTES:
-                raise unparsable("data", "attempt to access JSON string as the element of a tensor")
+                words = "string as the element of a tensor"
+                raise mismatch("data", value, words, "true or false: change the value or 'datatype'")
             start = len(data)
             data += bytes(4)
             yield from append_long_string(data, value)
@@ -70,10 +72,10 @@ def _decode_others(spec: TensorSpec, array: LongArray) -> Slices[Buffer]:
             data += decode_others(spec, value)
             count += len(value)
         if count > spec.element_count:
-            raise wrong_count()
+            raise wrong_count(spec, "more")
         yield
     if count != spec.element_count:
-        raise wrong_count()
+        raise wrong_count(spec, count)
     return memoryview(data)
 
 
@@ -119,14 +121,14 @@ def _last_of(text: bytes, start: int, end: int) -> bytes:
 
 
 def decode_long_string(string: LongString) -> Slices[bytearray]:
-    """Return a string as UTF-8. Raises InferError(INTERNAL) for an invalid JSON string."""
+    """Return a string as UTF-8. Raises InferError for an invalid JSON string."""
     text = bytearray()
     yield from append_long_string(text, string)
     return text
 
 
 def append_long_string(data: bytearray, string: LongString) -> Slices[None]:
-    """Append a string as UTF-8 to `data`. Raises InferError(INTERNAL) for an invalid JSON string."""
+    """Append a string as UTF-8 to `data`. Raises InferError for an invalid JSON string."""
     at = string.start
     while at < string.end:
         stop = min(at + SLICE_BYTES, string.end)

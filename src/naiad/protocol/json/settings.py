@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from naiad.core.errors import InferError, excerpt, invalid_argument, unavailable, unsupported
+from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument, unsupported
 from naiad.core.shared_memory import CudaRegionStatus, SystemRegionStatus
 from naiad.core.tensor import Buffer
 from naiad.options.options import LogOptions
@@ -58,9 +58,13 @@ def log_file_is_fixed() -> InferError:
 
 
 def _checked_log_format(name: str) -> str:
-    """Return a known log format. Raises InferError; Triton: UNAVAILABLE."""
+    """Return a known log format. Raises InferError."""
     if name not in LOG_FORMATS:
-        raise unavailable(f"invalid argument for --log_format, got: {excerpt(name)}")
+        raise InferError(
+            ErrorCode.INVALID_ARG,
+            f"invalid argument for --log_format, got: {excerpt(name)}; expected {' or '.join(LOG_FORMATS)}",
+            triton_code=ErrorCode.UNAVAILABLE,
+        )
     return name
 
 

@@ -12,10 +12,10 @@ import orjson
 import simdjson
 
 from naiad.core.datatype import DataType
-from naiad.core.errors import InferError, excerpt, internal, invalid_argument
+from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
 from naiad.core.slices import SLICE_BYTES, Slices
 from naiad.core.tensor import Array, Buffer, TensorSpec, decode_bytes_elements, encode_bytes_elements
-from naiad.protocol.json.tree import half_surrogate, unparsable
+from naiad.protocol.json.tree import half_surrogate, mismatch, shown, unparsable
 
 _COPY_LIMIT_BYTES = 16384
 """Up to this size a copy to `bytes` is cheaper than a view for all later steps."""
@@ -33,18 +33,31 @@ _ENCODED_ELEMENTS = 8192
 class _Kind:
     """One of the three readings of JSON numbers: doubles, signed, unsigned."""
 
-    __slots__ = ("code", "mismatch", "types", "wide")
+    __slots__ = ("code", "expected", "types", "wide", "words")
 
-    def __init__(self, code: Literal["d", "i", "u"], wide: Any, types: set[type], mismatch: str) -> None:
+    def __init__(self, code: Literal["d", "i", "u"], wide: Any, types: set[type], words: str, expected: str) -> None:
         self.code: Literal["d", "i", "u"] = code
         self.wide = np.dtype(wide)
         self.types = types
-        self.mismatch = f"attempt to access JSON {mismatch}"
+        self.words = words
+        self.expected = f"{expected}: change the value or 'datatype'"
+
+    def mismatch(self, data: Any) -> InferError:
+        """Return the error for an array with an element of another type."""
+        wrong = next((element for element in flatten(data) if type(element) not in self.types), data)
+        return mismatch("data", wrong, self.words, self.expected)
+
+    def out_of_range(self, data: Any) -> InferError:
+        """Return the error for an array with a number that does not fit into 64 bits."""
+        low, high = (0, 1 << 64) if self.code == "u" else (-(1 << 63), 1 << 63)
+        found = (element for element in flatten(data) if type(element) is int and not low <= element < high)
+        words = f"a number is out of range; attempt to access JSON {self.words}"
+        return unparsable("data", f"{words}; got {shown(next(found, data))}, expected {self.expected}")
 
 
-_DOUBLE = _Kind("d", np.float64, {int, float}, "non-number as double")
-_SIGNED = _Kind("i", np.int64, {int}, "non-signed-integer as signed-integer")
-_UNSIGNED = _Kind("u", np.uint64, {int}, "non-unsigned-integer as unsigned-integer")
+_DOUBLE = _Kind("d", np.float64, {int, float}, "non-number as double", "a number without quotes")
+_SIGNED = _Kind("i", np.int64, {int}, "non-signed-integer as signed-integer", "an integer without quotes")
+_UNSIGNED = _Kind("u", np.uint64, {int}, "non-unsigned-integer as unsigned-integer", "an integer from 0 on")
 _KINDS = {"f": _DOUBLE, "i": _SIGNED, "u": _UNSIGNED}
 _NUMBERS: dict[DataType, _Kind] = {
     datatype: _KINDS[datatype.numpy.kind]
@@ -59,17 +72,17 @@ _CODES = {datatype: np.dtype(datatype.numpy).char.replace("l", "q").replace("L",
 def decode_data(spec: TensorSpec, data: Any) -> Buffer:
     """Return the raw bytes of an input's `data`, which may be nested in any way.
 
-    Raises InferError: INVALID_ARG for FP16 and BF16, INTERNAL (Triton: a 500) for elements of a wrong type or number.
+    Raises InferError(INVALID_ARG) for FP16 and BF16, and for elements of a wrong type or number.
     """
     datatype = spec.datatype
     if not isinstance(data, (list, simdjson.Array)):
-        raise unparsable("data", "attempt to access JSON non-array as array")
+        raise mismatch("data", data, "non-array as array", "an array in brackets")
     kind = _NUMBERS.get(datatype)
     if kind is None:
         flat = flatten(data)
         raw = decode_others(spec, flat)
         if len(flat) != spec.element_count:
-            raise wrong_count()
+            raise wrong_count(spec, len(flat))
         return raw
     if type(data) is list and len(data) <= _SHORT:
         packed = _pack(spec, kind, data)
@@ -77,7 +90,7 @@ def decode_data(spec: TensorSpec, data: Any) -> Buffer:
             return packed
     wide = numbers(kind, data)
     if wide.size != spec.element_count:
-        raise wrong_count()
+        raise wrong_count(spec, wide.size)
     narrow = narrowed(datatype, wide)
     if narrow.nbytes <= _COPY_LIMIT_BYTES:
         return narrow.tobytes()
@@ -100,9 +113,14 @@ def number_kind(datatype: DataType) -> _Kind | None:
     return _NUMBERS.get(datatype)
 
 
-def wrong_count() -> InferError:
-    """Return the error for data whose number of elements differs from its shape."""
-    return unparsable("data", "Shape does not match true shape of 'data' field")
+def wrong_count(spec: TensorSpec, count: int | str) -> InferError:
+    """Return the error for data of `count` elements, which differs from its shape."""
+    shape = list(spec.shape)
+    return unparsable(
+        "data",
+        f"Shape does not match true shape of 'data' field; got {count} elements, expected {spec.element_count} for "
+        f"'shape' {shape}: correct one of the two",
+    )
 
 
 def numbers(kind: _Kind, data: Any) -> Array:
@@ -115,9 +133,9 @@ def numbers(kind: _Kind, data: Any) -> Array:
             raise TypeError
         return np.array(flat, kind.wide)
     except TypeError:
-        raise unparsable("data", kind.mismatch) from None
+        raise kind.mismatch(data) from None
     except (ValueError, OverflowError):
-        raise unparsable("data", f"a number is out of range; {kind.mismatch}") from None
+        raise kind.out_of_range(data) from None
 
 
 def narrowed(datatype: DataType, wide: Array) -> Array:
@@ -129,11 +147,19 @@ def narrowed(datatype: DataType, wide: Array) -> Array:
             with np.errstate(over="raise"):
                 return wide.astype(np.float32)
         except FloatingPointError:
-            raise unparsable("data", "a number is out of range for FP32") from None
+            with np.errstate(over="ignore"):
+                wrong = np.isinf(wide.astype(np.float32)) & np.isfinite(wide)
+            raise _too_wide(datatype, "a number", wide[wrong][0], np.finfo(np.float32)) from None
     narrow = wide.astype(datatype.numpy)
-    if (narrow != wide).any():
-        raise unparsable("data", f"an integer is out of range for {datatype.value}")
+    wrong = narrow != wide
+    if wrong.any():
+        raise _too_wide(datatype, "an integer", wide[wrong][0], np.iinfo(datatype.numpy))
     return narrow
+
+
+def _too_wide(datatype: DataType, what: str, number: Any, limits: Any) -> InferError:
+    expected = f"a value from {limits.min} to {limits.max}: change the value or 'datatype'"
+    return unparsable("data", f"{what} is out of range for {datatype.value}; got {number}, expected {expected}")
 
 
 def flatten(data: Any) -> list[Any]:
@@ -159,14 +185,19 @@ def decode_others(spec: TensorSpec, flat: list[Any]) -> bytes:
     kinds = set(map(type, flat))
     if spec.datatype is DataType.BYTES:
         if not kinds <= {str}:
-            raise internal("Unable to parse JSON bytes array: attempt to access JSON non-string as string")
+            wrong = next(element for element in flat if type(element) is not str)
+            raise wrong_request(
+                "Unable to parse JSON bytes array: attempt to access JSON non-string as string; 'data': got "
+                f"{shown(wrong)}, expected a string in quotes: change the value or 'datatype'"
+            )
     elif spec.datatype is not DataType.BOOL:
         raise invalid_argument(
             f"receiving {spec.datatype.value} data via JSON is not supported. "
             f"Please use the binary data format for input {excerpt(spec.name)}"
         )
     elif not kinds <= {bool}:
-        raise unparsable("data", "attempt to access JSON non-boolean as boolean")
+        wrong = next(element for element in flat if type(element) is not bool)
+        raise mismatch("data", wrong, "non-boolean as boolean", "true or false: change the value or 'datatype'")
     if spec.datatype is DataType.BYTES:
         try:
             return encode_bytes_elements([element.encode() for element in flat])
@@ -178,8 +209,8 @@ def decode_others(spec: TensorSpec, flat: list[Any]) -> bytes:
 def encode_data(spec: TensorSpec, data: Buffer) -> bytes:
     """Return the JSON array of an output's elements, always flat.
 
-    FP32 is widened to double, as Triton prints it; NaN and the infinities are written bare. Raises InferError:
-    INVALID_ARG for FP16 and BF16, INTERNAL for a string that is not UTF-8.
+    FP32 is widened to double, as Triton prints it; NaN and the infinities are written bare. Raises
+    InferError(INVALID_ARG) for FP16 and BF16, and for a string that is not UTF-8.
     """
     datatype = spec.datatype
     if datatype is DataType.BYTES:
@@ -266,7 +297,7 @@ def _encode_strings(spec: TensorSpec, data: Buffer) -> bytes:
 
 
 def _not_utf8(spec: TensorSpec) -> InferError:
-    return internal(
+    return wrong_request(
         f"output '{excerpt(spec.name)}' holds bytes that are not UTF-8, which JSON cannot carry; ask for it as "
         "binary "
         f'data ("parameters": {{"binary_data": true}})'

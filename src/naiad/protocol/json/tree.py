@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import simdjson
 
-from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.errors import MAX_EXCERPT_CHARACTERS, InferError, excerpt, invalid_argument, wrong_request
 from naiad.core.request_limits import MAX_MEMBERS, RequestLimits, check_dims, check_parameters, unlimited
 from naiad.core.tensor import Buffer
 
@@ -68,6 +68,13 @@ JsonObject: TypeAlias = Mapping[str, Any]
 Members: TypeAlias = tuple[tuple[str, Any], ...]
 """The members of an object in order; a repeated name is present twice, and the caller chooses the value."""
 
+NOT_AN_OBJECT = (
+    "attempt to get members for non-object; the request body is another JSON value, expected an object: put the "
+    "members into braces"
+)
+_MOST_NAMES = 8
+_NEAR_CHARACTERS = 16
+"""Members and characters of a request that an error shows."""
 _LARGE_BYTES = 8 << 20
 """The memory of larger documents is released. Fresh memory costs more than parsing: 7 ms for an image."""
 _parser = simdjson.Parser()
@@ -84,8 +91,8 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 def parse_infer_document(text: Buffer, limits: RequestLimits | None = None) -> JsonObject:
     """Return the members of an inference request that have a meaning; `data` of inputs may be a `simdjson.Array`.
 
-    Triton: a document that is not an object has no members. Raises InferError: INTERNAL for invalid JSON (Triton: a
-    syntax error is a 500), INVALID_ARG for a document nested too deeply or with more parts than `limits` allow.
+    Triton: a document that is not an object has no members. Raises InferError for invalid JSON, and for a
+    document nested too deeply or with more parts than `limits` allow.
     """
     try:
         return _infer_members(_parse(text), limits or unlimited("", ""))
@@ -117,8 +124,8 @@ def _infer_members(root: Any, limits: RequestLimits) -> JsonObject:
 def parse_members(text: Buffer) -> Members:
     """Return the members of a document that is an object; members that are objects are `Members` as well.
 
-    Arrays may be `simdjson.Array`. Raises InferError: INTERNAL for invalid JSON or a value that is not an object,
-    INVALID_ARG for a document nested too deeply.
+    Arrays may be `simdjson.Array`. Raises InferError for invalid JSON, a value that is not an object, and a
+    document nested too deeply.
     """
     try:
         members = _as_members(_parse(text))
@@ -127,7 +134,7 @@ def parse_members(text: Buffer) -> Members:
     except (ValueError, RuntimeError, KeyError):
         members = parse_document(text, object_type=tuple)
     if type(members) is not tuple:
-        raise internal("attempt to get members for non-object")
+        raise wrong_request(NOT_AN_OBJECT)
     return members
 
 
@@ -203,8 +210,7 @@ def parse_document(text: Buffer, *, object_type: "Callable[[list[tuple[str, Any]
 
     Objects are dictionaries unless `object_type` converts their members.
 
-    Raises InferError: INTERNAL with the cause and position of a syntax error, INVALID_ARG for a document nested too
-    deeply.
+    Raises InferError with the cause and position of a syntax error, and for a document nested too deeply.
     """
     check_depth(text)
     try:
@@ -219,9 +225,9 @@ def parse_document(text: Buffer, *, object_type: "Callable[[list[tuple[str, Any]
     except UnicodeEncodeError:
         raise half_surrogate() from None
     except json.JSONDecodeError as error:
-        raise syntax_error(error.msg, error.pos) from None
+        raise syntax_error(error.msg, error.pos, error.doc) from None
     except ValueError as error:
-        raise internal(f"failed to parse the request JSON buffer: {error}") from None
+        raise wrong_request(f"failed to parse the request JSON buffer: {error}") from None
     return tree
 
 
@@ -238,9 +244,11 @@ def _spell_infinity(match: "re.Match[str]") -> str:
     return "Infinity" if match[0] == "Inf" else match[0]
 
 
-def syntax_error(what: str, offset: int) -> InferError:
-    """Return the error for text that is not JSON (Triton: an INTERNAL, which is a 500)."""
-    return internal(f"failed to parse the request JSON buffer: {what}. at {offset}")
+def syntax_error(what: str, offset: int, text: str = "") -> InferError:
+    """Return the error for `text` that is not JSON."""
+    near = excerpt(text[max(0, offset - _NEAR_CHARACTERS) : offset + _NEAR_CHARACTERS])
+    hint = f"; got {near} there, expected one JSON object: check its quotes, commas and brackets" if text else ""
+    return wrong_request(f"failed to parse the request JSON buffer: {what}. at {offset}{hint}")
 
 
 # --- typed access ---------------------------------------------------------------------------------------------------
@@ -248,12 +256,43 @@ def syntax_error(what: str, offset: int) -> InferError:
 
 def half_surrogate() -> InferError:
     """Return the error for a string that cannot be encoded."""
-    return internal("failed to parse the request JSON buffer: a \\u escape is half of a surrogate pair")
+    return wrong_request("failed to parse the request JSON buffer: a \\u escape is half of a surrogate pair")
 
 
 def unparsable(field: str, why: str) -> InferError:
-    """Return Triton's error for a member that is missing or of the wrong type (an INTERNAL, which is a 500)."""
-    return internal(f"Unable to parse '{field}': {why}")
+    """Return Triton's error for a member that is missing or of the wrong type."""
+    return wrong_request(f"Unable to parse '{field}': {why}")
+
+
+_EXAMPLES = {
+    "inputs": '[{"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [0.5, 1]}]',
+    "outputs": '[{"name": "OUTPUT0"}]',
+    "name": '"INPUT0"',
+    "datatype": '"FP32"',
+    "shape": "[1, 2]",
+    "data": "[0.5, 1]",
+    "key": '"/my_region"',
+    "byte_size": "64",
+    "trace_level": '["TIMESTAMPS"]',
+}
+"""Values of members, as the end of an error shows them."""
+
+
+def mismatch(field: str, value: Any, words: str, expected: str) -> InferError:
+    """Return the error for a member of the wrong type; `words` are Triton's."""
+    example = f', such as "{field}": {_EXAMPLES[field]}' if field in _EXAMPLES else ""
+    return unparsable(field, f"attempt to access JSON {words}; got {shown(value)}, expected {expected}{example}")
+
+
+def shown(value: Any) -> str:
+    """Return a JSON value for an error message: its text, truncated, or the size of an array or an object."""
+    if isinstance(value, simdjson.Array | list):
+        return f"an array of {len(value)} elements"
+    if isinstance(value, dict | tuple | simdjson.Object):
+        return f"an object of {len(value)} members"
+    if isinstance(value, str):
+        return excerpt(json.dumps(value[:MAX_EXCERPT_CHARACTERS], ensure_ascii=False))
+    return excerpt(json.dumps(value)) if isinstance(value, int | float | None) else "a long value"
 
 
 def member(tree: JsonObject, name: str) -> Any:
@@ -261,34 +300,40 @@ def member(tree: JsonObject, name: str) -> Any:
     try:
         return tree[name]
     except KeyError:
-        raise unparsable(name, f"attempt to access non-existing object member '{name}'") from None
+        present = ", ".join([f"'{excerpt(each)}'" for each in list(tree)[:_MOST_NAMES]]) or "no members"
+        raise unparsable(
+            name,
+            f"attempt to access non-existing object member '{name}'; got {present}, expected '{name}': "
+            f'add "{name}": {_EXAMPLES.get(name, "...")}',
+        ) from None
 
 
 def as_string(field: str, value: Any) -> str:
     """Return `value` if it is a string."""
     if type(value) is not str:
-        raise unparsable(field, "attempt to access JSON non-string as string")
+        raise mismatch(field, value, "non-string as string", "a string in quotes")
     return value
 
 
 def as_unsigned(field: str, value: Any) -> int:
     """Return `value` if it is an unsigned integer of 64 bits."""
     if type(value) is not int or not 0 <= value < 1 << 64:
-        raise unparsable(field, "attempt to access JSON non-unsigned-integer as unsigned-integer")
+        words = "non-unsigned-integer as unsigned-integer"
+        raise mismatch(field, value, words, "an integer from 0 to 2^64 - 1 without quotes")
     return value
 
 
 def as_bool(field: str, value: Any) -> bool:
     """Return `value` if it is true or false."""
     if type(value) is not bool:
-        raise unparsable(field, "attempt to access JSON non-boolean as boolean")
+        raise mismatch(field, value, "non-boolean as boolean", "true or false without quotes")
     return value
 
 
 def as_array(field: str, value: Any) -> "list[Any]":
     """Return `value` if it is an array."""
     if type(value) is not list:
-        raise unparsable(field, "attempt to access JSON non-array as array")
+        raise mismatch(field, value, "non-array as array", "an array in brackets")
     return value
 
 
@@ -298,5 +343,8 @@ def members_of(tree: JsonObject) -> JsonObject:
     if parameters is None:
         return {}
     if type(parameters) is not dict:
-        raise internal("failed to get request params.: attempt to get members for non-object")
+        raise wrong_request(
+            "failed to get request params.: attempt to get members for non-object; 'parameters': got "
+            f'{shown(parameters)}, expected an object, such as "parameters": {{"timeout": 1000000}}'
+        )
     return parameters

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Generic
 
 from naiad.config.in_place import may_stay
-from naiad.core.errors import InferError, UnloadableError, excerpt, internal, invalid_argument, unavailable
+from naiad.core.errors import ErrorCode, InferError, UnloadableError, excerpt, invalid_argument, unavailable
 from naiad.core.model import ModelKey, name_of
 from naiad.repository import malloc_trim as heap
 from naiad.repository.catalog import Catalog, reason_of, stop_version
@@ -174,8 +174,12 @@ class ModelController(Generic[V]):
                 _log.error("Poll failed for model '%s': %s", order.name, reason)
             if isinstance(error, UnloadableError):
                 raise invalid_argument(f"load failed for model '{excerpt(order.name)}': {reason}\n") from None
-            raise internal(
-                f"failed to load '{excerpt(order.name)}', failed to poll from model repository: {reason}"
+            # Triton: INTERNAL, whether the client, its files or the server is at fault.
+            known = error.code if isinstance(error, InferError) else ErrorCode.INTERNAL
+            raise InferError(
+                known if known in (ErrorCode.NOT_FOUND, ErrorCode.INVALID_ARG) else ErrorCode.INTERNAL,
+                f"failed to load '{excerpt(order.name)}', failed to poll from model repository: {reason}",
+                triton_code=ErrorCode.INTERNAL,
             ) from None
         waiting = list(member_names(order.plans[order.name].config))
         while waiting:

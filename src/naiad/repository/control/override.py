@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from naiad.config.json_form import config_from_json
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import InferError, excerpt, internal, invalid_argument
+from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
 from naiad.repository.store import CONFIG_FILE, ModelEntry, check_model_name, list_version_dirs
 
 _FILE = "file:"
@@ -72,7 +72,7 @@ def _read_config(name: str, text: str) -> ModelConfig:
 
 def _poll_failure(name: str, reason: str) -> InferError:
     # Triton: a configuration that cannot be used counts as a failure to look at the repository.
-    return internal(f"failed to load '{excerpt(name)}', failed to poll from model repository: {reason}")
+    return wrong_request(f"failed to load '{excerpt(name)}', failed to poll from model repository: {reason}")
 
 
 def _checked_path(text: str) -> str:

@@ -233,7 +233,7 @@ class PollTrigger(Generic[V]):
             self._contents[name] = contents
         except InferError as error:
             # A version that failed to load is in the log and the index already.
-            if error.code is ErrorCode.INTERNAL and not self._catalog.is_served(name):
+            if error.triton_code is ErrorCode.INTERNAL and not self._catalog.is_served(name):
                 self._catalog.note_failure(name, reason_of(error))
             return False
         except OSError as error:

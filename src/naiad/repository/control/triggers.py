@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic
 
-from naiad.core.errors import InferError, unavailable
+from naiad.core.errors import ErrorCode, InferError
 from naiad.core.model import IndexEntry, name_of
 from naiad.repository.catalog import Catalog
 from naiad.repository.control.controller import ModelController
@@ -83,10 +83,12 @@ class RepositoryControl(Generic[V]):
 
     def _check_commands(self) -> None:
         if not self._takes_commands:
-            # Triton: the same text in mode NONE.
-            raise unavailable(
+            # Triton: the same text in mode NONE, and UNAVAILABLE, which invites clients to try again.
+            raise InferError(
+                ErrorCode.INVALID_ARG,
                 "explicit model load / unload is not allowed if polling is enabled; start the server with "
-                "--model-control-mode=explicit"
+                "--model-control-mode=explicit",
+                triton_code=ErrorCode.UNAVAILABLE,
             )
 
     def abandon(self) -> None:

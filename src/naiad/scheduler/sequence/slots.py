@@ -15,7 +15,15 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from naiad.core.errors import ErrorCode, FailureReason, InferError, UnknownSequenceError, excerpt, invalid_argument
+from naiad.core.errors import (
+    UNKNOWN_ID,
+    ErrorCode,
+    FailureReason,
+    InferError,
+    UnknownSequenceError,
+    excerpt,
+    invalid_argument,
+)
 from naiad.core.request import InferRequest
 from naiad.scheduler.api import Dropped
 
@@ -292,4 +300,4 @@ def cancelled(requests: Sequence[InferRequest]) -> list[Dropped]:
 
 
 def _prefix(request: InferRequest) -> str:
-    return f"[request id: {excerpt(request.id) or '<id_unknown>'}] "
+    return f"[request id: {excerpt(request.id) or UNKNOWN_ID}] "

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 
-from naiad.core.errors import InferError, excerpt
+from naiad.core.errors import UNKNOWN_ID, InferError, excerpt
 
 _WINDOW_NS = 1_000_000_000
 _SUMMARY_AFTER_S = 1.0
@@ -113,7 +113,7 @@ class FailureLog:
             return
         shown_id = excerpt(request_id)
         message = error.message
-        for prefix in (f"[request id: {shown_id}] ", "[request id: <id_unknown>] "):
+        for prefix in (f"[request id: {shown_id}] ", f"[request id: {UNKNOWN_ID}] "):
             message = message.removeprefix(prefix)
         self._logger.log(
             level,
