@@ -192,17 +192,17 @@ class AdmissionRules:
 
     def _wrong_shape(self, spec: TensorSpec, expected: _Expected) -> InferError:
         full = (-1, *expected.dims) if self._max_batch_size > 0 else expected.dims
-        note = "Send the expected shape; -1 is any size."
+        note = ""
         if self._max_batch_size > 0:
-            note += (
-                " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
+            note = (
+                "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
                 "prepended to each input shape. If you want to specify the full shape including the batch dim in "
                 "your input dims config, try setting max_batch_size to zero. See the model configuration docs "
-                "for more info on max_batch_size."
+                "for more info on max_batch_size. "
             )
         return invalid_argument(
             f"unexpected shape for input '{excerpt(spec.name)}' for model '{self._model_name}'. "
-            f"Expected {_text(full)}, got {_text(spec.shape)}. {note}"
+            f"Expected {_text(full)}, got {_text(spec.shape)}. {note}Send the expected shape; -1 is any size."
         )
 
     def _shape_key(self, header: RequestHeader) -> object:

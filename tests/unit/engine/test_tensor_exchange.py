@@ -146,7 +146,7 @@ class TestOutputs:
     def test_too_large(self, bench):
         request, _ = bench.prepare(data=[b"abcd"], outputs=[RequestedOutput("A", shared_memory=at("r", 0, 3))])
         error = bench.answer(request, b"abcd").error
-        assert error.code is ErrorCode.INTERNAL
+        assert error.triton_code is ErrorCode.INTERNAL
         assert error.message == (
             "shared memory size specified with the request for output 'A' (3 bytes) should be at least 4 bytes to "
             "hold the results"
@@ -164,7 +164,7 @@ class TestOutputs:
         outputs = [RequestedOutput("A", shared_memory=at("gpu"))]
         request, _ = bench.prepare(data=[b"wxyz"], outputs=outputs)
         bench.gpu.is_broken = True
-        assert bench.answer(request, b"wxyz").error.code is ErrorCode.INTERNAL
+        assert bench.answer(request, b"wxyz").error.triton_code is ErrorCode.INTERNAL
 
     def test_others_beside_them_are_sent(self, bench):
         outputs = [RequestedOutput("A"), RequestedOutput("B", shared_memory=at("r"))]
@@ -227,7 +227,7 @@ class TestUse:
         with bench.file.open("r+b") as file:
             file.truncate(0)
         error = bench.answer(request, bytes(request.data[0])).error
-        assert error.code is ErrorCode.INTERNAL
+        assert error.triton_code is ErrorCode.INTERNAL
         assert "was truncated while a request used it" in error.message
         assert bench.users == 0
 

@@ -201,7 +201,7 @@ class TestInfer:
 
     def test_unparsable(self, service, failures):
         it = call(service, "ModelInfer", b"\xff")
-        assert it.status == 13
+        assert it.status == 3
         assert it.message.startswith("Unable to parse request")
         assert len(failures()) == 1
 
@@ -312,7 +312,7 @@ class TestControl:
         assert it.message == "explicit model load / unload is not allowed if polling is enabled"
 
     def test_malformed(self, service):
-        assert call(service, "ModelReady", b"\xff").status == 13
+        assert call(service, "ModelReady", b"\xff").status == 3
 
     @pytest.mark.parametrize("method", ["Nonsense"])
     def test_unimplemented(self, service, method):

@@ -194,7 +194,7 @@ def test_bodies_of_control_routes(server):
     assert server.ask("POST", "/v2/repository/index", b'{"ready":true}') == (200, [ready])
     assert server.ask("POST", "/v2/repository/r/index")[0] == 200
     assert server.ask("POST", "/v2/repository/index", b'{"ready":1}')[0] == 400
-    assert server.ask("POST", "/v2/repository/models/m/load", b"{")[0] == 500
+    assert server.ask("POST", "/v2/repository/models/m/load", b"{")[0] == 400
 
 
 def test_health_says_no(server):

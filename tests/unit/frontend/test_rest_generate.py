@@ -166,7 +166,7 @@ def test_request_is_submitted_with_model_tensors(server, verb):
 @pytest.mark.parametrize(
     ("body", "headers", "status", "message"),
     [
-        (b'{"IN":"x","id":"7"}', {}, 500, "Unable to parse 'data'"),
+        (b'{"IN":"x","id":"7"}', {}, 400, "Unable to parse 'data'"),
         (b'{"id":"7","IN":1}', {"content_encoding": b"gzip"}, 400, "Unsupported content-encoding, only 'identity'"),
         (b'{"id":"7","IN":[1]}' + b" " * 300, {}, 400, "request JSON size of 319 bytes"),
         (b'{"id":"7","IN":[' + b"1," * 80 + b"1]}", {}, 400, "request size of 0 bytes with input 'IN' of size 324"),
@@ -233,7 +233,7 @@ def test_one_response_may_precede_empty_final_one(server):
 def test_no_response_is_an_error(server):
     context = server.call("generate")
     server.engine.emit(final=True)
-    assert context.status == 500
+    assert context.status == 400
     assert json.loads(context.answer)["error"].startswith(COUNT)
 
 
@@ -243,7 +243,7 @@ def test_second_response_is_error_and_cancels_request(server, first, second):
     context = server.call("generate")
     server.engine.emit(**first)
     server.engine.emit(**second)
-    assert context.status == 500
+    assert context.status == 400
     assert json.loads(context.answer)["error"].startswith(COUNT)
     assert server.engine.cancelled == server.engine.submitted
     server.engine.emit(7)

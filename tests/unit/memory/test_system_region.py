@@ -26,7 +26,7 @@ def directory(tmp_path):
 def refusal(directory, key="key", offset=0, byte_size=PAGE):
     with pytest.raises(InferError) as caught:
         SystemRegion("r", key, offset, byte_size, str(directory))
-    return caught.value.code, caught.value.message
+    return caught.value.triton_code, caught.value.message
 
 
 class TestOpen:
@@ -124,7 +124,7 @@ class TestTruncation:
         assert bytes(view) == bytes(range(256)) * 16 + bytes(PAGE)
         with pytest.raises(InferError, match="was truncated while a request used it") as caught:
             region.check_intact()
-        assert caught.value.code is ErrorCode.INTERNAL
+        assert (caught.value.code, caught.value.triton_code) == (ErrorCode.INVALID_ARG, ErrorCode.INTERNAL)
 
     def test_writing_to_truncated_memory(self, directory):
         region = SystemRegion("r", "key", 0, 2 * PAGE, str(directory))

@@ -118,8 +118,8 @@ def test_message_of_a_failure(body, message):
 
 @pytest.mark.parametrize("code", ErrorCode)
 def test_codes_survive_their_status(code):
-    assert code_of_grpc(status_of(code).grpc) is code
-    status = status_of(code).http
+    assert code_of_grpc(status_of(InferError(code, "no")).grpc) is code
+    status = status_of(InferError(code, "no")).http
     assert code_of_http(status) is (ErrorCode.INVALID_ARG if status == 400 else code)
 
 

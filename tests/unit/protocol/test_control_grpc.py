@@ -29,7 +29,7 @@ def test_model_reference():
 def test_malformed_request(decode):
     with pytest.raises(InferError, match="Unable to parse request") as caught:
         decode(b"\x0a\xff")
-    assert caught.value.code is ErrorCode.INTERNAL
+    assert (caught.value.code, caught.value.triton_code) == (ErrorCode.INVALID_ARG, ErrorCode.INTERNAL)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
-from naiad.core.errors import ErrorCode, InferError
+from naiad.core.errors import ErrorCode, InferError, wrong_request
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.tensor import TensorSpec
 from naiad.protocol.json import control as control_json
-from naiad.protocol.status import status_of
+from naiad.protocol.status import status_of, use_triton_codes
 from naiad.telemetry.statistics.parts import Duration
 from naiad.telemetry.statistics.version import BatchStatistics, PositionStatistics, VersionStatistics
 
@@ -29,9 +29,20 @@ from naiad.telemetry.statistics.version import BatchStatistics, PositionStatisti
     ],
 )
 def test_status_of_every_code(code, http, grpc):
-    status = status_of(code)
+    status = status_of(InferError(code, "no"))
     assert (status.http, status.grpc) == (http, grpc)
     assert status.log_level in (logging.INFO, logging.WARNING, logging.ERROR)
+
+
+def test_flag_restores_triton_status():
+    error = wrong_request("no")
+    assert (status_of(error).http, status_of(error).grpc) == (400, 3)
+    use_triton_codes(True)
+    try:
+        assert (status_of(error).http, status_of(error).grpc) == (500, 13)
+        assert status_of(error.with_message("other")).http == 500
+    finally:
+        use_triton_codes(False)
 
 
 def test_error_body_survives_a_lone_surrogate():
@@ -149,7 +160,7 @@ def test_index_request(body, ready):
 def test_index_request_refused(body, code):
     with pytest.raises(InferError) as caught:
         control_json.decode_index_request(body)
-    assert caught.value.code is code
+    assert caught.value.triton_code is code
 
 
 def test_load_parameters():
@@ -174,7 +185,7 @@ def test_load_parameters():
 def test_load_parameters_refused(parameters, code, text):
     with pytest.raises(InferError) as caught:
         control_json.decode_load_parameters(b'{"parameters":%b}' % parameters)
-    assert caught.value.code is code
+    assert caught.value.triton_code is code
     assert text in caught.value.message
 
 

@@ -224,7 +224,7 @@ class TestMalformed:
         for _ in range(2):
             with pytest.raises(InferError, match="Unable to parse request") as caught:
                 decoder.decode(message)
-            assert caught.value.code is ErrorCode.INTERNAL
+            assert (caught.value.code, caught.value.triton_code) == (ErrorCode.INVALID_ARG, ErrorCode.INTERNAL)
 
     def test_invalid_utf8_id_with_cached_header_is_rejected(self):
         decoder = AdmittingDecoder()

@@ -42,7 +42,7 @@ def binary(tail, *sizes, **members):
 def refusal(text, json_length=None):
     with pytest.raises(InferError) as caught:
         decode(text, json_length)
-    return caught.value.code, caught.value.message
+    return caught.value.triton_code, caught.value.message
 
 
 def test_json_request_has_header_id_and_data():
@@ -247,10 +247,13 @@ def test_refuses_with_the_code_and_text_of_triton(text, code, message):
 @pytest.mark.parametrize(
     ("inputs", "ending"),
     [
-        ([tensor(name="A"), tensor(name="B", data=["x", 1])], "as double (input 'B')"),
-        ([tensor(name="A"), tensor(name="B", data=[1])], "of 'data' field (input 'B')"),
+        ([tensor(name="A"), tensor(name="B", data=["x", 1])], 'as double; got "x", expected a number'),
+        (
+            [tensor(name="A"), tensor(name="B", data=[1])],
+            "got 1 elements, expected 2 for 'shape' [2]: correct one of the two (input 'B')",
+        ),
         ([tensor(name="A"), {"name": "B", "shape": [1], "datatype": "FP32"}], "no field is set (input 'B')"),
-        ([tensor(name="A"), tensor(name=3)], "as string (inputs[1])"),
+        ([tensor(name="A"), tensor(name=3)], 'such as "name": "INPUT0" (inputs[1])'),
         ([tensor(name="A"), "B"], "no field is set (inputs[1])"),
         ([tensor(datatype="float32")], "input A; expected one of BOOL, UINT8"),
     ],
@@ -270,7 +273,9 @@ def test_error_names_wrong_input_after_triton_text(inputs, ending):
     ],
 )
 def test_refuses_a_tail_of_another_size_than_announced(tail, message):
-    assert refusal(*binary(tail, 2, 2)) == (INVALID, message)
+    code, found = refusal(*binary(tail, 2, 2))
+    assert code is INVALID
+    assert found.startswith(f"{message}; got {len(tail)} bytes after the JSON, expected 4")
 
 
 @pytest.mark.parametrize("length", [-3, 9999])
@@ -300,7 +305,8 @@ def test_what_is_not_json_is_a_parse_error(text):
 
 
 def test_parse_error_has_position():
-    assert refusal(b'{"inputs":[}')[1].endswith(" at 11")
+    hint = ' at 11; got {"inputs":[} there, expected one JSON object: check its quotes, commas and brackets'
+    assert refusal(b'{"inputs":[}')[1].endswith(hint)
 
 
 def test_invalid_utf8_id_with_tail_is_rejected():

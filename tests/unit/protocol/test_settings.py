@@ -15,7 +15,7 @@ LOG = LogOptions(file="/log")
 def refused(call, *arguments):
     with pytest.raises(InferError) as caught:
         call(*arguments)
-    return caught.value.code, caught.value.message
+    return caught.value.triton_code, caught.value.message
 
 
 def log_message(**settings):

@@ -20,7 +20,7 @@ CUDA = [CudaRegionStatus("c", 1, 64)]
 def refusal(decode, body):
     with pytest.raises(InferError) as caught:
         decode(body if isinstance(body, bytes) else json.dumps(body).encode())
-    return caught.value.code, caught.value.message
+    return caught.value.triton_code, caught.value.message
 
 
 class TestJson:

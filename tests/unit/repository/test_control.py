@@ -150,7 +150,7 @@ class TestNone:
         for command in (scene.control.load_model, scene.control.unload_model):
             with pytest.raises(InferError, match="not allowed if polling is enabled") as caught:
                 command("a", {})
-            assert caught.value.code is ErrorCode.UNAVAILABLE
+            assert caught.value.triton_code is ErrorCode.UNAVAILABLE
 
     def test_survey_shows_what_came_later(self, tmp_path: Path) -> None:
         scene = Scene(tmp_path, "none")
@@ -316,7 +316,8 @@ class TestLoad:
         if name == "..":
             assert error.code is ErrorCode.INVALID_ARG
         else:
-            assert error.code is ErrorCode.INTERNAL
+            assert error.code is (ErrorCode.NOT_FOUND if name == "nothing" else ErrorCode.INVALID_ARG)
+            assert error.triton_code is ErrorCode.INTERNAL
             assert error.message.startswith(f"failed to load '{name}', failed to poll from model repository")
         assert scene.control.is_ready()
 

@@ -66,7 +66,7 @@ def test_bad_parameters_are_refused(parameters, text):
 def test_invalid_configuration_is_poll_failure(text, reason):
     with pytest.raises(InferError) as caught:
         read_override("m", {"config": text})
-    assert caught.value.code is ErrorCode.INTERNAL  # Triton
+    assert (caught.value.code, caught.value.triton_code) == (ErrorCode.INVALID_ARG, ErrorCode.INTERNAL)  # Triton
     assert caught.value.message.startswith("failed to load 'm', failed to poll from model repository: ")
     assert reason in caught.value.message
 

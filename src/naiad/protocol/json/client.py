@@ -1,7 +1,8 @@
 """The client side of HTTP bodies: requests to JSON, or to a JSON header with a binary tail; bodies to responses."""
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import orjson
@@ -103,6 +104,16 @@ def _input_data(spec: TensorSpec, data: Buffer) -> bytes:
 # --- responses ------------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def _from_server() -> Iterator[None]:
+    """Raise the errors of decoders of requests as INTERNAL: a wrong response is a fault of the server."""
+    try:
+        yield
+    except InferError as error:
+        raise internal(error.message) from None
+
+
+@_from_server()
 def decode_response(body: Buffer, json_length: int | None) -> DecodedResponse:
     """Return the request id and the response of a body; large outputs are views on it.
 
@@ -175,11 +186,13 @@ def decode_error(body: Buffer) -> str:
 # --- about the server and its models --------------------------------------------------------------------------------
 
 
+@_from_server()
 def decode_object(body: Buffer) -> dict[str, Any]:
     """Return the JSON object in a body. Raises InferError(INTERNAL)."""
     return dict(_parse_object(body))
 
 
+@_from_server()
 def decode_server_metadata(body: Buffer) -> ServerMetadata:
     """Return the metadata in the body of `GET /v2`. Raises InferError(INTERNAL)."""
     tree = _parse_object(body)
@@ -187,6 +200,7 @@ def decode_server_metadata(body: Buffer) -> ServerMetadata:
     return ServerMetadata(_text(tree, "name"), _text(tree, "version"), extensions)
 
 
+@_from_server()
 def decode_model_metadata(body: Buffer) -> ModelMetadata:
     """Return the metadata in the body of `GET /v2/models/{m}`. Raises InferError(INTERNAL)."""
     tree = _parse_object(body)
@@ -199,6 +213,7 @@ def decode_model_metadata(body: Buffer) -> ModelMetadata:
     )
 
 
+@_from_server()
 def decode_statistics(body: Buffer) -> list[dict[str, Any]]:
     """Return the rows of `GET /v2/models/stats`. Raises InferError(INTERNAL)."""
     return as_array("model_stats", member(_parse_object(body), "model_stats"))
