@@ -142,7 +142,7 @@ def test_errors_have_code_and_message(url: str) -> None:
             await client.infer("identity", {"INPUT0": ROWS.astype(np.float64)})
         async with failing(ErrorCode.INVALID_ARG, "input 'INPUT0' has dtype complex128"):
             await client.infer("identity", {"INPUT0": np.zeros((1, 4), np.complex128)})
-        async with failing(ErrorCode.UNAVAILABLE, "not allowed"):
+        async with failing(ErrorCode.INVALID_ARG, "not allowed"):
             await client.load("identity")
         async with failing(ErrorCode.INVALID_ARG, "parameter 'p'|JSON"):
             await client.infer("identity", {"INPUT0": ROWS}, parameters={"p": 1 << 70})

@@ -247,10 +247,10 @@ def test_reloads_under_load_lose_no_request(server, root):
 def test_rest_refusals(server):
     load = "/v2/repository/models/started/load"
     for body, status, text in (
-        ({"parameters": {"nope": "x"}}, 500, "unexpected error on creating Triton parameter"),
-        ({"parameters": {"config": {}}}, 500, "non-string as string"),
+        ({"parameters": {"nope": "x"}}, 400, "unexpected error on creating Triton parameter"),
+        ({"parameters": {"config": {}}}, 400, "non-string as string"),
         ({"parameters": {"config": "{}", "file:1/x": "#"}}, 400, "must be in base64"),
-        ({"parameters": 5}, 500, "attempt to get members for non-object"),
+        ({"parameters": 5}, 400, "attempt to get members for non-object"),
     ):
         answer = server.post(load, body)
         assert (answer.status, text in answer.json["error"]) == (status, True), answer.body
