@@ -229,7 +229,7 @@ class TestJson:
 
     def test_syntax_error_is_told_with_its_place(self, server: ServerProcess) -> None:
         _, text = refusal(server, http_request(IDENTITY, b'{"inputs": [}'))
-        assert text.endswith("at 12")
+        assert text.startswith("failed to parse the request JSON buffer: Expecting value. at 12; got ")
 
     @pytest.mark.parametrize(
         "body",
@@ -458,7 +458,7 @@ class TestBinary:
     def test_sizes_that_belong_to_each_other_the_wrong_way(self, server: ServerProcess) -> None:
         status, text = refusal(server, binary_request([63, 65], bytes(128), shape=[1, 16]))
         assert status == 400
-        assert text.endswith("input byte size mismatch for input 'INPUT0' for model 'add_sub'. Expected 64, got 63")
+        assert "input byte size mismatch for input 'INPUT0' for model 'add_sub'. Expected 64, got 63" in text
 
     @pytest.mark.parametrize(
         ("length", "text"),

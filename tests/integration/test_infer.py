@@ -284,7 +284,9 @@ class TestControl:
 
     def test_load_and_unload_need_explicit_mode(self, transport):
         for call in (transport.client.load_model, transport.client.unload_model):
-            with transport.fails("INVALID_ARG", "explicit model load / unload is not allowed if polling is enabled"):
+            with transport.fails(
+                "INVALID_ARGUMENT", "explicit model load / unload is not allowed if polling is enabled"
+            ):
                 call("add_sub")
 
 
