@@ -250,7 +250,7 @@ def test_refuses_with_the_code_and_text_of_triton(text, code, message):
         ([tensor(name="A"), tensor(name="B", data=["x", 1])], 'as double; got "x", expected a number'),
         (
             [tensor(name="A"), tensor(name="B", data=[1])],
-            "got 1 elements, expected 2 for 'shape' [2]: correct one of the two (input 'B')",
+            "got 1 elements, expected 2 for 'shape' [1, 2]: correct one of the two (input 'B')",
         ),
         ([tensor(name="A"), {"name": "B", "shape": [1], "datatype": "FP32"}], "no field is set (input 'B')"),
         ([tensor(name="A"), tensor(name=3)], 'such as "name": "INPUT0" (inputs[1])'),
