@@ -57,12 +57,41 @@ class FailureReason(enum.Enum):
     OTHER = "OTHER"
 
 
+class Rejection(enum.Enum):
+    """Why the server has not executed a request: the `reason` label of `naiad_request_rejected_total`."""
+
+    QUEUE_FULL = "queue_full"
+    TIMEOUT = "timeout"
+    OVERLOAD = "overload"
+    MEMORY = "memory"
+    """The request budget has no room for the bytes of the request."""
+    NOT_READY = "not_ready"
+    UNKNOWN_MODEL = "unknown_model"
+    INVALID = "invalid"
+    CANCELLED = "cancelled"
+    UNAUTHORIZED = "unauthorized"
+
+
+_REJECTIONS = {
+    ErrorCode.NOT_FOUND: Rejection.INVALID,
+    ErrorCode.INVALID_ARG: Rejection.INVALID,
+    ErrorCode.UNAVAILABLE: Rejection.NOT_READY,
+    ErrorCode.UNSUPPORTED: Rejection.INVALID,
+    ErrorCode.ALREADY_EXISTS: Rejection.INVALID,
+    ErrorCode.CANCELLED: Rejection.CANCELLED,
+    ErrorCode.DEADLINE_EXCEEDED: Rejection.TIMEOUT,
+    ErrorCode.PERMISSION_DENIED: Rejection.UNAUTHORIZED,
+}
+"""INTERNAL and UNKNOWN are failures of models and of the server."""
+
+
 class InferError(Exception):
     """A failure with a code that every protocol can encode.
 
     `message` is complete text for the client: what failed, where, and the fix. `detail` goes to the log only (a
     traceback, a path). `reason` is set if the request was queued, so that statistics count it. `triton_code` is the
     code that Triton reports for the same failure; by default `code`. `protocol.status` chooses between the two.
+    `rejection` is the reason in metrics; by default it follows from `code`.
     """
 
     def __init__(
@@ -73,6 +102,7 @@ class InferError(Exception):
         detail: str = "",
         reason: FailureReason | None = None,
         triton_code: ErrorCode | None = None,
+        rejection: Rejection | None = None,
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -80,10 +110,18 @@ class InferError(Exception):
         self.detail = detail
         self.reason = reason
         self.triton_code = triton_code or code
+        self.rejection = rejection or _REJECTIONS.get(code)
 
     def with_message(self, message: str) -> "InferError":
         """Return the same failure with another message."""
-        return InferError(self.code, message, detail=self.detail, reason=self.reason, triton_code=self.triton_code)
+        return InferError(
+            self.code,
+            message,
+            detail=self.detail,
+            reason=self.reason,
+            triton_code=self.triton_code,
+            rejection=self.rejection,
+        )
 
     def __repr__(self) -> str:
         return f"InferError({self.code.name}, {self.message!r})"
@@ -110,14 +148,14 @@ def wrong_request(message: str) -> InferError:
     return InferError(ErrorCode.INVALID_ARG, message, triton_code=ErrorCode.INTERNAL)
 
 
-def not_found(message: str) -> InferError:
+def not_found(message: str, rejection: Rejection = Rejection.INVALID) -> InferError:
     """Return a NOT_FOUND error with `message`."""
-    return InferError(ErrorCode.NOT_FOUND, message)
+    return InferError(ErrorCode.NOT_FOUND, message, rejection=rejection)
 
 
-def unavailable(message: str) -> InferError:
+def unavailable(message: str, rejection: Rejection = Rejection.NOT_READY) -> InferError:
     """Return an UNAVAILABLE error with `message`."""
-    return InferError(ErrorCode.UNAVAILABLE, message)
+    return InferError(ErrorCode.UNAVAILABLE, message, rejection=rejection)
 
 
 def permission_denied(message: str) -> InferError:

@@ -8,7 +8,7 @@ import naiad
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.suggestion import nearest
 from naiad.core.datatype import BY_CONFIG_NUMBER
-from naiad.core.errors import InferError, excerpt, invalid_argument, not_found, unavailable
+from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, invalid_argument, not_found, unavailable
 from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.request_limits import RequestLimits
@@ -172,6 +172,10 @@ class Engine:
         config = self.served(name, version).config
         return RequestLimits(name, len(config.input), len(config.output))
 
+    def knows(self, name: str) -> bool:
+        """Return whether the server has a model of that name, ready or not."""
+        return name in self._table or bool(rows_named(self.repository_index(), name))
+
     def _missing(self, name: str, version: str) -> InferError:
         index = self.repository_index()
         rows = rows_named(index, name)
@@ -182,17 +186,23 @@ class Engine:
             )
         if not rows:
             # Triton: another code with namespaces.
-            refuse = invalid_argument if any(isinstance(row.name, ModelKey) for row in index) else not_found
-            return refuse(f"Request for unknown model: '{excerpt(name)}' is not found{self._suggestion(name)}")
+            has_namespaces = any(isinstance(row.name, ModelKey) for row in index)
+            return InferError(
+                ErrorCode.INVALID_ARG if has_namespaces else ErrorCode.NOT_FOUND,
+                f"Request for unknown model: '{excerpt(name)}' is not found{self._suggestion(name)}",
+                rejection=Rejection.UNKNOWN_MODEL,
+            )
         if version in ("", "-1"):
-            return not_found(f"Request for unknown model: '{excerpt(name)}' has no available versions")
+            text = f"Request for unknown model: '{excerpt(name)}' has no available versions"
+            return not_found(text, Rejection.NOT_READY)
         if not _is_version(version):
             return _bad_version(version)
         if all(row.version != version for row in rows):
             known = sorted({row.version for row in rows if row.version}, key=int)
             return not_found(
                 f"Request for unknown model: '{excerpt(name)}' version {excerpt(version)} is not found"
-                f"{_known_versions(known)}"
+                f"{_known_versions(known)}",
+                Rejection.UNKNOWN_MODEL,
             )
         return unavailable(
             f"Request for unknown model: '{excerpt(name)}' version {excerpt(version)} is not at ready state"

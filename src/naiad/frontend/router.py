@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from naiad.core.bounded_cache import BoundedCache
-from naiad.core.errors import InferError, excerpt
+from naiad.core.errors import InferError, Rejection, excerpt
 from naiad.frontend.access import AccessRule, category_of_path
 from naiad.frontend.context import HttpContext
 from naiad.protocol.json.control import encode_error
 from naiad.protocol.status import status_of
+from naiad.telemetry.metrics.responses import rejections
 from naiad.wire.header_fields import Headers
 
 JSON_HEADERS = ((b"Content-Type", b"application/json"),)
@@ -158,6 +159,7 @@ class _Restricted(dict[str, Action]):
         rejection = self._rule.rejection(self._category, context.headers.get)
         if rejection is None:
             return False
+        rejections.count(Rejection.UNAUTHORIZED)
         respond_error(context, rejection.http_status, rejection.message, rejection.headers)
         return True
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from naiad.core.errors import InferError, internal, unavailable
+from naiad.core.errors import InferError, Rejection, internal, unavailable
 from naiad.core.slices import Slices, finish
 
 _log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class SliceRunner:
         ):
             job.is_over = True
             job.slices.close()
-            job.failed(unavailable("too many large requests are being decoded; try again"))
+            job.failed(unavailable("too many large requests are being decoded; try again", Rejection.OVERLOAD))
             return
         self.job_count += 1
         self.waiting_bytes += job.size

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from naiad.core.batch import Batch
-from naiad.core.errors import ErrorCode, FailureReason, InferError
+from naiad.core.errors import ErrorCode, FailureReason, InferError, Rejection
 from naiad.core.request import InferRequest
 from naiad.scheduler.api import Dropped, Scheduler
 from naiad.scheduler.overload import OverloadGuard, OverloadPolicy
@@ -474,4 +474,5 @@ class DynamicScheduler(Scheduler):
 
 def _timed_out() -> InferError:
     # Triton: no request id precedes this message.
-    return InferError(ErrorCode.UNAVAILABLE, "Request timeout expired", reason=FailureReason.REJECTED)
+    text = "Request timeout expired"
+    return InferError(ErrorCode.UNAVAILABLE, text, reason=FailureReason.REJECTED, rejection=Rejection.TIMEOUT)

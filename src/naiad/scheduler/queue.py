@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from naiad.config.model_config_pb2 import ModelQueuePolicy
-from naiad.core.errors import UNKNOWN_ID, FailureReason, InferError, excerpt, unavailable
+from naiad.core.errors import UNKNOWN_ID, FailureReason, InferError, Rejection, excerpt, unavailable
 from naiad.core.request import InferRequest
 
 _COMPACTION_SLACK = 64
@@ -272,11 +272,13 @@ def oldest_ns(levels: Iterable[PriorityLevel]) -> int:
 
 def full_queue_error(request: InferRequest) -> InferError:
     """Return Triton's error for a request at a full queue."""
-    return unavailable(f"[request id: {excerpt(request.id) or UNKNOWN_ID}] Exceeds maximum queue size")
+    text = f"[request id: {excerpt(request.id) or UNKNOWN_ID}] Exceeds maximum queue size"
+    return unavailable(text, Rejection.QUEUE_FULL)
 
 
 def overload_error(request: InferRequest) -> InferError:
     """Return the same error for a queued request that must leave the queue."""
     error = full_queue_error(request)
     error.reason = FailureReason.REJECTED
+    error.rejection = Rejection.OVERLOAD
     return error

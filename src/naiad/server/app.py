@@ -33,7 +33,7 @@ from naiad.repository.namespaces import Namespaces
 from naiad.repository.opening import CacheSettings, open_repository
 from naiad.server.drain import drain
 from naiad.server.memory import FreedMemory, open_budget, overload_options
-from naiad.server.metrics import show_cache, show_connections
+from naiad.server.metrics import show_cache, show_connections, show_responses
 from naiad.server.ports import Ports
 from naiad.server.rate_limit import open_resources
 from naiad.server.ready_set import ReadySetPublisher, settle
@@ -42,6 +42,7 @@ from naiad.server.runner import StopSignal, run_to_status
 from naiad.telemetry.logs import log
 from naiad.telemetry.metrics.gpus import GpuMeter
 from naiad.telemetry.metrics.metrics import Registry
+from naiad.telemetry.metrics.responses import rejections
 from naiad.telemetry.trace.tracer import Tracer
 
 _log = logging.getLogger(__name__)
@@ -101,6 +102,8 @@ class Server:
         ports = self._make_ports(loop)
         ports.delay_control(self._delays.grpc_response_s)
         show_connections(self._registry, ports.endpoints())
+        show_responses(self._registry)
+        rejections.is_known = self._engine.knows
         store = open_store(self._options.cache_config)
         if store is not None:
             show_cache(self._registry, store)

@@ -12,6 +12,8 @@ from naiad.server.endpoint import Service
 from naiad.telemetry.metrics.exposition import Kind, format_family, format_labels, format_value
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.metrics.model import model_labels
+from naiad.telemetry.metrics.responses import grpc_responses, http_responses, rejections
+from naiad.wire.grpc import GrpcStatus
 
 Labels = Mapping[str, str]
 
@@ -110,6 +112,31 @@ def show_cache(registry: Registry, store: ResponseStore) -> None:
 
 def _read(store: ResponseStore, field: Callable[[CacheCounts], float]) -> float:
     return field(store.counts())
+
+
+_RESPONSES = "naiad_responses_total"
+_REJECTIONS = "naiad_request_rejected_total"
+
+
+def show_responses(registry: Registry) -> None:
+    """Add the responses of all ports by code, and the rejected requests by model and reason."""
+    registry.add_rendered(_RESPONSES, _render_responses)
+    registry.add_rendered(_REJECTIONS, _render_rejections)
+
+
+def _render_responses() -> str:
+    counts = [("http", str(status), count) for status, count in sorted(http_responses.items())]
+    counts += [("grpc", status.name, grpc_responses[status]) for status in GrpcStatus]
+    rows = [
+        f"{_RESPONSES}{format_labels({'protocol': protocol, 'code': code})} {count}"
+        for protocol, code, count in counts
+    ]
+    return format_family(_RESPONSES, "counter", "Responses by HTTP status or gRPC status", rows)
+
+
+def _render_rejections() -> str:
+    rows = [f"{_REJECTIONS}{format_labels(labels)} {count}" for labels, count in rejections.rows()]
+    return format_family(_REJECTIONS, "counter", "Requests that were rejected, by reason", rows)
 
 
 _NAME = "naiad_connections"

@@ -199,6 +199,7 @@ class ResponseDecoder:
                 responses[index] = RESCHEDULE
             for index, code, message in extra.get("errors", ()):
                 error = InferError(ErrorCode(code), str(message))
+                error.rejection = None  # the model has executed the request
                 responses[index] = InferResponse(self.failed_header, error=error)
             for index, parameters in extra.get("parameters", ()):
                 responses[index].parameters = parameters

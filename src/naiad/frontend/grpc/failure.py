@@ -6,6 +6,7 @@ from urllib.parse import quote
 from naiad.core.errors import MAX_EXCERPT_CHARACTERS, UNKNOWN_ID, InferError
 from naiad.protocol.status import status_of
 from naiad.telemetry.logs.log import log_request_failure, new_request_id
+from naiad.telemetry.metrics.responses import rejections
 from naiad.wire.header_fields import Headers
 
 REQUEST_ID_TRAILER = b"triton-request-id"
@@ -41,6 +42,7 @@ def log(request_id: str, model: str, version: str, error: InferError) -> tuple[s
     """Log a failure once; return the logged id (the client's, truncated, or a generated one), and the message."""
     request_id = request_id or new_request_id()
     level = status_of(error).log_level
+    rejections.count_error(error, model)
     log_request_failure(
         protocol="gRPC", request_id=request_id, model=model, version=version, error=error, level=level
     )

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
-from naiad.core.errors import InferError, unavailable
+from naiad.core.errors import InferError, Rejection, unavailable
 from naiad.core.request import InferRequest
 from naiad.core.request_limits import UNCOUNTED_BYTES
 from naiad.core.response import InferResponse
@@ -221,7 +221,7 @@ class InferStream:
     def _reserve(self, turn: _Turn) -> None:
         """Reserve the bytes of a message until its response is sent. Raises InferError if there is no room."""
         if not self._call.reserve_bytes(turn.message_bytes):
-            raise unavailable(BUDGET_EXCEEDED)
+            raise unavailable(BUDGET_EXCEEDED, Rejection.MEMORY)
         turn.reserved_bytes = turn.message_bytes
 
     def half_close(self) -> None:

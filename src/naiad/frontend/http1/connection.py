@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import cast
 
+from naiad.core.errors import Rejection
 from naiad.core.tensor import Buffer
 from naiad.frontend.http1.context import CONTINUE, Http1Context
 from naiad.frontend.http1.endpoint import Http1Endpoint, PhaseClock
@@ -20,6 +21,7 @@ from naiad.frontend.http1.reading import RejectedByHeadersError, RequestReader
 from naiad.frontend.http1.responses import Http1Responses
 from naiad.frontend.linger import LINGER_S, LingeringClose, ResponseQueue, undelivered_bytes
 from naiad.protocol.json.control import encode_error
+from naiad.telemetry.metrics.responses import rejection_of_status, rejections
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import HttpError, RequestHead
 from naiad.wire.preface import TLS_REFUSAL
@@ -171,6 +173,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         unsupported_reason = self._endpoint.register(self, transport)
         if unsupported_reason:
             self._reader.close()
+            rejections.count(Rejection.OVERLOAD)
             body = encode_error(unsupported_reason)
             transport.write(self._endpoint.response_headers.complete(503, (_JSON,), len(body), b"close") + body)
             transport.close()
@@ -291,6 +294,7 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def _reject(self, error: HttpError, *, lingers: bool = True) -> None:
         """Reject an invalid request, after the responses before it, and end the connection."""
+        rejections.count(rejection_of_status(error.status))
         head = self._reader.head or RequestHead("", "/", {})
         headers = (_JSON, *error.headers)
         self._respond_unread(head, error.status, headers, (encode_error(error.message),), lingers=lingers)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from naiad.core.request_limits import RequestBudget
 from naiad.core.tensor import Buffer
 from naiad.frontend.context import CancelReason
+from naiad.telemetry.metrics.responses import http_responses
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import RequestHead
 
@@ -27,7 +28,7 @@ _COPY_LIMIT_BYTES = 32768
 
 
 class Http1ResponseHeaders:
-    """Encodes response headers; caches the headers of successful responses, which repeat."""
+    """Encodes response headers, and counts them; caches the headers of successful responses, which repeat."""
 
     def __init__(self) -> None:
         self._prefixes: dict[object, bytes] = {}
@@ -40,6 +41,7 @@ class Http1ResponseHeaders:
 
     def complete(self, status: int, headers: Headers, length: int, connection: bytes) -> bytes:
         """Return the headers of a response of `length` bytes; `connection` is a Connection option or empty."""
+        http_responses[status] += 1
         key = (status, headers, connection) if type(headers) is tuple else None
         prefix = self._prefixes.get(key)
         if prefix is None:
@@ -52,6 +54,7 @@ class Http1ResponseHeaders:
 
     def streamed(self, status: int, headers: Headers, connection: bytes, *, chunked: bool) -> bytes:
         """Return the headers of a response of unknown length."""
+        http_responses[status] += 1
         date = self._framing.partition(b"\r\n")[0]
         coding = b"Transfer-Encoding: chunked\r\n" if chunked else b""
         return b"%s%s\r\n%s\r\n" % (self._prefix(status, headers, connection), date, coding)

@@ -6,15 +6,17 @@ compression. `PausedBody` holds what a paused call has received until the servic
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from naiad.core.errors import excerpt
+from naiad.core.errors import Rejection, excerpt
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule, category_of_call
 from naiad.frontend.context import CancelReason, GrpcService
 from naiad.frontend.http2.rest_headers import RestHeaders
 from naiad.protocol.status import status_of
+from naiad.telemetry.metrics.responses import grpc_responses, http_responses, rejections
 from naiad.wire.grpc import (
     COMPRESSED_HEADER_BLOCKS,
     HEADER_BLOCK,
@@ -90,7 +92,16 @@ _NOT_POST_BLOCK = encode_fields(((b":status", b"405"), (b"allow", b"POST")))
 class CallPlan:
     """What the request headers determine about a call; computed once per header block, because blocks repeat."""
 
-    __slots__ = ("encoding", "is_streaming", "is_unary", "rejection_block", "rejection_text", "rest", "timeout_ns")
+    __slots__ = (
+        "count_rejection",
+        "encoding",
+        "is_streaming",
+        "is_unary",
+        "rejection_block",
+        "rejection_text",
+        "rest",
+        "timeout_ns",
+    )
 
     def __init__(self, *, is_streaming: bool = False, timeout_ns: int = 0, encoding: bytes | None = None) -> None:
         self.is_streaming = is_streaming
@@ -102,17 +113,39 @@ class CallPlan:
         self.rejection_block: bytes | None = None
         """The header block of every response to these request headers."""
         self.rejection_text = b""
+        self.count_rejection: Callable[[], None] = _count_nothing
+        """Counts one of these responses."""
         self.rest: RestHeaders | None = None
         """Set if the requests are not gRPC."""
 
     @classmethod
-    def rejection(cls, block: bytes, text: bytes = b"") -> "CallPlan":
+    def rejection(cls, block: bytes, text: bytes = b"", *, count: Callable[[], None]) -> "CallPlan":
         """Return the plan for requests that are rejected without their body."""
         plan = cls()
+        plan.count_rejection = count
         plan.is_unary = False
         plan.rejection_block = block
         plan.rejection_text = text
         return plan
+
+
+def _count_nothing() -> None:
+    """Replaces the count of a plan that rejects nothing."""
+
+
+def _count_http(status: int) -> None:
+    http_responses[status] += 1
+
+
+def _count_grpc(status: int) -> None:
+    grpc_responses[status] += 1
+    if status in (GrpcStatus.PERMISSION_DENIED, GrpcStatus.UNAUTHENTICATED):
+        rejections.count(Rejection.UNAUTHORIZED)
+
+
+def _grpc_rejection(status: int, message: str) -> CallPlan:
+    block = encode_trailers(status, message, is_only=True)
+    return CallPlan.rejection(block, count=partial(_count_grpc, status))
 
 
 def make_plan(
@@ -122,19 +155,20 @@ def make_plan(
     if not is_grpc_content_type(head.field(b"content-type")):
         if serves_rest and not head.path.startswith(_CALL_PATHS):
             return _rest_plan(head)
-        return CallPlan.rejection(_NOT_GRPC_BLOCK, b"" if head.method == "HEAD" else _NOT_GRPC_TEXT)
+        text = b"" if head.method == "HEAD" else _NOT_GRPC_TEXT
+        return CallPlan.rejection(_NOT_GRPC_BLOCK, text, count=partial(_count_http, 415))
     if head.method != "POST":
-        return CallPlan.rejection(_NOT_POST_BLOCK)
+        return CallPlan.rejection(_NOT_POST_BLOCK, count=partial(_count_http, 405))
     rejected = _rejected_call(head, service, rule)
     if rejected is not None:
-        return CallPlan.rejection(encode_trailers(*rejected, is_only=True))
+        return _grpc_rejection(*rejected)
     timeout = head.field(b"grpc-timeout")
     encoding = head.field(b"grpc-encoding")
     try:
         window_bits(encoding)
         timeout_ns = 0 if timeout is None else parse_timeout_ns(timeout)
     except GrpcError as error:
-        return CallPlan.rejection(encode_trailers(error.status, error.message, is_only=True))
+        return _grpc_rejection(error.status, error.message)
     return CallPlan(is_streaming=service.is_streaming(head.path), timeout_ns=timeout_ns, encoding=encoding)
 
 
@@ -155,7 +189,7 @@ def _rest_plan(head: RequestHead) -> CallPlan:
     except HttpError as error:
         text = b"" if head.method == "HEAD" else error.message.encode() + b"\n"
         fields = ((b":status", b"%d" % error.status), (b"content-type", b"text/plain"))
-        return CallPlan.rejection(encode_fields(fields), text)
+        return CallPlan.rejection(encode_fields(fields), text, count=partial(_count_http, error.status))
     return plan
 
 
@@ -293,6 +327,7 @@ class Http2Call(Stream):
         if size > INT32_MAX:
             self.finish(GrpcStatus.INVALID_ARGUMENT, _too_large(size))
             return
+        grpc_responses[0] += 1
         owner = self.owner
         owner.output.send_answer(
             self, HEADER_BLOCK, (_pack_prefix(0, size), *parts), size + PREFIX_BYTES, OK_TRAILER_BLOCK
@@ -306,6 +341,7 @@ class Http2Call(Stream):
         """Respond to a unary call with a compressed message; `encoding` is one of `wire.grpc.ENCODINGS`."""
         if self.is_local_closed:
             return
+        grpc_responses[0] += 1
         block = COMPRESSED_HEADER_BLOCKS[encoding]
         prefix = _pack_prefix(1, len(message))
         self.owner.output.send_answer(self, block, (prefix, message), len(message) + PREFIX_BYTES, OK_TRAILER_BLOCK)
@@ -350,6 +386,7 @@ class Http2Call(Stream):
         """End the call with a gRPC status; without an earlier `send` the response is trailers-only."""
         if self.is_local_closed:
             return
+        grpc_responses[status] += 1
         owner = self.owner
         if self.has_sent_headers:
             owner.output.send_end(self, encode_trailers(status, message, trailers))
@@ -384,6 +421,7 @@ class Http2Call(Stream):
 
     def reject(self, plan: CallPlan) -> None:
         """Respond with the plan's rejection."""
+        plan.count_rejection()
         output = self.owner.output
         if plan.rejection_block is not None:
             output.send_headers(self, plan.rejection_block, ends_stream=not plan.rejection_text)

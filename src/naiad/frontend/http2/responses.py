@@ -8,11 +8,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from naiad.core.errors import Rejection
 from naiad.core.request_limits import UNCOUNTED_BYTES, RequestBudget
 from naiad.core.tensor import Buffer
 from naiad.frontend.body_reservation import BudgetExceededError, budget_exceeded
 from naiad.frontend.context import CancelReason, GrpcService
 from naiad.frontend.http2.call import Http2Call
+from naiad.telemetry.metrics.responses import rejection_of_status, rejections
 from naiad.wire.grpc import GrpcError, GrpcStatus
 from naiad.wire.http1 import HttpError
 from naiad.wire.http2.frames import Http2Code
@@ -253,6 +255,13 @@ class Http2Responses:
 
     def reject(self, call: Http2Call, error: GrpcError | HttpError) -> None:
         """Reject a call with an invalid request."""
+        if isinstance(error, BudgetExceededError):
+            rejections.count(Rejection.MEMORY)
+        elif isinstance(error, HttpError):
+            rejections.count(rejection_of_status(error.status))
+        else:
+            is_late = error.status == GrpcStatus.DEADLINE_EXCEEDED
+            rejections.count(Rejection.TIMEOUT if is_late else Rejection.INVALID)
         if call.rest_context is None:
             call.finish(error.status, error.message)
         else:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from email.utils import formatdate
 
 from naiad.frontend.context import HttpContext, RejectEarly
+from naiad.telemetry.metrics.responses import http_responses
 from naiad.wire.header_fields import HeaderFields, Headers
 from naiad.wire.http1 import decode_path
 from naiad.wire.http2.headers import RequestHead, encode_fields
@@ -42,7 +43,7 @@ def _fields_of(head: RequestHead) -> HeaderFields:
 
 
 class Http2ResponseHeaders:
-    """Encodes header blocks of responses; caches the blocks of successful responses, which repeat."""
+    """Encodes and counts header blocks of responses; caches the blocks of successful responses, which repeat."""
 
     def __init__(self) -> None:
         self._prefixes: dict[object, bytes] = {}
@@ -59,6 +60,7 @@ class Http2ResponseHeaders:
 
     def streamed(self, status: int, headers: Headers) -> bytes:
         """Return the headers of a response of unknown length."""
+        http_responses[status] += 1
         key = (status, headers) if type(headers) is tuple and status == 200 else None
         prefix = self._prefixes.get(key)
         if prefix is None:

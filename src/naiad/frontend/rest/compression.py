@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Protocol
 
 from naiad.core.bounded_cache import BoundedCache
-from naiad.core.errors import InferError, internal, invalid_argument, unavailable
+from naiad.core.errors import InferError, Rejection, internal, invalid_argument, unavailable
 from naiad.core.tensor import Buffer
 from naiad.frontend.body_reservation import BUDGET_EXCEEDED
 from naiad.frontend.context import CancelReason, HttpContext, HttpContextLayer
@@ -127,7 +127,7 @@ class ContentCodings:
         limit = plain_limit(len(body), self._max_bytes, self._max_ratio, min(self._max_bytes, MAX_DECOMPRESSED_BYTES))
         reserved = most_plain_bytes(body, bits, limit)
         if not context.reserve_bytes(reserved):
-            self._fail(context, arguments, unavailable(BUDGET_EXCEEDED))
+            self._fail(context, arguments, unavailable(BUDGET_EXCEEDED, Rejection.MEMORY))
             return
         waiting = _WaitingBody(context, reserved)
         self._run_in_thread(

@@ -15,6 +15,7 @@ from naiad.protocol.json.infer import leading_id
 from naiad.protocol.json.tree import parse_infer_document
 from naiad.protocol.status import status_of
 from naiad.telemetry.logs.log import log_request_failure, new_request_id
+from naiad.telemetry.metrics.responses import rejections
 
 if TYPE_CHECKING:
     from naiad.wire.header_fields import Headers
@@ -44,6 +45,7 @@ def abandon(engine: CancellingEngine, request: InferRequest, why: CancelReason) 
 def log(request_id: str, model: str, version: str, error: InferError) -> tuple[str, str]:
     """Log a failure once; return the logged id (the client's, truncated, or a generated one), and the message."""
     request_id = request_id or new_request_id()
+    rejections.count_error(error, model)
     log_request_failure(
         protocol="HTTP",
         request_id=request_id,

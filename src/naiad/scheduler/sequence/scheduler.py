@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 from naiad.core.batch import SequenceEnd
-from naiad.core.errors import ErrorCode, FailureReason, InferError
+from naiad.core.errors import ErrorCode, FailureReason, InferError, Rejection
 from naiad.core.request import InferRequest
 from naiad.scheduler.api import Dropped, Scheduler
 from naiad.scheduler.queue import Deadlines
@@ -220,6 +220,7 @@ class SequenceScheduler(Scheduler):
                 ErrorCode.UNAVAILABLE,
                 "timeout of the corresponding sequence has been expired",
                 reason=FailureReason.REJECTED,
+                rejection=Rejection.TIMEOUT,
             )
             self._rejected.append(Dropped(waiting, error))
         self._table.end(sequence)
