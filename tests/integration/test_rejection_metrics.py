@@ -41,13 +41,14 @@ def server(
 
 
 def scrape(server: ServerProcess) -> tuple[Counts, Counts]:
-    """Return responses by protocol and code, and rejections by model and reason, without zeros."""
-    found: dict[str, Counts] = {}
+    """Return responses by protocol and code, and rejections by model and reason."""
     text = server.get("/metrics", url=server.metrics_url).body.decode()
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
-    return found["naiad_responses_total"], found["naiad_request_rejected_total"]
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    responses, rejected = families["naiad_responses"], families["naiad_request_rejected"]
+    return (
+        {(s.labels["protocol"], s.labels["code"]): s.value for s in responses.samples},
+        {(s.labels["model"], s.labels["reason"]): s.value for s in rejected.samples},
+    )
 
 
 def added(server: ServerProcess, before: tuple[Counts, Counts]) -> tuple[Counts, Counts]:

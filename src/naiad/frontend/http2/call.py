@@ -139,13 +139,16 @@ def _count_http(status: int) -> None:
 
 def _count_grpc(status: int) -> None:
     grpc_responses[status] += 1
-    if status in (GrpcStatus.PERMISSION_DENIED, GrpcStatus.UNAUTHENTICATED):
-        rejections.count(Rejection.UNAUTHORIZED)
 
 
-def _grpc_rejection(status: int, message: str) -> CallPlan:
+def _count_unauthorized(status: int) -> None:
+    _count_grpc(status)
+    rejections.count(Rejection.UNAUTHORIZED)
+
+
+def _grpc_rejection(status: int, message: str, count: Callable[[int], None] = _count_grpc) -> CallPlan:
     block = encode_trailers(status, message, is_only=True)
-    return CallPlan.rejection(block, count=partial(_count_grpc, status))
+    return CallPlan.rejection(block, count=partial(count, status))
 
 
 def make_plan(
@@ -161,7 +164,7 @@ def make_plan(
         return CallPlan.rejection(_NOT_POST_BLOCK, count=partial(_count_http, 405))
     rejected = _rejected_call(head, service, rule)
     if rejected is not None:
-        return _grpc_rejection(*rejected)
+        return rejected
     timeout = head.field(b"grpc-timeout")
     encoding = head.field(b"grpc-encoding")
     try:
@@ -172,13 +175,13 @@ def make_plan(
     return CallPlan(is_streaming=service.is_streaming(head.path), timeout_ns=timeout_ns, encoding=encoding)
 
 
-def _rejected_call(head: RequestHead, service: GrpcService, rule: AccessRule | None) -> tuple[int, str] | None:
-    """Return status and message if calls are rejected without looking at their messages, otherwise None."""
+def _rejected_call(head: RequestHead, service: GrpcService, rule: AccessRule | None) -> CallPlan | None:
+    """Return the plan of calls that are rejected without looking at their messages, otherwise None."""
     rejection = None if rule is None else rule.rejection(category_of_call(head.path), head.field)
     if rejection is not None:
-        return rejection.grpc_status, rejection.message
+        return _grpc_rejection(rejection.grpc_status, rejection.message, _count_unauthorized)
     unknown = service.rejection(head.path)
-    return None if unknown is None else (status_of(unknown).grpc, unknown.message)
+    return None if unknown is None else _grpc_rejection(status_of(unknown).grpc, unknown.message)
 
 
 def _rest_plan(head: RequestHead) -> CallPlan:
