@@ -1,11 +1,15 @@
 """Model files served without a repository: scikit-learn exports, several files, folders, batches."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from support import onnx_models
+from support.model_repository import write_model
+from support.model_zoo import python_source
 from support.server_process import ServerProcess
 
 StartServer = Callable[..., ServerProcess]
@@ -36,7 +40,7 @@ def test_scikit_learn_export_is_served(start_server: StartServer, tmp_path: Path
     running.wait_ready()
     metadata = running.get("/v2/models/iris").json
     assert metadata["outputs"][1] == {"name": "output_probability", "datatype": "FP32", "shape": [-1, 3]}
-    for rows in (features[:1], features[::50]):
+    for rows in (features[:1], features[::10]):
         outputs = infer_rows(running, "iris", rows.tolist())
         assert outputs["output_label"]["data"] == fitted.predict(rows).tolist()
         probabilities = np.array(outputs["output_probability"]["data"]).reshape(-1, 3)
@@ -44,3 +48,129 @@ def test_scikit_learn_export_is_served(start_server: StartServer, tmp_path: Path
     wanted = [{"name": "output_probability", "parameters": {"classification": 1}}]
     outputs = infer_rows(running, "iris", features[:1].tolist(), outputs=wanted)
     assert outputs["output_probability"]["data"][0].endswith(":0:setosa")
+
+
+def write_identity(path: Path) -> Path:
+    path.write_bytes(onnx_models.identity())
+    return path
+
+
+def too_large(running: ServerProcess, model: str, rows: int) -> str:
+    """Send more rows than the model takes; return the error."""
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [rows, 4], "data": [0.0] * (rows * 4)}
+    answer = running.post(f"/v2/models/{model}/infer", {"inputs": [tensor]})
+    assert answer.status == 400
+    return answer.json["error"]
+
+
+BARE = "the limit comes from --max-batch-size, which bare model files have: start naiad serve with a larger one"
+DEFAULT = "the limit comes from the default of models without max_batch_size: write max_batch_size: N in config.pbtxt"
+CONFIGURED = "the limit comes from max_batch_size in config.pbtxt: raise it there, or send smaller batches"
+
+
+def test_bare_file_takes_batches_of_32(start_server: StartServer, tmp_path: Path) -> None:
+    running = start_server(None, str(write_identity(tmp_path / "m.onnx")))
+    running.wait_ready()
+    assert running.get("/v2/models/m/config").json["max_batch_size"] == 32
+    message = too_large(running, "m", 33)
+    assert message.endswith(f"inference request batch-size must be <= 32 for 'm', got 33; {BARE}")
+
+
+def test_size_of_batches_is_a_flag(start_server: StartServer, tmp_path: Path) -> None:
+    running = start_server(None, str(write_identity(tmp_path / "m.onnx")), "--max-batch-size=100")
+    running.wait_ready()
+    assert f"must be <= 100 for 'm', got 101; {BARE}" in too_large(running, "m", 101)
+
+
+def test_setting_of_the_backend_has_priority(start_server: StartServer, tmp_path: Path) -> None:
+    setting = "--backend-config=onnxruntime,default-max-batch-size"
+    running = start_server(None, str(write_identity(tmp_path / "m.onnx")), f"{setting}=2")
+    running.wait_ready()
+    assert f"must be <= 2 for 'm', got 3; the limit comes from {setting}: start with a larger one" in too_large(
+        running, "m", 3
+    )
+
+
+def test_models_of_a_repository_keep_their_sizes(start_server: StartServer, tmp_path: Path) -> None:
+    model = {"1/model.onnx": onnx_models.identity()}
+    write_model(tmp_path / "models", "plain", None, model)
+    write_model(tmp_path / "models", "configured", "max_batch_size: 6\n", model)
+    running = start_server(tmp_path / "models", "--max-batch-size=100")
+    running.wait_ready()
+    assert f"must be <= 4 for 'plain', got 5; {DEFAULT}" in too_large(running, "plain", 5)
+    assert f"must be <= 6 for 'configured', got 7; {CONFIGURED}" in too_large(running, "configured", 7)
+
+
+def names_of(running: ServerProcess) -> list[str]:
+    running.wait_ready()
+    return sorted(row["name"] for row in running.post("/v2/repository/index").json)
+
+
+def test_folder_of_files_is_served(start_server: StartServer, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    write_model(folder, "unused", None, {"notes/readme.md": "x"})
+    (folder / "unused" / "1").rmdir()
+    write_identity(folder / "a.onnx")
+    write_identity(folder / "b.onnx")
+    (folder / "c.py").write_text(python_source({"OUTPUT0": "INPUT0"}, inputs=["INPUT0"]))
+    (folder / "tools.py").write_text("import os\n")
+    assert names_of(start_server(None, str(folder))) == ["a", "b", "c"]
+
+
+def test_several_files_are_served(start_server: StartServer, tmp_path: Path) -> None:
+    paths = [str(write_identity(tmp_path / name)) for name in ("a.onnx", "b.onnx")]
+    assert names_of(start_server(None, *paths)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["model.joblib", "model.keras"])
+def test_other_formats_name_a_way_out(start_server: StartServer, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / name).write_bytes(b"content")
+    for path in (folder / name, folder):
+        running = start_server(None, str(path))
+        assert running.wait_exit() == 1
+        assert "load it in a model.py" in running.log_text()
+
+
+def test_empty_repository_ends_the_start(start_server: StartServer, tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    running = start_server(tmp_path / "models")
+    assert running.wait_exit() == 1
+    assert f"there is no model in {tmp_path / 'models'}; a repository has a directory for each" in running.log_text()
+    assert "Traceback" not in running.log_text()
+
+
+@pytest.mark.parametrize(
+    ("flag", "has_warning"),
+    [("--model-control-mode=explicit", False), ("--model-control-mode=poll", True), ("--exit-on-error=false", True)],
+)
+def test_empty_repository_may_get_models(
+    start_server: StartServer, tmp_path: Path, flag: str, has_warning: bool
+) -> None:
+    (tmp_path / "models").mkdir()
+    running = start_server(tmp_path / "models", flag)
+    running.wait_ready()
+    assert ("there is no model in" in running.log_text()) is has_warning
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "the file is empty (0 bytes); copy or download it again"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\n",
+            "the file is a git-lfs pointer (43 bytes), not an ONNX model",
+        ),
+        (b"<!DOCTYPE html>", "the file is an HTML page (15 bytes), not an ONNX model"),
+        (onnx_models.identity()[:-9], "is cut off: at least 5 bytes are missing"),
+    ],
+)
+def test_damaged_file_is_explained(start_server: StartServer, tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "m.onnx").write_bytes(content)
+    running = start_server(None, str(tmp_path / "m.onnx"))
+    assert running.wait_exit() == 1
+    assert re.search(
+        rf"model 'm' version 1: {tmp_path}/m\.onnx cannot be loaded: .*{re.escape(words)}", running.log_text()
+    )
+    assert "Traceback" not in running.log_text()

@@ -38,7 +38,7 @@ def test_every_model_is_loaded_and_the_real_errors_are_told(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_add_sub(repository, "fine", extra="dynamic_batching { }")
-    write_add_sub(repository, "garbage", b"this is no model")
+    write_add_sub(repository, "garbage", b"\x3a\x02\xff\xff")
     write_initializing(repository, "raises", "raise ValueError('no weights in /nowhere')")
     write_initializing(repository, "deadly", "os.kill(os.getppid(), signal.SIGKILL)")
     names = {key: key for key in ("INPUT0", "INPUT1")}, {key: key for key in ("OUTPUT0", "OUTPUT1")}

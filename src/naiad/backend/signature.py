@@ -17,6 +17,7 @@ from naiad.core.tensor import Shape
 
 DEFAULT_MAX_BATCH_SIZE = 4
 """Triton: max_batch_size of a model that can batch, unless --backend-config=default-max-batch-size is given."""
+DEFAULT_MAX_BATCH_SIZE_SETTING = "default-max-batch-size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +252,7 @@ def default_max_batch_size(backend_config: Mapping[str, str]) -> int:
 
     Raises InferError(INVALID_ARG).
     """
-    text = backend_config.get("default-max-batch-size", str(DEFAULT_MAX_BATCH_SIZE))
+    text = backend_config.get(DEFAULT_MAX_BATCH_SIZE_SETTING, str(DEFAULT_MAX_BATCH_SIZE))
     if not text.isdecimal():
         raise invalid_argument(
             f"--backend-config default-max-batch-size is '{text}', expected a number that is not negative"

@@ -1,6 +1,7 @@
 """`naiad check`: report what a server would report about models, without starting one."""
 
 import argparse
+import shlex
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,14 @@ from naiad.backend.registry import BackendRegistry
 from naiad.cli.check_load import LoadRules, load_reported
 from naiad.core.errors import InferError
 from naiad.repository.check import MODEL_SUFFIXES, ModelReport, check_path
+from naiad.repository.check_contents import check_contents
 from naiad.repository.cloud.url import is_cloud_url, parse_cloud_url
 
 _DESCRIPTION = """\
 Check a model repository, the directory of one model, or a config.pbtxt, and report all problems that a server
 would report. From a repository in an object store (s3://, gs://, as://) only the configurations are downloaded.
-Without --load, no server is started and no model framework is imported; --load loads every model in its own process.
+Without --load, no server is started and no model framework is imported; model files are checked for damage, model.py
+for syntax and for modules that are not installed. --load loads every model in its own process.
 The exit status is 1 if a model could not be loaded, 2 for an invalid command line.
 """
 
@@ -53,6 +56,8 @@ def run(argv: Sequence[str]) -> int:
         print(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
     else:
         print(format_reports(reports, seconds))
+        if not options.load:
+            print(f"No model was loaded; to load them: naiad check --load {shlex.quote(options.path)}")
     return 0 if all(report.is_ok for report in reports) else 1
 
 
@@ -60,7 +65,9 @@ def _check(path: str, backend_directory: Path | None, *, strict: bool) -> list[M
     """Check a path or a URL. Raises InferError if a store cannot be read."""
     backends = BackendRegistry(directory=backend_directory).names()
     if not is_cloud_url(path):
-        return check_path(Path(path), known_backends=backends, strict=strict, gpu_count=gpu_count())
+        reports = check_path(Path(path), known_backends=backends, strict=strict, gpu_count=gpu_count())
+        check_contents(reports)
+        return reports
     # Import the cloud clients only for a repository in a cloud.
     from naiad.repository.cloud.store import write_manifest
     from naiad.repository.opening import open_objects
@@ -72,6 +79,7 @@ def _check(path: str, backend_directory: Path | None, *, strict: bool) -> list[M
         write_manifest(open_objects(url), directory)
         reports = check_path(directory, known_backends=backends, strict=strict, gpu_count=gpu_count())
     for report in reports:
+        report.not_tried.append("contents of model files: only configurations are downloaded")
         report.problems = [
             replace(
                 problem,
@@ -90,6 +98,7 @@ def format_reports(reports: Sequence[ModelReport], seconds: Mapping[str, float] 
     `seconds` contains the load time of each loaded model.
     """
     lines = [str(problem) for report in reports for problem in report.problems]
+    lines += [f"{report.name}: not tried: {each}" for report in reports for each in report.not_tried]
     lines += [f"{report.name}: {_summary(report, seconds.get(report.name))}" for report in reports if report.is_ok]
     problems = [problem for report in reports for problem in report.problems]
     errors = sum(problem.is_error for problem in problems)

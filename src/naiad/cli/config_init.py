@@ -12,7 +12,8 @@ from naiad.config.autofill import autofill, merge_auto_completed
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.template import format_commented
 from naiad.core.errors import InferError, invalid_argument
-from naiad.repository.store import ModelEntry, open_path
+from naiad.repository.opening import open_path
+from naiad.repository.store import ModelEntry
 
 _DESCRIPTION = """\
 Print a config.pbtxt for MODEL, a model file (model.onnx, model.py) or the directory of a model. Inputs, outputs and

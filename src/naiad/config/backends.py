@@ -29,6 +29,8 @@ class KnownBackend:
     """`module:class` of the `Backend` class in this package, empty if it is not part of naiad."""
     extra: str = ""
     """Extra of the pip package `naiad` that installs its framework."""
+    package: str = ""
+    """Module of the framework, without which the backend cannot be imported."""
     aliases: Sequence[str] = ()
     """Further names that `backend` may have in a configuration."""
 
@@ -43,12 +45,14 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
         {"model.onnx": "onnxruntime_onnx"},
         module="naiad.backend.onnx.backend:OnnxRuntimeBackend",
         extra="onnx",
+        package="onnxruntime",
     ),
     KnownBackend(
         "openvino",
         {"model.xml": ""},
         module="naiad.backend.openvino.backend:OpenVinoBackend",
         extra="openvino",
+        package="openvino",
     ),
     KnownBackend("pytorch", {"model.pt": "pytorch_libtorch", "model.pt2": "torch_aoti"}),
     KnownBackend("tflite", {"model.tflite": ""}),
@@ -89,6 +93,14 @@ EXTRAS: Mapping[str, str] = {
     name: backend.extra for backend in KNOWN_BACKENDS if backend.extra for name in (backend.name, *backend.aliases)
 }
 """Backend, by name and alias, to the extra that installs its framework."""
+
+PACKAGES: Mapping[str, str] = {
+    name: backend.package
+    for backend in KNOWN_BACKENDS
+    if backend.package
+    for name in (backend.name, *backend.aliases)
+}
+"""Backend, by name and alias, to the module of its framework."""
 
 _CANONICAL: Mapping[str, str] = {alias: backend.name for backend in KNOWN_BACKENDS for alias in backend.aliases}
 

@@ -17,6 +17,7 @@ from naiad.core.slices import SLICE_BYTES, Slices, finish
 from naiad.core.tensor import Buffer, Shape, TensorSpec, count_bytes_elements
 
 _ANY_SIZE = -1
+CONFIGURED_BATCH_SIZE = "max_batch_size in config.pbtxt: raise it there, or send smaller batches"
 _MOST_NAMES = 8
 """Maximum number of tensor names in an error."""
 
@@ -60,8 +61,10 @@ class _Expected:
 class AdmissionRules:
     """The rules of one model version, from its configuration."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, batch_size_origin: str = CONFIGURED_BATCH_SIZE) -> None:
+        """`batch_size_origin`: for errors, where max_batch_size comes from and how to change it."""
         self._model_name = config.name
+        self._batch_size_origin = batch_size_origin
         self._max_batch_size = config.max_batch_size
         self._inputs: dict[str, _Expected] = {}
         for tensor in config.input:
@@ -168,7 +171,8 @@ class AdmissionRules:
                 )
         if not 0 <= batch_size <= self._max_batch_size:
             raise invalid_argument(
-                f"inference request batch-size must be <= {self._max_batch_size} for '{self._model_name}'"
+                f"inference request batch-size must be <= {self._max_batch_size} for '{self._model_name}', got "
+                f"{batch_size}; the limit comes from {self._batch_size_origin}"
             )
         return batch_size
 

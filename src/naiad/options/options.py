@@ -134,6 +134,13 @@ class RepositoryOptions:
         "model-namespacing",
         "Allow models with equal names in several repositories; requests select one by repository.",
     )
+    bare_max_batch_size: int = option(
+        32,
+        "max-batch-size",
+        "naiad: maximum batch size of bare model files (naiad serve model.onnx) that can batch; 0: no batching. "
+        "Other models have it in config.pbtxt.",
+        minimum=0,
+    )
     load_thread_count: int = option(
         4, "model-load-thread-count", "Number of model versions that load at the same time.", minimum=1, maximum=1024
     )

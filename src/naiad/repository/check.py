@@ -1,7 +1,7 @@
 """Checks models as a server would load them, without starting one and without importing a model framework.
 
-It reads configuration files and names of files; the rules are in `naiad.config`. Facts of the model itself
-(whether a file is a valid model, whether its inputs match the configuration) need a load. `ModelReport` has
+It reads configuration files and names of files; the rules are in `naiad.config`. `check_contents` reads model files.
+Facts of the model itself (whether its inputs match the configuration) need a load. `ModelReport` has
 the findings about one model; the first functions check its files: versions, model files, labels, samples.
 """
 
@@ -20,7 +20,9 @@ from naiad.config.validate.ensemble import cycle_message, find_ensemble_cycle
 from naiad.config.validate.members import ensemble_member_problems
 from naiad.config.validate.model import validate
 from naiad.config.version_policy import NO_VERSION, select_versions
-from naiad.repository.store import BARE_BACKENDS, CONFIG_FILE, RESERVED, parse_version
+from naiad.repository.bare_files import BARE_BACKENDS, files_of_folder
+from naiad.repository.model_file import kind_of_suffix, way_out
+from naiad.repository.store import CONFIG_FILE, RESERVED, parse_version
 
 
 @dataclass(slots=True)
@@ -33,6 +35,8 @@ class ModelReport:
     versions: Sequence[int] = ()
     problems: list[Problem] = field(default_factory=list)
     parsed: ParsedConfig | None = None
+    not_tried: list[str] = field(default_factory=list)
+    """Checks that were left out, with the reason."""
 
     @property
     def is_ok(self) -> bool:
@@ -215,6 +219,8 @@ def check_path(
         report = ModelReport(path.name, path)
         report.add("no such file or directory", path, expected="a repository, a model or a config.pbtxt")
         return [report]
+    if files := files_of_folder(path):
+        return [_check_file(file, rules) for file in files.values()]
     if is_model_dir(path):
         return [_check_model(path, rules)]
     return _check_repository(path, rules)
@@ -252,6 +258,9 @@ def _check_repository(root: Path, rules: _Rules) -> list[ModelReport]:
             root,
             expected="a directory for each model, as in model/1/model.onnx",
         )
+        for file in children_of(root):
+            if explanation := file.is_file() and way_out(file):
+                report.add(f"this file cannot be served: {explanation}", file)
         return [report]
     reports = [_check_model(root / name, rules) for name in names]
     _check_ensembles(reports)
@@ -285,11 +294,14 @@ def _check_ensembles(reports: Sequence[ModelReport]) -> None:
 
 
 def _check_file(path: Path, rules: _Rules) -> ModelReport:
-    """Check a configuration file without the files in it; a bare model file has nothing to check."""
+    """Check a configuration file without the files in it; a bare model file has no configuration."""
     report = ModelReport(path.parent.resolve().name if path.name == CONFIG_FILE else path.stem, path)
     if path.suffix in MODEL_SUFFIXES:
         preset = ModelConfig(backend=BARE_BACKENDS[path.suffix], default_model_filename=path.name)
         report.config = autofill(preset, model_name=report.name)
+        return report
+    if kind_of_suffix(path.suffix) is not None:
+        report.add(f"this file cannot be served: {way_out(path)}", path)
         return report
     _read_config(report, path)
     if report.parsed is not None:

@@ -1,16 +1,22 @@
 """Opens a model repository: a path or a URL."""
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from naiad.config.backends import SERVABLE_FILENAMES
+from naiad.core.errors import invalid_argument
+from naiad.repository.bare_files import BARE_MAX_BATCH_SIZE, BareFilesStore, bare_file, files_of_folder, model_files
 from naiad.repository.cloud.url import CloudUrl, is_cloud_url, parse_cloud_url
-from naiad.repository.store import Store, open_path
+from naiad.repository.store import CONFIG_FILE, LocalStore, SingleModelStore, Store, entry_of_directory
 
 if TYPE_CHECKING:
     from naiad.repository.cloud.objects import ObjectStore
+
+_log = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "NAIAD_CACHE"
 _MOUNTS = {
@@ -31,14 +37,20 @@ class CacheSettings:
 
 
 def open_repository(
-    text: str, *, config_name: str = "", cache: CacheSettings | None = None, environ: Mapping[str, str] = os.environ
+    text: str,
+    *,
+    config_name: str = "",
+    bare_max_batch_size: int = BARE_MAX_BATCH_SIZE,
+    cache: CacheSettings | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> Store:
     """Return the store for a path or a URL; a cloud store is not read yet.
 
-    Raises InferError for a missing path, an invalid URL, and a missing library or credential file.
+    `bare_max_batch_size` is the max_batch_size of bare model files that can batch. Raises InferError for a missing
+    path, an invalid URL, and a missing library or credential file.
     """
     if not is_cloud_url(text):
-        return open_path(Path(text), config_name=config_name)
+        return open_path(Path(text), config_name=config_name, bare_max_batch_size=bare_max_batch_size)
     # Only a server with a cloud repository imports its libraries.
     from naiad.repository.cloud.cache import ModelCache
     from naiad.repository.cloud.store import CloudStore
@@ -47,6 +59,38 @@ def open_repository(
     settings = cache or CacheSettings()
     copies = ModelCache(cache_directory(url, settings, environ), settings.max_bytes)
     return CloudStore(open_objects(url, environ), copies, config_name=config_name)
+
+
+def open_path(
+    path: Path, *, config_name: str = "", bare_max_batch_size: int = BARE_MAX_BATCH_SIZE
+) -> LocalStore | SingleModelStore | BareFilesStore:
+    """Return the store for a path: a model file, a folder of them, one model's directory, or a repository.
+
+    Raises InferError(INVALID_ARG) for a path that does not exist and for a file that is no model.
+    """
+    path = path.absolute()
+    if path.is_file():
+        return SingleModelStore(bare_file(path, max_batch_size=bare_max_batch_size), path)
+    if not path.is_dir():
+        raise invalid_argument(f"{path}: no such file or directory; give a model file, a model or a repository")
+    if (path / CONFIG_FILE).is_file() or _holds_versions(path):
+        return SingleModelStore(entry_of_directory(path.name, path, config_name=config_name), path)
+    if files_of_folder(path):
+        return BareFilesStore(path, max_batch_size=bare_max_batch_size)
+    for name in SERVABLE_FILENAMES:
+        if (path / name).is_file():
+            entry = bare_file(path / name, name=path.name, max_batch_size=bare_max_batch_size)
+            return SingleModelStore(entry, path)
+    stray = [file.name for file in model_files(path)]
+    if stray:
+        _log.warning("%s: not served, because %s has directories of models: %s", path, path.name, ", ".join(stray))
+    return LocalStore(path, config_name=config_name)
+
+
+def _holds_versions(directory: Path) -> bool:
+    """Distinguish a model's directory from a repository: it has version directories with a model file inside."""
+    versions = (c for c in directory.iterdir() if c.is_dir() and c.name.isdigit())
+    return any(child.is_file() or child.name.startswith("model.") for v in versions for child in v.iterdir())
 
 
 def open_objects(url: CloudUrl, environ: Mapping[str, str] = os.environ) -> "ObjectStore":

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from naiad.config.backends import BUILT_IN, FORMATS, SERVABLE_FILENAMES
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import excerpt, internal, invalid_argument, not_found
 from naiad.core.model import model_key
@@ -92,6 +91,8 @@ class ModelEntry:
     """--model-config-name: the preferred file in `configs`, if it exists."""
     fingerprint: bytes = b""
     """Equal while the contents are equal, if the store knows it; empty: check the files."""
+    default_max_batch_size: int | None = None
+    """Of a model that can batch and does not name its max_batch_size; None: the default of its backend."""
     release: Callable[[], None] = field(default=_keep, compare=False)
     """Called once the files are no longer used; the store may then remove its copies."""
     namespace: str = ""
@@ -244,40 +245,3 @@ def entry_of_directory(name: str, model_dir: Path, *, config_name: str = "") -> 
     # Also what cannot be read, a link that leads nowhere: to go on without it would serve something else.
     config_path = next((path for path in candidates if os.path.lexists(path)), None)
     return ModelEntry(name, model_dir, list_version_dirs(model_dir), config_path, config_name=config_name)
-
-
-BARE_BACKENDS = {Path(known.filename).suffix: known.backend for known in FORMATS if known.backend in BUILT_IN}
-"""Backends of bare model files, by suffix."""
-
-
-def open_path(path: Path, *, config_name: str = "") -> Store:
-    """Return the store for what a user points at: a model file, one model's directory, or a repository.
-
-    Raises InferError(INVALID_ARG) for a path that does not exist and for a file that is no model.
-    """
-    path = path.absolute()
-    if path.is_file():
-        return SingleModelStore(_bare_file(path), path)
-    if not path.is_dir():
-        raise invalid_argument(f"{path}: no such file or directory; give a model file, a model or a repository")
-    if (path / CONFIG_FILE).is_file() or _holds_versions(path):
-        return SingleModelStore(entry_of_directory(path.name, path, config_name=config_name), path)
-    for name in SERVABLE_FILENAMES:
-        if (path / name).is_file():
-            return SingleModelStore(_bare_file(path / name, name=path.name), path)
-    return LocalStore(path, config_name=config_name)
-
-
-def _bare_file(path: Path, *, name: str = "") -> ModelEntry:
-    backend = BARE_BACKENDS.get(path.suffix)
-    if backend is None:
-        known = ", ".join(sorted(BARE_BACKENDS))
-        raise invalid_argument(f"{path}: a file of this kind cannot be served by itself; known suffixes: {known}")
-    preset = ModelConfig(name=name or path.stem, backend=backend, default_model_filename=path.name)
-    return ModelEntry(preset.name, path.parent, {1: path.parent}, None, preset)
-
-
-def _holds_versions(directory: Path) -> bool:
-    """Distinguish a model's directory from a repository: it has version directories with a model file inside."""
-    versions = (c for c in directory.iterdir() if c.is_dir() and c.name.isdigit())
-    return any(child.is_file() or child.name.startswith("model.") for v in versions for child in v.iterdir())

@@ -33,6 +33,11 @@ class Stores:
         self._last_names: dict[str, list[str]] = {}
         """By location, as `known_names` found them."""
 
+    @property
+    def locations(self) -> Sequence[str]:
+        """The path or URL of each store."""
+        return [store.location for store in self._stores]
+
     def list_names(self) -> list[str]:
         """Return the names of all models in all stores, sorted. Reads them. Raises InferError when it cannot."""
         return sorted({name for store in self._stores for name in store.list_models()})

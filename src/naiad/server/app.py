@@ -181,7 +181,15 @@ class Server:
     def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:
         options = self._options.repository
         cache = CacheSettings(options.cloud_cache_directory, options.cloud_cache_max_bytes)
-        stores = [open_repository(path, config_name=options.model_config_name, cache=cache) for path in options.paths]
+        stores = [
+            open_repository(
+                path,
+                config_name=options.model_config_name,
+                bare_max_batch_size=options.bare_max_batch_size,
+                cache=cache,
+            )
+            for path in options.paths
+        ]
         return Catalog(
             stores,
             loader,
@@ -198,7 +206,7 @@ class Server:
             waits = functools.partial(settle, loop)
             return poll_control(catalog, waits, poll_s=_DEVELOPMENT_POLL_S, settle_s=_DEVELOPMENT_SETTLE_S)
         if options.control_mode == "none":
-            return no_control(catalog)
+            return no_control(catalog, needs_models=options.exit_on_error)
         if options.control_mode == "poll" and options.poll_s:
             waits = functools.partial(settle, loop)
             return poll_control(catalog, waits, poll_s=options.poll_s, settle_s=options.settle_s)

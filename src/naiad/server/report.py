@@ -8,6 +8,7 @@ from naiad.core.model import IndexEntry
 from naiad.engine.inference import Engine
 from naiad.options.addresses import host_of, is_unix, unix_path
 from naiad.options.options import RepositoryOptions, ServerOptions
+from naiad.repository.bare_files import nothing_to_serve
 from naiad.server.listener import addresses, has_tls
 from naiad.telemetry.logs.log import log_table
 
@@ -21,10 +22,7 @@ def log_models(engine: Engine, options: RepositoryOptions) -> None:
     """
     rows = engine.repository_index()
     if not rows and options.control_mode != "explicit":
-        _log.warning(
-            "there is no model in %s; a repository has a directory for each, as in model/1/model.onnx",
-            " and ".join(options.paths),
-        )
+        _log.warning("%s", nothing_to_serve(options.paths))
     headings = ["Model", "Version", "Backend", "Instances", "Load (s)", "Status"]
     log_table(_log, headings, [_model_row(engine, row) for row in rows])
 

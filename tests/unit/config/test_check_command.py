@@ -13,7 +13,7 @@ PYTHON_MODEL = 'backend: "python"\ninput { name: "I" data_type: TYPE_FP32 dims: 
 def repository(tmp_path: Path) -> Path:
     for name in ("good", "bad"):
         (tmp_path / name / "1").mkdir(parents=True)
-        (tmp_path / name / "1" / "model.py").touch()
+        (tmp_path / name / "1" / "model.py").write_text("class TritonPythonModel: ...\n")
     (tmp_path / "bad" / "config.pbtxt").write_text(PYTHON_MODEL + "max_batch_sise: 4\n")
     return tmp_path
 
@@ -26,6 +26,7 @@ def test_check_prints_problems_and_fails(repository: Path, capsys: pytest.Captur
         "ModelConfig; did you mean 'max_batch_size'?",
         "good: ok (python, version 1)",
         "1 error, 0 warnings in 2 models",
+        f"No model was loaded; to load them: naiad check --load {repository}",
     ]
 
 

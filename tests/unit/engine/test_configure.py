@@ -5,7 +5,8 @@ import pytest
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.errors import ErrorCode, InferError
 from naiad.engine.loading.configuration import finish_config, prepare_config, read_config
-from naiad.repository.store import LocalStore, ModelEntry, open_path
+from naiad.repository.opening import open_path
+from naiad.repository.store import LocalStore, ModelEntry
 
 BACKENDS = ("identity", "onnxruntime", "python")
 TENSORS = """

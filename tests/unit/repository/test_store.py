@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from naiad.core.errors import ErrorCode, InferError
-from naiad.repository.store import LocalStore, SingleModelStore, check_model_name, open_path
+from naiad.repository.opening import open_path
+from naiad.repository.store import LocalStore, SingleModelStore, check_model_name
 
 
 def make_model(root: Path, name: str, *, config: bool = True, versions: tuple[str, ...] = ("1",)) -> Path:

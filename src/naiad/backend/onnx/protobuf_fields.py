@@ -49,7 +49,7 @@ def read_fields(data: bytes | mmap.mmap, start: int = 0, end: int | None = None)
         if not number:
             raise ValueError("a field has the number 0")
         if field_end > end:
-            raise CutOffError(f"field {number} needs {field_end - end} more bytes")
+            raise CutOffError(f"at least {_count(field_end - end)} missing")
         yield Field(number, wire_type, position, value_start, field_end)
         position = field_end
 
@@ -59,7 +59,7 @@ def read_varint(data: bytes | mmap.mmap, position: int, end: int) -> tuple[int, 
     value = 0
     for index in range(_MAX_VARINT_BYTES):
         if position + index >= end:
-            raise CutOffError("the data ends within a number")
+            raise CutOffError(f"at least {_count(1)} missing")
         byte = data[position + index]
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
@@ -83,3 +83,7 @@ def _varint(value: int) -> bytes:
         encoded.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes([*encoded, value])
+
+
+def _count(byte_count: int) -> str:
+    return "1 byte is" if byte_count == 1 else f"{byte_count:,} bytes are"

@@ -9,6 +9,7 @@ from pathlib import Path
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.registry import BackendRegistry
+from naiad.backend.signature import DEFAULT_MAX_BATCH_SIZE_SETTING
 from naiad.config.backends import canonical_name
 from naiad.config.in_place import renewed
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
@@ -19,8 +20,9 @@ from naiad.config.scheduling_rules import batching_hints
 from naiad.config.validate.ensemble import cycle_message
 from naiad.config.validate.members import ensemble_member_problems, has_decoupled_member
 from naiad.config.version_policy import NO_VERSION, select_versions
-from naiad.core.errors import ErrorCode, UnloadableError, invalid_argument, unsupported
+from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unsupported
 from naiad.core.ports import InferencePort, Loop
+from naiad.engine.admission import CONFIGURED_BATCH_SIZE
 from naiad.engine.cache.model import CachedModel
 from naiad.engine.cache.store import ResponseStore
 from naiad.engine.custom_batching import read_strategy
@@ -42,6 +44,7 @@ from naiad.options.limits import (
 )
 from naiad.options.options import OverloadOptions
 from naiad.repository.agents.chain import AgentChain, AgentRegistry
+from naiad.repository.model_file import model_file_problem
 from naiad.repository.model_plan import ModelPlan, Update
 from naiad.repository.store import ModelEntry
 from naiad.scheduler.dynamic import BatchStrategy
@@ -140,7 +143,10 @@ class ModelLoader:
             raise plan.unsupported_reason
         start_ns = time.monotonic_ns()
         is_ensemble = plan.config.HasField("ensemble_scheduling")
-        served = self._load_ensemble(plan, version) if is_ensemble else self._load_model(plan, version)
+        try:
+            served = self._load_ensemble(plan, version) if is_ensemble else self._load_model(plan, version)
+        except InferError as error:
+            raise _explained(error, plan, version) from error
         if served.config.response_cache.enable:
             served = self._cached(served)
         served.load_duration_ns = time.monotonic_ns() - start_ns
@@ -202,7 +208,8 @@ class ModelLoader:
             instances = create_instances(model, specs, _warm_up(context), self._host_policies)
             if strategy is not None:
                 strategy.start(context.config)
-            return self._serve(context, backend, model, instances, labels, resources, strategy)
+            origin = self._batch_size_origin(plan, backend)
+            return self._serve(context, backend, model, instances, labels, resources, strategy, origin)
         except BaseException:
             _close(instances, model, resources)
             raise
@@ -279,6 +286,8 @@ class ModelLoader:
         return {key: text for name in names for key, text in self._backend_config.get(name, {}).items()}
 
     def _context(self, plan: ModelPlan, version: int, config: ModelConfig, backend: Backend) -> ModelContext:
+        size = plan.entry.default_max_batch_size
+        default = {} if size is None else {DEFAULT_MAX_BATCH_SIZE_SETTING: str(size)}
         return ModelContext(
             name=plan.entry.name,
             namespace=plan.entry.namespace,
@@ -287,17 +296,30 @@ class ModelLoader:
             model_dir=plan.entry.model_dir,
             version_dir=plan.entry.version_dirs[version],
             usable_cores=self._usable_cores,
-            backend_config={
-                **self._backend_config.get("", {}),
-                **self._backend_config.get(backend.name, {}),
-                **(self._settings(config) if canonical_name(config.backend) == backend.name else {}),
-            },
+            backend_config={**default, **self._flag_settings(config, backend)},
             worker_config=self._backend_config.get("python", {}),
             port=self._port,
             metrics=self._metrics,
             host_policies=self._host_policies,
             execute_timeout_s=self._execute_timeout_s,
         )
+
+    def _flag_settings(self, config: ModelConfig, backend: Backend) -> dict[str, str]:
+        """Return the settings that `backend` has on the command line, for a model with this configuration."""
+        alias = self._settings(config) if canonical_name(config.backend) == backend.name else {}
+        return {**self._backend_config.get("", {}), **self._backend_config.get(backend.name, {}), **alias}
+
+    def _batch_size_origin(self, plan: ModelPlan, backend: Backend) -> str:
+        """Return where max_batch_size comes from and how to change it, for errors about too large batches."""
+        if plan.config.max_batch_size > 0:
+            return CONFIGURED_BATCH_SIZE
+        if backend.name == "python":
+            return "auto_complete_config in model.py: raise it there, or send smaller batches"
+        if DEFAULT_MAX_BATCH_SIZE_SETTING in self._flag_settings(plan.config, backend):
+            return f"--backend-config={backend.name},{DEFAULT_MAX_BATCH_SIZE_SETTING}: start with a larger one"
+        if plan.entry.default_max_batch_size is not None:
+            return "--max-batch-size, which bare model files have: start naiad serve with a larger one"
+        return "the default of models without max_batch_size: write max_batch_size: N in config.pbtxt"
 
     def _serve(
         self,
@@ -308,6 +330,7 @@ class ModelLoader:
         labels: dict[str, Sequence[str]],
         resources: ModelResources | None,
         strategy: BatchStrategy | None,
+        batch_size_origin: str,
     ) -> ServedModel:
         config = context.config
         for hint in batching_hints(config):
@@ -338,7 +361,17 @@ class ModelLoader:
             resources=resources,
             execute_timeout_s=read_execute_timeout_s(config, self._execute_timeout_s),
             refuse_after_deaths=read_refuse_after_deaths(config),
+            batch_size_origin=batch_size_origin,
         )
+
+
+def _explained(error: InferError, plan: ModelPlan, version: int) -> InferError:
+    """Return the error of a failed load; if the model file is not a model, an error that says what it is."""
+    path, problem = model_file_problem(plan.config, plan.entry.version_dirs[version])
+    if not problem:
+        return error
+    text = f"model '{plan.config.name}' version {version}: {path} cannot be loaded: {problem}"
+    return InferError(error.code, text, detail=error.message)
 
 
 def _warm_up(context: ModelContext) -> Callable[[Instance, InstanceSpec], None] | None:

@@ -16,7 +16,7 @@ from naiad.core.model_call import ModelCall
 from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.engine.admission import Admission, AdmissionRules
+from naiad.engine.admission import CONFIGURED_BATCH_SIZE, Admission, AdmissionRules
 from naiad.engine.resources import ModelResources
 from naiad.engine.serving.decoupled import SLOW_CLIENT_S
 from naiad.engine.serving.dispatcher import Dispatcher
@@ -68,12 +68,14 @@ class ServedModel:
         resources: ModelResources | None = None,
         execute_timeout_s: float = DEFAULT_EXECUTE_TIMEOUT_S,
         refuse_after_deaths: int = 2,
+        batch_size_origin: str = CONFIGURED_BATCH_SIZE,
     ) -> None:
         """`sequence_tensors`: the controls and states of a sequence model, if any.
 
         `resources`: with a rate limiter, the resources of the instances. `execute_timeout_s`: after this time an
         execution without progress counts as hung; 0 for no limit. `refuse_after_deaths`: number of worker deaths
-        after which a request that was executing each time is rejected; 0 for never.
+        after which a request that was executing each time is rejected; 0 for never. `batch_size_origin`: see
+        `AdmissionRules`.
         """
         self.name = name
         self.version = str(version)
@@ -89,7 +91,7 @@ class ServedModel:
         self._instances = list(instances)
         self._scheduler = scheduler
         self._loop = loop
-        self._rules = AdmissionRules(config)
+        self._rules = AdmissionRules(config, batch_size_origin)
         self._resources = resources
         self._execute_timeout_s = execute_timeout_s
         asks_for_order = (

@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic
 
-from naiad.core.errors import ErrorCode, InferError
+from naiad.core.errors import ErrorCode, InferError, invalid_argument
 from naiad.core.model import IndexEntry, name_of
+from naiad.repository.bare_files import nothing_to_serve
 from naiad.repository.catalog import Catalog
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.poll import PollTrigger
@@ -104,9 +105,19 @@ class RepositoryControl(Generic[V]):
         return self._controller.unload_all(max(0.0, deadline_s - time.monotonic()))
 
 
-def no_control(catalog: Catalog[V]) -> RepositoryControl[V]:
-    """Return the control of mode NONE: everything is loaded at start, and commands are rejected."""
-    return RepositoryControl(ModelController(catalog, lambda: None), catalog.load_all, takes_commands=False)
+def no_control(catalog: Catalog[V], *, needs_models: bool = False) -> RepositoryControl[V]:
+    """Return the control of mode NONE: everything is loaded at start, and commands are rejected.
+
+    With `needs_models`, a start without any model raises InferError.
+    """
+
+    def start() -> bool:
+        all_loaded = catalog.load_all()
+        if needs_models and not catalog.index():
+            raise invalid_argument(nothing_to_serve(catalog.stores.locations))
+        return all_loaded
+
+    return RepositoryControl(ModelController(catalog, lambda: None), start, takes_commands=False)
 
 
 def explicit_control(

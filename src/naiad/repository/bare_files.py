@@ -1,0 +1,134 @@
+"""Model files without a model's directory: each is version 1 of a model with the name of the file."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from naiad.config.backends import BUILT_IN, FILENAMES, FORMATS, SERVABLE_FILENAMES
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import invalid_argument, not_found
+from naiad.repository.model_file import way_out
+from naiad.repository.store import CONFIG_FILE, ModelEntry, ModelListing, parse_version
+
+BARE_BACKENDS = {Path(known.filename).suffix: known.backend for known in FORMATS if known.backend in BUILT_IN}
+"""Backends of bare model files, by suffix."""
+BARE_MAX_BATCH_SIZE = 32
+"""The max_batch_size of bare model files that can batch, unless --max-batch-size is given."""
+_GENERAL_SUFFIXES = frozenset({".json", ".txt"})
+"""Suffixes of labels and settings too: in a folder, such a file is a model only under a backend's usual name."""
+_PYTHON_CLASS = b"TritonPythonModel"
+_MAX_SOURCE_BYTES = 4 << 20
+_MOST_NOTES = 3
+"""Maximum of files that an error about a repository without models explains."""
+
+
+def bare_file(path: Path, *, name: str = "", max_batch_size: int = BARE_MAX_BATCH_SIZE) -> ModelEntry:
+    """Return the model of one file. Raises InferError(INVALID_ARG) for a file that no backend serves."""
+    backend = BARE_BACKENDS.get(path.suffix)
+    if backend is None:
+        known = ", ".join(sorted(BARE_BACKENDS))
+        raise invalid_argument(
+            f"{path}: a file of this kind cannot be served by itself: {way_out(path) or 'its format is unknown'}; "
+            f"known suffixes: {known}"
+        )
+    preset = ModelConfig(name=name or path.stem, backend=backend, default_model_filename=path.name)
+    return ModelEntry(preset.name, path.parent, {1: path.parent}, None, preset, default_max_batch_size=max_batch_size)
+
+
+def files_of_folder(directory: Path) -> Mapping[str, Path]:
+    """Return the model files of a folder of bare ones, by model; empty if the directory is something else.
+
+    A model's directory and a repository with model directories are something else: other files in them are not
+    models. Raises InferError as `bare_files`.
+    """
+    if (directory / CONFIG_FILE).is_file() or any(map(_is_model_dir, _directories(directory))):
+        return {}
+    files = list(model_files(directory))
+    named = {path.name for path in files if path.name in SERVABLE_FILENAMES}
+    if "model.py" in named or (named and len(files) == len(named)):
+        return {}
+    return bare_files(directory)
+
+
+def bare_files(directory: Path) -> Mapping[str, Path]:
+    """Return the model files in a directory by model name. Raises InferError(INVALID_ARG) for two of one name."""
+    found: dict[str, Path] = {}
+    for path in model_files(directory):
+        other = found.setdefault(path.stem, path)
+        if other is not path:
+            raise invalid_argument(
+                f"{directory}: {other.name} and {path.name} are both model '{path.stem}'; rename one of them"
+            )
+    return found
+
+
+def model_files(directory: Path) -> Iterator[Path]:
+    """Yield the files in a directory that can be served, sorted."""
+    for path in sorted(directory.iterdir()):
+        is_model = path.suffix in BARE_BACKENDS and not path.name.startswith(".") and path.is_file()
+        if path.suffix in _GENERAL_SUFFIXES:
+            is_model = is_model and path.name in SERVABLE_FILENAMES
+        elif path.suffix == ".py":
+            # Other Python files are modules of a model, or scripts.
+            is_model = is_model and _has_model_class(path)
+        if is_model:
+            yield path
+
+
+def _has_model_class(path: Path) -> bool:
+    with path.open("rb") as file:
+        return _PYTHON_CLASS in file.read(_MAX_SOURCE_BYTES)
+
+
+def _directories(directory: Path) -> Iterator[Path]:
+    return (child for child in directory.iterdir() if child.is_dir() and not child.name.startswith("."))
+
+
+def _is_model_dir(directory: Path) -> bool:
+    """Return whether a directory is a version, or a model of a repository."""
+    if parse_version(directory.name) is not None:
+        return True
+    names = {child.name for child in directory.iterdir()}
+    return any(name == CONFIG_FILE or name in FILENAMES or parse_version(name) is not None for name in names)
+
+
+class BareFilesStore:
+    """A folder of model files; its subdirectories are no models."""
+
+    def __init__(self, directory: Path, *, max_batch_size: int = BARE_MAX_BATCH_SIZE) -> None:
+        self._directory = directory
+        self._max_batch_size = max_batch_size
+
+    @property
+    def location(self) -> str:
+        """The directory's path."""
+        return str(self._directory)
+
+    def list_models(self) -> Sequence[str]:
+        """Return the names of the files without suffix. Raises InferError as `bare_files`."""
+        return sorted(bare_files(self._directory))
+
+    def look(self) -> Mapping[str, ModelListing]:
+        """Return the files. Raises InferError as `bare_files`."""
+        return {name: ModelListing(partial(self.open_model, name)) for name in self.list_models()}
+
+    def sight(self, name: str) -> ModelListing | None:
+        """Return a file, None when it is not there. Raises InferError as `bare_files`."""
+        return self.look().get(name)
+
+    def open_model(self, name: str) -> ModelEntry:
+        """Describe the model of a file. Raises InferError(NOT_FOUND) for one that is not there."""
+        path = bare_files(self._directory).get(name)
+        if path is None:
+            raise not_found(f"model '{name}' is not found in {self._directory}")
+        return bare_file(path, max_batch_size=self._max_batch_size)
+
+
+def nothing_to_serve(paths: Sequence[str]) -> str:
+    """Return the message about repositories without any model; it explains model files of other formats."""
+    message = (
+        f"there is no model in {' and '.join(paths)}; a repository has a directory for each, as in model/1/model.onnx"
+    )
+    files = [child for path in paths if Path(path).is_dir() for child in sorted(Path(path).iterdir())]
+    notes = [f"{path.name}: {found}" for path in files if path.is_file() and (found := way_out(path))]
+    return "; ".join([message, *notes[:_MOST_NOTES]])

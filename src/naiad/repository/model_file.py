@@ -1,0 +1,210 @@
+"""What a file is: a model, a model of another format, or what a failed download has left.
+
+One table, `KINDS`, has the known formats by first bytes and by suffix, with the first thing to try.
+`model_file_problem` explains why a file is not the model that it should be; `way_out` explains what to do with a
+format without a backend.
+"""
+
+import mmap
+import re
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from naiad.backend.onnx.protobuf_fields import CutOffError, read_fields
+from naiad.config.backends import filenames_of
+from naiad.config.model_config_pb2 import ModelConfig
+
+_HEAD_BYTES = 512
+_EXCERPT_CHARACTERS = 40
+_PYTHON_MODEL = "load it in a model.py (page 'Python models')"
+_AGAIN = "copy or download it again"
+
+
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """One kind of file."""
+
+    what: str
+    """With its article, for messages."""
+    advice: str
+    """The first thing to try if there is no backend for it."""
+    suffixes: Sequence[str] = ()
+    magic: bytes = b""
+    """A regular expression for its first bytes; empty if they do not identify it."""
+    member: bytes = b""
+    """Name, or the end of one, of a file in such a ZIP archive."""
+    is_damage: bool = False
+    """Whether such a file is never a model, whatever its name."""
+
+
+ONNX = FileKind("an ONNX model", "name it model.onnx", (".onnx",))
+PYTHON = FileKind("a Python file", "define a class TritonPythonModel in it", (".py",))
+_ANY = FileKind("a model", "")
+KINDS: Sequence[FileKind] = (
+    FileKind(
+        "a git-lfs pointer",
+        "run 'git lfs pull' where it was cloned",
+        magic=rb"version https://git-lfs\.github\.com/",
+        is_damage=True,
+    ),
+    FileKind(
+        "an HTML page",
+        "download the file itself: GitHub and Hugging Face have it under 'raw' and 'resolve', not under 'blob'",
+        magic=rb"\s*<(?i:!doctype html|html|head)",
+        is_damage=True,
+    ),
+    FileKind(
+        "an XML error of an object store",
+        "download it again with valid credentials",
+        magic=rb"\s*(<\?xml[^>]*>\s*)?<Error>",
+        is_damage=True,
+    ),
+    ONNX,
+    PYTHON,
+    FileKind(
+        "a Python pickle (joblib, scikit-learn)",
+        f"scikit-learn: export it with skl2onnx.to_onnx(model, X); or {_PYTHON_MODEL}",
+        (".joblib", ".pkl", ".pickle"),
+        rb"\x80[\x02-\x05]",
+    ),
+    FileKind(
+        "a PyTorch model",
+        f"export it with torch.onnx.export(model, example, 'model.onnx'), or {_PYTHON_MODEL}",
+        (".pt", ".pth", ".pt2"),
+        member=b"data.pkl",
+    ),
+    FileKind(
+        "a Keras model",
+        f"export it with model.export('model.onnx', format='onnx'), or {_PYTHON_MODEL}",
+        (".keras", ".h5", ".hdf5"),
+        rb"\x89HDF\r\n\x1a\n",
+        member=b"model.weights.h5",
+    ),
+    FileKind(
+        "a TensorFlow Lite model",
+        f"convert it with python -m tf2onnx.convert --tflite FILE --output model.onnx, or {_PYTHON_MODEL}",
+        (".tflite",),
+        rb"....TFL3",
+    ),
+    FileKind(
+        "a TensorFlow graph",
+        f"convert it with python -m tf2onnx.convert, or {_PYTHON_MODEL}",
+        (".pb", ".graphdef"),
+    ),
+    FileKind("a GGUF file (weights of llama.cpp)", f"with llama-cpp-python, {_PYTHON_MODEL}", (".gguf",), b"GGUF"),
+    FileKind(
+        "a safetensors file (weights without a graph)",
+        f"export the model with optimum-cli export onnx, or {_PYTHON_MODEL}",
+        (".safetensors",),
+        rb".{4}\0{4}\{",
+    ),
+    FileKind("a TensorRT engine", "serve the ONNX model that it was built from", (".plan", ".engine"), b"[pf]trt"),
+    FileKind("an OpenVINO model", f"serve the ONNX model that it was made from, or {_PYTHON_MODEL}", (".xml",)),
+    FileKind("a Core ML model", f"serve the model that it was made from, or {_PYTHON_MODEL}", (".mlmodel",)),
+    FileKind("a gzip archive", "unpack it", (".gz", ".tgz"), rb"\x1f\x8b"),
+    FileKind("a ZIP archive", "unpack it", (".zip",), rb"PK\x03\x04"),
+    FileKind("JSON text", _AGAIN, (), rb"\s*[\[{]\s*[\[{\"\]}]"),
+)
+
+_ONNX_FIELDS = frozenset({*range(1, 9), 14, 20, 25, 26})
+"""Field numbers of ModelProto."""
+_ONNX_GRAPH = 7
+
+
+def kind_of_suffix(suffix: str) -> FileKind | None:
+    """Return the kind of files with a suffix, None for an unknown one."""
+    return next((kind for kind in KINDS if suffix.lower() in kind.suffixes), None)
+
+
+def kind_of_content(path: Path) -> FileKind | None:
+    """Return the kind of a file by its first bytes, None if they identify none. Raises OSError."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    if head.startswith(b"PK\x03\x04") and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            names = [name.encode() for name in archive.namelist()]
+        by_member = [kind for kind in KINDS if kind.member and any(name.endswith(kind.member) for name in names)]
+        if by_member:
+            return by_member[0]
+    return next((kind for kind in KINDS if kind.magic and re.match(kind.magic, head, re.DOTALL)), None)
+
+
+def model_file_problem(config: ModelConfig, version_dir: Path) -> tuple[Path, str]:
+    """Return the model file of a version, and what is wrong with it as for `file_problem`.
+
+    Only of backends with usual file names: others may have any file.
+    """
+    usual = filenames_of(config.backend)
+    path = version_dir / (config.default_model_filename or next(iter(usual), ""))
+    if path.is_dir() and usual:
+        path /= usual[0]
+    return path, file_problem(path, Path(usual[0]).suffix) if usual else ""
+
+
+def file_problem(path: Path, usual_suffix: str = "") -> str:
+    """Return why a file is not the model that its suffix, or else `usual_suffix`, promises, with the fix.
+
+    Empty if it looks right, and for a file that cannot be read. Reads a few bytes, regardless of the size.
+    """
+    expected = kind_of_suffix(path.suffix) or kind_of_suffix(usual_suffix) or _ANY
+    try:
+        size_bytes = path.stat().st_size
+        if not path.is_file():
+            return ""
+        if not size_bytes:
+            return f"the file is empty (0 bytes); {_AGAIN}"
+        found = kind_of_content(path)
+        if found is not None and (found.is_damage or expected is ONNX):
+            return f"the file is {found.what} ({_shown(size_bytes)}), not {expected.what}; {found.advice}"
+        return _structure_problem(path, expected, size_bytes)
+    except (OSError, zipfile.BadZipFile):
+        # The load reports it.
+        return ""
+
+
+def _structure_problem(path: Path, expected: FileKind, size_bytes: int) -> str:
+    """Return what is wrong with a file without known first bytes."""
+    if expected is ONNX:
+        return _onnx_problem(path, size_bytes)
+    with path.open("rb") as file:
+        is_zip = file.read(4) == b"PK\x03\x04"
+    if is_zip and not zipfile.is_zipfile(path):
+        return f"the file is cut off: its {_shown(size_bytes)} are the beginning of {expected.what}; {_AGAIN}"
+    return ""
+
+
+def _onnx_problem(path: Path, size_bytes: int) -> str:
+    numbers: set[int] = set()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if data[4:8] == b"ORTM":
+            return ""  # ONNX Runtime's own format
+        try:
+            for field in read_fields(data):
+                numbers.add(field.number)
+            if _ONNX_GRAPH in numbers:
+                return ""
+        except CutOffError as error:
+            if numbers and numbers <= _ONNX_FIELDS:
+                return f"the file of {_shown(size_bytes)} is cut off: {error}; {_AGAIN}"
+        except ValueError:
+            pass  # other bytes than protobuf
+        head = data[:_EXCERPT_CHARACTERS]
+    text = head.decode("ascii", errors="replace")
+    what = f"text that begins with {text!r}" if text.isprintable() and "\ufffd" not in text else "of another format"
+    return f"the file ({_shown(size_bytes)}) is {what}, not {ONNX.what}; {_AGAIN}, or export it again"
+
+
+def way_out(path: Path) -> str:
+    """Return what a file is that no backend serves, and what to do with it; empty for an unknown kind."""
+    try:
+        content = kind_of_content(path)
+    except (OSError, zipfile.BadZipFile):
+        content = None
+    kind = content if content is not None and content.is_damage else kind_of_suffix(path.suffix)
+    return f"it is {kind.what}; {kind.advice}" if kind is not None else ""
+
+
+def _shown(size_bytes: int) -> str:
+    return f"{size_bytes:,} byte{'' if size_bytes == 1 else 's'}"
