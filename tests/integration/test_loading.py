@@ -1,5 +1,6 @@
 """A server while the models of its start load: probes and metrics are answered, inference waits for readiness."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -145,3 +146,25 @@ def test_unknown_names_get_suggestions(server: ServerProcess) -> None:
         404,
         "Request for unknown model: 'identity' version 7 is not found; known versions: 1",
     )
+
+
+def test_slow_start_names_loading_models(start_server: StartServer, root: Path) -> None:
+    server = start_server(root)
+    server.wait_log(r'"still loading: slow \(\d+ s\)"')
+
+
+def test_good_start_of_small_server_warns_of_nothing(server: ServerProcess) -> None:
+    start = server.log_text().partition('"ready: ')[0]
+    assert [line for line in start.splitlines() if line.startswith(("W", "E"))] == []
+    assert "--http-max-connections" not in start
+
+
+def test_load_with_config_logs_replaced_fields(start_server: StartServer, root: Path) -> None:
+    server = start_server(root, "--model-control-mode=explicit", "--load-model=base")
+    server.wait_ready()
+    config = server.get("/v2/models/base/config").json
+    config["max_batch_size"] += 3
+    answer = server.post("/v2/repository/models/base/load", {"parameters": {"config": json.dumps(config)}})
+    assert answer.status == 200
+    found = server.wait_log(r"the load of 'base' replaced its configuration: (.*)\"")
+    assert found.group(1) == f"max_batch_size: {config['max_batch_size'] - 3} -> {config['max_batch_size']}"

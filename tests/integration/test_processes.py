@@ -324,7 +324,7 @@ def test_a_port_in_use_is_told_before_anything_is_started(start_server: StartSer
     port = pair.http_url.rpartition(":")[2]
     running = start_server(None, "--model-repository=/", "--processes=2", f"--http-port={port}")
     assert running.wait_exit() == 1
-    assert "another process has the port" in running.log_text()
+    assert "has the port: choose another with --http-port" in running.log_text()
     assert "loading" not in running.log_text()
 
 

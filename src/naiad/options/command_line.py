@@ -95,7 +95,7 @@ def _read(flag: Flag | None, texts: Sequence[str]) -> Any:
 def _parse_integer(text: str) -> int:
     digits = text[1:] if text[:1] in "+-" else text
     if not (digits.isascii() and digits.isdigit()):
-        raise ValueError("is not an integer")
+        raise ValueError("is not an integer; write digits only, such as 8000")
     return int(text)
 
 
@@ -103,7 +103,7 @@ def _parse_float(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise ValueError("is not a number") from None
+        raise ValueError("is not a number; write one such as 2.5") from None
     if not math.isfinite(value):
         raise ValueError("is not a finite number")
     return value

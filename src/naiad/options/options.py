@@ -343,6 +343,12 @@ class ServerOptions:
         return http + (self.grpc.max_connections if own_grpc_port else 0)
 
     @property
+    def has_connection_limits(self) -> bool:
+        """Whether a flag has changed the maximum number of connections."""
+        chosen = self.http.max_connections, self.grpc.max_connections
+        return chosen != (HttpOptions().max_connections, GrpcOptions().max_connections)
+
+    @property
     def http_place(self) -> Place:
         """The address of HTTP."""
         http = self.http

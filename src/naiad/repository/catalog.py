@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic
 
+from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unavailable
 from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState
 from naiad.repository import malloc_trim as heap
@@ -61,6 +62,7 @@ class Catalog(Generic[V]):
         self._load_thread_count = load_thread_count
         self._load_retry_count = load_retry_count
         self._abandoned = False
+        self._loading_since_s: dict[tuple[str, int], float] = {}
         self._agents: dict[str, AgentChain] = {}
         """The agents of the loaded models; changed only by loads and unloads."""
 
@@ -74,6 +76,17 @@ class Catalog(Generic[V]):
     def is_ready(self, ill: Collection[str] = ()) -> bool:
         """Return whether the readiness rule holds, where the `ill` models are loaded and cannot execute."""
         return self._lifecycle.is_ready_without(ill) if ill else self._lifecycle.is_ready
+
+    def served_config(self, name: str) -> ModelConfig | None:
+        """Return the complete configuration of the newest loaded version of a model; None without one."""
+        loaded = self._lifecycle.loaded_versions(name)
+        return self._loader.config_of(loaded[max(loaded)]) if loaded else None
+
+    def loading(self) -> Mapping[str, float]:
+        """Return the names of the models that load now, and for how many seconds each has been loading."""
+        now_s = time.monotonic()
+        newest_first = sorted(self._loading_since_s.copy().items(), key=lambda item: -item[1])
+        return {name: now_s - since_s for (name, _), since_s in newest_first}
 
     def is_served(self, name: str) -> bool:
         """Return whether requests reach a version of a model."""
@@ -225,6 +238,15 @@ class Catalog(Generic[V]):
 
     def _load_version(self, plan: ModelPlan, version: int) -> V:
         name = plan.entry.key
+        key = (name, version)
+        self._loading_since_s[key] = time.monotonic()
+        try:
+            return self._try_to_load(plan, version)
+        finally:
+            del self._loading_since_s[key]
+
+    def _try_to_load(self, plan: ModelPlan, version: int) -> V:
+        name = plan.entry.key
         retries_left = self._load_retry_count
         while True:
             if self._abandoned:
@@ -349,5 +371,5 @@ def _status_of(error: Exception) -> str:
 
 
 def _traceback_of(error: Exception) -> Exception | None:
-    """Return the exception to log with a traceback: only unexpected failures."""
-    return None if isinstance(error, InferError) else error
+    """Return the exception to log with a traceback: only unexpected failures, and only in a verbose log."""
+    return None if isinstance(error, InferError) or not _log.isEnabledFor(logging.DEBUG) else error

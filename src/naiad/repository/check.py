@@ -121,7 +121,9 @@ def check_versions(report: ModelReport, version_dirs: Mapping[int, Path], names:
     if version_dirs:
         expected = "a policy that selects one of the versions " + ", ".join(map(str, version_dirs))
     elif loose:
-        expected = f"{loose[0]} in a version directory: {report.path / '1' / loose[0]}"
+        target = report.path / "1"
+        move = f"mkdir {target} && mv {report.path / loose[0]} {target}/"
+        expected = f"{loose[0]} in a version directory: {move}"
     else:
         expected = f"a version directory: {report.path / '1'}"
     report.add(NO_VERSION.format(model_name=report.name), report.path, expected=expected)

@@ -51,6 +51,9 @@ class VersionLoader(Protocol[V]):
     def load(self, plan: ModelPlan, version: int) -> V:
         """Load one version. Raises InferError."""
 
+    def config_of(self, loaded: V) -> ModelConfig:
+        """Return the complete configuration of a loaded version."""
+
     def update(self, plan: ModelPlan, version: int, loaded: V) -> Update | None:
         """Prepare to serve `plan` with the loaded version; None if it must be reloaded.
 

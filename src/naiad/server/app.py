@@ -14,7 +14,7 @@ from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.gpus import gpu_count
 from naiad.backend.host_policies import resolve_policies
 from naiad.backend.registry import BackendRegistry
-from naiad.core.errors import InferError, internal
+from naiad.core.errors import InferError
 from naiad.engine.cache.factory import open_store
 from naiad.engine.cache.store import ResponseStore
 from naiad.engine.calls.calls import ModelCalls
@@ -37,7 +37,7 @@ from naiad.server.metrics import show_cache, show_connections, show_responses
 from naiad.server.ports import Ports
 from naiad.server.rate_limit import open_resources
 from naiad.server.ready_set import ReadySetPublisher, settle
-from naiad.server.report import first_model, log_backends, log_models, log_ready
+from naiad.server.report import first_model, loading_text, log_backends, log_models, log_ready
 from naiad.server.runner import StopSignal, run_to_status
 from naiad.telemetry.logs import log
 from naiad.telemetry.metrics.gpus import GpuMeter
@@ -51,6 +51,8 @@ _DEVELOPMENT_POLL_S = 0.3
 _DEVELOPMENT_SETTLE_S = 0.2
 _CHECK_S = 1.0
 """Interval of checks for hung executions and slow clients."""
+_PROGRESS_S = 5.0
+"""Interval of log lines while models load."""
 _STARTUP_UNLOAD_S = 1.0
 """Time for loaded models to unload when the start is aborted."""
 _COLLECTOR_THRESHOLDS = (700, 10, 100)
@@ -218,7 +220,10 @@ class Server:
         """Load the models of the start. Raises InferError if the server cannot continue."""
         loading = asyncio.ensure_future(asyncio.to_thread(control.load_at_start))
         stopping = asyncio.ensure_future(self._stop.wait())
-        await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        waited_s = 0.0
+        while not (await asyncio.wait({loading, stopping}, timeout=_PROGRESS_S, return_when="FIRST_COMPLETED"))[0]:
+            waited_s += _PROGRESS_S
+            _log.info("still loading: %s", loading_text(control.loading(), waited_s))
         if self._stop.is_set:
             # The server was never ready. A load cannot be interrupted, and its thread would keep the process alive.
             control.abandon()
@@ -231,8 +236,13 @@ class Server:
         log_models(self._engine, self._options.repository)
         if all_loaded or not self._options.repository.exit_on_error:
             return
+        from naiad.server.start_failure import failed_start  # a start without failures does not need it
+
+        rows = self._engine.repository_index()
         await asyncio.to_thread(control.unload_all, _STARTUP_UNLOAD_S)
-        raise internal("failed to load all models")
+        raise await asyncio.to_thread(
+            failed_start, rows, self._options.repository, self._backends.names(), gpu_count()
+        )
 
     def _settle(self) -> None:
         """Tune the interpreter for serving: existing objects stay, so the collector need not scan them again."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from naiad.core.errors import InferError, internal
 from naiad.options.addresses import host_of, is_one_port, is_unix, owner_of_tls, unix_path
 from naiad.options.options import ServerOptions
+from naiad.server.port_owner import port_owner
 
 _log = logging.getLogger(__name__)
 
@@ -135,7 +136,8 @@ def _port_advice(address: Address, error: OSError) -> str:
     flag = address.flag
     if error.errno == errno.EADDRINUSE:
         share = "" if flag == "metrics" else f", or give --reuse-{flag}-port=true to both"
-        return f"; another process has the port: choose another{share}"
+        owner = port_owner(address.port) or "another process"
+        return f"; {owner} has the port: choose another with --{flag}-port{share}"
     if error.errno == errno.EACCES:
         return "; ports below 1024 need a privilege: choose a higher one"
     if error.errno == errno.EADDRNOTAVAIL:

@@ -3,16 +3,19 @@
 import logging
 from collections.abc import Mapping, Sequence
 
-from naiad.core.errors import InferError
+from naiad.core.errors import InferError, excerpt
 from naiad.core.model import IndexEntry
 from naiad.engine.inference import Engine
 from naiad.options.addresses import host_of, is_unix, unix_path
 from naiad.options.options import RepositoryOptions, ServerOptions
 from naiad.repository.bare_files import nothing_to_serve
 from naiad.server.listener import addresses, has_tls
+from naiad.telemetry.logs.console import GREEN, YELLOW
 from naiad.telemetry.logs.log import log_table
 
 _log = logging.getLogger(__name__)
+
+_MAX_LOADING = 5
 
 
 def log_models(engine: Engine, options: RepositoryOptions) -> None:
@@ -25,6 +28,19 @@ def log_models(engine: Engine, options: RepositoryOptions) -> None:
         _log.warning("%s", nothing_to_serve(options.paths))
     headings = ["Model", "Version", "Backend", "Instances", "Load (s)", "Status"]
     log_table(_log, headings, [_model_row(engine, row) for row in rows])
+
+
+def loading_text(loading: Mapping[str, float], waited_s: float) -> str:
+    """Return the models that load, with the seconds since each began, longest first: `densenet (12 s), bert (3 s)`.
+
+    `waited_s` are the seconds of the whole start, shown while no load has begun.
+    """
+    if not loading:
+        return f"reading the model repository ({waited_s:.0f} s)"
+    names = sorted(loading, key=lambda name: -loading[name])
+    shown = ", ".join(f"{excerpt(name)} ({loading[name]:.0f} s)" for name in names[:_MAX_LOADING])
+    more = len(names) - _MAX_LOADING
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def first_model(engine: Engine) -> str:
@@ -47,7 +63,8 @@ def log_ready(options: ServerOptions, bound: Mapping[str, int], *, is_ready: boo
     parts += [f"{flag} {urls[flag]}" for flag in ("grpc", "metrics") if flag in urls]
     path = f"/v2/models/{model}" if model else "/v2"
     hint = f"; try: curl {_curl_target(urls['http'])}{path}" if "http" in urls else ""
-    _log.info("%s: %s%s", "ready" if is_ready else "serving, not ready", ", ".join(parts), hint)
+    state = "ready" if is_ready else "serving, not ready"
+    _log.info("%s: %s%s", state, ", ".join(parts), hint, extra={"color": GREEN if is_ready else YELLOW})
 
 
 def _client_place(host: str, port: int) -> str:

@@ -11,13 +11,14 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 
 import uvloop
 
-from naiad.core.errors import InferError
+from naiad.core.errors import ErrorCode, InferError
 from naiad.options.options import ServerOptions
 from naiad.telemetry.logs import log
+from naiad.telemetry.logs.console import print_failure
 
 _log = logging.getLogger(__name__)
 
@@ -25,10 +26,14 @@ _OTHER_FILES = 1024
 """Descriptors for models, libraries and pipes to workers."""
 _MANY = 4096
 """Above this number of connections a low system limit is logged, but without a warning."""
+_HOW_TO_RAISE = "ulimit -n, LimitNOFILE="
 
 
-def raise_file_limit(connections: int) -> None:
-    """Raise the file limit for a number of connections, up to the hard limit; log if that is not enough."""
+def raise_file_limit(connections: int, *, is_requested: bool = True) -> None:
+    """Raise the file limit for a number of connections, up to the hard limit.
+
+    Logs if that is not enough; for a number that no flag has requested, only if few connections are left.
+    """
     wanted = connections + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -40,12 +45,19 @@ def raise_file_limit(connections: int) -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         allowed = max(0, soft - _OTHER_FILES)
+        if not is_requested:
+            if allowed < _MANY:
+                _log.warning(
+                    "the limit of open files allows only %d connections; raise it (%s)", allowed, _HOW_TO_RAISE
+                )
+            return
         _log.log(
             logging.WARNING if allowed < _MANY else logging.INFO,
-            "the flags allow %d connections, the limit of open files only %d; raise it (ulimit -n, LimitNOFILE=) or "
+            "the flags allow %d connections, the limit of open files only %d; raise it (%s) or "
             "lower --http-max-connections and --grpc-max-connections",
             connections,
             allowed,
+            _HOW_TO_RAISE,
         )
 
 
@@ -82,6 +94,15 @@ class StopSignal:
         await self._event.wait()
 
 
+class FailedStartError(InferError):
+    """Models did not load. `problems` are readable lines, `hint` has the commands to run next."""
+
+    def __init__(self, problems: Sequence[str], hint: str) -> None:
+        super().__init__(ErrorCode.INTERNAL, "failed to load all models")
+        self.problems = problems
+        self.hint = hint
+
+
 def run_to_status(options: ServerOptions, run: Callable[[], Coroutine[object, object, int]]) -> int:
     """Set up the log, run `run` on an event loop and return its status, 1 if it raises InferError."""
     # Objects from start-up stay; collections meanwhile only cost time. Modules need no collection at the end.
@@ -90,17 +111,31 @@ def run_to_status(options: ServerOptions, run: Callable[[], Coroutine[object, ob
     try:
         log.configure(options.log, escapes=os.environ.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES") != "0")
     except OSError as error:
-        print(f"naiad serve: --log-file {options.log.file}: {error.strerror}", file=sys.stderr)
+        print_failure(
+            f"naiad serve: --log-file {options.log.file}: {error.strerror}; choose a file that can be written"
+        )
         return 1
     if options.no_effect:
         _log.warning("flags without effect in this server: %s", ", ".join(options.no_effect))
-    raise_file_limit(options.most_connections)
+    raise_file_limit(options.most_connections, is_requested=options.has_connection_limits)
+    failure: InferError | None = None
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run())
     except InferError as error:
         # Triton: "error: creating server: Internal - ...".
         _log.error("creating server: %s - %s", error.code.words, error.message)
-        return 1
+        failure = error
     finally:
         log.shut_down()
+    # Of several server processes only one reports the start.
+    if _log.isEnabledFor(logging.ERROR):
+        _print_start_failure(failure)
+    return 1
+
+
+def _print_start_failure(failure: InferError) -> None:
+    if isinstance(failure, FailedStartError):
+        print_failure("naiad serve: models did not load, and --exit-on-error is true", failure.problems, failure.hint)
+    else:
+        print_failure(f"naiad serve: {failure.message}")

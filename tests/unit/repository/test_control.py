@@ -69,6 +69,9 @@ class Loader:
             raise UnloadableError(ErrorCode.INVALID_ARG, "no versions")
         return ModelPlan(entry, config, list(entry.version_dirs))
 
+    def config_of(self, loaded: Version) -> ModelConfig:
+        return ModelConfig()
+
     def update(self, plan: ModelPlan, version: int, loaded: Version) -> "Change | None":
         if plan.entry.name.startswith("rigid"):
             return None

@@ -36,6 +36,9 @@ class Loader:
     def load(self, plan: ModelPlan, version: int) -> Version:
         return Version()
 
+    def config_of(self, loaded: Version) -> ModelConfig:
+        return ModelConfig()
+
     def update(self, plan: ModelPlan, version: int, loaded: Version) -> None:
         return None
 

@@ -137,6 +137,9 @@ class Loader:
             config.ensemble_scheduling.step.add(model_name=child.name.removeprefix("uses-"))
         return ModelPlan(entry, config, list(entry.version_dirs))
 
+    def config_of(self, loaded: Version) -> ModelConfig:
+        return ModelConfig()
+
     def update(self, plan: ModelPlan, version: int, loaded: Version) -> None:
         return None
 

@@ -48,3 +48,12 @@ def test_rejected_limit_is_logged(limits, caplog):
     raise_file_limit(2000)
     assert limits["now"] == (1024, 4096)
     assert "stays at 1024: not allowed" in caplog.text
+
+
+@pytest.mark.parametrize(("hard", "is_logged"), [(4096, ["WARNING"]), (8192, [])])
+def test_default_limits_are_not_blamed_on_flags(limits, caplog, hard, is_logged):
+    caplog.set_level(logging.INFO)
+    limits["now"] = (1024, hard)
+    raise_file_limit(16384, is_requested=False)
+    assert [record.levelname for record in caplog.records] == is_logged
+    assert "--http-max-connections" not in caplog.text

@@ -6,8 +6,9 @@ import pytest
 
 from naiad.core.errors import not_found
 from naiad.core.model import IndexEntry, ModelState
+from naiad.options.command_line import parse_options
 from naiad.options.options import RepositoryOptions
-from naiad.server.report import log_models
+from naiad.server.report import loading_text, log_models, log_ready
 
 
 class Engine:
@@ -41,3 +42,36 @@ def test_a_model_that_failed_is_a_model(caplog) -> None:
 def test_explicit_mode_starts_without_models(caplog) -> None:
     log_models(Engine(), RepositoryOptions(paths=("/a",), control_mode="explicit"))
     assert not warnings(caplog)
+
+
+def test_loading_text_is_bounded_and_oldest_first() -> None:
+    assert loading_text({}, 5.0) == "reading the model repository (5 s)"
+    assert loading_text({"bert": 3.2, "densenet": 12.4}, 15.0) == "densenet (12 s), bert (3 s)"
+    many = loading_text({f"m{number}" * 100: float(number) for number in range(9)}, 15.0)
+    assert many.endswith(" and 4 more")
+    assert len(many) < 1200
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (
+            [],
+            "ready: http://127.0.0.1:1, grpc 127.0.0.1:2, metrics http://127.0.0.1:3/metrics; "
+            "try: curl http://127.0.0.1:1/v2/models/m",
+        ),
+        (
+            ["--http-address=unix:/s", "--metrics-address=10.0.0.1"],
+            "ready: unix:/s, grpc 127.0.0.1:2, metrics http://10.0.0.1:3/metrics; "
+            "try: curl --unix-socket /s http://localhost/v2/models/m",
+        ),
+        (["--http-address=::1", "--allow-metrics=false", "--allow-grpc=false"], "ready: http://[::1]:1; try: curl "),
+        (["--allow-http=false", "--allow-metrics=false"], "ready: grpc 127.0.0.1:2"),
+        (["--grpc-port=8000", "--allow-metrics=false"], "ready: http://127.0.0.1:1, grpc 127.0.0.1:1; try: "),
+    ],
+)
+def test_ready_line_has_usable_addresses(caplog, flags: list[str], text: str) -> None:
+    caplog.set_level(logging.INFO)
+    options = parse_options(["models", *flags])
+    log_ready(options, {"http": 1, "grpc": 2, "metrics": 3}, is_ready=True, model="m")
+    assert caplog.messages[0].startswith(text)

@@ -152,6 +152,10 @@ class ModelLoader:
         served.load_duration_ns = time.monotonic_ns() - start_ns
         return served
 
+    def config_of(self, loaded: Served) -> ModelConfig:
+        """Return the complete configuration of a loaded version."""
+        return loaded.config
+
     def update(self, plan: ModelPlan, version: int, loaded: Served) -> Update | None:
         """Prepare to serve `plan` with the loaded version; None if it must be reloaded.
 

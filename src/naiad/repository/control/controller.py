@@ -12,14 +12,24 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic
 
+from naiad.config.changes import config_changes
 from naiad.config.in_place import may_stay
+from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, excerpt, invalid_argument, unavailable
 from naiad.core.model import ModelKey, name_of
 from naiad.repository import malloc_trim as heap
 from naiad.repository.catalog import Catalog, reason_of, stop_version
 from naiad.repository.control.load_order import LoadOrder, LoadRecord
 from naiad.repository.control.locks import ModelLocks
-from naiad.repository.control.override import DRY_RUN, FORCE, Override, UploadedFiles, read_override, with_config
+from naiad.repository.control.override import (
+    DRY_RUN,
+    FORCE,
+    Override,
+    UploadedFiles,
+    config_of_files,
+    read_override,
+    with_config,
+)
 from naiad.repository.control.reconcile import Action, Listed, Loaded, dependents, reconcile
 from naiad.repository.fingerprint import file_state
 from naiad.repository.lifecycle import LoadedVersion, V
@@ -206,6 +216,7 @@ class ModelController(Generic[V]):
             order.note_opened(entry)
             order.files_seen[name] = file_state(entry)
             if override is not None:
+                order.replaced_config = config_of_files(entry)
                 entry = with_config(entry, override)
         record = self._records.get(name)
         if record is not None and name not in self._to_load(order, [name]):
@@ -289,6 +300,7 @@ class ModelController(Generic[V]):
             is_explicit=previous is not None and previous.is_explicit,
             is_overridden=is_requested and order.override is not None,
         )
+        before = self.catalog.served_config(name) if record.is_overridden else None
         try:
             replaced = self.catalog.load(plan, self._unchanged_versions(order, plan), counts=not order.is_by_client)
         except InferError:
@@ -297,6 +309,8 @@ class ModelController(Generic[V]):
             raise
         self._failed.pop(name, None)
         order.loaded.add(name)
+        if record.is_overridden:
+            self._log_override(order, before)
         self._generations[name] += 1
         self._records[name] = record
         if is_requested:
@@ -306,6 +320,17 @@ class ModelController(Generic[V]):
             # Triton: an update in place ends when the instances that leave are gone.
             stop_version(instances, FINISH_TIMEOUT_S)
         record.retirement = self._retire(name, replaced.versions, previous)
+
+    def _log_override(self, order: LoadOrder, before: ModelConfig | None) -> None:
+        """Log what the configuration of a command has replaced: the one `before` the load, or that of the files."""
+        after = self.catalog.served_config(order.name)
+        if order.override is None or after is None:
+            return
+        if before is None:
+            before, after = order.replaced_config or ModelConfig(), order.override.config
+        _log.info(
+            "the load of '%s' replaced its configuration: %s", name_of(order.name), config_changes(before, after)
+        )
 
     def _generations_of(self, names: Collection[str]) -> dict[str, int]:
         return {name: self._generations[name] if name in self._records else 0 for name in names}

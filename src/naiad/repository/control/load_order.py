@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from naiad.config.model_config_pb2 import ModelConfig
 from naiad.repository.control.override import Override, UploadedFiles
 from naiad.repository.fingerprint import FileState
 from naiad.repository.model_plan import ModelPlan
@@ -47,6 +48,8 @@ class LoadOrder:
     is_by_client: bool = True
     """Whether a client has asked for it: when it fails, other clients have lost nothing."""
     files: UploadedFiles | None = None
+    replaced_config: ModelConfig | None = None
+    """The configuration of the files, which the override replaces."""
     plans: dict[str, ModelPlan] = field(default_factory=dict)
     files_seen: dict[str, FileState | None] = field(default_factory=dict)
     borrowed: set[str] = field(default_factory=set)

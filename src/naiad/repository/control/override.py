@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from naiad.config.json_form import config_from_json
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.pbtxt.text_format import parse_pbtxt
 from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
 from naiad.repository.store import CONFIG_FILE, ModelEntry, check_model_name, list_version_dirs
 
@@ -95,6 +96,17 @@ def with_config(entry: ModelEntry, override: Override) -> ModelEntry:
     if not config.default_model_filename:
         config.default_model_filename = entry.preset.default_model_filename  # of a bare model file
     return replace(entry, config_path=None, preset=config)
+
+
+def config_of_files(entry: ModelEntry) -> ModelConfig:
+    """Return the configuration that an override replaces, as far as its file can be read."""
+    if entry.config_path is None:
+        return entry.preset
+    try:
+        text = entry.config_path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ModelConfig()
+    return parse_pbtxt(text, str(entry.config_path)).config
 
 
 class UploadedFiles:

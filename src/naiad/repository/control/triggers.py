@@ -47,6 +47,10 @@ class RepositoryControl(Generic[V]):
         """Load the models of the start; whether all of them are ready. Raises InferError."""
         return self._start()
 
+    def loading(self) -> Mapping[str, float]:
+        """Return the names of the models that load now, and for how many seconds each has been loading."""
+        return self._catalog.loading()
+
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return a row per model version, as the life cycle knows it."""
         return self._catalog.index(ready_only)

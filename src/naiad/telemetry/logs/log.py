@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from naiad.core.errors import InferError
 from naiad.options.options import LogOptions
+from naiad.telemetry.logs.console import has_colors
 from naiad.telemetry.logs.failures import FailureLog, RepeatFilter
 from naiad.telemetry.logs.output import BackgroundHandler, TritonFormatter, format_table
 
@@ -26,7 +27,7 @@ def configure(options: LogOptions, *, escapes: bool = True) -> None:
     format. `escapes` False writes messages unescaped (Triton: TRITON_SERVER_ESCAPE_LOG_MESSAGES=0).
     """
     global _settings, _escapes
-    formatter = TritonFormatter(options.format, escapes=escapes)
+    formatter = _make_formatter(options, escapes=escapes)
     if options.file:
         stream = open(options.file, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - the handler's
         handler = BackgroundHandler(stream, closes_stream=True)
@@ -52,11 +53,15 @@ def settings() -> LogOptions:
 def change(options: LogOptions) -> None:
     """Change levels and format, at once; the file stays. Raises ValueError for an unknown format."""
     global _settings  # noqa: PLW0603 - the log is one for the process
-    formatter = TritonFormatter(options.format, escapes=_escapes)
+    formatter = _make_formatter(replace(options, file=_settings.file), escapes=_escapes)
     _settings = replace(options, file=_settings.file)
     for handler in _installed():
         handler.setFormatter(formatter)
     _set_level(options)
+
+
+def _make_formatter(options: LogOptions, *, escapes: bool) -> TritonFormatter:
+    return TritonFormatter(options.format, escapes=escapes, colors=not options.file and has_colors(sys.stderr))
 
 
 def _set_level(options: LogOptions) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import TextIO
 
+from naiad.telemetry.logs.console import RED, YELLOW, painted
+
 FORMATS = ("default", "ISO8601")
 """The values of `--log-format`."""
 
@@ -21,13 +23,17 @@ class TritonFormatter(logging.Formatter):
     The attribute `table` of a record is written unchanged, on lines of its own.
     """
 
-    def __init__(self, form: str = "default", *, escapes: bool = True) -> None:
-        """`escapes` False writes messages unchanged (Triton: TRITON_SERVER_ESCAPE_LOG_MESSAGES=0)."""
+    def __init__(self, form: str = "default", *, escapes: bool = True, colors: bool = False) -> None:
+        """`escapes` False writes messages unchanged (Triton: TRITON_SERVER_ESCAPE_LOG_MESSAGES=0).
+
+        With `colors`, errors are red, warnings are yellow, and the attribute `color` of a record selects another.
+        """
         super().__init__()
         if form not in FORMATS:
             raise ValueError(f"log format '{form}' is not known; known are {', '.join(FORMATS)}")
         self._is_iso = form == "ISO8601"
         self._escapes = escapes
+        self._colors = colors
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record, without a final newline."""
@@ -40,7 +46,9 @@ class TritonFormatter(logging.Formatter):
             text += "\n" + self.formatException(record.exc_info)
         if record.stack_info:
             text += "\n" + record.stack_info
-        return opening + (json.dumps(text, ensure_ascii=False) if self._escapes else text)
+        line = opening + (json.dumps(text, ensure_ascii=False) if self._escapes else text)
+        color = _color_of(record) if self._colors else ""
+        return painted(line, color) if color else line
 
     def _stamp(self, record: logging.LogRecord) -> str:
         letter = "E" if record.levelno >= logging.ERROR else "W" if record.levelno >= logging.WARNING else "I"
@@ -50,6 +58,12 @@ class TritonFormatter(logging.Formatter):
         if self._is_iso:
             return f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', moment)} {letter}"
         return f"{letter}{time.strftime('%m%d %H:%M:%S', moment)}.{microseconds:06d}"
+
+
+def _color_of(record: logging.LogRecord) -> str:
+    if record.levelno >= logging.WARNING:
+        return RED if record.levelno >= logging.ERROR else YELLOW
+    return getattr(record, "color", "")
 
 
 def format_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
