@@ -38,7 +38,7 @@ def test_log_has_tritons_lines_and_a_table_of_models(server: ServerProcess) -> N
 
 def test_control_is_refused_without_explicit_mode(server: ServerProcess) -> None:
     answer = server.post("/v2/repository/models/add_sub/unload")
-    assert answer.status == 503
+    assert answer.status == 400
     assert answer.json == {
         "error": "explicit model load / unload is not allowed if polling is enabled; start the server with "
         "--model-control-mode=explicit"
