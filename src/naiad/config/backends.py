@@ -55,7 +55,13 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
         package="openvino",
     ),
     KnownBackend("pytorch", {"model.pt": "pytorch_libtorch", "model.pt2": "torch_aoti"}),
-    KnownBackend("tflite", {"model.tflite": ""}),
+    KnownBackend(
+        "litert",
+        {"model.tflite": ""},
+        module="naiad.backend.litert.backend:LiteRtBackend",
+        extra="litert",
+        aliases=("tflite",),
+    ),
     KnownBackend("python", {"model.py": ""}, module="naiad.backend.python.backend:PythonBackend"),
     # After Python models, which may keep files of these names beside model.py.
     KnownBackend(

@@ -24,7 +24,7 @@ def config_of(text: str) -> ModelConfig:
         (["model.xml", "model.bin"], "openvino", ""),
         (["model.pt"], "pytorch", "pytorch_libtorch"),
         (["model.pt2"], "pytorch", "torch_aoti"),
-        (["model.tflite"], "tflite", ""),
+        (["model.tflite"], "litert", ""),
         (["model.onnx", "model.py"], "onnxruntime", "onnxruntime_onnx"),
     ],
 )

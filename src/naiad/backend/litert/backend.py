@@ -1,0 +1,103 @@
+"""The LiteRT backend: TFLite files, an interpreter with XNNPACK for each instance."""
+
+import logging
+from pathlib import Path
+from typing import ClassVar
+
+from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
+from naiad.backend.framework.model_files import find_model_file
+from naiad.backend.framework.parameters import Parameters
+from naiad.backend.framework.scalars import Scalars
+from naiad.backend.framework.threads import threads_per_instance
+from naiad.backend.litert.graph import Graph, UnknownSignatureError, open_graph
+from naiad.backend.litert.instance import LiteRtInstance
+from naiad.backend.litert.signature import LiteRtSignature, quantization, read_signature
+from naiad.backend.signature import SignatureCheck, complete, default_max_batch_size, is_complete
+from naiad.config.execution import execution_config
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import internal, invalid_argument
+
+_log = logging.getLogger(__name__)
+_FILENAMES = ("model.tflite",)
+_IDENTIFIER = b"TFL3"
+
+
+class LiteRtBackend(Backend):
+    """Models that LiteRT executes."""
+
+    name: ClassVar[str] = "litert"
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        """Fill in batching, inputs and outputs from the model file. Raises InferError."""
+        if is_complete(context.config):
+            return context.config
+        batch_size = default_max_batch_size(context.backend_config)
+        file = LiteRtFile(context)
+        return complete(context.config, file.signature(file.open()).tensors, batch_size)
+
+    def load(self, context: ModelContext) -> Model:
+        """Run the model once and hold the configuration against it. Raises InferError."""
+        return LiteRtModel(context)
+
+
+class LiteRtFile:
+    """The file of a model version, and how it is opened."""
+
+    def __init__(self, context: ModelContext) -> None:
+        """Read the file. It is not mapped: the server would die when the file is truncated."""
+        parameters = Parameters(context.config, context.backend_config)
+        config = context.config
+        self._opening = f"model '{context.name}' version {context.version}:"
+        self._path: Path = find_model_file(context, _FILENAMES)
+        self._signature_name = parameters.text("signature")
+        self._thread_count = threads_per_instance(context, parameters, "num_threads")
+        self._names = {tensor.name for tensors in (config.input, config.output) for tensor in tensors}
+        self._max_batch_size = config.max_batch_size
+        self._content = self._path.read_bytes()
+        if self._content[4:8] != _IDENTIFIER:
+            raise internal(f"{self._opening} {self._path} is no TFLite file: it does not have 'TFL3' at byte 4")
+
+    def open(self) -> Graph:
+        """Return the graph in a new interpreter. Raises InferError."""
+        try:
+            return open_graph(self._content, self._signature_name, self._thread_count)
+        except UnknownSignatureError as error:
+            raise invalid_argument(f"{self._opening} {self._path}: {error}") from error
+        except (ValueError, RuntimeError) as error:
+            reason = str(error).strip()
+            remedy = (
+                "the file is truncated or damaged, copy it again"
+                if "Flatbuffer" in reason
+                else "convert the model with the operators of TFLite itself only"
+            )
+            raise internal(f"{self._opening} {self._path} cannot be opened: {reason}; {remedy}") from error
+
+    def signature(self, graph: Graph) -> LiteRtSignature:
+        """Return the signature of the graph. Raises InferError(INVALID_ARG) when it has not the configured batches."""
+        signature = read_signature(graph, self._names)
+        if signature.fixed_rows_reason and self._max_batch_size > 1:
+            raise invalid_argument(
+                f"{self._opening} {self._path} has its batch size built in, but the configuration has max_batch_size: "
+                f"{self._max_batch_size}: {signature.fixed_rows_reason}; set max_batch_size: 0, or convert the model "
+                "with a free first dimension"
+            )
+        return signature
+
+
+class LiteRtModel(Model):
+    """One loaded version."""
+
+    def __init__(self, context: ModelContext) -> None:
+        self._context = context
+        self._file = LiteRtFile(context)
+        graph = self._file.open()
+        self._signature = self._file.signature(graph)
+        config = execution_config(context.config)
+        SignatureCheck(config, self._signature.tensors).check()
+        self._scalars = Scalars(config, self._signature.tensors)
+        for name, text in quantization({**graph.inputs, **graph.outputs}).items():
+            _log.info("model '%s' version %d: '%s' is quantised: %s", context.name, context.version, name, text)
+
+    def create_instance(self, spec: InstanceSpec) -> Instance:
+        """Create an instance with an interpreter of its own. Raises InferError."""
+        return LiteRtInstance(self._context, self._file.open(), self._signature, self._scalars)
