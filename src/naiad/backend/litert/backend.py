@@ -73,13 +73,13 @@ class LiteRtFile:
             raise internal(f"{self._opening} {self._path} cannot be opened: {reason}; {remedy}") from error
 
     def signature(self, graph: Graph) -> LiteRtSignature:
-        """Return the signature of the graph. Raises InferError(INVALID_ARG) when it has not the configured batches."""
+        """Return the signature of the graph. Raises InferError(INVALID_ARG) when it does not batch as configured."""
         signature = read_signature(graph, self._names)
         if signature.fixed_rows_reason and self._max_batch_size > 1:
             raise invalid_argument(
-                f"{self._opening} {self._path} has its batch size built in, but the configuration has max_batch_size: "
-                f"{self._max_batch_size}: {signature.fixed_rows_reason}; set max_batch_size: 0, or convert the model "
-                "with a free first dimension"
+                f"{self._opening} {self._path} has its batch size built in, but the configuration has "
+                f"max_batch_size: {self._max_batch_size}: {signature.fixed_rows_reason}; set max_batch_size: 0, "
+                "or convert the model with a free first dimension"
             )
         return signature
 

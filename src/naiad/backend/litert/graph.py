@@ -30,8 +30,8 @@ class UnknownSignatureError(ValueError):
 def open_graph(content: bytes, signature: str, thread_count: int) -> Graph:
     """Return the graph of a signature, by default `serving_default` or the only one.
 
-    Tensors have the names of the signature; without signatures those of the graph. Raises UnknownSignatureError,
-    ValueError for files that are not complete, and RuntimeError for operators that are not there.
+    Tensors have the names of the signature; without signatures they have their names in the graph. Raises
+    UnknownSignatureError, ValueError for files that are not complete, and RuntimeError for unknown operators.
     """
     interpreter = Interpreter(model_content=content, num_threads=thread_count)
     name = _choose_signature(list(interpreter.get_signature_list()), signature)

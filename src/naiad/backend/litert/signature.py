@@ -37,7 +37,7 @@ def read_signature(graph: Graph, configured: Collection[str]) -> LiteRtSignature
     """
     setting = next(filter(None, map(_single_row_reason, graph.inputs.values())), "")
     reason, shapes = (setting, _shapes_of_own_rows(graph)) if setting else _try_two_rows(graph)
-    # A model that has failed with two rows has one row, whatever it declares.
+    # A model that has failed with two rows has one row, also when it declares free ones.
     rows = _DECLARED if setting else 1 if reason else None
     inputs = {_name(name, details, configured): name for name, details in graph.inputs.items()}
     outputs = {_name(name, details, configured): name for name, details in graph.outputs.items()}
