@@ -33,8 +33,9 @@ def on_page_content(html: str, **_: Any) -> str:
     """Keep the words of inline code whole; long ones may break at the separators of paths and lists."""
 
     def word(found: "re.Match[str]") -> str:
-        text = found[0]
-        return f'<span class="word">{_SEPARATOR.sub("<wbr>", text) if len(text) > _LONG_WORD else text}</span>'
+        if len(found[0]) <= _LONG_WORD:
+            return f'<span class="word">{found[0]}</span>'
+        return f'<span class="word long">{_SEPARATOR.sub("<wbr>", found[0])}</span>'
 
     return _INLINE_CODE.sub(lambda code: f"<code>{re.sub(r'[^ ]+', word, code[1])}</code>", html)
 
