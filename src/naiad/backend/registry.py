@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from naiad.backend.announcements import ENTRY_POINT_GROUP, announced_backends
 from naiad.backend.api import Backend
-from naiad.config.backends import BUILT_IN, EXTRAS, canonical_name
+from naiad.config.backends import BUILT_IN, EXTRAS, RUNTIMES, canonical_name
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.naiad_parameters import is_isolated
 from naiad.config.suggestion import nearest
@@ -57,7 +57,7 @@ class BackendRegistry:
 
         `settings` are the `--backend-config` settings of the backend.
         """
-        runtime = config.runtime or self.runtime_of(config.backend)
+        runtime = self._runtime(config.backend, config.runtime)
         # Python models run in worker processes anyway.
         if config.backend != "python" and runtime != PYTHON_RUNTIME and is_isolated(config, settings):
             return self.get_isolated(config.backend)
@@ -70,7 +70,8 @@ class BackendRegistry:
         for. Raises InferError(INVALID_ARG) for a name that nothing provides, INTERNAL when its package does not
         import.
         """
-        if (runtime or self.runtime_of(name)) == PYTHON_RUNTIME:
+        runtime = self._runtime(name, runtime)
+        if runtime == PYTHON_RUNTIME:
             return self._get_python_based(name, model)
         if runtime not in ("", f"libtriton_{name}.so"):
             raise invalid_argument(
@@ -99,6 +100,12 @@ class BackendRegistry:
                 module = importlib.import_module("naiad.backend.isolation.backend")
                 backend = self._isolated[name] = module.IsolatedBackend(name, point)
         return backend
+
+    def _runtime(self, name: str, runtime: str) -> str:
+        """Return the runtime that chooses the backend: none where the package of that name supports it itself."""
+        if runtime in RUNTIMES.get(canonical_name(name), ()) and name not in self._directories():
+            return ""
+        return runtime or self.runtime_of(name)
 
     def _directories(self) -> list[str]:
         """Return the names of the directories with a `model.py`."""

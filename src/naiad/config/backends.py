@@ -33,6 +33,8 @@ class KnownBackend:
     """Module of the framework, without which the backend cannot be imported."""
     aliases: Sequence[str] = ()
     """Further names that `backend` may have in a configuration."""
+    runtimes: Sequence[str] = ()
+    """Values of `runtime` that the class itself supports."""
 
 
 KNOWN_BACKENDS: Sequence[KnownBackend] = (
@@ -54,13 +56,20 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
         extra="openvino",
         package="openvino",
     ),
-    KnownBackend("pytorch", {"model.pt": "pytorch_libtorch", "model.pt2": "torch_aoti"}),
     KnownBackend(
         "litert",
         {"model.tflite": ""},
         module="naiad.backend.litert.backend:LiteRtBackend",
         extra="litert",
         aliases=("tflite",),
+    ),
+    KnownBackend(
+        "pytorch",
+        {"model.pt": "pytorch_libtorch", "model.pt2": "torch_aoti"},
+        module="naiad.backend.pytorch.backend:PyTorchBackend",
+        extra="torch",
+        package="torch",
+        runtimes=("model.py",),
     ),
     KnownBackend("python", {"model.py": ""}, module="naiad.backend.python.backend:PythonBackend"),
     # After Python models, which may keep files of these names beside model.py.
@@ -107,6 +116,9 @@ PACKAGES: Mapping[str, str] = {
     for name in (backend.name, *backend.aliases)
 }
 """Backend, by name and alias, to the module of its framework."""
+
+RUNTIMES: Mapping[str, Sequence[str]] = {backend.name: backend.runtimes for backend in KNOWN_BACKENDS}
+"""Backend to the values of `runtime` that it supports itself."""
 
 _CANONICAL: Mapping[str, str] = {alias: backend.name for backend in KNOWN_BACKENDS for alias in backend.aliases}
 
