@@ -72,8 +72,7 @@ def test_an_unknown_name_gets_the_nearest_one():
     error = failure(found, "onxruntime")
     assert error.code is ErrorCode.INVALID_ARG
     assert error.message.startswith(
-        "unknown backend 'onxruntime', did you mean 'onnxruntime'? available backends: "
-        f"{', '.join(found.names())}."
+        f"unknown backend 'onxruntime', did you mean 'onnxruntime'? available backends: {', '.join(found.names())}."
     )
     assert "did you mean" not in failure(BackendRegistry({}), "tensorrt").message
 
