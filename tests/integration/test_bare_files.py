@@ -114,7 +114,10 @@ def test_folder_of_files_is_served(start_server: StartServer, tmp_path: Path) ->
     write_identity(folder / "b.onnx")
     (folder / "c.py").write_text(python_source({"OUTPUT0": "INPUT0"}, inputs=["INPUT0"]))
     (folder / "tools.py").write_text("import os\n")
-    assert names_of(start_server(None, str(folder))) == ["a", "b", "c"]
+    (folder / "model.joblib").write_bytes(b"x")
+    running = start_server(None, str(folder))
+    assert names_of(running) == ["a", "b", "c"]
+    assert f"{folder}: not served: model.joblib: it is a Python pickle" in running.log_text()
 
 
 def test_several_files_are_served(start_server: StartServer, tmp_path: Path) -> None:
@@ -163,7 +166,7 @@ def test_empty_repository_may_get_models(
             "the file is a git-lfs pointer (43 bytes), not an ONNX model",
         ),
         (b"<!DOCTYPE html>", "the file is an HTML page (15 bytes), not an ONNX model"),
-        (onnx_models.identity()[:-9], "is cut off: at least 5 bytes are missing"),
+        (onnx_models.identity()[:-9], "is cut off: at least 3 bytes are missing"),
     ],
 )
 def test_damaged_file_is_explained(start_server: StartServer, tmp_path: Path, content: bytes, words: str) -> None:

@@ -26,11 +26,8 @@ def bare_file(path: Path, *, name: str = "", max_batch_size: int = BARE_MAX_BATC
     """Return the model of one file. Raises InferError(INVALID_ARG) for a file that no backend serves."""
     backend = BARE_BACKENDS.get(path.suffix)
     if backend is None:
-        known = ", ".join(sorted(BARE_BACKENDS))
-        raise invalid_argument(
-            f"{path}: a file of this kind cannot be served by itself: {way_out(path) or 'its format is unknown'}; "
-            f"known suffixes: {known}"
-        )
+        known = f"its format is unknown; known suffixes: {', '.join(sorted(BARE_BACKENDS))}"
+        raise invalid_argument(f"{path}: this file cannot be served: {way_out(path) or known}")
     preset = ModelConfig(name=name or path.stem, backend=backend, default_model_filename=path.name)
     return ModelEntry(preset.name, path.parent, {1: path.parent}, None, preset, default_max_batch_size=max_batch_size)
 
@@ -76,8 +73,11 @@ def model_files(directory: Path) -> Iterator[Path]:
 
 
 def _has_model_class(path: Path) -> bool:
-    with path.open("rb") as file:
-        return _PYTHON_CLASS in file.read(_MAX_SOURCE_BYTES)
+    try:
+        with path.open("rb") as file:
+            return _PYTHON_CLASS in file.read(_MAX_SOURCE_BYTES)
+    except OSError:
+        return False
 
 
 def _directories(directory: Path) -> Iterator[Path]:
@@ -88,7 +88,10 @@ def _is_model_dir(directory: Path) -> bool:
     """Return whether a directory is a version, or a model of a repository."""
     if parse_version(directory.name) is not None:
         return True
-    names = {child.name for child in directory.iterdir()}
+    try:
+        names = {child.name for child in directory.iterdir()}
+    except OSError:
+        return True  # its load reports the error
     return any(name == CONFIG_FILE or name in FILENAMES or parse_version(name) is not None for name in names)
 
 
@@ -129,6 +132,11 @@ def nothing_to_serve(paths: Sequence[str]) -> str:
     message = (
         f"there is no model in {' and '.join(paths)}; a repository has a directory for each, as in model/1/model.onnx"
     )
-    files = [child for path in paths if Path(path).is_dir() for child in sorted(Path(path).iterdir())]
-    notes = [f"{path.name}: {found}" for path in files if path.is_file() and (found := way_out(path))]
+    notes = [note for path in paths if Path(path).is_dir() for note in other_formats(Path(path))]
     return "; ".join([message, *notes[:_MOST_NOTES]])
+
+
+def other_formats(directory: Path) -> list[str]:
+    """Return what the model files in a directory are that no backend serves, and what to do with each."""
+    files = [path for path in sorted(directory.iterdir()) if path.suffix not in BARE_BACKENDS and path.is_file()]
+    return [f"{path.name}: {explanation}" for path in files if (explanation := way_out(path))]

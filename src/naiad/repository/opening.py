@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from naiad.config.backends import SERVABLE_FILENAMES
 from naiad.core.errors import invalid_argument
-from naiad.repository.bare_files import BARE_MAX_BATCH_SIZE, BareFilesStore, bare_file, files_of_folder, model_files
+from naiad.repository.bare_files import (
+    BARE_MAX_BATCH_SIZE,
+    BareFilesStore,
+    bare_file,
+    files_of_folder,
+    model_files,
+    other_formats,
+)
 from naiad.repository.cloud.url import CloudUrl, is_cloud_url, parse_cloud_url
 from naiad.repository.store import CONFIG_FILE, LocalStore, SingleModelStore, Store, entry_of_directory
 
@@ -76,6 +83,8 @@ def open_path(
     if (path / CONFIG_FILE).is_file() or _holds_versions(path):
         return SingleModelStore(entry_of_directory(path.name, path, config_name=config_name), path)
     if files_of_folder(path):
+        for note in other_formats(path):
+            _log.warning("%s: not served: %s", path, note)
         return BareFilesStore(path, max_batch_size=bare_max_batch_size)
     for name in SERVABLE_FILENAMES:
         if (path / name).is_file():
