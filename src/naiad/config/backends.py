@@ -80,6 +80,12 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
         extra="trees",
         aliases=("fil",),
     ),
+    KnownBackend(
+        "sklearn",
+        {"model.joblib": "", "model.skops": "", "model.pkl": ""},
+        module="naiad.backend.sklearn.backend:SklearnBackend",
+        extra="sklearn",
+    ),
     KnownBackend("identity", {}, module="naiad.backend.identity:IdentityBackend"),
     KnownBackend("repeat", {}, module="naiad.backend.repeat:RepeatBackend"),
 )

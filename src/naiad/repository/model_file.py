@@ -65,7 +65,8 @@ KINDS: Sequence[FileKind] = (
     PYTHON,
     FileKind(
         "a Python pickle (joblib, scikit-learn)",
-        f"scikit-learn: export it with skl2onnx.to_onnx(model, X); or {_PYTHON_MODEL}",
+        "scikit-learn: export it with skl2onnx.to_onnx(model, X), or serve the file itself with --allow-pickle if "
+        f"you trust it; or {_PYTHON_MODEL}",
         (".joblib", ".pkl", ".pickle"),
         rb"\x80[\x02-\x05]",
     ),
