@@ -138,5 +138,7 @@ def nothing_to_serve(paths: Sequence[str]) -> str:
 
 def other_formats(directory: Path) -> list[str]:
     """Return what the model files in a directory are that no backend serves, and what to do with each."""
-    files = [path for path in sorted(directory.iterdir()) if path.suffix not in BARE_BACKENDS and path.is_file()]
-    return [f"{path.name}: {explanation}" for path in files if (explanation := way_out(path))]
+    served = BARE_BACKENDS.keys() - _GENERAL_SUFFIXES
+    models = set(model_files(directory))
+    files = [path for path in sorted(directory.iterdir()) if path.suffix not in served and path.is_file()]
+    return [f"{path.name}: {found}" for path in files if path not in models and (found := way_out(path))]
