@@ -39,7 +39,15 @@ class KnownBackend:
 
 KNOWN_BACKENDS: Sequence[KnownBackend] = (
     KnownBackend(
-        "tensorflow", {"model.savedmodel": "tensorflow_savedmodel", "model.graphdef": "tensorflow_graphdef"}
+        "tensorflow",
+        {
+            "model.savedmodel": "tensorflow_savedmodel",
+            "model.graphdef": "tensorflow_graphdef",
+            "model.keras": "",
+            "model.h5": "",
+        },
+        module="naiad.backend.tensorflow.backend:TensorFlowBackend",
+        extra="tensorflow",
     ),
     KnownBackend("tensorrt", {"model.plan": "tensorrt_plan"}),
     KnownBackend(
