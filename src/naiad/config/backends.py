@@ -69,6 +69,7 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
         {"model.tflite": ""},
         module="naiad.backend.litert.backend:LiteRtBackend",
         extra="litert",
+        package="ai_edge_litert",
         aliases=("tflite",),
     ),
     KnownBackend(

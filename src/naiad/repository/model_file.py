@@ -72,7 +72,7 @@ KINDS: Sequence[FileKind] = (
     ),
     FileKind(
         "a PyTorch model",
-        f"export it with torch.onnx.export(model, example, 'model.onnx'), or {_PYTHON_MODEL}",
+        f"export it with torch.onnx.export, torch.jit.save (.pt) or torch.export.save (.pt2), or {_PYTHON_MODEL}",
         (".pt", ".pth", ".pt2"),
         member=b"data.pkl",
     ),
