@@ -35,7 +35,8 @@ def save(tmp_path, module, args, kwargs=None, **options):
 def save_nested(tmp_path):
     rows = torch.ones(2, 2)
     shapes = {"x": {0: ROWS}, "options": {"a": {0: ROWS}, "b": {0: ROWS}}, "scale": {0: ROWS}}
-    arguments = (rows.clone(), {"a": rows, "b": rows}), {"scale": rows}
+    # One tensor given several times would become one input.
+    arguments = (rows.clone(), {"a": rows.clone(), "b": rows.clone()}), {"scale": rows.clone()}
     return save(tmp_path, Nested(), *arguments, dynamic_shapes=shapes)
 
 

@@ -16,9 +16,7 @@ PICKLES = {"allow-pickle": "true"}
 
 
 def load(tmp_path, config=CONFIG, **options):
-    return BackendModel(
-        PyTorchBackend(), tmp_path / "m", config=f'name: "m" backend: "pytorch" {config}', **options
-    )
+    return BackendModel(PyTorchBackend(), tmp_path / "m", config=f'name: "m" backend: "pytorch" {config}', **options)
 
 
 def refusal(tmp_path, config=CONFIG):
