@@ -13,6 +13,7 @@ VERBS = {
     "graph": ("naiad.cli.graph", "draw the pipeline of an ensemble, in the terminal or as Mermaid"),
     "explain": ("naiad.cli.explain", "show how requests of a model are scheduled and why its last batches were sent"),
     "config": ("naiad.cli.config_init", "write a config.pbtxt for a model"),
+    "split": ("naiad.cli.split", "cut an ONNX model into stages that run as a pipeline"),
     "new": ("naiad.cli.new", "write a package with a backend of your own"),
     "demo": ("naiad.cli.demo", "build a repository of real models, serve it and send real inputs"),
     "key": ("naiad.cli.key", "make an API key for --api-key-file"),

@@ -1,0 +1,112 @@
+"""`naiad split`: cut an ONNX model into stages that run as a pipeline."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from naiad.core.errors import InferError
+
+if TYPE_CHECKING:
+    from naiad.split.pipeline import Split
+
+_DESCRIPTION = """\
+Cut the ONNX model MODEL into stages, and write them and the ensemble that connects them to a model repository. The
+whole model and the stages run on the same input first; if their outputs differ, nothing is written.
+The exit status is 1 if the model cannot be split, 2 for an invalid command line.
+"""
+_SHOWN_TENSORS = 3
+
+
+def run(argv: Sequence[str]) -> int:
+    """Split the model and return the exit status."""
+    parser = make_parser()
+    options = parser.parse_args(argv)
+    if options.stages < 2:
+        parser.error(f"--stages is {options.stages}; use 2 or more")
+    try:
+        devices = [] if options.devices == "cpu" else [int(each) for each in options.devices.split(",")]
+    except ValueError:
+        parser.error(f"--devices is '{options.devices}'; use cpu, or numbers of GPUs, for example 0,1")
+    if not options.model.is_file():
+        return _fail(f"{options.model} is not a file")
+    try:
+        from naiad.split.pipeline import SplitOptions, split_model
+    except ModuleNotFoundError as error:
+        return _fail(f"package '{error.name}' is missing; pip install 'naiad[split]'")
+    try:
+        split = split_model(
+            options.model,
+            options.output,
+            SplitOptions(options.stages, options.by, devices, options.isolation, options.data),
+        )
+    except InferError as error:
+        return _fail(error.message)
+    except OSError as error:
+        return _fail(f"{error.filename} cannot be written: {error.strerror}")
+    print(format_table(split))
+    print(f"\nnaiad serve {options.output}")
+    return 0
+
+
+def _fail(reason: str) -> int:
+    print(f"naiad split: {reason}", file=sys.stderr)
+    return 1
+
+
+def format_table(split: "Split") -> str:
+    """Return the stages and the comparison as text."""
+    width = max(len(stage.name) for stage in split.stages)
+    lines = [f"{'stage':<{width}}  {'nodes':>5}  {'parameters':>12}  {'time':>10}  tensors to later stages"]
+    for stage in split.stages:
+        shown = [f"{name} ({_bytes(size)})" for name, size in stage.crossing[:_SHOWN_TENSORS]]
+        if len(stage.crossing) > _SHOWN_TENSORS:
+            rest = stage.crossing[_SHOWN_TENSORS:]
+            shown.append(f"and {len(rest)} more ({_bytes(sum(size for _, size in rest))})")
+        lines.append(
+            f"{stage.name:<{width}}  {stage.node_count:>5}  {_bytes(stage.parameter_bytes):>12}  "
+            f"{stage.time_ms:>7.2f} ms  {', '.join(shown) or '-'}"
+        )
+    threads = "1 thread" if split.threads == 1 else f"{split.threads} threads"
+    lines.append(f"whole model: {split.whole_ms:.2f} ms with {threads}, as each stage")
+    for name, apart, ratio in split.differences:
+        same = "equal" if apart == 0 else f"differs by at most {apart:.3g}, {ratio:.1e} of its largest value"
+        lines.append(f"output {name}: {same}")
+    if not split.can_batch:
+        lines.append("no batching: not all tensors between the stages have one row for each row of the inputs")
+    return "\n".join(lines)
+
+
+def _bytes(size: int) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
+    parser = argparse.ArgumentParser(prog="naiad split", description=_DESCRIPTION)
+    parser.add_argument("model", type=Path, metavar="MODEL", help="an ONNX file; its name becomes the ensemble's")
+    parser.add_argument("--stages", type=int, required=True, metavar="N", help="number of stages, 2 or more")
+    parser.add_argument(
+        "--by",
+        choices=("time", "bytes"),
+        default="time",
+        help="balance the stages by measured time (default) or by bytes of parameters",
+    )
+    parser.add_argument("--data", type=Path, metavar="FILE", help=".npz file with the inputs by name; default random")
+    parser.add_argument(
+        "--output", type=Path, default=Path("models"), metavar="DIR", help="model repository; default models"
+    )
+    parser.add_argument(
+        "--devices", default="cpu", metavar="LIST", help="cpu (default), or GPUs for the stages, for example 0,1"
+    )
+    parser.add_argument(
+        "--isolation",
+        choices=("process",),
+        default="",
+        help="run each stage in a worker process; default: threads of the server",
+    )
+    return parser
