@@ -3,7 +3,7 @@
     python -m bench.pipeline [ROUNDS SECONDS]
 
 `naiad split` cuts the network; one server serves both. The load alternates between them, so that other work of the
-machine meets both. Two stages on two cores can be at most twice as fast. Two instances of the whole network, which need
+machine meets both. Two stages on two cores can be at most twice as fast. Two instances of the whole network, with
 twice the memory, show what two threads of the machine can do at that time.
 """
 
