@@ -39,15 +39,7 @@ class KnownBackend:
 
 KNOWN_BACKENDS: Sequence[KnownBackend] = (
     KnownBackend(
-        "tensorflow",
-        {
-            "model.savedmodel": "tensorflow_savedmodel",
-            "model.graphdef": "tensorflow_graphdef",
-            "model.keras": "",
-            "model.h5": "",
-        },
-        module="naiad.backend.tensorflow.backend:TensorFlowBackend",
-        extra="tensorflow",
+        "tensorflow", {"model.savedmodel": "tensorflow_savedmodel", "model.graphdef": "tensorflow_graphdef"}
     ),
     KnownBackend("tensorrt", {"model.plan": "tensorrt_plan"}),
     KnownBackend(
@@ -69,7 +61,6 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
         {"model.tflite": ""},
         module="naiad.backend.litert.backend:LiteRtBackend",
         extra="litert",
-        package="ai_edge_litert",
         aliases=("tflite",),
     ),
     KnownBackend(
@@ -83,17 +74,18 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
     KnownBackend("python", {"model.py": ""}, module="naiad.backend.python.backend:PythonBackend"),
     # After Python models, which may keep files of these names beside model.py.
     KnownBackend(
+        "huggingface",
+        {"model.safetensors": ""},
+        module="naiad.backend.huggingface.backend:HuggingFaceBackend",
+        extra="huggingface",
+        package="transformers",
+    ),
+    KnownBackend(
         "trees",
         {"xgboost.json": "", "xgboost.ubj": "", "model.txt": "", "checkpoint.tl": "", "xgboost.model": ""},
         module="naiad.backend.trees.backend:TreesBackend",
         extra="trees",
         aliases=("fil",),
-    ),
-    KnownBackend(
-        "sklearn",
-        {"model.joblib": "", "model.skops": "", "model.pkl": ""},
-        module="naiad.backend.sklearn.backend:SklearnBackend",
-        extra="sklearn",
     ),
     KnownBackend("identity", {}, module="naiad.backend.identity:IdentityBackend"),
     KnownBackend("repeat", {}, module="naiad.backend.repeat:RepeatBackend"),

@@ -1,0 +1,1 @@
+"""The Hugging Face backend: directories with `config.json`, `model.safetensors` and `tokenizer.json`."""

@@ -1,1 +1,0 @@
-"""The sklearn backend: estimators and pipelines of scikit-learn, as their files hold them."""
