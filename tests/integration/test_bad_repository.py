@@ -213,8 +213,8 @@ def test_files(server: ServerProcess, root: Path, tmp_path: Path, case: str) -> 
 )
 def test_names(server: ServerProcess, name: str, words: str) -> None:
     status, text = load(server, name)
-    assert status in (400, 404, 500)
-    if status != 404:  # a path that reaches no route is as good as refused
+    assert status in (400, 404)
+    if not text.startswith("Not Found: "):  # a path that reaches no route is as good as refused
         assert words in text
     assert_undisturbed(server)
 
@@ -241,7 +241,7 @@ def test_overrides_that_escape(server: ServerProcess, path: str) -> None:
     content = base64.b64encode(MODEL).decode()
     files = {f"file:{path}": content, "file:1/model.py": content}
     status, text = load(server, "brought", config=json.dumps({"backend": "python"}), **files)
-    assert status in (400, 500)
+    assert status == 400
     assert "file:" in text
     assert_undisturbed(server)
 

@@ -114,10 +114,10 @@ def test_folder_of_files_is_served(start_server: StartServer, tmp_path: Path) ->
     write_identity(folder / "b.onnx")
     (folder / "c.py").write_text(python_source({"OUTPUT0": "INPUT0"}, inputs=["INPUT0"]))
     (folder / "tools.py").write_text("import os\n")
-    (folder / "model.joblib").write_bytes(b"x")
+    (folder / "iris.joblib").write_bytes(b"x")
     running = start_server(None, str(folder))
     assert names_of(running) == ["a", "b", "c"]
-    assert f"{folder}: not served: model.joblib: it is a Python pickle" in running.log_text()
+    assert f"{folder}: not served: iris.joblib: it is a Python pickle" in running.log_text()
 
 
 def test_several_files_are_served(start_server: StartServer, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_several_files_are_served(start_server: StartServer, tmp_path: Path) -> 
     assert names_of(start_server(None, *paths)) == ["a", "b"]
 
 
-@pytest.mark.parametrize("name", ["model.joblib", "model.keras"])
+@pytest.mark.parametrize("name", ["model.pickle", "model.gguf"])
 def test_other_formats_name_a_way_out(start_server: StartServer, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -108,7 +108,7 @@ def infer_by_http(url: str) -> np.ndarray:
 
 def test_one_port_is_one_socket_that_the_log_names_for_both(one_port: ServerProcess) -> None:
     assert one_port.http_url == one_port.grpc_url
-    assert one_port.log_text().count(one_port.http_url) == 2
+    assert one_port.log_text().count(f"Service at {one_port.http_url}") == 2
 
 
 @pytest.mark.parametrize(("mode", "version"), PLAIN_MODES.items())

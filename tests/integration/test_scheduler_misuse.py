@@ -414,8 +414,7 @@ def test_an_id_that_is_none(server: ServerProcess, value: object) -> None:
             "inputs": [{"name": "INPUT", "shape": [1, 1], "datatype": "FP32", "data": [1]}],
         },
     )
-    # Triton: what cannot be parsed is a 500.
-    assert answer.status == 500
+    assert answer.status == 400
     assert "sequence_id" in answer.json["error"]
 
 

@@ -132,3 +132,12 @@ def test_port_in_use_names_flag_and_process(tmp_path: Path, processes: str) -> N
         "choose another",
     ):
         assert word in report
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("identiy", "did you mean 'identity'?"), ("zz*", "expected the name of a model's directory")]
+)
+def test_absent_model_to_load_gets_suggestion(tmp_path: Path, name: str, hint: str) -> None:
+    write_identity(tmp_path / "models")
+    report = report_of(tmp_path, "models", "--model-control-mode=explicit", f"--load-model={name}")
+    assert f"--load-model={name}: there is no such model in models; {hint}" in report

@@ -124,6 +124,13 @@ def test_flag_keeps_triton_codes(triton_server: ServerProcess, path: str, conten
     assert ask(triton_server, path, content).status == status
 
 
+def test_hidden_index_gives_no_hints(repository: Path, tmp_path: Path) -> None:
+    restricted = "--http-restricted-api=model-repository:secret=x"
+    with serving(tmp_path / "log", f"--model-repository={repository}", restricted) as server:
+        answer = ask(server, "/v2/models/densnet/infer", tensor())
+    assert (answer.status, answer.json["error"]) == (404, "Request for unknown model: 'densnet' is not found")
+
+
 def call(server: ServerProcess, method: str, message: bytes) -> grpc.StatusCode:
     with grpc.insecure_channel(server.grpc_url) as channel:
         send = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")

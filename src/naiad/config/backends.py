@@ -39,7 +39,15 @@ class KnownBackend:
 
 KNOWN_BACKENDS: Sequence[KnownBackend] = (
     KnownBackend(
-        "tensorflow", {"model.savedmodel": "tensorflow_savedmodel", "model.graphdef": "tensorflow_graphdef"}
+        "tensorflow",
+        {
+            "model.savedmodel": "tensorflow_savedmodel",
+            "model.graphdef": "tensorflow_graphdef",
+            "model.keras": "",
+            "model.h5": "",
+        },
+        module="naiad.backend.tensorflow.backend:TensorFlowBackend",
+        extra="tensorflow",
     ),
     KnownBackend("tensorrt", {"model.plan": "tensorrt_plan"}),
     KnownBackend(
@@ -61,6 +69,7 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
         {"model.tflite": ""},
         module="naiad.backend.litert.backend:LiteRtBackend",
         extra="litert",
+        package="ai_edge_litert",
         aliases=("tflite",),
     ),
     KnownBackend(
@@ -86,6 +95,12 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
         module="naiad.backend.trees.backend:TreesBackend",
         extra="trees",
         aliases=("fil",),
+    ),
+    KnownBackend(
+        "sklearn",
+        {"model.joblib": "", "model.skops": "", "model.pkl": ""},
+        module="naiad.backend.sklearn.backend:SklearnBackend",
+        extra="sklearn",
     ),
     KnownBackend("identity", {}, module="naiad.backend.identity:IdentityBackend"),
     KnownBackend("repeat", {}, module="naiad.backend.repeat:RepeatBackend"),

@@ -91,6 +91,8 @@ class Engine:
         """None without tracing, which then has no cost."""
         self._ready_to_serve = False
         self.is_draining = False
+        self.suggests_models = True
+        """Whether the error of an unknown model may name a similar one: every client may read the index."""
 
     def attach(self, catalog: Catalog) -> None:
         """Connect the repository; called once, before the frontends start."""
@@ -210,6 +212,8 @@ class Engine:
 
     def _suggestion(self, name: str) -> str:
         """Return a hint at the model with the nearest name, if there is one and the search is short."""
+        if not self.suggests_models:
+            return ""
         # A typo leaves the first or the second half intact.
         half = max(1, len(name) // 2 - 1)
         similar = [known for known in self._table if known.startswith(name[:half]) or known.endswith(name[-half:])]

@@ -109,6 +109,11 @@ class AccessOptions:
         repeat=True,
     )
 
+    @property
+    def shows_index_to_all(self) -> bool:
+        """Whether every client may read the repository index, so that errors may name models."""
+        return not self.api_key_file and "model-repository" not in {**self.http_restricted, **self.grpc_restricted}
+
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:

@@ -306,6 +306,13 @@ class ServerOptions:
         read=named_settings,
         summary="A setting of a backend; repeatable.",
     )
+    allow_pickle: bool = option(
+        False,
+        "allow-pickle",
+        "naiad: load pickled models of scikit-learn (model.joblib, model.pkl). Loading a pickle executes its code: "
+        "give this flag only if you trust all files in the repositories.",
+        kind=Kind.SWITCH,
+    )
     backend_directory: str = option(
         "",
         "backend-directory",
@@ -334,6 +341,13 @@ class ServerOptions:
     """The deprecated form of a local cache; `cache_config` contains it too."""
     no_effect: Sequence[str] = ()
     """Given flags that are accepted but have no effect; the log lists them once."""
+
+    @property
+    def backend_settings(self) -> Mapping[str, Mapping[str, str]]:
+        """`backend_config`, with what other flags mean for backends."""
+        if not self.allow_pickle:
+            return self.backend_config
+        return {**self.backend_config, "sklearn": {**self.backend_config.get("sklearn", {}), "allow-pickle": "true"}}
 
     @property
     def most_connections(self) -> int:

@@ -14,8 +14,8 @@ BARE_BACKENDS = {Path(known.filename).suffix: known.backend for known in FORMATS
 """Backends of bare model files, by suffix."""
 BARE_MAX_BATCH_SIZE = 32
 """The max_batch_size of bare model files that can batch, unless --max-batch-size is given."""
-_GENERAL_SUFFIXES = frozenset({".json", ".txt"})
-"""Suffixes of labels and settings too: in a folder, such a file is a model only under a backend's usual name."""
+_GENERAL_SUFFIXES = frozenset({".json", ".txt", ".joblib", ".pkl"})
+"""Suffixes of labels, settings and data too: in a folder, they are models only under a backend's usual name."""
 _PYTHON_CLASS = b"TritonPythonModel"
 _MAX_SOURCE_BYTES = 4 << 20
 _MOST_NOTES = 3
@@ -138,5 +138,7 @@ def nothing_to_serve(paths: Sequence[str]) -> str:
 
 def other_formats(directory: Path) -> list[str]:
     """Return what the model files in a directory are that no backend serves, and what to do with each."""
-    files = [path for path in sorted(directory.iterdir()) if path.suffix not in BARE_BACKENDS and path.is_file()]
-    return [f"{path.name}: {explanation}" for path in files if (explanation := way_out(path))]
+    served = BARE_BACKENDS.keys() - _GENERAL_SUFFIXES
+    models = set(model_files(directory))
+    files = [path for path in sorted(directory.iterdir()) if path.suffix not in served and path.is_file()]
+    return [f"{path.name}: {found}" for path in files if path not in models and (found := way_out(path))]

@@ -65,13 +65,14 @@ KINDS: Sequence[FileKind] = (
     PYTHON,
     FileKind(
         "a Python pickle (joblib, scikit-learn)",
-        f"scikit-learn: export it with skl2onnx.to_onnx(model, X); or {_PYTHON_MODEL}",
+        "scikit-learn: export it with skl2onnx.to_onnx(model, X), or serve the file itself with --allow-pickle if "
+        f"you trust it; or {_PYTHON_MODEL}",
         (".joblib", ".pkl", ".pickle"),
         rb"\x80[\x02-\x05]",
     ),
     FileKind(
         "a PyTorch model",
-        f"export it with torch.onnx.export(model, example, 'model.onnx'), or {_PYTHON_MODEL}",
+        f"export it with torch.onnx.export, torch.jit.save (.pt) or torch.export.save (.pt2), or {_PYTHON_MODEL}",
         (".pt", ".pth", ".pt2"),
         member=b"data.pkl",
     ),

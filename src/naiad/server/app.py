@@ -91,6 +91,7 @@ class Server:
         self._engine = self._engine_type(
             server_id=options.server_id, metrics=self._registry, shared_memory=shared_memory
         )
+        self._engine.suggests_models = options.access.shows_index_to_all
         self._backends = BackendRegistry(directory=_backend_directory(options.backend_directory))
         self._delays = read_artificial_delays(os.environ)
         self._stop = stop or StopSignal()
@@ -167,7 +168,7 @@ class Server:
             backends=self._backends,
             usable_cores=usable_cores(),
             auto_complete=options.repository.auto_complete,
-            backend_config=options.backend_config,
+            backend_config=options.backend_settings,
             router=self._engine,
             response_store=store,
             resources=open_resources(self._options.rate_limit, self._registry),
@@ -232,7 +233,7 @@ class Server:
             _end_process(0)
         stopping.cancel()
         all_loaded = await loading
-        log_backends(self._backends.modules(), self._options.backend_config)
+        log_backends(self._backends.modules(), self._options.backend_settings)
         log_models(self._engine, self._options.repository)
         if all_loaded or not self._options.repository.exit_on_error:
             return

@@ -73,8 +73,8 @@ def test_two_files_of_one_name_are_refused(tmp_path):
 
 
 def test_message_about_nothing_names_other_formats(tmp_path):
-    write(tmp_path, model_dot_joblib="x", notes_dot_txt="x")
+    write(tmp_path, iris_dot_joblib="x", notes_dot_txt="x")
     message = nothing_to_serve([str(tmp_path), "/nowhere"])
     assert message.startswith(f"there is no model in {tmp_path} and /nowhere; a repository has a directory for each")
-    assert "model.joblib: it is a Python pickle (joblib, scikit-learn); scikit-learn: export it with" in message
+    assert "iris.joblib: it is a Python pickle (joblib, scikit-learn); scikit-learn: export it with" in message
     assert "notes" not in message

@@ -9,6 +9,7 @@ All formats of today are zip archives with one directory at the top:
 """
 
 import enum
+import os
 import re
 import zipfile
 from pathlib import Path
@@ -17,6 +18,10 @@ from naiad.core.errors import InferError, invalid_argument
 
 _LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """First bytes of `torch.save` before PyTorch 1.6, and with `_use_new_zipfile_serialization=False`."""
+
+
+_START, _END, _END_BYTES = b"PK\x03\x04", b"PK\x05\x06", 22
+"""A zip archive ends with this record, without a comment in PyTorch's. Archives may contain others."""
 
 
 class Format(enum.Enum):
@@ -33,20 +38,21 @@ def detect_format(path: Path) -> Format:
     """Return what is in `path`. Raises InferError(INVALID_ARG) for a truncated file and for another format."""
     if path.suffix == ".py":
         return Format.SOURCE
-    start = b""
     try:
         with path.open("rb") as file:
             start = file.read(len(_LEGACY_MAGIC))
+            file.seek(-min(path.stat().st_size, _END_BYTES), os.SEEK_END)
+            is_whole = file.read(4) == _END
         if start == _LEGACY_MAGIC:
             return Format.CHECKPOINT
+        if not start.startswith(_START):
+            raise _unknown(path)
+        if not is_whole:
+            raise _unusable(path, "is truncated: the directory at its end is missing; copy it again")
         with zipfile.ZipFile(path) as archive:
             names = {name.partition("/")[2] for name in archive.namelist()}
-    except zipfile.BadZipFile:
-        if start.startswith(b"PK"):
-            raise _unusable(path, "is truncated: the directory at its end is missing; copy it again") from None
-        raise _unknown(path) from None
-    except OSError as error:
-        raise _unusable(path, f"cannot be read: {error.strerror}") from error
+    except (OSError, zipfile.BadZipFile) as error:
+        raise _unusable(path, f"cannot be read: {error}") from error
     return _format_of(path, names)
 
 

@@ -1,0 +1,113 @@
+"""Files with estimators: pickles, whose loading executes code, and skops files, whose types are checked."""
+
+import hashlib
+import io
+import logging
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import joblib
+from sklearn.exceptions import InconsistentVersionWarning
+
+from naiad.backend.api import ModelContext
+from naiad.backend.framework.model_files import find_model_file
+from naiad.backend.framework.parameters import Parameters
+from naiad.config.backends import filenames_of
+from naiad.core.errors import InferError, excerpt, invalid_argument
+
+_log = logging.getLogger(__name__)
+
+ALLOW_PICKLE = "allow-pickle"
+"""Setting of the backend; `--allow-pickle` makes it true."""
+
+_warnings_lock = threading.Lock()
+"""The filters of warnings belong to the whole process."""
+
+
+def load_estimator(context: ModelContext, parameters: Parameters) -> Any:
+    """Return the object in the file of a model version.
+
+    Raises InferError(INVALID_ARG) for a pickle that is not allowed, for types that are not trusted, and for a file
+    that cannot be read.
+    """
+    path = find_model_file(context, filenames_of("sklearn"))
+    opening = f"model '{context.name}': {path}"
+    if path.suffix == ".skops":
+        return _load(opening, context, lambda: _load_skops(opening, path, parameters))
+    source = _permitted(opening, path, context, parameters)
+    return _load(opening, context, lambda: joblib.load(source))
+
+
+def _permitted(opening: str, path: Path, context: ModelContext, parameters: Parameters) -> Any:
+    """Return what a pickle is loaded from: with a digest exactly the bytes that it was computed of."""
+    digest = parameters.text("sha256").strip().lower()
+    if not digest:
+        # Not from the parameters: a model must not allow itself.
+        if context.backend_config.get(ALLOW_PICKLE, "").lower() in ("true", "1", "on"):
+            return path
+        raise invalid_argument(
+            f"{opening} is a pickle, and loading a pickle executes its code. If you trust all model files, start the "
+            "server with --allow-pickle; to trust this file alone, set the parameter 'sha256' to its digest "
+            f"(sha256sum {path.name}); or save the model with skops as model.skops"
+        )
+    data = path.read_bytes()
+    found = hashlib.sha256(data).hexdigest()
+    if found != digest:
+        raise invalid_argument(
+            f"{opening} is not loaded: its SHA-256 digest is {found}, but the parameter 'sha256' is "
+            f"'{excerpt(digest)}'; the file is another one than the digest was made of"
+        )
+    return io.BytesIO(data)
+
+
+def _load_skops(opening: str, path: Path, parameters: Parameters) -> Any:
+    try:
+        import skops.io
+    except ModuleNotFoundError:
+        raise invalid_argument(
+            f"{opening} needs the package skops, which is not installed: pip install 'naiad[sklearn]'"
+        ) from None
+    trusted = {name.strip() for name in parameters.text("trusted_types").split(",")}
+    found = skops.io.get_untrusted_types(file=path)
+    unknown = [name for name in found if name not in trusted]
+    if unknown:
+        raise invalid_argument(
+            f"{opening} has types that are not trusted: {excerpt(', '.join(unknown))}. If you trust their code, add "
+            "them to the parameter 'trusted_types', separated by commas"
+        )
+    return skops.io.load(path, trusted=found)
+
+
+def _load(opening: str, context: ModelContext, load: Callable[[], Any]) -> Any:
+    """Return what `load` returns; the log names the versions of scikit-learn when they differ."""
+    try:
+        with _warnings_lock, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            estimator = load()
+    except InferError:
+        raise
+    except (ImportError, AttributeError) as error:
+        raise invalid_argument(
+            f"{opening} needs code that is not there: {_text(error)}; install the package that defines it in the "
+            "server's environment, or in one of the model's own (parameters 'isolation' and 'EXECUTION_ENV_PATH')"
+        ) from error
+    except Exception as error:  # damaged files fail with any exception
+        raise invalid_argument(
+            f"{opening} cannot be loaded: {_text(error)}; it is truncated or of another format, copy the whole file"
+        ) from error
+    for warning in caught:
+        message = warning.message
+        if isinstance(message, InconsistentVersionWarning):
+            _log.warning(
+                "%s was saved with scikit-learn %s, installed is %s: results may differ; train it again, or install "
+                "that version", opening, message.original_sklearn_version, message.current_sklearn_version,
+            )  # fmt: skip
+            break
+    return estimator
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {excerpt(' '.join(str(error).split()))}"
