@@ -15,7 +15,7 @@ from naiad.core.errors import InferError
 from naiad.testing import BackendModel, ModelError
 from support.digits_classifier import digits_classifier
 from support.model_repository import write_model
-from support.tensorflow_models import graph_def, keras_digits, save_digits
+from support.tensorflow_models import graph_def, keras_digits, save_digits, save_two_graphs
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +61,14 @@ def test_parameters_choose_graph_and_signature(digits_model):
         found = model.infer({"text": np.array([["a", "bc"]], object)})
     assert found["length"].tolist() == [[1, 2]]
     assert [bytes(text) for text in found["upper"][0]] == [b"A", b"BC"]
+
+
+@pytest.mark.parametrize(("tags", "factor"), [("", 2), ("serve", 2), ("big, serve", 3)])
+def test_tags_choose_between_graphs(tmp_path, tags, factor):
+    directory = write_model(tmp_path, "m", None)
+    save_two_graphs(directory / "1" / "model.savedmodel")
+    with load(directory, parameters(TF_GRAPH_TAG=tags)) as model:
+        assert (model.infer({"x": np.ones((3, 2), np.float32)})["y"] == factor).all()
 
 
 def test_unknown_signatures_list_existing_ones(digits_model):

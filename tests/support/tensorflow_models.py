@@ -44,6 +44,24 @@ def save_digits(directory: Path) -> Path:
     return directory
 
 
+def save_two_graphs(directory: Path) -> None:
+    """Write a SavedModel with two graphs: `y` is twice `x`, or three times with the tag `big`."""
+    builder = tf.compat.v1.saved_model.Builder(str(directory))
+    for index, (factor, tags) in enumerate(((2.0, ["serve"]), (3.0, ["serve", "big"]))):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            x = tf.compat.v1.placeholder(tf.float32, [None, 2], name="x")
+            factors = tf.compat.v1.get_variable("factor", initializer=2.0, use_resource=True)
+            session.run(factors.initializer)
+            info = tf.compat.v1.saved_model.build_tensor_info
+            y = {"y": info(x * factors * (factor / 2))}
+            signature = tf.compat.v1.saved_model.build_signature_def({"x": info(x)}, y, "predict")
+            if index == 0:
+                builder.add_meta_graph_and_variables(session, tags, {"serving_default": signature})
+            else:
+                builder.add_meta_graph(tags, {"serving_default": signature})
+    builder.save()
+
+
 def keras_digits() -> Any:
     """Return the classifier as a Keras model, from `image` to one output."""
     weights = digits_classifier()
