@@ -144,6 +144,13 @@ def test_sizes_outside_the_range_are_errors(tmp_path):
         model.infer({"input": np.ones((1, 9), np.float32)})
 
 
+def test_files_may_have_any_name(tmp_path):
+    directory = save(tmp_path, nn.Linear(2, 3), (torch.ones(5, 2),))
+    (directory / "1" / "model.pt2").rename(directory / "1" / "linear.bin")
+    with load(directory, 'default_model_filename: "linear.bin"') as model:
+        assert model.infer({"input": np.ones((5, 2), np.float32)})["OUTPUT__0"].shape == (5, 3)
+
+
 def test_truncated_archive_is_refused(tmp_path):
     directory = save(tmp_path, nn.Linear(2, 3), (torch.ones(5, 2),))
     path = directory / "1" / "model.pt2"

@@ -34,7 +34,9 @@ def _read(context: ModelContext, path: Path) -> Any:
     if last is not None and last[:2] == (path, path.stat().st_mtime_ns):
         return last[2]
     try:
-        return torch.export.load(path)
+        # An open file: of paths, PyTorch takes those that end with .pt2 only.
+        with path.open("rb") as file:
+            return torch.export.load(file)
     except Exception as error:  # PyTorch raises classes of several libraries
         raise cannot_load(context, path, error, f"export it again with torch {torch.__version__}") from error
 
