@@ -73,6 +73,13 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
         aliases=("tflite",),
     ),
     KnownBackend(
+        "jax",
+        {"model.jaxexport": ""},
+        module="naiad.backend.jax.backend:JaxBackend",
+        extra="jax",
+        package="jax",
+    ),
+    KnownBackend(
         "pytorch",
         {"model.pt": "pytorch_libtorch", "model.pt2": "torch_aoti"},
         module="naiad.backend.pytorch.backend:PyTorchBackend",
