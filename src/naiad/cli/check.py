@@ -15,7 +15,8 @@ from naiad.backend.gpus import gpu_count
 from naiad.backend.registry import BackendRegistry
 from naiad.cli.check_load import LoadRules, load_reported
 from naiad.core.errors import InferError
-from naiad.repository.check import MODEL_SUFFIXES, ModelReport, check_path
+from naiad.repository.bare_files import bare_backend
+from naiad.repository.check import ModelReport, check_path
 from naiad.repository.check_contents import check_contents
 from naiad.repository.cloud.url import is_cloud_url, parse_cloud_url
 
@@ -35,7 +36,7 @@ def run(argv: Sequence[str]) -> int:
     """Check the given models, print the problems and return the exit status."""
     parser = make_parser()
     options = parser.parse_args(argv)
-    if options.load and Path(options.path).is_file() and Path(options.path).suffix not in MODEL_SUFFIXES:
+    if options.load and Path(options.path).is_file() and not bare_backend(Path(options.path)):
         parser.error("--load needs the model: give the repository or the model's directory")
     seconds: Mapping[str, float] = {}
     try:

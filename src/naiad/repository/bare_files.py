@@ -1,4 +1,7 @@
-"""Model files without a model's directory: each is version 1 of a model with the name of the file."""
+"""Model files and model directories of frameworks, without a directory of Triton's layout.
+
+Each is version 1 of a model with its name.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -7,29 +10,46 @@ from pathlib import Path
 from naiad.config.backends import BUILT_IN, FILENAMES, FORMATS, SERVABLE_FILENAMES
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import invalid_argument, not_found
-from naiad.repository.model_file import way_out
+from naiad.repository.model_file import GENERAL_SUFFIXES, kind_of, way_out
 from naiad.repository.store import CONFIG_FILE, ModelEntry, ModelListing, parse_version
 
-BARE_BACKENDS = {Path(known.filename).suffix: known.backend for known in FORMATS if known.backend in BUILT_IN}
-"""Backends of bare model files, by suffix."""
+_SUFFIXES = sorted({Path(known.filename).suffix for known in FORMATS if known.backend in BUILT_IN})
 BARE_MAX_BATCH_SIZE = 32
 """The max_batch_size of bare model files that can batch, unless --max-batch-size is given."""
-_GENERAL_SUFFIXES = frozenset({".json", ".txt", ".joblib", ".pkl"})
-"""Suffixes of labels, settings and data too: in a folder, they are models only under a backend's usual name."""
+_PICKLE_SUFFIXES = frozenset({".joblib", ".pkl"})
+"""Suffixes of data too: in a folder, such files are models only under a backend's usual name."""
 _PYTHON_CLASS = b"TritonPythonModel"
 _MAX_SOURCE_BYTES = 4 << 20
 _MOST_NOTES = 3
 """Maximum of files that an error about a repository without models explains."""
 
 
+def bare_backend(path: Path) -> str:
+    """Return the backend that serves a file or directory, by its name and content; empty if none does."""
+    kind = kind_of(path)
+    return kind.backend if kind is not None and kind.is_served else ""
+
+
 def bare_file(path: Path, *, name: str = "", max_batch_size: int = BARE_MAX_BATCH_SIZE) -> ModelEntry:
-    """Return the model of one file. Raises InferError(INVALID_ARG) for a file that no backend serves."""
-    backend = BARE_BACKENDS.get(path.suffix)
-    if backend is None:
-        known = f"its format is unknown; known suffixes: {', '.join(sorted(BARE_BACKENDS))}"
+    """Return the model of one file or directory. Raises InferError(INVALID_ARG) if no backend serves it."""
+    parent = kind_of(path.parent)
+    if parent is not None and parent.is_served and path.name == parent.marker:
+        path = path.parent  # saved_model.pb, MLmodel: the model is the directory
+    backend = bare_backend(path)
+    if not backend:
+        known = f"its format is unknown; known suffixes: {', '.join(_SUFFIXES)}"
         raise invalid_argument(f"{path}: this file cannot be served: {way_out(path) or known}")
-    preset = ModelConfig(name=name or path.stem, backend=backend, default_model_filename=path.name)
+    is_version = path.is_dir() and backend != "tensorflow"
+    preset = ModelConfig(name=name or model_name(path), backend=backend)
+    if is_version:
+        return ModelEntry(preset.name, path, {1: path}, None, preset, default_max_batch_size=max_batch_size)
+    preset.default_model_filename = path.name
     return ModelEntry(preset.name, path.parent, {1: path.parent}, None, preset, default_max_batch_size=max_batch_size)
+
+
+def model_name(path: Path) -> str:
+    """Return the name of a file without its suffix; a point in the name of a directory is part of it."""
+    return path.name if path.is_dir() and path.suffix != ".savedmodel" else path.stem
 
 
 def files_of_folder(directory: Path) -> Mapping[str, Path]:
@@ -62,14 +82,20 @@ def bare_files(directory: Path) -> Mapping[str, Path]:
 def model_files(directory: Path) -> Iterator[Path]:
     """Yield the files in a directory that can be served, sorted."""
     for path in sorted(directory.iterdir()):
-        is_model = path.suffix in BARE_BACKENDS and not path.name.startswith(".") and path.is_file()
-        if path.suffix in _GENERAL_SUFFIXES:
+        is_model = not path.name.startswith(".") and path.is_file() and bool(_backend_in_folder(path))
+        if path.suffix in _PICKLE_SUFFIXES:
             is_model = is_model and path.name in SERVABLE_FILENAMES
         elif path.suffix == ".py":
             # Other Python files are modules of a model, or scripts.
             is_model = is_model and _has_model_class(path)
         if is_model:
             yield path
+
+
+def _backend_in_folder(path: Path) -> str:
+    """Return the backend of a file; a file of an unknown suffix is no model here, whatever it contains."""
+    is_known = path.suffix in _SUFFIXES or path.suffix in GENERAL_SUFFIXES - {""}
+    return bare_backend(path) if is_known else ""
 
 
 def _has_model_class(path: Path) -> bool:
@@ -138,7 +164,7 @@ def nothing_to_serve(paths: Sequence[str]) -> str:
 
 def other_formats(directory: Path) -> list[str]:
     """Return what the model files in a directory are that no backend serves, and what to do with each."""
-    served = BARE_BACKENDS.keys() - _GENERAL_SUFFIXES
     models = set(model_files(directory))
+    served = set(_SUFFIXES) - GENERAL_SUFFIXES - _PICKLE_SUFFIXES
     files = [path for path in sorted(directory.iterdir()) if path.suffix not in served and path.is_file()]
     return [f"{path.name}: {found}" for path in files if path not in models and (found := way_out(path))]

@@ -20,8 +20,8 @@ from naiad.config.validate.ensemble import cycle_message, find_ensemble_cycle
 from naiad.config.validate.members import ensemble_member_problems
 from naiad.config.validate.model import validate
 from naiad.config.version_policy import NO_VERSION, select_versions
-from naiad.repository.bare_files import BARE_BACKENDS, files_of_folder
-from naiad.repository.model_file import kind_of_suffix, way_out
+from naiad.repository.bare_files import bare_backend, files_of_folder, model_name
+from naiad.repository.model_file import kind_of, way_out
 from naiad.repository.store import CONFIG_FILE, RESERVED, parse_version
 
 
@@ -203,8 +203,6 @@ def names_in(directory: Path) -> set[str]:
 _MAX_CONFIG_BYTES = 4 << 20
 """Four bytes, the maximum of a UTF-8 character, for each character that the parser reads."""
 _CONFIG_SUFFIXES = (".pbtxt", ".pbtext", ".prototxt", ".textproto", ".pbtx")
-MODEL_SUFFIXES = tuple(BARE_BACKENDS)
-"""Files that can be served without a model's directory."""
 
 
 def check_path(
@@ -215,7 +213,7 @@ def check_path(
     `strict` checks as a server with --disable-auto-complete-config: the configuration must be there and complete.
     """
     rules = _Rules(known_backends, strict, gpu_count)
-    if path.is_file():
+    if path.is_file() or (path.is_dir() and not is_model_dir(path) and bare_backend(path)):
         return [_check_file(path, rules)]
     if not path.is_dir():
         report = ModelReport(path.name, path)
@@ -297,12 +295,12 @@ def _check_ensembles(reports: Sequence[ModelReport]) -> None:
 
 def _check_file(path: Path, rules: _Rules) -> ModelReport:
     """Check a configuration file without the files in it; a bare model file has no configuration."""
-    report = ModelReport(path.parent.resolve().name if path.name == CONFIG_FILE else path.stem, path)
-    if path.suffix in MODEL_SUFFIXES:
-        preset = ModelConfig(backend=BARE_BACKENDS[path.suffix], default_model_filename=path.name)
+    report = ModelReport(path.parent.resolve().name if path.name == CONFIG_FILE else model_name(path), path)
+    if backend := bare_backend(path):
+        preset = ModelConfig(backend=backend, default_model_filename=path.name)
         report.config = autofill(preset, model_name=report.name)
         return report
-    if kind_of_suffix(path.suffix) is not None:
+    if kind_of(path) is not None:
         report.add(f"this file cannot be served: {way_out(path)}", path)
         return report
     _read_config(report, path)

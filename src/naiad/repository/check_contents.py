@@ -7,7 +7,7 @@ from pathlib import Path
 
 from naiad.config.backends import EXTRAS, PACKAGES
 from naiad.config.problem import Problem
-from naiad.repository.bare_files import BARE_BACKENDS
+from naiad.repository.bare_files import bare_backend
 from naiad.repository.check import ModelReport
 from naiad.repository.model_file import model_file_problem
 
@@ -20,7 +20,7 @@ def check_contents(reports: Sequence[ModelReport]) -> None:
     """Add the problems of the model files to the reports."""
     for report in reports:
         directories = [report.path / str(version) for version in report.versions]
-        if report.path.is_file() and report.path.suffix in BARE_BACKENDS:
+        if not directories and bare_backend(report.path):
             directories = [report.path.parent]
         if directories and not report.config.HasField("ensemble_scheduling"):
             _check_package(report)

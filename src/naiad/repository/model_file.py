@@ -1,8 +1,8 @@
 """What a file is: a model, a model of another format, or what a failed download has left.
 
-One table, `KINDS`, has the known formats by first bytes and by suffix, with the first thing to try.
-`model_file_problem` explains why a file is not the model that it should be; `way_out` explains what to do with a
-format without a backend.
+One table, `KINDS`, has the known formats by first bytes and by suffix, with their backend and the first thing to try.
+`kind_of` finds the format of a file or directory of any name. `model_file_problem` explains why a file is not the
+model that it should be; `way_out` explains what to do with a format without a backend.
 """
 
 import mmap
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.backend.onnx.protobuf_fields import CutOffError, read_fields
-from naiad.config.backends import filenames_of
+from naiad.config.backends import BUILT_IN, filenames_of
 from naiad.config.model_config_pb2 import ModelConfig
 
 _HEAD_BYTES = 512
@@ -33,14 +33,23 @@ class FileKind:
     suffixes: Sequence[str] = ()
     magic: bytes = b""
     """A regular expression for its first bytes; empty if they do not identify it."""
-    member: bytes = b""
-    """Name, or the end of one, of a file in such a ZIP archive."""
+    members: Sequence[bytes] = ()
+    """Names, or the ends of names, of files in such a ZIP archive; one of them is enough."""
+    marker: str = ""
+    """Name of a file that directories of this kind have."""
+    backend: str = ""
+    """The backend for such files, empty if there is none."""
     is_damage: bool = False
     """Whether such a file is never a model, whatever its name."""
 
+    @property
+    def is_served(self) -> bool:
+        """Whether naiad has its backend."""
+        return self.backend in BUILT_IN
 
-ONNX = FileKind("an ONNX model", "name it model.onnx", (".onnx",))
-PYTHON = FileKind("a Python file", "define a class TritonPythonModel in it", (".py",))
+
+ONNX = FileKind("an ONNX model", "name it model.onnx", (".onnx",), backend="onnxruntime")
+PYTHON = FileKind("a Python file", "define a class TritonPythonModel in it", (".py",), backend="python")
 _ANY = FileKind("a model", "")
 KINDS: Sequence[FileKind] = (
     FileKind(
@@ -69,30 +78,75 @@ KINDS: Sequence[FileKind] = (
         f"you trust it; or {_PYTHON_MODEL}",
         (".joblib", ".pkl", ".pickle"),
         rb"\x80[\x02-\x05]",
+        backend="sklearn",
     ),
+    FileKind("a skops file", _PYTHON_MODEL, (".skops",), members=(b"schema.json",), backend="sklearn"),
     FileKind(
         "a PyTorch model",
         f"export it with torch.onnx.export, torch.jit.save (.pt) or torch.export.save (.pt2), or {_PYTHON_MODEL}",
         (".pt", ".pth", ".pt2"),
-        member=b"data.pkl",
+        members=(b"data.pkl", b"archive_format", b"serialized_exported_program.json"),
+        backend="pytorch",
     ),
     FileKind(
         "a Keras model",
         f"export it with model.export('model.onnx', format='onnx'), or {_PYTHON_MODEL}",
         (".keras", ".h5", ".hdf5"),
         rb"\x89HDF\r\n\x1a\n",
-        member=b"model.weights.h5",
+        members=(b"model.weights.h5",),
+        backend="tensorflow",
     ),
     FileKind(
         "a TensorFlow Lite model",
         f"convert it with python -m tf2onnx.convert --tflite FILE --output model.onnx, or {_PYTHON_MODEL}",
         (".tflite",),
         rb"....TFL3",
+        backend="litert",
+    ),
+    FileKind(
+        "a TensorFlow SavedModel",
+        "serve the directory that has saved_model.pb",
+        (".savedmodel",),
+        marker="saved_model.pb",
+        backend="tensorflow",
     ),
     FileKind(
         "a TensorFlow graph",
         f"convert it with python -m tf2onnx.convert, or {_PYTHON_MODEL}",
         (".pb", ".graphdef"),
+        backend="tensorflow",
+    ),
+    FileKind(
+        "an OpenVINO model",
+        f"serve the ONNX model that it was made from, or {_PYTHON_MODEL}",
+        (".xml",),
+        rb"\s*(<\?xml[^>]*>\s*)?<net\b",
+        backend="openvino",
+    ),
+    FileKind(
+        "an XGBoost model",
+        f"save it with booster.save_model('xgboost.json'), or {_PYTHON_MODEL}",
+        (".ubj",),
+        rb'\s*\{\s*"(learner|version)"|\{[iIlLU].{1,8}(learner|version)',
+        backend="trees",
+    ),
+    FileKind("a LightGBM model", f"name it model.txt, or {_PYTHON_MODEL}", (), rb"tree\r?\n", backend="trees"),
+    FileKind(
+        "a treelite checkpoint",
+        f"name it checkpoint.tl, or {_PYTHON_MODEL}",
+        (".tl",),
+        rb"[\x03-\x0f]\0{3}.\0{3}.\0{3}",
+        backend="trees",
+    ),
+    FileKind(
+        "an ExecuTorch program", f"with executorch, {_PYTHON_MODEL}", (".pte",), rb"....ET\d\d", backend="executorch"
+    ),
+    FileKind("an MLflow model", f"with mlflow.pyfunc, {_PYTHON_MODEL}", marker="MLmodel", backend="mlflow"),
+    FileKind(
+        "a Hugging Face model",
+        f"export it with optimum-cli export onnx, or {_PYTHON_MODEL}",
+        marker="tokenizer.json",
+        backend="huggingface",
     ),
     FileKind("a GGUF file (weights of llama.cpp)", f"with llama-cpp-python, {_PYTHON_MODEL}", (".gguf",), b"GGUF"),
     FileKind(
@@ -102,16 +156,38 @@ KINDS: Sequence[FileKind] = (
         rb".{4}\0{4}\{",
     ),
     FileKind("a TensorRT engine", "serve the ONNX model that it was built from", (".plan", ".engine"), b"[pf]trt"),
-    FileKind("an OpenVINO model", f"serve the ONNX model that it was made from, or {_PYTHON_MODEL}", (".xml",)),
     FileKind("a Core ML model", f"serve the model that it was made from, or {_PYTHON_MODEL}", (".mlmodel",)),
     FileKind("a gzip archive", "unpack it", (".gz", ".tgz"), rb"\x1f\x8b"),
     FileKind("a ZIP archive", "unpack it", (".zip",), rb"PK\x03\x04"),
     FileKind("JSON text", _AGAIN, (), rb"\s*[\[{]\s*[\[{\"\]}]"),
 )
 
+GENERAL_SUFFIXES = frozenset({"", ".json", ".txt", ".bin", ".model", ".pb", ".xml"})
+"""Suffixes of labels, settings and data too: the content decides."""
 _ONNX_FIELDS = frozenset({*range(1, 9), 14, 20, 25, 26})
 """Field numbers of ModelProto."""
 _ONNX_GRAPH = 7
+
+
+def kind_of(path: Path) -> FileKind | None:
+    """Return the kind of a file or directory, None for an unknown one.
+
+    By the suffix; by the content where the suffix is unknown or also that of other files.
+    """
+    try:
+        if path.is_dir():
+            return next((kind for kind in KINDS if kind.marker and (path / kind.marker).is_file()), None)
+        suffix = path.suffix.lower()
+        by_suffix = kind_of_suffix(suffix)
+        if by_suffix is not None and suffix not in GENERAL_SUFFIXES:
+            return by_suffix
+        found = kind_of_content(path)
+        if found is None and path.stat().st_size and not _onnx_problem(path, path.stat().st_size):
+            return ONNX
+        return found or by_suffix
+    except (OSError, zipfile.BadZipFile):
+        # The load reports it.
+        return kind_of_suffix(path.suffix)
 
 
 def kind_of_suffix(suffix: str) -> FileKind | None:
@@ -126,7 +202,7 @@ def kind_of_content(path: Path) -> FileKind | None:
     if head.startswith(b"PK\x03\x04") and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             names = [name.encode() for name in archive.namelist()]
-        by_member = [kind for kind in KINDS if kind.member and any(name.endswith(kind.member) for name in names)]
+        by_member = [kind for kind in KINDS if any(name.endswith(tuple(kind.members)) for name in names)]
         if by_member:
             return by_member[0]
     return next((kind for kind in KINDS if kind.magic and re.match(kind.magic, head, re.DOTALL)), None)
@@ -203,7 +279,7 @@ def way_out(path: Path) -> str:
         content = kind_of_content(path)
     except (OSError, zipfile.BadZipFile):
         content = None
-    kind = content if content is not None and content.is_damage else kind_of_suffix(path.suffix)
+    kind = content if content is not None and content.is_damage else kind_of(path)
     return f"it is {kind.what}; {kind.advice}" if kind is not None else ""
 
 

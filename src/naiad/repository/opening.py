@@ -12,6 +12,7 @@ from naiad.core.errors import invalid_argument
 from naiad.repository.bare_files import (
     BARE_MAX_BATCH_SIZE,
     BareFilesStore,
+    bare_backend,
     bare_file,
     files_of_folder,
     model_files,
@@ -82,12 +83,14 @@ def open_path(
         raise invalid_argument(f"{path}: no such file or directory; give a model file, a model or a repository")
     if (path / CONFIG_FILE).is_file() or _holds_versions(path):
         return SingleModelStore(entry_of_directory(path.name, path, config_name=config_name), path)
+    if bare_backend(path):
+        return SingleModelStore(bare_file(path, max_batch_size=bare_max_batch_size), path)
     if files_of_folder(path):
         for note in other_formats(path):
             _log.warning("%s: not served: %s", path, note)
         return BareFilesStore(path, max_batch_size=bare_max_batch_size)
     for name in SERVABLE_FILENAMES:
-        if (path / name).is_file():
+        if (path / name).exists():
             entry = bare_file(path / name, name=path.name, max_batch_size=bare_max_batch_size)
             return SingleModelStore(entry, path)
     stray = [file.name for file in model_files(path)]

@@ -106,7 +106,7 @@ def test_bare_files_are_checked(tmp_path, capsys):
 
 
 def test_other_formats_name_a_way_out(tmp_path, capsys):
-    path = tmp_path / "model.pickle"
+    path = tmp_path / "model.mlmodel"
     path.write_bytes(b"\x80\x04")
     for where in (path, tmp_path):
-        assert f"{path}: this file cannot be served: it is a Python pickle" in output_of(where, capsys, 1)
+        assert f"{path}: this file cannot be served: it is a Core ML model" in output_of(where, capsys, 1)
