@@ -37,7 +37,7 @@ def bare_file(path: Path, *, name: str = "", max_batch_size: int = BARE_MAX_BATC
         path = path.parent  # saved_model.pb, MLmodel: the model is the directory
     backend = bare_backend(path)
     if not backend:
-        known = f"its format is unknown; known suffixes: {', '.join(_SUFFIXES)}"
+        known = f"neither its name nor its content is that of a known format; known suffixes: {', '.join(_SUFFIXES)}"
         raise invalid_argument(f"{path}: this file cannot be served: {way_out(path) or known}")
     is_version = path.is_dir() and backend != "tensorflow"
     preset = ModelConfig(name=name or model_name(path), backend=backend)

@@ -162,7 +162,7 @@ KINDS: Sequence[FileKind] = (
     FileKind("JSON text", _AGAIN, (), rb"\s*[\[{]\s*[\[{\"\]}]"),
 )
 
-GENERAL_SUFFIXES = frozenset({"", ".json", ".txt", ".bin", ".model", ".pb", ".xml"})
+GENERAL_SUFFIXES = frozenset({"", ".json", ".txt", ".bin", ".model", ".xml"})
 """Suffixes of labels, settings and data too: the content decides."""
 _ONNX_FIELDS = frozenset({*range(1, 9), 14, 20, 25, 26})
 """Field numbers of ModelProto."""
@@ -184,7 +184,7 @@ def kind_of(path: Path) -> FileKind | None:
         found = kind_of_content(path)
         if found is None and path.stat().st_size and not _onnx_problem(path, path.stat().st_size):
             return ONNX
-        return found or by_suffix
+        return found
     except (OSError, zipfile.BadZipFile):
         # The load reports it.
         return kind_of_suffix(path.suffix)

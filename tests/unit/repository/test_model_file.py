@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.repository.bare_files import bare_backend, bare_file
 from naiad.repository.model_file import KINDS, file_problem, model_file_problem, way_out
 from support import onnx_models
 
@@ -133,3 +134,54 @@ def test_way_out_of_damage(tmp_path):
 def test_suffixes_are_in_the_table_once():
     suffixes = [suffix for kind in KINDS for suffix in kind.suffixes]
     assert len(suffixes) == len(set(suffixes))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "backend"),
+    [
+        ("forest.json", b'{"learner": {}, "version": [3, 2, 0]}', "trees"),
+        ("forest.model", b"{L\0\0\0\0\0\0\0\x07learner{", "trees"),
+        ("forest.txt", b"tree\nversion=v4\n", "trees"),
+        ("forest", b"\x04\0\0\0\x07\0\0\0\0\0\0\0\x02", "trees"),
+        ("net.xml", b'<?xml version="1.0"?>\n<net name="a" version="11">', "openvino"),
+        ("net.bin", archive("net/constants.pkl", "net/data.pkl"), "pytorch"),
+        ("net.PT2", archive("net/archive_format"), "pytorch"),
+        ("net.pth", b"anything", "pytorch"),
+        ("net.unknown", b"\x1c\0\0\0TFL3" + bytes(8), "litert"),
+        ("net", ONNX, "onnxruntime"),
+        ("net.keras", archive("config.json", "model.weights.h5"), "tensorflow"),
+        ("estimator", archive("schema.json"), "sklearn"),
+        ("estimator.dat", pickle.dumps({"a": 1}), "sklearn"),
+    ],
+)
+def test_backend_of_a_file_of_any_name(tmp_path, name, content, backend):
+    (tmp_path / name).write_bytes(content)
+    assert bare_backend(tmp_path / name) == backend
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("labels.txt", b"cat\ndog\n"),
+        ("config.json", b'{"model_type": "bert"}'),
+        ("sitemap.xml", b'<?xml version="1.0"?><urlset>'),
+        ("weights.bin", bytes(64)),
+        ("weights.bin", b"\x80"),
+        ("notes", b""),
+        ("net.xml", POINTER),
+    ],
+)
+def test_other_files_have_no_backend(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    assert bare_backend(tmp_path / name) == ""
+
+
+def test_directories_are_known_by_their_files(tmp_path):
+    saved = tmp_path / "flowers.v1"
+    assert bare_backend(tmp_path) == ""
+    saved.mkdir()
+    (saved / "saved_model.pb").write_bytes(b"\x08\x01")
+    for path in (saved, saved / "saved_model.pb"):
+        entry = bare_file(path)
+        assert (entry.name, entry.preset.backend) == ("flowers.v1", "tensorflow")
+        assert entry.version_dirs[1] / entry.preset.default_model_filename == saved

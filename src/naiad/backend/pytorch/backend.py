@@ -164,10 +164,18 @@ def _cannot_complete(context: ModelContext, path: Path, kind: Format) -> InferEr
     count = f"{len(program.results)}" if program.results is not None else "several"
     return invalid_argument(
         f"autofill failed for model '{context.name}': {path} is {kind.value}, which has no datatypes and shapes of "
-        f"inputs and outputs; write them in config.pbtxt: 'input' ({inputs}) and 'output' (OUTPUT__0, ...: {count}), "
-        "each with data_type and dims, and max_batch_size if the first dimension is free; or export the model with "
-        "torch.export.save, whose archives have them"
+        f"inputs and outputs; write them in {_config_place(context, path)}: 'input' ({inputs}) and 'output' "
+        f"(OUTPUT__0, ...: {count}), each with data_type and dims, and max_batch_size if the first dimension is "
+        "free; or export the model with torch.export.save, whose archives have them"
     )
+
+
+def _config_place(context: ModelContext, path: Path) -> str:
+    """Return where the configuration belongs; a file served without a model's directory needs one first."""
+    if context.version_dir != context.model_dir:
+        return "config.pbtxt"
+    directory = context.model_dir / context.name
+    return f"{directory}/config.pbtxt, with the file as {directory}/1/model{path.suffix.replace('.pth', '.pt')}"
 
 
 def _first_device(config: ModelConfig) -> str:

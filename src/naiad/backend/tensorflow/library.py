@@ -1,5 +1,6 @@
 """TensorFlow, imported in one place, with little noise, and set up once for the process."""
 
+import contextlib
 import logging
 import os
 import threading
@@ -8,6 +9,10 @@ from dataclasses import dataclass
 # Errors only; TensorFlow writes its notes on hardware and optimisations to stderr.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+with contextlib.suppress(ImportError):
+    # A dependency of PyTorch. Both contain LLVM, and the process dies if this one is loaded second.
+    import triton._C.libtriton  # noqa: F401
 
 import tensorflow
 
