@@ -607,7 +607,7 @@ def test_arena_shrinkage_is_an_option_of_every_run(tmp_path):
         ({"model_operations": {"op_library_filename": ["ops.so"]}}, "op_library_filename 'ops.so' is not a file"),
         (
             {"optimization": {"execution_accelerators": {"cpu_execution_accelerator": [{"name": "openvin"}]}}},
-            "unknown Execution Accelerator 'openvin' is requested, expected one of openvino, cuda, tensorrt",
+            "unknown Execution Accelerator 'openvin' is requested, expected one of cuda, tensorrt, openvino",
         ),
     ],
 )

@@ -4,11 +4,11 @@ import threading
 from typing import ClassVar
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
+from naiad.backend.onnx.accelerators import gpu_unsupported_reason
 from naiad.backend.onnx.instance import Bf16OnnxInstance, GpuOnnxInstance, OnnxInstance
 from naiad.backend.onnx.library import onnxruntime
 from naiad.backend.onnx.options import (
     asks_for_global_threads,
-    gpu_unsupported_reason,
     model_path,
     thread_count,
 )

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from naiad.backend.api import ModelContext
+from naiad.backend.onnx.accelerators import choose_providers
 from naiad.backend.onnx.library import onnxruntime
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import InferError, invalid_argument, unsupported
+from naiad.core.errors import invalid_argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,32 +76,6 @@ def thread_count(parameters: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-CPU_PROVIDER = "CPUExecutionProvider"
-PROVIDERS: Mapping[str, str] = {
-    "openvino": "OpenVINOExecutionProvider",
-    "cuda": "CUDAExecutionProvider",
-    "tensorrt": "TensorrtExecutionProvider",
-}
-"""Triton's name of an execution accelerator to ONNX Runtime's name of an execution provider."""
-PACKAGES: Mapping[str, str] = {
-    "openvino": "onnxruntime-openvino",
-    "cuda": "onnxruntime-gpu",
-    "tensorrt": "onnxruntime-gpu",
-}
-
-_TENSORRT_OPTIONS: Mapping[str, str] = {
-    "max_workspace_size_bytes": "trt_max_workspace_size",
-    "max_partition_iterations": "trt_max_partition_iterations",
-    "min_subgraph_size": "trt_min_subgraph_size",
-    "int8_calibration_table_name": "trt_int8_calibration_table_name",
-    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
-}
-"""Parameters that Triton has a name of its own for; others are handed on as they are."""
-_TENSORRT_PRECISIONS: Mapping[str, Mapping[str, str]] = {
-    "FP32": {},
-    "FP16": {"trt_fp16_enable": "1"},
-    "INT8": {"trt_int8_enable": "1"},
-}
 _SILENT = 4
 """Log severity FATAL: errors are raised, and logged once, where they are caught."""
 
@@ -161,7 +136,7 @@ def plan_session(
     _register_operators(options, context)
     shrinkage = parameters.get("memory.enable_memory_arena_shrinkage")
     run_entries = {"memory.enable_memory_arena_shrinkage": shrinkage} if shrinkage else {}
-    return SessionPlan(options, _providers(config, gpu), run_entries)
+    return SessionPlan(options, choose_providers(config, gpu), run_entries)
 
 
 def _model_dir(context: ModelContext) -> Path:
@@ -241,65 +216,6 @@ def _register_operators(options: Any, context: ModelContext) -> None:
             raise invalid_argument(
                 f"model '{context.name}': custom operator library {found} cannot be loaded: {error}"
             ) from error
-
-
-def _providers(config: ModelConfig, gpu: int | None) -> list[tuple[str, Mapping[str, str]]]:
-    """Return the execution providers in the order in which they are preferred; the CPU is always the last."""
-    accelerators = config.optimization.execution_accelerators
-    chosen: list[tuple[str, Mapping[str, str]]] = []
-    wanted = accelerators.cpu_execution_accelerator if gpu is None else accelerators.gpu_execution_accelerator
-    for accelerator in wanted:
-        provider = PROVIDERS.get(accelerator.name)
-        if provider is None:
-            raise unsupported(
-                f"model '{config.name}': unknown Execution Accelerator '{accelerator.name}' is requested, expected "
-                f"one of {', '.join(PROVIDERS)}"
-            )
-        options = _provider_options(config, accelerator.name, dict(accelerator.parameters))
-        if gpu is not None:
-            options.setdefault("device_id", str(gpu))
-        chosen.append((_available(config, accelerator.name, provider), options))
-    if gpu is not None and not any(provider == PROVIDERS["cuda"] for provider, _ in chosen):
-        chosen.append((_available(config, "cuda", PROVIDERS["cuda"]), {"device_id": str(gpu)}))
-    return [*chosen, (CPU_PROVIDER, {})]
-
-
-def _provider_options(config: ModelConfig, accelerator: str, parameters: dict[str, str]) -> dict[str, str]:
-    if accelerator != "tensorrt":
-        return parameters
-    precision = parameters.pop("precision_mode", "FP32")
-    if precision not in _TENSORRT_PRECISIONS:
-        raise invalid_argument(
-            f"model '{config.name}': unsupported precision mode '{precision}' is requested, expected one of "
-            f"{', '.join(_TENSORRT_PRECISIONS)}"
-        )
-    named = {_TENSORRT_OPTIONS.get(name, name): value for name, value in parameters.items()}
-    return {**_TENSORRT_PRECISIONS[precision], **named}
-
-
-def _available(config: ModelConfig, accelerator: str, provider: str) -> str:
-    present = onnxruntime.get_available_providers()
-    if provider in present:
-        return provider
-    raise _missing(config, accelerator, provider, present)
-
-
-def gpu_unsupported_reason() -> str:
-    """Return why sessions cannot be on GPUs; empty when they can."""
-    if PROVIDERS["cuda"] in onnxruntime.get_available_providers():
-        return ""
-    return (
-        f"the installed onnxruntime {onnxruntime.__version__} has no {PROVIDERS['cuda']}: install {PACKAGES['cuda']} "
-        "instead"
-    )
-
-
-def _missing(config: ModelConfig, accelerator: str, provider: str, present: Sequence[str]) -> InferError:
-    return unsupported(
-        f"model '{config.name}': execution accelerator '{accelerator}' needs {provider}, which the installed "
-        f"onnxruntime {onnxruntime.__version__} does not have (it has {', '.join(present)}); install "
-        f"{PACKAGES[accelerator]} instead of onnxruntime, or remove the accelerator"
-    )
 
 
 def model_path(context: ModelContext) -> Path:

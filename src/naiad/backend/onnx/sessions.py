@@ -13,13 +13,12 @@ from typing import Any, NoReturn
 
 from naiad.backend.api import InstanceSpec, ModelContext
 from naiad.backend.host_policies import running_on
+from naiad.backend.onnx.accelerators import CPU_PROVIDER, gpu_unsupported_reason
 from naiad.backend.onnx.library import onnxruntime
 from naiad.backend.onnx.options import (
-    CPU_PROVIDER,
     SessionPlan,
     ThreadPlan,
     asks_for_global_threads,
-    gpu_unsupported_reason,
     inspection_options,
     plan_session,
     plan_threads,
@@ -248,7 +247,15 @@ def open_session(context: ModelContext, path: Path, plan: SessionPlan) -> tuple[
 def _create_session(model: str | bytes, plan: SessionPlan) -> Any:
     names = [name for name, _ in plan.providers]
     options = [dict(options) for _, options in plan.providers]
-    return onnxruntime.InferenceSession(model, plan.options, providers=names, provider_options=options)
+    session = onnxruntime.InferenceSession(model, plan.options, providers=names, provider_options=options)
+    lost = [name for name in names if name not in session.get_providers()]
+    if lost:
+        # ONNX Runtime would go on with the next provider.
+        raise RuntimeError(
+            f"{lost[0]} could not be started; its libraries (CUDA, cuDNN, TensorRT, a driver) are missing or do not "
+            "fit this onnxruntime"
+        )
+    return session
 
 
 def refuse_to_run(*_: object) -> NoReturn:
