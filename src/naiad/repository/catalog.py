@@ -1,6 +1,7 @@
 """The catalog: the models of all repositories, and their loads and unloads."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -62,6 +63,9 @@ class Catalog(Generic[V]):
         self._load_thread_count = load_thread_count
         self._load_retry_count = load_retry_count
         self._abandoned = False
+        self._failure_lock = threading.Lock()
+        self.load_failure_count = 0
+        """Failed loads: of models that could not be prepared, and of versions."""
         self._loading_since_s: dict[tuple[str, int], float] = {}
         self._agents: dict[str, AgentChain] = {}
         """The agents of the loaded models; changed only by loads and unloads."""
@@ -205,6 +209,7 @@ class Catalog(Generic[V]):
 
     def _fail_model(self, name: str, error: Exception) -> None:
         reason = reason_of(error)
+        self._count_failure()
         _log.error("failed to load model '%s': %s", name, reason, exc_info=_traceback_of(error))
         # Triton: only models with an attempted load count.
         self._lifecycle.fail_model(name, reason, counts=isinstance(error, UnloadableError))
@@ -214,8 +219,13 @@ class Catalog(Generic[V]):
 
         `counts`: whether the failure makes a server unready that needs all its models.
         """
+        self._count_failure()
         _log.error("failed to load model '%s': %s", name, reason)
         self._lifecycle.fail_model(name, reason, counts=counts)
+
+    def _count_failure(self) -> None:
+        with self._failure_lock:
+            self.load_failure_count += 1
 
     def forget(self, name: str) -> None:
         """Remove a model that no store has any more from the index."""
@@ -270,6 +280,7 @@ class Catalog(Generic[V]):
                 loaded[version] = future.result()
             except Exception as error:
                 reason = _status_of(error)
+                self._count_failure()
                 _log.error("failed to load '%s' version %d: %s", name, version, reason, exc_info=_traceback_of(error))
                 self._lifecycle.fail_version(name, version, reason)
                 failures += f"version {version} is at UNAVAILABLE state: {reason};\n"

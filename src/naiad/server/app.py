@@ -33,7 +33,7 @@ from naiad.repository.namespaces import Namespaces
 from naiad.repository.opening import CacheSettings, open_repository
 from naiad.server.drain import drain
 from naiad.server.memory import FreedMemory, open_budget, overload_options
-from naiad.server.metrics import show_cache, show_connections, show_responses
+from naiad.server.metrics import show_cache, show_connections, show_load_failures, show_responses
 from naiad.server.ports import Ports
 from naiad.server.rate_limit import open_resources
 from naiad.server.ready_set import ReadySetPublisher, settle
@@ -193,7 +193,7 @@ class Server:
             )
             for path in options.paths
         ]
-        return Catalog(
+        catalog = Catalog(
             stores,
             loader,
             ReadySetPublisher(self._engine, self._registry).publish,
@@ -202,6 +202,8 @@ class Server:
             ready_rule=ReadyRule(options.ready_rule),
             namespaces=Namespaces(stores) if options.has_namespaces else None,
         )
+        show_load_failures(self._registry, lambda: catalog.load_failure_count)
+        return catalog
 
     def _make_control(self, catalog: Catalog[Served], loop: asyncio.AbstractEventLoop) -> RepositoryControl[Served]:
         options = self._options.repository

@@ -153,3 +153,9 @@ def show_connections(registry: Registry, endpoints: Sequence[Service]) -> None:
         return format_family(_NAME, "gauge", "Open connections", rows)
 
     registry.add_rendered(_NAME, render)
+
+
+def show_load_failures(registry: Registry, read: Callable[[], int]) -> None:
+    """Add the counter of failed loads."""
+    text = "Loads of models or versions that failed"
+    registry.add_callback("naiad_model_load_failures_total", "counter", text, read)

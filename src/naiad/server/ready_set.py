@@ -15,6 +15,7 @@ from naiad.telemetry.metrics.model import FIRST_RESPONSE_MS, model_labels
 
 _RESTARTS = "naiad_worker_restarts_total"
 _STATE = "naiad_worker_state"
+_SEQUENCES = "naiad_live_sequence_count"
 
 _TURN_TIMEOUT_S = 5.0
 """A loop that is this busy has bigger problems than one request for a version that is being unloaded."""
@@ -44,6 +45,7 @@ class ReadySetPublisher:
         self._ready: Ready = {}
         registry.add_rendered(_RESTARTS, self._render_restarts)
         registry.add_rendered(_STATE, self._render_states)
+        registry.add_rendered(_SEQUENCES, self._render_sequences)
         show_adaptive(registry, self._served)
 
     def publish(self, ready: Ready, name: str) -> None:
@@ -70,6 +72,14 @@ class ReadySetPublisher:
     def _render_states(self) -> str:
         text = "State of an instance: 0 ready, 1 restarting, 2 down until its next trial, 3 on trial"
         return self._render_instances(_STATE, "gauge", text, lambda instance: int(instance.state))
+
+    def _render_sequences(self) -> str:
+        lines = [
+            f"{_SEQUENCES}{format_labels(model_labels(served.statistics))} {served.live_sequence_count}"
+            for served in self._served()
+            if served.config.HasField("sequence_batching")
+        ]
+        return format_family(_SEQUENCES, "gauge", "Sequences that have begun and not ended", lines)
 
     def _render_instances(self, family: str, kind: str, text: str, value_of: Callable[[Instance], int]) -> str:
         lines = []

@@ -103,6 +103,7 @@ def test_failed_version_releases_siblings_only(tmp_path: Path) -> None:
         ("b", "1", ModelState.READY, ""),
     ]
     assert [r.name for r in catalog.index(ready_only=True)] == ["b"]
+    assert catalog.load_failure_count == 1
 
 
 def test_model_that_cannot_be_planned_keeps_its_reason(tmp_path: Path) -> None:
@@ -110,6 +111,7 @@ def test_model_that_cannot_be_planned_keeps_its_reason(tmp_path: Path) -> None:
     assert not catalog.load_all()
     (row,) = catalog.index()
     assert (row.version, row.state, row.reason) == ("", ModelState.UNAVAILABLE, "no version of 'empty'")
+    assert catalog.load_failure_count == 1
 
 
 def test_unforeseen_exception_becomes_the_reason_with_its_type(tmp_path: Path) -> None:
