@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draw the panels of a dashboard from a running Prometheus as one SVG, without Grafana. Needs matplotlib.
+"""Draw the panels of a dashboard from a running Prometheus as one picture, without Grafana. Needs matplotlib.
 
-    deploy/grafana/draw.py http://127.0.0.1:9090 dashboards/overview.json overview.svg [MINUTES]
+deploy/grafana/draw.py http://127.0.0.1:9090 dashboards/overview.json overview.png [MINUTES]
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 
 import matplotlib
 
-matplotlib.use("svg")
+matplotlib.use("agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import EngFormatter, PercentFormatter
 
@@ -40,12 +40,17 @@ def read_series(url: str, expr: str, minutes: float) -> list[Any]:
         return list(json.load(response)["data"]["result"])
 
 
+def fill(legend: str, labels: dict[str, str]) -> str:
+    """Return a legend with the values of its labels."""
+    return re.sub(r"{{(\w+)}}", lambda name: labels.get(name[1], ""), legend)
+
+
 def draw_panel(axes: Any, panel: dict[str, Any], url: str, minutes: float) -> None:
     """Draw a line for each series of a panel."""
     axes.set_title(panel["title"], fontsize=10, loc="left")
     for target in panel["targets"]:
         for series in read_series(url, target["expr"], minutes):
-            legend = re.sub(r"{{(\w+)}}", lambda name: series["metric"].get(name[1], ""), target["legendFormat"])
+            legend = fill(target["legendFormat"], series["metric"])
             times, values = zip(*series["values"], strict=True)
             axes.plot([t - times[0] for t in times], [float(v) for v in values], linewidth=1.2, label=legend or None)
     axes.set_ylim(bottom=0)
@@ -68,7 +73,7 @@ def main(url: str, dashboard: str, picture: str, minutes: str = "3") -> None:
     for axes in list(grid.flat)[len(panels) :]:
         axes.axis("off")
     figure.tight_layout()
-    figure.savefig(picture, metadata={"Date": None})
+    figure.savefig(picture, dpi=80)
 
 
 if __name__ == "__main__":

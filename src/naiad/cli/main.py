@@ -42,6 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def tritonserver() -> int:
+    """Run `naiad serve` with the arguments of the command line: the flags of a `tritonserver` command."""
+    return main(["serve", *sys.argv[1:]])
+
+
 def _run(rest: list[str]) -> int:
     if not rest:
         print(_usage(), file=sys.stderr)
