@@ -35,8 +35,6 @@ def _text(flag: Flag) -> str:
         text += f" One of {', '.join(f'`{choice}`' for choice in flag.choices)}."
     if flag.repeat and "repeatable" not in text:
         text += " Repeatable."
-    if flag.only is not None and not flag.target:
-        text += f" Not supported: only `{flag.only[0]}` is accepted." if flag.only else " Not supported."
     return text.replace("<", "&lt;").replace("*: a", "\\*: a").replace(", * ", ", `*` ")
 
 

@@ -27,6 +27,7 @@ _STARTED = {
     "grpc": re.compile(r"Started GRPCInferenceService at ([^\s\"]+)"),
     "metrics": re.compile(r"Started Metrics Service at ([^\s\"]+)"),
 }
+_CLOUDS = re.compile(r"Started (?:Sagemaker|Vertex AI|Azure ML) HTTPService at ([^\s\"]+)")
 
 
 class Answer:
@@ -45,12 +46,17 @@ class Answer:
 class ServerProcess:
     """`python -m naiad serve ...`; its ports are free ones unless the flags say otherwise."""
 
-    def __init__(self, log: Path, *flags: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, log: Path, *flags: str, environment: Mapping[str, str] | None = None, is_bare: bool = False
+    ) -> None:
+        """`is_bare`: with these flags only."""
         self.log = log
         self.tls: ssl.SSLContext | None = None
         """Set it for a server whose HTTP speaks TLS."""
         ports = [f"--{name}-port=0" for name in _STARTED if not any(f.startswith(f"--{name}-port") for f in flags)]
         command = [sys.executable, "-m", "naiad", "serve", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
+        if is_bare:
+            command, ports = command[:4], []
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 [*command, *ports, *flags],
@@ -146,6 +152,11 @@ class ServerProcess:
     @property
     def metrics_url(self) -> str:
         return self._address("metrics")
+
+    @property
+    def cloud_url(self) -> str:
+        """`host:port` of the only cloud endpoint."""
+        return self.wait_log(_CLOUDS.pattern).group(1)
 
     def request(
         self,

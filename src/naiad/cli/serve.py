@@ -77,15 +77,12 @@ def format_help_all() -> str:
     """Return the text of `--help-all`: the flags with an effect, by group, then the other flags."""
     parts = [f"{_SYNOPSIS}{_STATUS}"]
     inert: list[str] = []
-    refused: list[str] = []
     for group, flags in GROUPS:
         inert += [flag.name for flag in flags if flag.no_effect]
-        refused += [_refusal(flag) for flag in flags if flag.only is not None and not flag.target]
         active = [_flag_help(flag) for flag in flags if flag.target]
         if active:
             parts.append("\n".join([f"{group}:", *active, ""]))
     parts.append(_paragraph("Accepted without effect, for launch scripts", [f"--{name}" for name in inert]))
-    parts.append(_paragraph("Known but not supported", refused))
     return "\n".join(parts)
 
 
@@ -96,12 +93,6 @@ def _flag_help(flag: Flag) -> str:
 
 def _default(flag: Flag) -> str:
     return f" [{flag.shown_default}]" if flag.shown_default else ""
-
-
-def _refusal(flag: Flag) -> str:
-    if not flag.only:
-        return f"--{flag.name}"
-    return f"--{flag.name} (but {flag.only[0] or 'empty'})"
 
 
 def _paragraph(title: str, items: Sequence[str]) -> str:

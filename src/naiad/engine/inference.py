@@ -19,6 +19,7 @@ from naiad.engine.serving.served import Served
 from naiad.engine.transforms.shared_memory import SharedMemoryTensors
 from naiad.memory.regions import SharedMemory
 from naiad.options.trace import TraceOptions
+from naiad.repository.store import Store
 from naiad.telemetry.explanation import Explanation
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.statistics.version import VersionStatistics
@@ -68,6 +69,12 @@ class Catalog(Protocol):
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
     ) -> None:
         """Unload a model; blocks. `on_withdrawn` is called once it accepts no more requests. Raises InferError."""
+
+    def load_from(self, store: Store, name: str) -> None:
+        """Register a repository and load one of its models; blocks. Raises InferError."""
+
+    def unload_from(self, store: Store, name: str) -> None:
+        """Unload a model and its dependents, and unregister their repository; blocks."""
 
 
 class Engine:
@@ -406,6 +413,18 @@ class Engine:
         if self._catalog is None or self.is_draining:
             raise unavailable("Server not ready")
         self._catalog.unload_model(name, parameters, on_withdrawn)
+
+    def load_from(self, store: Store, name: str) -> None:
+        """Register a repository and load one of its models. Blocks: not for the event loop. Raises InferError."""
+        if self._catalog is None or self.is_draining:
+            raise unavailable("Server not ready")
+        self._catalog.load_from(store, name)
+
+    def unload_from(self, store: Store, name: str) -> None:
+        """Unload a model of a registered repository. Blocks: not for the event loop. Raises InferError."""
+        if self._catalog is None or self.is_draining:
+            raise unavailable("Server not ready")
+        self._catalog.unload_from(store, name)
 
     def broadcast_load(self, name: str, parameters: Mapping[str, object]) -> None:
         """Load or reload a model in all processes of the server; blocks. Raises InferError."""

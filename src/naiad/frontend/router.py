@@ -32,6 +32,8 @@ class Route:
     actions: Mapping[str, Action]
     check: Action | None = None
     """Rejects a request by its headers, before its body has arrived."""
+    category: str = ""
+    """For access rules; empty: that of the path."""
 
 
 _MAX_CACHED_PATH_CHARACTERS = 512
@@ -51,7 +53,7 @@ class Router:
     """Finds the action of a request. The result for a path is remembered, so a known path costs one look-up."""
 
     def __init__(self, routes: "list[Route]", *, cached_paths: int = 4096) -> None:
-        self._routes = [(re.compile(route.pattern), _with_head(route.actions), route.check) for route in routes]
+        self._routes = [(re.compile(route.pattern), _with_head(route.actions), route) for route in routes]
         self._found: BoundedCache[str, _Found | None] = BoundedCache(
             max_entries=cached_paths, max_bytes=_CACHED_CHARACTERS, max_entry_bytes=_MAX_CACHED_PATH_CHARACTERS
         )
@@ -116,7 +118,10 @@ class Router:
         if context.method not in actions:
             _respond_not_allowed(context, actions)
         elif found.check is not None:
-            found.check(context, found.arguments)
+            try:
+                found.check(context, found.arguments)
+            except InferError as error:
+                respond_error(context, status_of(error).http, error.message)
 
     def _not_found(self, path: str) -> str:
         if path != "/metrics":
@@ -131,12 +136,13 @@ class Router:
 
     def _find(self, path: str) -> _Found | None:
         found = None
-        for pattern, actions, check in self._routes:
+        for pattern, actions, route in self._routes:
             match = pattern.fullmatch(path)
             if match is not None:
                 arguments = {name: value or "" for name, value in match.groupdict().items()}
                 chosen = actions if self._intercept is None else self._intercept(path, actions)
-                found = _Found(self._restricted(category_of_path(path), chosen), arguments, check)
+                category = route.category or category_of_path(path)
+                found = _Found(self._restricted(category, chosen), arguments, route.check)
                 break
         self._found.remember(path, found, len(path))
         return found

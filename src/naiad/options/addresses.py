@@ -126,15 +126,15 @@ def unsupported_reason(guest: Place, host: Place) -> str:
     return ""
 
 
-def problem_of_places(http: Place, grpc: Place, metrics: Place) -> str:
+def problem_of_places(http: Place, grpc: Place, *more: Place) -> str:
     """Return which services cannot listen at their addresses; empty if all can."""
     if is_one_port(http, grpc):
         if http.tls.is_on and grpc.tls.is_on and http.tls != grpc.tls:
             return (
                 "HTTP and gRPC have one port, so --http-use-ssl and --grpc-use-ssl and their files must be the same"
             )
-        return _clash((http, metrics))
-    return _clash((http, grpc, metrics))
+        return _clash((http, *more))
+    return _clash((http, grpc, *more))
 
 
 def _clash(places: Sequence[Place]) -> str:

@@ -1,37 +1,61 @@
-"""The command line of `naiad serve`: Triton's flags, parsed to server options."""
+"""The command line of `naiad serve`: Triton's flags, parsed to server options.
 
-import math
+Values come from the command line and from environment variables; an option on the command line replaces that of the
+environment.
+"""
+
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from naiad.options.access import check_origin, compile_header_pattern
-from naiad.options.addresses import check_address, problem_of_places
-from naiad.options.flag import Flag, Kind, listed, parse_boolean
+from naiad.options.access import compile_header_pattern
+from naiad.options.addresses import is_unix, problem_of_places
+from naiad.options.environment import environment_settings
+from naiad.options.flag import Kind
 from naiad.options.flags import SECTIONS, all_flags
+from naiad.options.given import COMMAND_LINE, Given, OptionError, unknown_flag
 from naiad.options.options import RepositoryOptions, ServerOptions
 from naiad.options.trace import TraceOptions, parse_trace_flags
+from naiad.options.values import parse_value
+
+__all__ = ["OptionError", "parse_options", "read_settings"]
 
 
-class OptionError(Exception):
-    """An invalid command line; the text names the flag, the value and the fix."""
-
-
-def parse_options(arguments: Sequence[str]) -> ServerOptions:
+def parse_options(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> ServerOptions:
     """Parse the arguments of `naiad serve`. Raises OptionError for the first invalid one."""
+    options = _build(read_settings(arguments, environ))
+    _check(options)
+    return options
+
+
+def read_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> list[Given]:
+    """Return the effective settings: of each option those of the source with priority. Raises OptionError."""
+    given = parse_arguments(arguments, COMMAND_LINE)
+    variables = environment_settings(environ, parse_arguments, is_alone=not arguments)
+    return [*given, *_without(variables, given)]
+
+
+def _without(settings: Iterable[Given], stronger: Iterable[Given]) -> list[Given]:
+    targets = {each.flag.target or each.flag.name for each in stronger}
+    return [each for each in settings if (each.flag.target or each.flag.name) not in targets]
+
+
+def parse_arguments(arguments: Sequence[str], source: str) -> list[Given]:
+    """Split arguments into flags and their values; `source` names where they are from. Raises OptionError."""
     flags = {flag.name: flag for flag in all_flags()}
-    given: list[tuple[Flag, str]] = []
-    paths: list[str] = []
+    given: list[Given] = []
+    paths: list[Given] = []
     rest = list(reversed(arguments))
     while rest:
         argument = rest.pop()
         if not argument.startswith("-") or argument == "-":
-            paths.append(argument)
+            paths.append(Given(flags["model-repository"], argument, source))
             continue
         name, has_value, value = argument.lstrip("-").partition("=")
         flag = flags.get(name) if argument.startswith("--") else None
         if flag is None:
-            raise OptionError(_unknown(argument, flags))
+            raise unknown_flag(argument, flags)
         if flag.kind is Kind.SWITCH:
             if has_value:
                 raise OptionError(f"--{name} takes no value, got '{value}'")
@@ -39,33 +63,23 @@ def parse_options(arguments: Sequence[str]) -> ServerOptions:
             if not rest:
                 raise OptionError(f"--{name} needs a value: {flag.usage}")
             value = rest.pop()
-        given.append((flag, value))
-    options = _build(given, paths)
-    _check(options)
-    return options
+        given.append(Given(flag, value, source))
+    return [*paths, *given]
 
 
-def _unknown(argument: str, flags: Mapping[str, Flag]) -> str:
-    import difflib  # takes 4 ms to import
-
-    name = argument.lstrip("-").partition("=")[0]
-    near = difflib.get_close_matches(name, flags, n=1)
-    hint = f"; did you mean --{near[0]}?" if near else "; see --help"
-    return f"unknown flag {argument.partition('=')[0]}{hint}"
-
-
-def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOptions:
+def _build(given: Sequence[Given]) -> ServerOptions:
     values: dict[str, dict[str, Any]] = {section: {} for section in ("", *SECTIONS)}
-    texts: dict[str, list[str]] = {"repository.paths": list(paths)}
-    readers: dict[str, Flag] = {}
+    texts: dict[str, list[str]] = {"repository.paths": []}
+    readers: dict[str, Given] = {}
     no_effect: list[str] = []
-    for flag, text in given:
-        value = _parse_value(flag, text)
+    for each in given:
+        flag = each.flag
+        value = _value_of(each)
         if flag.no_effect:
             no_effect.append(f"--{flag.name}")
         elif flag.repeat:
-            texts.setdefault(flag.target, []).append(text)
-            readers.setdefault(flag.target, flag)
+            texts.setdefault(flag.target, []).append(each.text)
+            readers.setdefault(flag.target, each)
         elif flag.target:
             section, _, name = flag.target.rpartition(".")
             values[section][name] = (not value) if flag.negate else value
@@ -79,84 +93,21 @@ def _build(given: Sequence[tuple[Flag, str]], paths: Sequence[str]) -> ServerOpt
     return ServerOptions(**values[""], **sections, trace=trace, no_effect=tuple(dict.fromkeys(no_effect)))
 
 
-def _read(flag: Flag | None, texts: Sequence[str]) -> Any:
-    """Return the value of a repeatable flag; without a flag, of the positional arguments."""
-    if flag is None:
+def _value_of(given: Given) -> Any:
+    try:
+        return parse_value(given.flag, given.text)
+    except ValueError as error:
+        raise OptionError(f"{given.label}: '{given.text}' {error}") from None
+
+
+def _read(first: Given | None, texts: Sequence[str]) -> Any:
+    """Return the value of a repeatable flag, whose `first` occurrence names it in messages."""
+    if first is None:
         return tuple(texts)
     try:
-        return flag.read(texts)
+        return first.flag.read(texts)
     except ValueError as error:
-        raise OptionError(f"--{flag.name}: {error}") from None
-
-
-# --- values ---------------------------------------------------------------------------------------------------------
-
-
-def _parse_integer(text: str) -> int:
-    digits = text[1:] if text[:1] in "+-" else text
-    if not (digits.isascii() and digits.isdigit()):
-        raise ValueError("is not an integer; write digits only, such as 8000")
-    return int(text)
-
-
-def _parse_float(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError("is not a number; write one such as 2.5") from None
-    if not math.isfinite(value):
-        raise ValueError("is not a finite number")
-    return value
-
-
-def _parse_mode(text: str) -> int:
-    if not 3 <= len(text) <= 4 or not set(text) <= set("01234567"):
-        raise ValueError("is not a file mode; write three octal digits such as 660")
-    mode = int(text, 8)
-    if mode > 0o777:
-        raise ValueError("has bits beyond 777")
-    return mode
-
-
-def _parse_setting(text: str) -> str:
-    if "=" not in text:
-        raise ValueError(f"has no setting; write {Kind.SETTING.value} or <setting>=<value>")
-    return text
-
-
-_PARSERS: Mapping[Kind, Callable[[str], Any]] = {
-    Kind.STRING: str,
-    Kind.INTEGER: _parse_integer,
-    Kind.FLOAT: _parse_float,
-    Kind.BOOLEAN: parse_boolean,
-    Kind.SWITCH: lambda _: True,
-    Kind.SETTING: _parse_setting,
-    Kind.ADDRESS: check_address,
-    Kind.MODE: _parse_mode,
-    Kind.ORIGIN: check_origin,
-    Kind.RESTRICTION: str,
-}
-
-
-def _parse_value(flag: Flag, text: str) -> Any:
-    try:
-        value = _PARSERS[flag.kind](text)
-        _check_range(flag, value)
-    except ValueError as error:
-        raise OptionError(f"--{flag.name}: '{text}' {error}") from None
-    if flag.only is not None and text.lower() not in (only.lower() for only in flag.only):
-        allowed = f"; this server supports only {listed(flag.only)}" if flag.only else ""
-        raise OptionError(f"--{flag.name}={text} is not supported by this server{allowed}")
-    return text.lower() if flag.only is not None and flag.kind is Kind.STRING else value
-
-
-def _check_range(flag: Flag, value: Any) -> None:
-    if flag.choices and value not in flag.choices:
-        raise ValueError(f"is not one of {listed(flag.choices)}")
-    if flag.minimum is not None and value < flag.minimum:
-        raise ValueError(f"is too small; the minimum is {flag.minimum:g}")
-    if flag.maximum is not None and value > flag.maximum:
-        raise ValueError(f"is too large; the maximum is {flag.maximum:g}")
+        raise OptionError(f"{first.label}: {error}") from None
 
 
 def _trace_options(collected: Mapping[str, Sequence[str]]) -> TraceOptions:
@@ -207,13 +158,32 @@ def _check(options: ServerOptions) -> None:
     if not options.repository.paths:
         # Triton: "--model-repository must be specified".
         raise OptionError("--model-repository must be specified: a repository, a model directory or a model file")
-    places = problem_of_places(options.http_place, options.grpc_place, options.metrics_place)
+    places = problem_of_places(options.http_place, options.grpc_place, options.metrics_place, *options.cloud_places)
     if places:
         raise OptionError(places)
+    _check_clouds(options)
     if options.process_count > 1 and options.rate_limit.is_on:
         raise OptionError(
             f"--processes={options.process_count} and --rate-limit={options.rate_limit.mode} exclude each other: the "
             "rate limiter works within one process; use --processes=1 or --rate-limit=off"
         )
-    if not (options.http.allow or options.grpc.allow):
+    if not any(place.allow for place in (options.http_place, options.grpc_place, *options.cloud_places)):
         raise OptionError("--allow-http and --allow-grpc are both false: nothing would be served")
+
+
+def _check_clouds(options: ServerOptions) -> None:
+    if options.vertex_ai.problem:
+        raise OptionError(options.vertex_ai.problem)
+    try:
+        safe = options.sagemaker.safe_ports
+    except ValueError as error:
+        raise OptionError(f"--sagemaker-safe-port-range: '{options.sagemaker.safe_port_range}' {error}") from None
+    places = (options.http_place, options.grpc_place, options.metrics_place, *options.cloud_places)
+    for place in places:
+        is_other = place.allow and place.name != "sagemaker" and not is_unix(place.address)
+        if options.sagemaker.allow and is_other and place.port not in safe:
+            # Triton's text, which ends with the range.
+            raise OptionError(
+                f"The server cannot listen to {place.name} requests at port {place.port}, allowed port range is "
+                f"[{safe.start}, {safe.stop - 1}]; choose another --{place.name}-port or --allow-{place.name}=false"
+            )

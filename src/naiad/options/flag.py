@@ -25,8 +25,7 @@ class Kind(enum.Enum):
 class Flag:
     """One flag: its name, its target, its allowed values.
 
-    A flag without a `target` is either accepted because the part that it tunes does not exist here (`no_effect`), or
-    rejected for every value that requires an unsupported feature (`only`).
+    A flag without a `target` is accepted although the part that it tunes does not exist here (`no_effect`).
     """
 
     name: str
@@ -48,6 +47,8 @@ class Flag:
     only: Sequence[str] | None = None
     """Only these values are supported, in any case. Empty: none."""
     no_effect: bool = False
+    variable: str = ""
+    """The environment variable with the value, if neither the command line nor a file gives it."""
     summary: str = ""
     """The line of a usual flag in `--help`; empty for a flag that only `--help-all` shows."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from naiad.options.access import AccessOptions, TlsOptions
+from naiad.options.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
 from naiad.options.endpoints import GrpcOptions, HttpOptions, MetricsOptions
 from naiad.options.flag import Flag, Kind, flags_of, no_effect
 from naiad.options.limits import RateLimitOptions
@@ -24,11 +25,13 @@ SECTIONS: Mapping[str, type] = {
     "metrics": MetricsOptions,
     "rate_limit": RateLimitOptions,
     "shared_memory": SharedMemoryOptions,
+    "sagemaker": SageMakerOptions,
+    "vertex_ai": VertexAiOptions,
+    "azure_ml": AzureMlOptions,
 }
 """Fields of ServerOptions that are groups of options."""
 
 _STRING, _BOOLEAN = Kind.STRING, Kind.BOOLEAN
-_OFF = ("false", "off", "0")
 
 _REPOSITORY_MORE = (
     Flag("model-store", _STRING, "The same as --model-repository.", "repository.paths", repeat=True),
@@ -65,15 +68,9 @@ _DEVICE_MORE = (
     no_effect("buffer-manager-thread-count", "Threads that copy tensors."),
     no_effect("model-load-gpu-limit", "GPU memory limit for loading.", _STRING, repeat=True),
 )
-_CLOUD = (
-    Flag("allow-sagemaker", _BOOLEAN, "SageMaker endpoint.", only=_OFF),
-    no_effect("sagemaker-port", "SageMaker port."),
-    no_effect("sagemaker-safe-port-range", "SageMaker port range.", _STRING),
-    no_effect("sagemaker-thread-count", "SageMaker threads."),
-    Flag("allow-vertex-ai", _BOOLEAN, "Vertex AI endpoint.", only=_OFF),
-    no_effect("vertex-ai-port", "Vertex AI port."),
-    no_effect("vertex-ai-thread-count", "Vertex AI threads."),
-    no_effect("vertex-ai-default-model", "Vertex AI default model.", _STRING),
+_CLOUD_MORE = (
+    no_effect("sagemaker-thread-count", "Threads for SageMaker."),
+    no_effect("vertex-ai-thread-count", "Threads for Vertex AI."),
 )
 _DEPRECATED = (
     Flag(
@@ -125,7 +122,7 @@ GROUPS: Sequence[tuple[str, Sequence[Flag]]] = (
     ("Backends, cache and rate limiter", (*_server(*_BACKENDS), *_section("rate_limit"), *_BACKEND_MORE)),
     ("Tracing", (*_server("trace-config"), *_TRACING)),
     ("Memory and devices", (*_section("shared_memory"), *_server("host-policy"), *_DEVICE_MORE)),
-    ("SageMaker and Vertex AI", _CLOUD),
+    ("Clouds", (*_section("sagemaker"), *_section("vertex_ai"), *_section("azure_ml"), *_CLOUD_MORE)),
     ("Deprecated", _DEPRECATED),
 )
 """Every flag, in the order of `--help`."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from naiad.options.access import AccessOptions, TlsOptions
 from naiad.options.addresses import Place, is_one_port, is_unix
+from naiad.options.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
 from naiad.options.endpoints import GrpcOptions, HttpOptions, MetricsOptions
 from naiad.options.flag import Kind, named_settings, option
 from naiad.options.host_policy import HostPolicy, parse_host_policies
@@ -295,6 +296,9 @@ class ServerOptions:
     grpc_tls: TlsOptions = field(default_factory=TlsOptions)
     access: AccessOptions = field(default_factory=AccessOptions)
     shared_memory: SharedMemoryOptions = field(default_factory=SharedMemoryOptions)
+    sagemaker: SageMakerOptions = field(default_factory=SageMakerOptions)
+    vertex_ai: VertexAiOptions = field(default_factory=VertexAiOptions)
+    azure_ml: AzureMlOptions = field(default_factory=AzureMlOptions)
     rate_limit: RateLimitOptions = field(default_factory=RateLimitOptions)
     overload: OverloadOptions = field(default_factory=OverloadOptions)
     backend_config: Mapping[str, Mapping[str, str]] = option(
@@ -354,7 +358,8 @@ class ServerOptions:
         """Maximum number of connections over all ports; HTTP/2 has its limit per port."""
         http = self.http.max_connections + self.grpc.max_connections if self.http.allow else 0
         own_grpc_port = self.grpc.allow and not is_one_port(self.http_place, self.grpc_place)
-        return http + (self.grpc.max_connections if own_grpc_port else 0)
+        clouds = self.http.max_connections * sum(place.allow for place in self.cloud_places)
+        return http + clouds + (self.grpc.max_connections if own_grpc_port else 0)
 
     @property
     def has_connection_limits(self) -> bool:
@@ -381,3 +386,9 @@ class ServerOptions:
         return Place(
             "metrics", metrics.allow, metrics.address or ("127.0.0.1" if is_unix(http) else http), metrics.port
         )
+
+    @property
+    def cloud_places(self) -> Sequence[Place]:
+        """The addresses of the cloud endpoints."""
+        clouds = (("sagemaker", self.sagemaker), ("vertex-ai", self.vertex_ai), ("azure-ml", self.azure_ml))
+        return [Place(name, cloud.allow, cloud.address, cloud.port) for name, cloud in clouds]

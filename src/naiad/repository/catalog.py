@@ -15,7 +15,7 @@ from naiad.repository import malloc_trim as heap
 from naiad.repository.agents.chain import AgentChain
 from naiad.repository.lifecycle import Lifecycle, LoadedVersion, Publish, ReadyRule, V
 from naiad.repository.model_plan import ModelPlan, Update, VersionLoader, by_dependency
-from naiad.repository.namespaces import Namespaces
+from naiad.repository.namespaces import NamespacedStore, Namespaces
 from naiad.repository.store import ModelEntry, ModelListing, Store
 from naiad.repository.stores import DUPLICATE, Stores
 
@@ -69,6 +69,21 @@ class Catalog(Generic[V]):
         self._loading_since_s: dict[tuple[str, int], float] = {}
         self._agents: dict[str, AgentChain] = {}
         """The agents of the loaded models; changed only by loads and unloads."""
+
+    # --- stores -----------------------------------------------------------------------------------------------------
+
+    def register(self, store: Store) -> None:
+        """Add a repository. Raises InferError(ALREADY_EXISTS) if there is one of its location."""
+        self.stores.add(store if self.namespaces is None else self.namespaces.add(store))
+
+    def unregister(self, store: Store) -> None:
+        """Remove a repository, and its models from the index."""
+        self.stores.remove(store.location)
+        if self.namespaces is not None:
+            self.namespaces.remove(store.location)
+            store = NamespacedStore(store)
+        for name in store.list_models():
+            self.forget(name)
 
     # --- queries --------------------------------------------------------------------------------------------------
 

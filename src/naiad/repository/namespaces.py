@@ -74,6 +74,16 @@ class Namespaces:
         self.unclear: dict[str, frozenset[str]] = {}
         """Ensembles some of whose members are ambiguous, with the names of all their members."""
 
+    def add(self, store: Store) -> NamespacedStore:
+        """Add a repository, and return its store with keys."""
+        own = NamespacedStore(store)
+        self.stores = [*self.stores, own]
+        return own
+
+    def remove(self, location: str) -> None:
+        """Remove the repository of a location."""
+        self.stores = [store for store in self.stores if store.location != location]
+
     def look_at(self, is_there: Callable[[str], bool]) -> None:
         """Resolve names with this set of existing keys, instead of querying the stores each time."""
         self._is_there = is_there

@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -97,6 +97,8 @@ class ModelEntry:
     """Called once the files are no longer used; the store may then remove its copies."""
     namespace: str = ""
     """With namespaces: the repository."""
+    is_renamed: bool = False
+    """Whether `name` replaces the name in the configuration."""
 
     @property
     def key(self) -> str:
@@ -184,6 +186,25 @@ class LocalStore:
         if name.startswith(".") or not model_dir.is_dir():
             raise not_found(f"model '{name}' is not found in model repository {self._root}")
         return entry_of_directory(name, model_dir, config_name=self._config_name)
+
+
+class RenamingStore(LocalStore):
+    """A repository where the model of one directory has another name. Triton: `model_mapping` of a repository."""
+
+    def __init__(self, root: Path, directory: str, name: str) -> None:
+        super().__init__(root)
+        self._directory = directory
+        self._name = name
+
+    def list_models(self) -> Sequence[str]:
+        """Return the names of the models."""
+        return [self._name if each == self._directory else each for each in super().list_models()]
+
+    def open_model(self, name: str) -> ModelEntry:
+        """Describe a model. Raises InferError as `LocalStore`."""
+        if name != self._name:
+            return super().open_model(name)
+        return replace(super().open_model(self._directory), name=name, is_renamed=True)
 
 
 class SingleModelStore:

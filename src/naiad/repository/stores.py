@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from naiad.core.errors import InferError, invalid_argument, not_found
+from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.core.model import name_of
 from naiad.repository.fingerprint import content_digest
 from naiad.repository.store import ModelEntry, ModelListing, Store, check_model_name
@@ -32,6 +32,17 @@ class Stores:
         self._stores = stores
         self._last_names: dict[str, list[str]] = {}
         """By location, as `known_names` found them."""
+
+    def add(self, store: Store) -> None:
+        """Add a store. Raises InferError(ALREADY_EXISTS) if there is one of its location."""
+        if store.location in self.locations:
+            raise InferError(ErrorCode.ALREADY_EXISTS, f"model repository '{store.location}' is registered already")
+        self._stores = [*self._stores, store]
+
+    def remove(self, location: str) -> None:
+        """Remove the store of a location."""
+        self._stores = [store for store in self._stores if store.location != location]
+        self._last_names.pop(location, None)
 
     @property
     def locations(self) -> Sequence[str]:

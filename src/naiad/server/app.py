@@ -118,6 +118,7 @@ class Server:
             await ports.listen()
             self._listens()
             await self._load(control, ports)
+            ports.check_models()
             await ports.listen_shared()
         except InferError:
             ports.abort()

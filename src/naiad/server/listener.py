@@ -135,7 +135,7 @@ def refused(address: Address, error: OSError) -> InferError:
 def _port_advice(address: Address, error: OSError) -> str:
     flag = address.flag
     if error.errno == errno.EADDRINUSE:
-        share = "" if flag == "metrics" else f", or give --reuse-{flag}-port=true to both"
+        share = "" if flag not in ("http", "grpc") else f", or give --reuse-{flag}-port=true to both"
         owner = port_owner(address.port) or "another process"
         return f"; {owner} has the port: choose another with --{flag}-port{share}"
     if error.errno == errno.EACCES:
@@ -225,10 +225,16 @@ def _inode_of(path: str) -> tuple[int, int] | None:
 _GRPC = ("GRPCInferenceService",)
 _HTTP = ("HTTPService",)
 _METRICS = ("Metrics Service",)
+_CLOUDS = {
+    "sagemaker": ("Sagemaker HTTPService",),
+    "vertex-ai": ("Vertex AI HTTPService",),
+    "azure-ml": ("Azure ML HTTPService",),
+}
+"""Names in the log, as Triton's."""
 
 
 def addresses(options: ServerOptions) -> Mapping[str, Address]:
-    """Return the addresses by the prefix of their flags, in Triton's start order: grpc, http, metrics.
+    """Return the addresses by the prefix of their flags, in Triton's start order: grpc, http, clouds, metrics.
 
     If HTTP and gRPC share an address, only http is returned.
     """
@@ -242,6 +248,9 @@ def addresses(options: ServerOptions) -> Mapping[str, Address]:
             found.append(Address(_GRPC, "grpc", grpc.address, grpc.port, grpc.reuse_port, mode))
         if http.allow:
             found.append(Address(_HTTP, "http", http.address, http.port, http.reuse_port, mode))
+    for place in options.cloud_places:
+        if place.allow:
+            found.append(Address(_CLOUDS[place.name], place.name, place.address, place.port, unix_mode=mode))
     if options.metrics.allow:
         address, port = options.metrics_place.address, options.metrics.port
         found.append(Address(_METRICS, "metrics", address, port, unix_mode=mode))
@@ -250,8 +259,7 @@ def addresses(options: ServerOptions) -> Mapping[str, Address]:
 
 def has_tls(options: ServerOptions, flag: str) -> bool:
     """Return whether the port of that prefix uses TLS."""
-    places = {"grpc": options.grpc_place, "http": options.http_place, "metrics": options.metrics_place}
-    place = places[flag]
+    place = {"grpc": options.grpc_place, "http": options.http_place}.get(flag, options.metrics_place)
     if flag == "http" and is_one_port(options.http_place, options.grpc_place):
         place = owner_of_tls(options.http_place, options.grpc_place)
     return place.tls.is_on

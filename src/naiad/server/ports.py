@@ -3,13 +3,18 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from naiad.core.request_limits import RequestBudget
 from naiad.engine.inference import Engine
 from naiad.frontend import access as client_files
 from naiad.frontend.access import AccessRule, AllOf, ApiKeyRule, Closed, MayBringFiles, Restrictions
+from naiad.frontend.clouds.azure_ml import AzureMl
+from naiad.frontend.clouds.multi_model import MultiModelRoutes
+from naiad.frontend.clouds.sagemaker import SageMaker
+from naiad.frontend.clouds.vertex_ai import VertexAi
 from naiad.frontend.connection_register import AddressLimit, ConnectionRegister
 from naiad.frontend.grpc.compression import LEVELS, GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls
@@ -116,7 +121,8 @@ class Ports:
         self._service = self._make_service()
         self._front = self._make_front()
         self.services: list[Service] = []
-        """In Triton's start order: gRPC, HTTP."""
+        """In Triton's start order: gRPC, HTTP, SageMaker, Vertex AI."""
+        self._vertex_ai: VertexAi | None = None
         self.metrics: Service | None = None
         if is_one_port(options.http_place, options.grpc_place):
             self.services.append(self._one_port())
@@ -125,6 +131,8 @@ class Ports:
                 self.services.append(self._grpc())
             if options.http.allow:
                 self.services.append(self._http())
+        if any(place.allow for place in options.cloud_places):
+            self.services += self._clouds()
         if options.metrics.allow:
             self.metrics = self._metrics()
             self._router.metrics_port = self.metrics.port
@@ -148,6 +156,11 @@ class Ports:
         for endpoint in self.endpoints():
             if endpoint.is_shared:
                 await endpoint.listen()
+
+    def check_models(self) -> None:
+        """Raise InferError if an endpoint has no model to serve, after the models of the start have loaded."""
+        if self._vertex_ai is not None:
+            self._vertex_ai.check_model()
 
     def delay_control(self, delay_s: float) -> None:
         """Delay gRPC calls other than inference; for tests of client time-outs."""
@@ -277,12 +290,36 @@ class Ports:
         server = self._http2(rest=not unsupported_reason(self._options.http_place, self._options.grpc_place))
         return self._open("grpc", server, self._tls(self._options.grpc_tls, "grpc", "h2"))
 
+    def _clouds(self) -> Iterator[Service]:
+        options, engine, rest = self._options, self._engine, self._front
+        if options.sagemaker.allow:
+            reason = f"--processes={options.process_count}; use --processes=1" if self._group is not None else ""
+            directory = Path(options.sagemaker.base_directory).absolute() / "models"
+            models = MultiModelRoutes(engine, self._control_threads.run, directory, reason)
+            router = SageMaker(options.sagemaker, rest, models).router()
+            rule = self._rule(options.access.http_restricted, "API")
+            if rule is not None:
+                router.restrict(rule)
+            yield self._cloud("sagemaker", router)
+        if options.vertex_ai.allow:
+            self._vertex_ai = VertexAi(options.vertex_ai, engine, rest, self._metrics_route().handle)
+            yield self._cloud("vertex-ai", self._vertex_ai.router())
+        if options.azure_ml.allow:
+            yield self._cloud("azure-ml", AzureMl(options.azure_ml, engine, rest).router())
+
+    def _cloud(self, flag: str, router: Router) -> Service:
+        limits, per_address = _http1_limits(self._options.http), self._connections_of_addresses
+        return self._open(
+            flag, Http1Server(router.handle, self._loop, limits, self._budget, router.reject, per_address)
+        )
+
+    def _metrics_route(self) -> MetricsRoute:
+        if self._group is not None:
+            return self._group.metrics_route(self._keys)
+        return SlicedMetricsRoute(self._engine.metrics_in_slices, self._loop.call_soon, self._keys)
+
     def _metrics(self) -> Service:
-        if self._group is None:
-            route: MetricsRoute = SlicedMetricsRoute(self._engine.metrics_in_slices, self._loop.call_soon, self._keys)
-        else:
-            route = self._group.metrics_route(self._keys)
-        handle = self._codings.wrap_responses(route.handle)
+        handle = self._codings.wrap_responses(self._metrics_route().handle)
         limits = Http1Limits(body_bytes=_METRICS_BODY_BYTES)
         return self._open("metrics", Http1Server(handle, self._loop, limits, self._budget))
 

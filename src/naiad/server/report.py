@@ -60,7 +60,7 @@ def log_ready(options: ServerOptions, bound: Mapping[str, int], *, is_ready: boo
     if "metrics" in urls:
         urls["metrics"] += "/metrics"
     parts = [urls["http"]] if "http" in urls else []
-    parts += [f"{flag} {urls[flag]}" for flag in ("grpc", "metrics") if flag in urls]
+    parts += [f"{flag} {url}" for flag, url in urls.items() if flag != "http"]
     path = f"/v2/models/{model}" if model else "/v2"
     hint = f"; try: curl {_curl_target(urls['http'])}{path}" if "http" in urls else ""
     state = "ready" if is_ready else "serving, not ready"

@@ -173,17 +173,6 @@ def test_wrong_command_line_names_flag_value_and_fix(arguments: list[str], words
 
 @pytest.mark.parametrize(
     "argument",
-    [
-        "--allow-sagemaker=true",
-    ],
-)
-def test_unsupported_flags_are_rejected(argument: str) -> None:
-    with pytest.raises(OptionError, match="not supported"):
-        parse(argument)
-
-
-@pytest.mark.parametrize(
-    "argument",
     ["--model-control-mode=NONE", "--grpc-use-ssl=False", "--rate-limit=off", "--response-cache-byte-size=0"],
 )
 def test_values_that_ask_for_nothing_are_taken(argument: str) -> None:

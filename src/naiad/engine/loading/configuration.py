@@ -86,6 +86,8 @@ def read_config(entry: ModelEntry, *, required: bool) -> ParsedConfig:
         raise invalid_argument("\n".join([f"failed to read text proto from {path}", *map(str, mistakes)]))
     for problem in parsed.problems:
         _log.warning("model '%s': %s", entry.name, problem)
+    if entry.is_renamed:
+        parsed.config.name = entry.name
     return parsed
 
 

@@ -17,6 +17,7 @@ from naiad.repository.catalog import Catalog
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.poll import PollTrigger
 from naiad.repository.lifecycle import V
+from naiad.repository.store import Store
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +86,21 @@ class RepositoryControl(Generic[V]):
         """
         self._check_commands()
         self._controller.unload(name, parameters, on_withdrawn)
+
+    def load_from(self, store: Store, name: str) -> None:
+        """Register a repository and load one of its models; unregister it if that fails. Raises InferError."""
+        self._check_commands()
+        self._catalog.register(store)
+        try:
+            self._controller.load(name, {}, is_by_client=True)
+        except InferError:
+            self.unload_from(store, name)
+            raise
+
+    def unload_from(self, store: Store, name: str) -> None:
+        """Unload a model and its dependents, and unregister their repository."""
+        self._controller.unload(name, {"unload_dependents": True})
+        self._catalog.unregister(store)
 
     def _check_commands(self) -> None:
         if not self._takes_commands:
