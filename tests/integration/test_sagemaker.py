@@ -1,6 +1,7 @@
 """The SageMaker endpoint of a real server: container contract, multi-model endpoints, start by variables."""
 
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -39,6 +40,7 @@ def ask(server: ServerProcess, method: str, path: str, body: bytes = b"", **head
 
 def write_failing_load(repository: Path, name: str, text: str = "wrong weights") -> None:
     source = f"class TritonPythonModel:\n    def initialize(self, args):\n        raise RuntimeError('{text}')\n"
+    source += "    def execute(self, requests):\n        return []\n"
     write_model(repository, name, add_sub_config("python"), {"1/model.py": source})
 
 
@@ -50,18 +52,24 @@ def output_of(answer: Answer) -> list[float]:
 # --- one model ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def single(tmp_path: Path, start_server: StartServer) -> ServerProcess:
-    write_identity(tmp_path / "models", "first")
-    running = start_server(
-        tmp_path / "models",
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server of one model; tests leave it as it is."""
+    root = tmp_path_factory.mktemp("single")
+    write_identity(root / "models", "first")
+    running = ServerProcess(
+        root / "log",
+        f"--model-repository={root / 'models'}",
         *ALONE,
         *SAGEMAKER,
         "--load-model=first",
         environment={"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "first"},
     )
-    running.wait_started()
-    return running
+    try:
+        running.wait_started()
+        yield running
+    finally:
+        running.stop()
 
 
 def test_ping_and_invocations(single: ServerProcess) -> None:
@@ -185,21 +193,32 @@ class Endpoint:
         return ask(self.server, "POST", f"/models/{name}/invoke", body or json_body())
 
 
-@pytest.fixture
-def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
+@pytest.fixture(scope="module")
+def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """A container of a multi-model endpoint."""
+    base = tmp_path_factory.mktemp("container")
     environment = {
         "SAGEMAKER_MULTI_MODEL": "true",
         "SAGEMAKER_BIND_TO_PORT": "0",
-        "SAGEMAKER_BASE_DIR": str(tmp_path),
+        "SAGEMAKER_BASE_DIR": str(base),
         "SAGEMAKER_TRITON_ADDITIONAL_ARGS": "--sagemaker-address 127.0.0.1",
-        "TMPDIR": str(tmp_path),
+        "TMPDIR": str(base),
     }
-    running = ServerProcess(tmp_path / "log", environment=environment, is_bare=True)
+    running = ServerProcess(base / "log", environment=environment, is_bare=True)
     try:
         running.wait_started()
-        yield Endpoint(tmp_path, running)
+        yield Endpoint(base, running)
     finally:
         running.stop()
+
+
+@pytest.fixture
+def endpoint(container: Endpoint) -> Iterator[Endpoint]:
+    """The container, without models before and after a test."""
+    yield container
+    for row in ask(container.server, "GET", "/models").json["models"]:
+        assert container.unload(row["modelName"]).status == 200
+    shutil.rmtree(container.models, ignore_errors=True)
 
 
 def unpack(endpoint: Endpoint, directory: str, name: str = "model", **settings: Mapping[str, str]) -> str:

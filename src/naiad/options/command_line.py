@@ -30,7 +30,7 @@ def parse_options(arguments: Sequence[str], environ: Mapping[str, str] = os.envi
 
 
 def read_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> list[Given]:
-    """Return the effective settings: of each option those of the source with priority. Raises OptionError."""
+    """Return the effective settings: of each option the ones from the source with priority. Raises OptionError."""
     given = parse_arguments(arguments, COMMAND_LINE)
     variables = environment_settings(environ, parse_arguments, is_alone=not arguments)
     return [*given, *_without(variables, given)]

@@ -1,4 +1,4 @@
-"""Settings from environment variables: those of clouds, which start containers without flags."""
+"""Settings from environment variables: clouds start containers without flags."""
 
 from collections.abc import Callable, Mapping, Sequence
 
