@@ -14,7 +14,7 @@ def test_variables_set_options() -> None:
     assert options.repository.paths == ("/models",)
     assert options.vertex_ai.allow
     assert (options.vertex_ai.port, options.vertex_ai.predict_route) == (5234, "/p")
-    assert not (options.http.allow or options.grpc.allow)
+    assert (options.http.allow, options.grpc.allow) == (False, False)
 
 
 def test_command_line_replaces_variables() -> None:
@@ -41,7 +41,7 @@ def test_sagemaker_needs_no_arguments(tmp_path: Path) -> None:
     assert options.repository.load_models == ("digits",)
     assert (options.sagemaker.port, options.sagemaker.default_model) == (9000, "digits")
     assert (options.server_id, options.log.verbose) == ("a b", 1)
-    assert not (options.http.allow or options.grpc.allow or options.metrics.allow)
+    assert (options.http.allow, options.grpc.allow, options.metrics.allow) == (False, False, False)
 
 
 def test_arguments_turn_the_start_of_sagemaker_off(tmp_path: Path) -> None:
