@@ -47,6 +47,7 @@ GROWING = {
     "engine.transforms.shared_memory:_outputs": BY_OPEN,
     "engine.transforms.shared_memory:memo": BY_COUNT,
     "engine.serving.busy_polling:@may_busy_poll": "no arguments",
+    "frontend.clouds.multi_model:_models": "the loaded models, each by a load of SageMaker",
     "frontend.connection_register:_address_of": BY_OPEN,
     "frontend.connection_register:_counts": BY_OPEN,
     "frontend.http1.context:_prefixes": BY_COUNT,
