@@ -1,11 +1,11 @@
 """Throughput of an image classifier: a bare loop over its framework, naiad in process, and naiad as a server.
 
-    python -m bench.frameworks [--frameworks openvino litert tensorflow] [--rounds 15] [--seconds 0.5]
+    python -m bench.frameworks [--frameworks openvino litert pytorch tensorflow] [--rounds 15] [--seconds 0.5]
 
-The classifier is MobileNetV2 with random weights (224 x 224 x 3, 600 KB an image), made by Keras and converted. All
-have one compute thread. The three take turns, briefly, so that other load meets all of them. The command prints
-medians of images per second and of the shares of each turn, and the largest difference of an output. The server is
-asked over gRPC with two requests in flight. Needs all of the frameworks.
+The classifier is MobileNetV2 with random weights (224 x 224 x 3, 600 KB an image), made by Keras and converted, or
+for PyTorch that of transformers. All have one compute thread. The three take turns, briefly, so that other load meets
+all of them. The command prints medians of images per second and of the shares of each turn, and the largest
+difference of an output. The server is asked over gRPC with two requests in flight. Needs all of the frameworks.
 """
 
 import argparse
@@ -44,6 +44,8 @@ class Framework:
     """Return a function that classifies; takes the version directory."""
     parameters: Mapping[str, str] = field(default_factory=dict)
     """Of naiad's configuration, for one thread."""
+    shape: tuple[int, ...] = (1, 224, 224, 3)
+    """Of an image."""
 
 
 def write_openvino(saved: Path, version: Path) -> None:
@@ -111,9 +113,42 @@ def open_tensorflow(version: Path) -> Callable[[Array], Array]:
     return classify
 
 
+def write_pytorch(saved: Path, version: Path) -> None:
+    """Export MobileNetV2 of transformers, with random weights: nothing converts the SavedModel to PyTorch."""
+    import torch
+    from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
+
+    class Classifier(torch.nn.Module):  # type: ignore[misc]  # PyTorch is Any to the type checker
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = MobileNetV2ForImageClassification(MobileNetV2Config(num_labels=1000))
+
+        def forward(self, image: Any) -> Any:
+            return self.model(image).logits
+
+    torch.set_num_threads(1)
+    image = torch.zeros(1, 3, 224, 224)
+    torch.export.save(torch.export.export(Classifier().eval(), (image,)), version / "model.pt2")
+
+
+def open_pytorch(version: Path) -> Callable[[Array], Array]:
+    """Return a call of the exported program's module in inference mode."""
+    import torch
+
+    module = torch.export.load(version / "model.pt2").module()
+
+    def classify(images: Array) -> Array:
+        with torch.inference_mode():
+            array: Array = module(torch.from_numpy(images)).numpy()
+        return array
+
+    return classify
+
+
 FRAMEWORKS: Mapping[str, Framework] = {
     "openvino": Framework(write_openvino, open_openvino, {"INFERENCE_NUM_THREADS": "1"}),
     "litert": Framework(write_litert, open_litert, {"num_threads": "1"}),
+    "pytorch": Framework(write_pytorch, open_pytorch, {"INTRA_OP_THREAD_COUNT": "1"}, shape=(1, 3, 224, 224)),
     "tensorflow": Framework(
         write_tensorflow, open_tensorflow, {"TF_NUM_INTRA_THREADS": "1", "TF_NUM_INTER_THREADS": "1"}
     ),
@@ -178,7 +213,7 @@ class Client:
 
 def measure(name: str, model: Path, server: Running, options: argparse.Namespace) -> None:
     """Print the line of one framework."""
-    images = np.random.default_rng(0).random((1, 224, 224, 3), np.float32)
+    images = np.random.default_rng(0).random(FRAMEWORKS[name].shape, np.float32)
     classify = FRAMEWORKS[name].open(model / "1")
     module, _, kind = BUILT_IN[name].partition(":")
     backend: Any = getattr(importlib.import_module(module), kind)
