@@ -1,6 +1,6 @@
 """Throughput of an image classifier: a bare loop over its framework, naiad in process, and naiad as a server.
 
-    python -m bench.frameworks [--frameworks openvino litert pytorch tensorflow] [--rounds 15] [--seconds 0.5]
+    python -m bench.frameworks [--frameworks openvino litert tensorflow | pytorch] [--rounds 15] [--seconds 0.5]
 
 The classifier is MobileNetV2 with random weights (224 x 224 x 3, 600 KB an image), made by Keras and converted, or
 for PyTorch that of transformers. All have one compute thread. The three take turns, briefly, so that other load meets
@@ -46,6 +46,8 @@ class Framework:
     """Of naiad's configuration, for one thread."""
     shape: tuple[int, ...] = (1, 224, 224, 3)
     """Of an image."""
+    is_converted: bool = True
+    """Whether it gets the classifier of Keras."""
 
 
 def write_openvino(saved: Path, version: Path) -> None:
@@ -148,11 +150,17 @@ def open_pytorch(version: Path) -> Callable[[Array], Array]:
 FRAMEWORKS: Mapping[str, Framework] = {
     "openvino": Framework(write_openvino, open_openvino, {"INFERENCE_NUM_THREADS": "1"}),
     "litert": Framework(write_litert, open_litert, {"num_threads": "1"}),
-    "pytorch": Framework(write_pytorch, open_pytorch, {"INTRA_OP_THREAD_COUNT": "1"}, shape=(1, 3, 224, 224)),
+    "pytorch": Framework(
+        write_pytorch, open_pytorch, {"INTRA_OP_THREAD_COUNT": "1"}, shape=(1, 3, 224, 224), is_converted=False
+    ),
     "tensorflow": Framework(
         write_tensorflow, open_tensorflow, {"TF_NUM_INTRA_THREADS": "1", "TF_NUM_INTER_THREADS": "1"}
     ),
 }
+
+
+CONVERTED = [name for name, framework in FRAMEWORKS.items() if framework.is_converted]
+"""Measured by default. `torch.export` crashes after TensorFlow was loaded, so PyTorch is measured alone."""
 
 
 def save_classifier(directory: Path) -> None:
@@ -248,14 +256,15 @@ def measure(name: str, model: Path, server: Running, options: argparse.Namespace
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print one line for each framework."""
     parser = argparse.ArgumentParser(prog="python -m bench.frameworks", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--frameworks", nargs="+", choices=list(FRAMEWORKS), default=list(FRAMEWORKS))
+    parser.add_argument("--frameworks", nargs="+", choices=list(FRAMEWORKS), default=CONVERTED)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.5, help="length of one measurement")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
         saved = work / "saved"
-        save_classifier(saved)
+        if any(FRAMEWORKS[name].is_converted for name in options.frameworks):
+            save_classifier(saved)
         models = {name: write_model(work / "models", name, FRAMEWORKS[name], saved) for name in options.frameworks}
         server = Naiad().start(work / "models", work)
         try:

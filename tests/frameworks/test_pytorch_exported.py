@@ -1,5 +1,9 @@
 """Archives of torch.export without a server: names, dynamic shapes, nested values and errors."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +12,7 @@ from torch import nn
 from naiad.backend.pytorch.backend import PyTorchBackend
 from naiad.core.errors import InferError
 from naiad.testing import BackendModel, ModelError
+from support.server_process import SOURCE as SOURCE_PATH
 from support.torch_digits import CONFIG, save_exported, trained_digits
 
 ROWS = torch.export.Dim("rows", min=1, max=32)
@@ -156,3 +161,22 @@ def test_truncated_archive_is_refused(tmp_path):
     path = directory / "1" / "model.pt2"
     path.write_bytes(path.read_bytes()[:-500])
     assert f"{path} is truncated" in refusal(directory)
+
+
+AFTER_TENSORFLOW = """
+import sys
+import tensorflow
+from naiad.backend.pytorch.backend import PyTorchBackend
+from naiad.testing import BackendModel
+with BackendModel(PyTorchBackend(), sys.argv[1]) as model:
+    print(model.config.input[0].name)
+"""
+
+
+def test_archives_load_after_tensorflow(tmp_path):
+    directory = save(tmp_path, nn.Linear(2, 3), (torch.ones(5, 2),))
+    command = [sys.executable, "-W", "ignore", "-c", AFTER_TENSORFLOW, str(directory)]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE_PATH)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["input"]

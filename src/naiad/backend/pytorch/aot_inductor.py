@@ -13,11 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.utils._pytree as pytree
-
 from naiad.backend.api import ModelContext
 from naiad.backend.pytorch.exported import argument_names, result_names
+from naiad.backend.pytorch.library import pytree, torch
 from naiad.backend.pytorch.naming import REQUIRED, Slot
 from naiad.backend.pytorch.program import Program, cannot_load
 from naiad.backend.pytorch.tensors import DATATYPES

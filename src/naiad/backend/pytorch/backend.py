@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-import torch
-
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.framework.model_files import find_model_file
 from naiad.backend.pytorch.aot_inductor import load_package
 from naiad.backend.pytorch.exported import input_slots, inspect_exported, load_exported, max_rows, output_slots
 from naiad.backend.pytorch.formats import Format, detect_format
 from naiad.backend.pytorch.instance import TorchInstance
+from naiad.backend.pytorch.library import torch
 from naiad.backend.pytorch.module import load_module, load_pickled
 from naiad.backend.pytorch.naming import bind_inputs, bind_outputs, check_texts, configured_tensors, name_tensors
 from naiad.backend.pytorch.options import TorchOptions, read_options

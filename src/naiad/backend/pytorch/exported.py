@@ -5,11 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.utils._pytree as pytree
-from torch.export.passes import move_to_device_pass
-
 from naiad.backend.api import ModelContext
+from naiad.backend.pytorch.library import move_to_device_pass, pytree, torch
 from naiad.backend.pytorch.naming import REQUIRED, Slot
 from naiad.backend.pytorch.program import Program, cannot_load, state_addresses
 from naiad.backend.pytorch.tensors import DATATYPES, storage_address

@@ -9,9 +9,8 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import torch
-
 from naiad.backend.api import ModelContext
+from naiad.backend.pytorch.library import torch
 from naiad.backend.pytorch.naming import bind_inputs, bind_outputs
 from naiad.backend.pytorch.options import TorchOptions
 from naiad.backend.pytorch.program import Program

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
+from naiad.backend.pytorch.library import torch
 from naiad.core.datatype import DataType
 from naiad.core.errors import invalid_argument
 from naiad.core.tensor import Array

@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from naiad.backend.api import ModelContext
+from naiad.backend.pytorch.library import torch
 from naiad.backend.pytorch.naming import REQUIRED, Slot
 from naiad.backend.pytorch.program import Program, cannot_load, state_addresses
 from naiad.core.errors import InferError, unsupported
