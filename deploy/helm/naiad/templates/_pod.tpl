@@ -1,0 +1,138 @@
+{{- define "naiad.args" -}}
+- --model-repository={{ if eq .Values.modelRepository.source "url" }}{{ .Values.modelRepository.url }}{{ else }}{{ .Values.modelRepository.path }}{{ end }}
+- --http-port={{ .Values.ports.http }}
+- --grpc-port={{ .Values.ports.grpc }}
+- --metrics-port={{ .Values.ports.metrics }}
+{{- with .Values.server }}
+- --drain-seconds={{ .drainSeconds }}
+- --exit-timeout-secs={{ .exitTimeoutSeconds }}
+- --model-control-mode={{ .modelControlMode }}
+{{- range .loadModels }}
+- --load-model={{ . }}
+{{- end }}
+- --ready-models={{ .readyModels }}
+- --processes={{ .processes }}
+- --grpc-max-connection-age={{ mul .grpcMaxConnectionAgeSeconds 1000 }}
+{{- end }}
+{{- if eq .Values.modelRepository.source "url" }}
+- --cloud-cache-max-bytes={{ div (mul .Values.cache.sizeGiB 1073741824 9) 10 }}
+{{- end }}
+{{- if .Values.apiKeys.enabled }}
+- --api-key-file=/etc/naiad/keys/keys
+{{- end }}
+{{- if .Values.tls.enabled }}
+{{- range list "http" "grpc" }}
+- --{{ . }}-use-ssl=true
+- --{{ . }}-server-cert=/etc/naiad/tls/tls.crt
+- --{{ . }}-server-key=/etc/naiad/tls/tls.key
+{{- end }}
+{{- if .Values.tls.grpcMutual }}
+- --grpc-use-ssl-mutual=true
+- --grpc-root-cert=/etc/naiad/tls/ca.crt
+{{- end }}
+{{- end }}
+{{- range .Values.server.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "naiad.probe" -}}
+httpGet:
+  path: {{ .path }}
+  port: http
+  {{- if .tls.enabled }}
+  scheme: HTTPS
+  {{- end }}
+periodSeconds: {{ .probe.periodSeconds }}
+failureThreshold: {{ .probe.failureThreshold }}
+timeoutSeconds: {{ .probe.timeoutSeconds }}
+{{- end -}}
+
+{{- define "naiad.resources" -}}
+{{- $resources := deepCopy .Values.resources -}}
+{{- if .Values.gpu.count -}}
+{{- $limits := default dict $resources.limits -}}
+{{- $_ := set $limits .Values.gpu.resourceName .Values.gpu.count -}}
+{{- $_ := set $resources "limits" $limits -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}
+
+{{- define "naiad.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{- define "naiad.spread" -}}
+{{- $root := . -}}
+{{- range $key, $topology := dict "hosts" "kubernetes.io/hostname" "zones" "topology.kubernetes.io/zone" }}
+{{- with get $root.Values.spread $key }}
+- maxSkew: 1
+  topologyKey: {{ $topology }}
+  whenUnsatisfiable: {{ . }}
+  labelSelector:
+    matchLabels:
+      {{- include "naiad.selectorLabels" $root | nindent 6 }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "naiad.volumeMounts" -}}
+- {name: temporary, mountPath: /tmp}
+- {name: cache, mountPath: /var/cache/naiad}
+{{- if has .Values.modelRepository.source (list "pvc" "init") }}
+- name: models
+  mountPath: {{ .Values.modelRepository.path }}
+  readOnly: true
+  {{- if eq .Values.modelRepository.source "pvc" }}
+  {{- with .Values.modelRepository.pvc.subPath }}
+  subPath: {{ . }}
+  {{- end }}
+  {{- end }}
+{{- end }}
+{{- if .Values.tls.enabled }}
+- {name: tls, mountPath: /etc/naiad/tls, readOnly: true}
+{{- end }}
+{{- if .Values.apiKeys.enabled }}
+- {name: keys, mountPath: /etc/naiad/keys, readOnly: true}
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "naiad.volumes" -}}
+- name: temporary
+  emptyDir:
+    sizeLimit: {{ .Values.temporarySizeGiB }}Gi
+{{- if not .Values.cache.persistent }}
+- name: cache
+  emptyDir:
+    sizeLimit: {{ .Values.cache.sizeGiB }}Gi
+{{- end }}
+{{- if eq .Values.modelRepository.source "pvc" }}
+- name: models
+  persistentVolumeClaim:
+    claimName: {{ .Values.modelRepository.pvc.claimName }}
+    readOnly: true
+{{- else if eq .Values.modelRepository.source "init" }}
+- name: models
+  emptyDir:
+    sizeLimit: {{ .Values.modelRepository.init.sizeGiB }}Gi
+{{- end }}
+{{- if .Values.tls.enabled }}
+- name: tls
+  secret:
+    secretName: {{ .Values.tls.secretName }}
+{{- end }}
+{{- if .Values.apiKeys.enabled }}
+- name: keys
+  secret:
+    secretName: {{ include "naiad.keySecretName" . }}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
