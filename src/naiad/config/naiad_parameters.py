@@ -127,6 +127,8 @@ ISOLATION = "isolation"
 _PROCESS = "process"
 
 
+TENSOR_PARALLEL = "tensor_parallel_size"
+"""Number of worker processes of each instance."""
 ENVIRONMENT = "EXECUTION_ENV_PATH"
 """Triton: the environment of a model's workers."""
 
@@ -134,14 +136,15 @@ ENVIRONMENT = "EXECUTION_ENV_PATH"
 def is_isolated(config: ModelConfig, settings: Mapping[str, str]) -> bool:
     """Return whether a valid configuration has its instances in worker processes.
 
-    `settings` are the `--backend-config` settings of the backend. An environment of its own needs processes too.
+    `settings` are the `--backend-config` settings of the backend. An environment of its own needs processes too, and
+    so do ranks.
     """
     own = config.parameters
     if settings.get(ISOLATION, _PROCESS) != _PROCESS:
         raise invalid_argument(
             f"--backend-config={config.backend},{ISOLATION}={settings[ISOLATION][:200]}: expected {_PROCESS}"
         )
-    return any(name in own or name in settings for name in (ISOLATION, ENVIRONMENT))
+    return any(name in own or name in settings for name in (ISOLATION, ENVIRONMENT, TENSOR_PARALLEL))
 
 
 def check_isolation(findings: Findings) -> None:

@@ -44,6 +44,7 @@ from naiad.worker.loading import LoadError, Readiness, load_class
 from naiad.worker.request_decoder import RequestDecoder
 from naiad.worker.response_encoder import ResponseEncoder
 from naiad.worker.response_sender import ResponseSender
+from naiad.worker.torch_distributed import join_group, leave_group
 
 
 class Worker:
@@ -289,6 +290,8 @@ class Worker:
         if notes.get("metrics", -1) >= 0:
             os.set_inheritable(notes["metrics"], False)
             set_metric_server(MetricChannel(self._calls, notes["metrics"]))
+        if notes.get("torch_distributed"):
+            join_group(notes["torch_distributed"], notes["args"])
         model = model_class()
         if hasattr(model, "initialize"):
             model.initialize(notes["args"])
@@ -314,6 +317,7 @@ class Worker:
         self._scope.is_open = False
         if hasattr(self._model, "finalize"):
             self._model.finalize()
+        leave_group()
         self._model_loop.close()
         return {}
 

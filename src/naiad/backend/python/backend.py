@@ -29,6 +29,7 @@ from naiad.backend.python.decoupled import DecoupledConversation
 from naiad.backend.python.late_responses import OrdinaryConversation
 from naiad.backend.python.metrics import InstanceMetrics
 from naiad.backend.python.process import WorkerProcess
+from naiad.backend.python.ranks import RankConversation, RankGroup
 from naiad.backend.python.settings import WorkerSettings, read_settings
 from naiad.backend.python.tensors import TensorRules
 from naiad.backend.python.worker_life import WorkerLife, begin, end
@@ -169,17 +170,19 @@ class PythonInstance(RemoteInstance):
         self.spec = spec
         self.health_listener: HealthListener | None = None
         """Called from the worker's watching thread when the health changes."""
-        args = {**_args(context, spec), **source.args(context, spec)}
         notes: dict[str, Any] = {
             **source.notes(context),
             "completes": False,
             "decoupled": context.config.model_transaction_policy.decoupled,
             "iterative": context.config.sequence_batching.iterative_sequence,
             "transport_bytes": settings.transport_bytes,
-            "args": args,
+            "torch_distributed": settings.torch_distributed,
+            "args": rank_args(context, source, spec, settings),
             "outputs": [output.name for output in execution_config(context.config).output],
         }
-        environment = settings.interpreter.environ(worker_environment(context, spec.host_policy))
+        environment = settings.interpreter.environ(
+            worker_environment(context, spec.host_policy, settings.tensor_parallel_size)
+        )
         port = context.port
         self._calls: BlsChannel | None = None
         self._metrics = metrics = InstanceMetrics(context.metrics)
@@ -193,17 +196,23 @@ class PythonInstance(RemoteInstance):
             metrics.begin()
             descriptor = metrics.descriptor
             notes["metrics"] = descriptor
-            return WorkerProcess(
-                settings.interpreter.executable,
-                environment,
+            if settings.has_ranks:
+                create: Callable[..., WorkerProcess] = partial(RankGroup, settings, environment, rank_notes)
+            else:
+                create = partial(WorkerProcess, settings.interpreter.executable, environment)
+            return create(
                 model=context.name,
                 transport_bytes=settings.transport_bytes,
                 inherited=() if descriptor < 0 else (descriptor,),
                 on_line=None if port is None else partial(listen_to, port=port),
             )
 
+        def rank_notes(rank: int) -> dict[str, Any]:
+            return {**notes, "metrics": -1, "args": rank_args(context, source, spec, settings, rank)}
+
         def converse(process: WorkerProcess) -> Conversation:
-            conversation = self.conversation_type(
+            kind = RankConversation if settings.has_ranks else self.conversation_type
+            conversation = kind(
                 process, spec.name, context.name, str(context.version), settings.transport_bytes, rules
             )
             if isinstance(conversation, (DecoupledConversation, OrdinaryConversation)):
@@ -456,7 +465,19 @@ def _args(context: ModelContext, spec: InstanceSpec) -> dict[str, str]:
     }
 
 
-def worker_environment(context: ModelContext, host_policy: str = "") -> dict[str, str]:
+def rank_args(
+    context: ModelContext, source: WorkerSource, spec: InstanceSpec, settings: WorkerSettings, rank: int = 0
+) -> dict[str, str]:
+    """Return the arguments of `initialize` in a rank. The GPU of rank r is the r-th after that of the instance."""
+    if settings.has_ranks and spec.kind == "KIND_GPU":
+        spec = replace(spec, device_id=spec.device_id + rank)
+    args = {**_args(context, spec), **source.args(context, spec)}
+    if settings.has_ranks:
+        args |= {"rank": str(rank), "world_size": str(settings.tensor_parallel_size)}
+    return args
+
+
+def worker_environment(context: ModelContext, host_policy: str = "", ranks: int = 1) -> dict[str, str]:
     """Return the environment of a worker: threads times workers do not exceed the cores, unless configured
     otherwise."""
     environment = dict(os.environ)
@@ -464,7 +485,7 @@ def worker_environment(context: ModelContext, host_policy: str = "") -> dict[str
         environment[NEVER_AWAKE] = "1"
     onnx_telemetry.turn_off(environment)
     if not any(name in environment for name in _THREAD_VARIABLES):
-        threads = thread_count(context, context.host_policies.get(host_policy))
+        threads = max(1, thread_count(context, context.host_policies.get(host_policy)) // ranks)
         environment.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
     return environment
 

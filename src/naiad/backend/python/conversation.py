@@ -213,6 +213,9 @@ class Conversation:
         except ChannelError:
             return  # it has died; the watching thread detects it
 
+    def close(self) -> None:
+        """Release all but the channel, which belongs to the process."""
+
     def finalize(self) -> bool:
         """Let the worker finalize the model and exit; return False if it has exited already."""
         try:

@@ -196,6 +196,9 @@ class WorkerProcess:
             if for_reply:
                 self._poll.unregister(self._read_fd)
 
+    def await_ready(self, wake_fd: int, is_closing: Callable[[], bool]) -> None:
+        """Wait for other processes that belong to this one, which has loaded the model; none by default."""
+
     def kill(self, why: str = "", signal_number: int = signal.SIGKILL) -> None:
         """Send a signal to the process and to all its descendants."""
         self.kill_text = self.kill_text or why

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from naiad.backend.api import ModelContext
 from naiad.backend.python.environment import Interpreter, find_interpreter
 from naiad.backend.python.tensors import STRICT_PARAMETER
+from naiad.config.naiad_parameters import TENSOR_PARALLEL
 from naiad.core.errors import invalid_argument
 from naiad.options.limits import EXECUTE_TIMEOUT
 
@@ -22,6 +23,7 @@ _GENERAL = frozenset({"default-max-batch-size", "min-compute-capability", "backe
 """Settings of all backends, which the server merges with this one's."""
 
 _STRICT = "strict-outputs"
+_MOST_RANKS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,15 @@ class WorkerSettings:
     """Parameter `strict_outputs`, or `strict-outputs` for all models: outputs must match the configuration."""
     transport_bytes: int
     """`transport-max-byte-size`: limit of the shared memory between the server and one worker."""
+    tensor_parallel_size: int = 1
+    """Parameter `tensor_parallel_size`: number of worker processes, the ranks, of each instance."""
+    torch_distributed: str = ""
+    """Parameter `torch_distributed`: `gloo` or `nccl`, which the workers initialize before the model; or empty."""
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether instances are groups of ranks."""
+        return self.tensor_parallel_size > 1 or bool(self.torch_distributed)
 
 
 def read_settings(
@@ -93,7 +104,33 @@ def read_settings(
         restart_interval_s=read("restart_interval_s", 30.0, float),
         restart_wait_s=read("restart_wait_s", 30.0, float),
         has_strict_outputs=_read_strict(context.name, parameters, backend),
+        tensor_parallel_size=_read_size(context),
+        torch_distributed=_read_torch(context.name, parameters),
     )
+
+
+def _read_size(context: ModelContext) -> int:
+    if TENSOR_PARALLEL not in context.config.parameters:
+        return 1
+    text = context.config.parameters[TENSOR_PARALLEL].string_value
+    if not (text.isdecimal() and 1 <= int(text[:9]) <= _MOST_RANKS):
+        raise invalid_argument(
+            f"model '{context.name}': parameter '{TENSOR_PARALLEL}' is '{text}'; use a number of ranks from 1 to "
+            f"{_MOST_RANKS}"
+        )
+    if int(text) > 1 and context.config.model_transaction_policy.decoupled:
+        raise invalid_argument(
+            f"model '{context.name}': parameter '{TENSOR_PARALLEL}' needs a model that is not decoupled: all ranks "
+            "must have finished a batch before the next"
+        )
+    return int(text)
+
+
+def _read_torch(model: str, parameters: Mapping[str, str]) -> str:
+    text = parameters.get("torch_distributed", "")
+    if text not in ("", "gloo", "nccl"):
+        raise invalid_argument(f"model '{model}': parameter 'torch_distributed' is '{text}'; use 'gloo' or 'nccl'")
+    return text
 
 
 def _read_strict(model: str, parameters: Mapping[str, str], backend: Mapping[str, str]) -> bool:

@@ -227,6 +227,7 @@ class WorkerLife:
         process.channel.on_full = self.wake
         try:
             begin(process, self._settings, self._notes, self._wake_read, lambda: self._closing)
+            process.await_ready(self._wake_read, lambda: self._closing)
         except InferError as error:
             process.kill()
             end(process, 0.0, self._wake_read)
@@ -241,6 +242,7 @@ class WorkerLife:
         if warming is not None:
             warming.join(_RELEASE_S)
         is_free = self._wait_until_free()
+        self.conversation.close()
         self.conversation = None
         process.close()
         if is_free:
