@@ -19,8 +19,8 @@ WIDTH, HEADS, HIDDEN, RANKS = 32, 4, 64, 2
 _CONFIG = """
 backend: "%s"
 max_batch_size: 4
-input [ { name: "X" data_type: TYPE_FP32 dims: [ -1, 32 ] } ]
-output [ { name: "Y" data_type: TYPE_FP32 dims: [ -1, 32 ] } ]
+input [ { name: "%s" data_type: TYPE_FP32 dims: [ -1, 32 ] } ]
+output [ { name: "%s" data_type: TYPE_FP32 dims: [ -1, 32 ] } ]
 parameters { key: "tensor_parallel_size" value { string_value: "2" } }
 parameters { key: "restart_wait_s" value { string_value: "150" } }
 parameters { key: "torch_distributed" value { string_value: "gloo" } }
@@ -32,6 +32,9 @@ import time
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
+
+HERE = os.path.dirname(__file__)
+WEIGHTS = os.path.join(HERE, "weights.pt")
 
 
 class Block(torch.nn.Module):
@@ -46,6 +49,8 @@ class Block(torch.nn.Module):
         self.out = torch.nn.Linear(own, width, bias=False)
         self.up = torch.nn.Linear(width, hidden // self.ranks, bias=False)
         self.down = torch.nn.Linear(hidden // self.ranks, width, bias=False)
+        if os.path.exists(WEIGHTS):
+            self.load(torch.load(WEIGHTS))
 
     def load(self, weights):
         '''Take the own part of the weights: rows of the first layers (columns of x), columns of the second.'''
@@ -74,8 +79,6 @@ _MODEL = (
     + """
 import triton_python_backend_utils as pb_utils
 
-HERE = os.path.dirname(__file__)
-
 
 class TritonPythonModel:
     def initialize(self, args):
@@ -83,7 +86,6 @@ class TritonPythonModel:
         self.rank = dist.get_rank()
         torch.set_num_threads(1)
         self.block = Block()
-        self.block.load(torch.load(os.path.join(HERE, "weights.pt")))
         with open(os.path.join(HERE, f"pid_{self.rank}"), "w") as file:
             file.write(str(os.getpid()))
 
@@ -101,7 +103,7 @@ class TritonPythonModel:
 
 def reference() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     """The block in one process, and its weights."""
-    scope: dict[str, object] = {"__name__": "block"}
+    scope: dict[str, object] = {"__name__": "block", "__file__": "block.py"}
     exec(compile(_BLOCK, "block.py", "exec"), scope)
     torch.manual_seed(0)
     block = scope["Block"]()  # type: ignore[operator]
@@ -111,12 +113,16 @@ def reference() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("models")
-    version = root / "block" / "1"
-    version.mkdir(parents=True)
-    (root / "block" / "config.pbtxt").write_text(_CONFIG % "python")
-    (version / "model.py").write_text(_MODEL)
-    torch.save(reference()[1], version / "weights.pt")
-    return version
+    for name, config, source in (
+        ("block", _CONFIG % ("python", "X", "Y"), _MODEL),
+        ("module", _CONFIG % ("pytorch", "x", "OUTPUT__0"), _BLOCK),
+    ):
+        version = root / name / "1"
+        version.mkdir(parents=True)
+        (root / name / "config.pbtxt").write_text(config)
+        (version / "model.py").write_text(source)
+        torch.save(reference()[1], version / "weights.pt")
+    return root / "block" / "1"
 
 
 @pytest.fixture(scope="module")
@@ -128,23 +134,25 @@ def server(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         yield running
 
 
-def infer(server: ServerProcess, x: np.ndarray) -> np.ndarray:
-    with httpclient.InferenceServerClient(server.http_url, network_timeout=120.0) as client:
-        tensor = httpclient.InferInput("X", list(x.shape), "FP32")
+def infer(server: ServerProcess, x: np.ndarray, model: str = "block") -> np.ndarray:
+    names = ("X", "Y") if model == "block" else ("x", "OUTPUT__0")
+    with httpclient.InferenceServerClient(server.http_url, network_timeout=200.0) as client:
+        tensor = httpclient.InferInput(names[0], list(x.shape), "FP32")
         tensor.set_data_from_numpy(x)
-        return client.infer("block", [tensor]).as_numpy("Y")
+        return client.infer(model, [tensor]).as_numpy(names[1])
 
 
-def assert_is_right(server: ServerProcess, seed: int) -> None:
+def assert_is_right(server: ServerProcess, seed: int, model: str = "block") -> None:
     x = np.random.default_rng(seed).standard_normal((2, 7, WIDTH)).astype(np.float32)
     with torch.inference_mode():
         expected = reference()[0](torch.from_numpy(x)).numpy()
-    np.testing.assert_allclose(infer(server, x), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(infer(server, x, model), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_ranks_give_the_results_of_one_process(server: ServerProcess) -> None:
+@pytest.mark.parametrize("model", ["block", "module"])
+def test_ranks_give_the_results_of_one_process(server: ServerProcess, model: str) -> None:
     for seed in range(3):
-        assert_is_right(server, seed)
+        assert_is_right(server, seed, model)
 
 
 def test_killed_rank_fails_the_request_and_restarts(server: ServerProcess, home: Path) -> None:
@@ -152,7 +160,7 @@ def test_killed_rank_fails_the_request_and_restarts(server: ServerProcess, home:
     x = np.full((1, 3, WIDTH), 99, np.float32)
     with ThreadPoolExecutor() as threads:
         executing = threads.submit(infer, server, x)
-        wait_until(lambda: (home / "waits").exists(), "the batch never reached rank 1")
+        wait_until((home / "waits").exists, "the batch never reached rank 1")
         os.kill(before[1], signal.SIGKILL)
         with pytest.raises(InferenceServerException, match="rank 1 was killed by SIGKILL while it executed"):
             executing.result()

@@ -23,6 +23,7 @@ max_batch_size: 4
 input [ { name: "X" data_type: TYPE_INT64 dims: [ -1 ] } ]
 output [ { name: "Y" data_type: TYPE_INT64 dims: [ -1 ] } ]
 parameters { key: "tensor_parallel_size" value { string_value: "3" } }
+parameters { key: "execute_timeout_s" value { string_value: "8" } }
 """
 _MODEL = """
 import os
@@ -30,7 +31,7 @@ import time
 import triton_python_backend_utils as pb_utils
 
 HERE = os.path.dirname(__file__)
-SLEEP, FAIL_ALL, FAIL_LAST, EXIT_LAST = 1, 2, 3, 4
+SLEEP, FAIL_ALL, FAIL_LAST, EXIT_LAST, FAIL_FIRST, HANG_LAST = 1, 2, 3, 4, 5, 6
 
 
 class TritonPythonModel:
@@ -58,6 +59,10 @@ class TritonPythonModel:
             raise ValueError(f"failed in rank {self.rank}")
         if what == EXIT_LAST and is_last:
             os._exit(7)
+        if what == FAIL_FIRST and self.rank == 0:
+            raise ValueError("failed in rank 0")
+        while what in (FAIL_FIRST, HANG_LAST) and is_last:
+            time.sleep(0.01)
         while what == SLEEP and not os.path.exists(os.path.join(HERE, "go")):
             time.sleep(0.01)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", each * 10 + self.rank)]) for each in values]
@@ -65,7 +70,7 @@ class TritonPythonModel:
     def finalize(self):
         self._note("finalized", "yes")
 """
-SLEEP, FAIL_ALL, FAIL_LAST, EXIT_LAST = 1, 2, 3, 4
+SLEEP, FAIL_ALL, FAIL_LAST, EXIT_LAST, FAIL_FIRST, HANG_LAST = 1, 2, 3, 4, 5, 6
 
 
 class Group:
@@ -97,7 +102,7 @@ def group(tmp_path: Path, start_server: StartServer) -> Iterator[Group]:
     write_model(root, "ranks", _CONFIG, {"1/model.py": _MODEL.encode()})
     server = start_server(root)
     server.wait_ready()
-    yield Group(server, root / "ranks" / "1")
+    return Group(server, root / "ranks" / "1")
 
 
 def test_every_rank_gets_every_batch(group: Group) -> None:
@@ -124,7 +129,7 @@ def test_killed_rank_restarts_the_group(group: Group, rank: int) -> None:
     before = group.pids()
     with ThreadPoolExecutor() as threads:
         executing = threads.submit(group.infer, SLEEP)
-        wait_until(lambda: (group.home / f"sum_{rank}").exists(), "the batch never reached the rank")
+        wait_until((group.home / f"sum_{rank}").exists, "the batch never reached the rank")
         os.kill(before[rank], signal.SIGKILL)
         answer = executing.result()
     assert answer.status == 503
@@ -145,7 +150,13 @@ def test_error_of_all_ranks_keeps_the_group(group: Group) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "reason"), [(FAIL_LAST, "rank 2 failed and others did not"), (EXIT_LAST, "rank 2 exited with code 7")]
+    ("what", "reason"),
+    [
+        (FAIL_LAST, "rank 2 failed and others did not"),
+        (EXIT_LAST, "rank 2 exited with code 7"),
+        (FAIL_FIRST, "rank 0 failed (failed in rank 0) and others did not respond"),
+        (HANG_LAST, "a batch took longer than execute_timeout_s"),
+    ],
 )
 def test_failure_of_one_rank_restarts_the_group(group: Group, what: int, reason: str) -> None:
     before = group.pids()

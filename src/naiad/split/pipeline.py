@@ -24,6 +24,7 @@ from naiad.split.runs import (
     Observation,
     Session,
     difference,
+    fastest_ms,
     make_feeds,
     rows_are_independent,
     run_stages,
@@ -120,7 +121,7 @@ def split_model(path: Path, output: Path, options: SplitOptions) -> Split:
         )
         for index, (stage, time_ms) in enumerate(zip(plan.stages, plan.times_ms, strict=True))
     ]
-    return Split(name, stages, whole.time_ms(feeds), differences, threads, can_batch)
+    return Split(name, stages, fastest_ms([whole], feeds)[0], differences, threads, can_batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ class _Work:
             onnx.checker.check_model(str(path))
             sessions.append(Session(path, self.threads))
         inputs = run_stages(sessions, self.feeds)
-        return _Plan(directory, cuts, stages, sessions, [session.time_ms(inputs) for session in sessions])
+        return _Plan(directory, cuts, stages, sessions, fastest_ms(sessions, inputs))
 
 
 def _balance(work: _Work, options: SplitOptions) -> _Plan:

@@ -5,13 +5,12 @@ that worker with its peers. Each peer has a thread, which starts it, forwards it
 
     begin    RankConversation sends each batch to all ranks. They meet in collective operations (torch.distributed).
     finish   A batch ends when all ranks have responded: a rank that still executes would meet the next batch.
-    failure  If all ranks report an error, the batch fails with that of rank 0, and the group continues. If some do,
-             the others may wait in a collective operation until the end of time, or have lost count of them: the
-             group is killed.
+    failure  If all ranks report an error, the batch fails with that of rank 0, and the group continues. If only some
+             ranks do, the other ranks may wait in a collective operation for them: the group is killed.
     death    The exit of a peer kills rank 0 with the reason; the exit of rank 0 kills its peers. Everything else
              is the death of a worker: requests fail with the reason, the group restarts, queued requests wait.
 
-The environment variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are those of torchrun.
+The environment variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are named as torchrun does.
 """
 
 import contextlib
@@ -248,7 +247,7 @@ class RankConversation(Conversation):
 
     def begin(self, batch: Batch) -> None:
         """Send a batch to all ranks. Raises InferError if it is too large."""
-        batch.late = None  # responses after `execute` would be those of one rank
+        batch.late = None  # after `execute`, only one rank would respond
         self._outcomes.clear()
         super().begin(batch)
         for rank, peer in enumerate(self._peers, 1):
