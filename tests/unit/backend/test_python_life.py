@@ -89,6 +89,8 @@ class Dying(Starting):
     def wait(self, timeout_s: float, wake_fd: int, *, for_reply: bool = False) -> Event:
         return self._events.pop(0)
 
+    def await_ready(self, wake_fd: int, is_closing: object) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -109,7 +111,11 @@ def restarting(monkeypatch: pytest.MonkeyPatch, answering: Sequence[int], **sett
 
     def converse(process: object) -> Any:
         return SimpleNamespace(
-            has_answered=next(numbers) in answering, executing_since_ns=0, has_blocks=False, finalize=lambda: False
+            has_answered=next(numbers) in answering,
+            executing_since_ns=0,
+            has_blocks=False,
+            finalize=lambda: False,
+            close=lambda: None,
         )
 
     launch: Any = Dying

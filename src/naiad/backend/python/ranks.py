@@ -301,7 +301,7 @@ class RankConversation(Conversation):
         failed = {rank: each for rank, each in self._outcomes.items() if isinstance(each, InferError)}
         if failed and len(failed) < len(self._outcomes):
             rank = min(failed)
-            self._process.kill(f"was killed because rank {rank} failed and others did not: {failed[rank].message}")
+            self._process.kill(f"was killed because rank {rank} failed and others did not: {_first_line(failed[rank])}")
             self._break(ChannelClosedError(""))
             return None
         result = self._outcomes[0]
@@ -315,7 +315,7 @@ class RankConversation(Conversation):
         """Kill the group if the other ranks do not respond soon: they may wait for the failed one."""
         if self._straggler_timer is None:
             why = (
-                f"was killed because rank {rank} failed ({error.message}) and others did not respond within "
+                f"was killed because rank {rank} failed ({_first_line(error)}) and others did not respond within "
                 f"{_STRAGGLER_S:g} s"
             )
             self._straggler_timer = threading.Timer(_STRAGGLER_S, self._process.kill, [why])
@@ -360,3 +360,7 @@ class RankConversation(Conversation):
         """Release the descriptor."""
         self._stop_timer()
         self._selector.close()
+
+
+def _first_line(error: InferError) -> str:
+    return error.message.partition("\n")[0]
