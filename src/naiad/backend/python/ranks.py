@@ -301,7 +301,8 @@ class RankConversation(Conversation):
         failed = {rank: each for rank, each in self._outcomes.items() if isinstance(each, InferError)}
         if failed and len(failed) < len(self._outcomes):
             rank = min(failed)
-            self._process.kill(f"was killed because rank {rank} failed and others did not: {_first_line(failed[rank])}")
+            why = _first_line(failed[rank])
+            self._process.kill(f"was killed because rank {rank} failed and others did not: {why}")
             self._break(ChannelClosedError(""))
             return None
         result = self._outcomes[0]
