@@ -11,6 +11,7 @@ import torch._dynamo
 import tritonclient.http as triton_http
 from sklearn.linear_model import LogisticRegression
 
+from naiad.cli.inspection.files import inspect
 from support.digits_classifier import digits_classifier
 from support.forests import DIGITS, train_xgboost
 from support.onnx_digits import onnx_digits
@@ -92,6 +93,20 @@ def test_files_of_all_formats_give_their_answers(files, server):
         for path, (rows, expected) in files.items():
             name = path.name if path.is_dir() else path.stem
             np.testing.assert_allclose(infer(client, name, rows), expected, atol=2e-5, err_msg=path.name)
+
+
+def test_files_of_all_formats_are_described(files):
+    for path, (rows, expected) in files.items():
+        found = inspect(path)
+        assert found.producer or path.name == "network", path
+        assert found.operators or path.suffix == ".ubj", path
+        if path.suffix == ".joblib":
+            assert "loading a pickle executes its code" in found.problems[0]
+            continue
+        assert found.problems == [], path
+        assert list(found.inputs[0].shape) == [-1, *rows.shape[1:]], path
+        assert list(found.outputs[0].shape) == [-1, *expected.shape[1:]], path
+        assert found.batching.startswith("yes"), path
 
 
 def failed_start(tmp_path, *arguments):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 VERBS = {
     "serve": ("naiad.cli.serve", "serve models over HTTP and gRPC"),
     "check": ("naiad.cli.check", "check a model repository as a server would, without starting one"),
+    "inspect": ("naiad.cli.inspect", "show what model files contain and what would serve them"),
     "graph": ("naiad.cli.graph", "draw the pipeline of an ensemble, in the terminal or as Mermaid"),
     "explain": ("naiad.cli.explain", "show how requests of a model are scheduled and why its last batches were sent"),
     "config": ("naiad.cli.config_init", "write a config.pbtxt for a model"),
