@@ -41,3 +41,10 @@ def validate_strictly(manifest: Manifest) -> None:
         return
     for version in KUBERNETES_VERSIONS:
         validator.validate(dict(manifest), version, strict=True)
+
+
+def container_of_kserve(manifest: Manifest) -> Manifest:
+    """Return the container of a ServingRuntime that runs naiad."""
+    (found,) = manifest["spec"]["containers"]
+    assert found["name"] == "kserve-container"
+    return dict(found)
