@@ -99,9 +99,12 @@ def test_external_data_is_read(tmp_path: Path) -> None:
 
 def test_values_of_other_rows_prevent_batching(tmp_path: Path) -> None:
     nodes = [
+        helper.make_node("Constant", [], ["minus"], value_float=-1.0),
+        helper.make_node("Neg", ["minus"], ["one"]),
         helper.make_node("Shape", ["x"], ["shape"]),
         helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
-        helper.make_node("Exp", ["x"], ["e"]),
+        helper.make_node("Mul", ["x", "one"], ["same"]),
+        helper.make_node("Exp", ["same"], ["e"]),
         helper.make_node("Flatten", ["e"], ["flat"]),
         helper.make_node("Mul", ["flat", "largest"], ["scaled"]),
         helper.make_node("Reshape", ["scaled", "shape"], ["y"]),

@@ -32,11 +32,12 @@ def write_stage(
         usable_cores=usable_cores(),
     )
     config = BackendRegistry().get(_BACKEND).auto_complete(context)
+    # A batch of all waiting requests would leave the stages before and after it without work.
+    config.ClearField("dynamic_batching")
     if config.max_batch_size and can_batch:
         config.max_batch_size = MAX_BATCH_SIZE
     elif config.max_batch_size:
         config.max_batch_size = 0
-        config.ClearField("dynamic_batching")
         tensors: list[ModelInput | ModelOutput] = [*config.input, *config.output]
         for tensor in tensors:
             tensor.dims.insert(0, -1)

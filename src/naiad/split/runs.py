@@ -22,7 +22,7 @@ Feeds = Mapping[str, Array]
 
 _EXTERNAL_BYTES = 1 << 30
 """A model with more parameters is written with external data: protobuf messages end at 2 GiB."""
-_FREE_SIZES = (1, 16)
+_FREE_SIZES = (1, 32)
 """Size of a free first dimension and of all others in random inputs."""
 _RUNS, _LEAST_RUNS, _RUNS_S = 30, 3, 3.0
 _NUMPY = {"float": "float32", "double": "float64", "float16": "float16", "bool": "bool"}
@@ -140,8 +140,8 @@ class Observation:
         model = ModelProto()
         model.CopyFrom(graph.model)
         positions = {id(node.proto): index for index, node in enumerate(graph.nodes)}
-        for copy, own in zip(model.graph.node, graph.model.graph.node, strict=True):
-            copy.name = f"n{positions.get(id(own), 'c')}:{own.op_type}"
+        for index, (copy, own) in enumerate(zip(model.graph.node, graph.model.graph.node, strict=True)):
+            copy.name = f"n{positions[id(own)]}:" if id(own) in positions else f"constant{index}"
         size_bytes = sum(graph.parameter_bytes())
         with tempfile.TemporaryDirectory(prefix="naiad-split-") as directory:
             path = Path(directory) / "model.onnx"
