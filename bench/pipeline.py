@@ -23,6 +23,7 @@ import tritonclient.grpc as grpcclient
 from onnx import TensorProto, helper, numpy_helper
 
 from bench.peers import Naiad
+from bench.process_tree import CpuMeter
 
 CHANNELS, LAYERS, SIZE = 64, 24, 64
 CLIENTS = 6
@@ -68,8 +69,8 @@ def write_repository(root: Path) -> Path:
     return repository
 
 
-def throughput(url: str, model: str, seconds: float) -> float:
-    """Return images per second with `CLIENTS` images in flight."""
+def load(url: str, model: str, seconds: float) -> tuple[int, float]:
+    """Return the number of images and the seconds, with `CLIENTS` images in flight."""
     image = np.random.default_rng(1).standard_normal((1, 3, SIZE, SIZE), np.float32)
     end_s = time.monotonic() + seconds
 
@@ -86,30 +87,35 @@ def throughput(url: str, model: str, seconds: float) -> float:
     start_s = time.monotonic()
     with ThreadPoolExecutor(CLIENTS) as threads:
         counts = list(threads.map(work, range(CLIENTS)))
-    return sum(counts) / (time.monotonic() - start_s)
+    return sum(counts), time.monotonic() - start_s
 
 
 def main(argv: Sequence[str]) -> None:
     """Measure and print."""
     rounds, seconds = (int(argv[0]), float(argv[1])) if argv else (8, 2.5)
     found: dict[str, list[float]] = {WHOLE: [], DOUBLE: [], STAGED: []}
+    cpu_ms: dict[str, list[float]] = {model: [] for model in found}
     with tempfile.TemporaryDirectory() as directory:
         repository = write_repository(Path(directory))
         server = Naiad().start(repository, Path(directory) / "naiad")
         url = f"127.0.0.1:{server.grpc_port}"
         try:
             for model in found:
-                throughput(url, model, 1.0)
+                load(url, model, 1.0)
             for _ in range(rounds):
                 for model, rates in found.items():
-                    rates.append(throughput(url, model, seconds))
+                    meter = CpuMeter(server.process.pid)
+                    count, elapsed_s = load(url, model, seconds)
+                    rates.append(count / elapsed_s)
+                    cpu_ms[model].append(meter.seconds() * 1e3 / count)
         finally:
             server.stop()
     for model, rates in found.items():
-        print(f"{model:<8} {median(rates):6.1f} images/s   ({', '.join(f'{rate:.1f}' for rate in rates)})")
-    for model in (DOUBLE, STAGED):
-        ratios = [rate / whole for rate, whole in zip(found[model], found[WHOLE], strict=True)]
-        print(f"{model} / whole: {median(ratios):.2f}   ({', '.join(f'{ratio:.2f}' for ratio in ratios)})")
+        cost = f"{median(cpu_ms[model]):.1f} ms of CPU each"
+        print(f"{model:<8} {median(rates):6.1f} images/s, {cost}   ({', '.join(f'{rate:.1f}' for rate in rates)})")
+    for model, base in ((DOUBLE, WHOLE), (STAGED, WHOLE), (STAGED, DOUBLE)):
+        ratios = [rate / other for rate, other in zip(found[model], found[base], strict=True)]
+        print(f"{model} / {base}: {median(ratios):.2f}   ({', '.join(f'{ratio:.2f}' for ratio in ratios)})")
 
 
 if __name__ == "__main__":

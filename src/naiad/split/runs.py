@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import onnx
@@ -108,7 +109,7 @@ def _read(path: Path) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, AttributeError, EOFError) as error:
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
         raise invalid_argument(f"{path} is not a .npz file with the inputs by name (numpy.savez): {error}") from error
 
 
