@@ -38,6 +38,14 @@ class KnownBackend:
 
 
 KNOWN_BACKENDS: Sequence[KnownBackend] = (
+    # First: the directory may have files of the names below, too.
+    KnownBackend(
+        "mlflow",
+        {"MLmodel": ""},
+        module="naiad.backend.mlflow.backend:MlflowBackend",
+        extra="mlflow",
+        package="mlflow",
+    ),
     KnownBackend(
         "tensorflow",
         {

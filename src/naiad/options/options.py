@@ -12,6 +12,9 @@ from naiad.options.host_policy import HostPolicy, parse_host_policies
 from naiad.options.limits import DEFAULT_CALL_WAIT_TIMEOUT_S, DEFAULT_EXECUTE_TIMEOUT_S, RateLimitOptions
 from naiad.options.trace import TraceOptions
 
+_PICKLE_BACKENDS = ("sklearn", "mlflow")
+"""Backends that `--allow-pickle` applies to."""
+
 
 def _host_policies(texts: Sequence[str]) -> dict[str, HostPolicy]:
     return parse_host_policies(named_settings(texts))
@@ -313,8 +316,8 @@ class ServerOptions:
     allow_pickle: bool = option(
         False,
         "allow-pickle",
-        "naiad: load pickled models of scikit-learn (model.joblib, model.pkl). Loading a pickle executes its code: "
-        "give this flag only if you trust all files in the repositories.",
+        "naiad: load pickled models of scikit-learn (model.joblib, model.pkl) and MLflow. Loading a pickle executes "
+        "its code: give this flag only if you trust all files in the repositories.",
         kind=Kind.SWITCH,
     )
     backend_directory: str = option(
@@ -351,7 +354,8 @@ class ServerOptions:
         """`backend_config`, with what other flags mean for backends."""
         if not self.allow_pickle:
             return self.backend_config
-        return {**self.backend_config, "sklearn": {**self.backend_config.get("sklearn", {}), "allow-pickle": "true"}}
+        loading = {name: {**self.backend_config.get(name, {}), "allow-pickle": "true"} for name in _PICKLE_BACKENDS}
+        return {**self.backend_config, **loading}
 
     @property
     def most_connections(self) -> int:

@@ -1,0 +1,147 @@
+"""MLflow directories that are refused, each with directory, reason and fix."""
+
+import shutil
+
+import mlflow
+import pytest
+import yaml
+from google.protobuf import text_format
+from mlflow.models import ModelSignature
+from mlflow.types import DataType, Schema
+from mlflow.types.schema import Array, ColSpec
+
+from naiad.backend.api import InstanceSpec, ModelContext
+from naiad.backend.mlflow.backend import MlflowBackend
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import InferError
+from support.forests import parameters
+from support.mlflow_models import save_python, save_sklearn, save_xgboost
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    root = tmp_path_factory.mktemp("saved")
+    save_sklearn(root / "skops", "skops")
+    save_sklearn(root / "pickle", "cloudpickle")
+    save_xgboost(root / "forest")
+    save_python(root / "python")
+    return root
+
+
+@pytest.fixture
+def copy(saved, tmp_path):
+    def copied(name):
+        shutil.copytree(saved / name, tmp_path / name)
+        return tmp_path / name
+
+    return copied
+
+
+def load(directory, config="", **settings):
+    backend = MlflowBackend()
+    parsed = text_format.Parse(config, ModelConfig(name="model", backend="mlflow"))
+    completed = backend.auto_complete(ModelContext("model", 1, parsed, directory, directory, 2, settings))
+    model = backend.load(ModelContext("model", 1, completed, directory, directory, 2, settings))
+    return model.create_instance(InstanceSpec("model_0_0", 0, "KIND_CPU"))
+
+
+def failure(directory, config="", **settings):
+    with pytest.raises(InferError) as raised:
+        load(directory, config, **settings)
+    return raised.value.message
+
+
+def change(directory, **flavors):
+    path = directory / "MLmodel"
+    content = yaml.safe_load(path.read_text())
+    for name, values in flavors.items():
+        content["flavors"][name] |= values
+    path.write_text(yaml.safe_dump(content))
+
+
+def test_directories_without_code_are_loaded(saved):
+    load(saved / "skops")
+    load(saved / "forest")
+
+
+@pytest.mark.parametrize("name", ["pickle", "python"])
+def test_code_needs_permission(saved, name):
+    own_parameter = parameters(**{"allow-pickle": "true"})
+    message = failure(saved / name, own_parameter)
+    assert message.startswith(f"model 'model' version 1: {saved / name} is loaded by ")
+    assert "and loading it executes code of the directory" in message
+    load(saved / name, **{"allow-pickle": "true"})
+
+
+def test_other_digest_is_refused(copy):
+    directory = copy("pickle")
+    found = failure(directory, parameters(sha256="0" * 64)).partition("digest is ")[2][:64]
+    load(directory, parameters(sha256=found))
+    (directory / "extra.txt").write_text("x")
+    assert "is not loaded: its SHA-256 digest is" in failure(directory, parameters(sha256=found))
+
+
+@pytest.mark.parametrize(
+    ("name", "flavors"),
+    [
+        ("skops", {"sklearn": {"skops_trusted_types": ["os.system"]}}),
+        ("skops", {"python_function": {"code": "code"}}),
+        ("skops", {"python_function": {"loader_module": "os"}}),
+        ("skops", {"python_function": {"model_path": "sub/model.skops"}}),
+        ("skops", {"python_function": {"data": "sub"}}),
+        ("forest", {"xgboost": {"model_class": "os.getcwd"}}),
+        ("forest", {"python_function": {"data": "sub"}}),
+    ],
+)
+def test_ways_to_other_code_need_permission(copy, name, flavors):
+    directory = copy(name)
+    (directory / "sub").mkdir()
+    (directory / "sub" / "model.skops").write_text("x")
+    change(directory, **flavors)
+    assert "--allow-pickle" in failure(directory)
+
+
+@pytest.mark.parametrize("content", ["", "flavors: [", "[1, 2]", "flavors: {sklearn: {}}", "{}"])
+def test_damaged_description_is_named(copy, content):
+    directory = copy("skops")
+    (directory / "MLmodel").write_text(content)
+    message = failure(directory)
+    assert str(directory) in message
+    assert "MLmodel file that cannot be read" in message or "has no flavour 'python_function'" in message
+
+
+def test_truncated_model_is_named(copy):
+    directory = copy("skops")
+    path = directory / "model.skops"
+    path.write_bytes(path.read_bytes()[:200])
+    assert f"{directory} cannot be loaded by mlflow.sklearn" in failure(directory)
+
+
+def test_missing_model_file_is_named(copy):
+    directory = copy("forest")
+    (directory / "model.ubj").unlink()
+    assert "--allow-pickle" in failure(directory)
+    assert "cannot be loaded by mlflow.xgboost" in failure(directory, **{"allow-pickle": "true"})
+
+
+def test_missing_package_names_the_requirements(copy):
+    directory = copy("pickle")
+    change(directory, python_function={"loader_module": "no_such_package"})
+    message = failure(directory, **{"allow-pickle": "true"})
+    assert "needs a package that is not there: No module named 'no_such_package'" in message
+    assert "EXECUTION_ENV_PATH" in message
+
+
+def test_missing_signature_is_named(tmp_path):
+    save_sklearn(tmp_path / "model", "skops", signature=None)
+    assert "has no signature; save the model with signature=" in failure(tmp_path / "model")
+
+
+def test_types_without_tensor_are_named(tmp_path):
+    inputs, outputs = Schema([ColSpec(Array(DataType.string), "words")]), Schema([ColSpec(DataType.long)])
+    mlflow.pyfunc.save_model(
+        tmp_path / "model", loader_module="json", signature=ModelSignature(inputs, outputs), pip_requirements=["x"]
+    )
+    assert "input 'words' of the MLflow model is a Array(string), which the protocol cannot carry" in failure(
+        tmp_path / "model"
+    )
