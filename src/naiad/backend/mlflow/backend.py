@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 # MLflow reports its use over the network otherwise.
@@ -40,11 +41,12 @@ class MlflowBackend(Backend):
         batch_size = default_max_batch_size(settings) if "default-max-batch-size" in settings else MAX_BATCH_SIZE
         directory = MlflowDirectory(context, Parameters(context.config, settings))
         signature = MlflowTensors(directory).signature
-        completed = complete(context.config, signature, batch_size)
-        if not context.config.input:
-            for tensor in signature.optional_inputs.values():
-                number = 0 if tensor.datatype is None else tensor.datatype.config_number
-                completed.input.add(name=tensor.name, data_type=number, dims=[1], optional=True)
+        tensors = {**signature.inputs, **signature.optional_inputs}
+        completed = complete(context.config, replace(signature, inputs=tensors), batch_size)
+        configured = {tensor.name for tensor in context.config.input}
+        for tensor in completed.input:
+            if tensor.name in signature.optional_inputs and tensor.name not in configured:
+                tensor.optional = True
         return completed
 
     def load(self, context: ModelContext) -> Model:

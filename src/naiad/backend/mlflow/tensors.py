@@ -9,7 +9,7 @@ import pandas
 from naiad.backend.mlflow.directory import MlflowDirectory
 from naiad.backend.signature import ModelSignature, TensorSignature
 from naiad.core.datatype import DataType, from_numpy
-from naiad.core.errors import invalid_argument
+from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.tensor import Array
 
 INPUTS = "inputs"
@@ -83,10 +83,10 @@ class MlflowTensors:
             if kind == "string":
                 return [value.decode() for value in values.tolist()]
             if kind == "datetime":
-                return pandas.to_datetime([value.decode() for value in values.tolist()])
+                return pandas.to_datetime([value.decode() for value in values.tolist()], format="ISO8601")
         except ValueError as error:
             expected = "text in UTF-8" if kind == "string" else "a date such as 2030-12-31T23:59:59"
-            raise invalid_argument(f"input '{name}' expects {expected}: {str(error)[:200]}") from error
+            raise invalid_argument(f"input '{name}' expects {expected}: {excerpt(str(error).strip())}") from error
         return values
 
     def _signatures(self, schema: Any, nameless: str) -> dict[str, TensorSignature]:
