@@ -141,11 +141,12 @@ KINDS: Sequence[FileKind] = (
     FileKind(
         "an ExecuTorch program", f"with executorch, {_PYTHON_MODEL}", (".pte",), rb"....ET\d\d", backend="executorch"
     ),
+    FileKind("a JAX function", "serve it with naiad", (".jaxexport",), backend="jax"),
     FileKind("an MLflow model", f"with mlflow.pyfunc, {_PYTHON_MODEL}", marker="MLmodel", backend="mlflow"),
     FileKind(
         "a Hugging Face model",
         f"export it with optimum-cli export onnx, or {_PYTHON_MODEL}",
-        marker="tokenizer.json",
+        marker="model.safetensors",
         backend="huggingface",
     ),
     FileKind("a GGUF file (weights of llama.cpp)", f"with llama-cpp-python, {_PYTHON_MODEL}", (".gguf",), b"GGUF"),
