@@ -43,6 +43,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server for slow clients alone, so that nobody else has to hurry."""
     root = tmp_path_factory.mktemp("nothing")
+    write_identity(root)
     flags = [f"--http-{name}-timeout-seconds={seconds}" for name, seconds in SECONDS.items()]
     running = ServerProcess(tmp_path_factory.mktemp("impatient") / "log", f"--model-repository={root}", *flags)
     try:

@@ -182,7 +182,7 @@ class TestErrors:
         answer = server.post("/v2/models/add_sub/infer", body)
         request_id = answer.headers["triton-request-id"]
         assert answer.json["error"].startswith(f"[request id: {request_id}] expected 2 inputs")
-        assert request_id in server.log_text()
+        server.wait_log(re.escape(request_id), 10)
 
     def test_without_an_id_one_is_generated(self, client):
         _, message = failure(client.infer, "add_sub", add_sub_inputs()[:1])
