@@ -24,6 +24,10 @@ The exit status is 1 if there is no model, 2 for an invalid command line.
 
 def run(argv: Sequence[str]) -> int:
     """Print or write the configuration and return the exit status: 1 without a model, 2 for a bad command."""
+    if argv[:1] == ["show"] and not {"-h", "--help"}.intersection(argv):
+        from naiad.cli.config_show import show
+
+        return show(argv[1:])
     options = make_parser().parse_args(argv)
     try:
         config, note = build_config(options.model)
@@ -87,9 +91,17 @@ def _write(path: Path, text: str, *, force: bool) -> None:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
-    parser = argparse.ArgumentParser(prog="naiad config", description="Work with model configurations.")
+    parser = argparse.ArgumentParser(prog="naiad config", description="Work with configurations.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     init = verbs.add_parser("init", help="print a config.pbtxt for a model", description=_DESCRIPTION)
+    show = verbs.add_parser(
+        "show",
+        help="print the effective values of naiad serve, and where each is from",
+        description="Print the values that 'naiad serve' with these flags would have, as a file for --config, and "
+        "where each is from: default, FILE:LINE, command line, or the name of a variable. The exit status is 1 if "
+        "the server would not start with them.",
+    )
+    show.add_argument("flags", nargs="*", metavar="FLAG", help="the arguments of naiad serve")
     init.add_argument("model", type=Path, metavar="MODEL", help="a model file or the directory of a model")
     init.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of printing")
     init.add_argument("--force", action="store_true", help="replace FILE when it exists")

@@ -13,7 +13,7 @@ VERBS = {
     "inspect": ("naiad.cli.inspect", "show what model files contain and what would serve them"),
     "graph": ("naiad.cli.graph", "draw the pipeline of an ensemble, in the terminal or as Mermaid"),
     "explain": ("naiad.cli.explain", "show how requests of a model are scheduled and why its last batches were sent"),
-    "config": ("naiad.cli.config_init", "write a config.pbtxt for a model"),
+    "config": ("naiad.cli.config_init", "write a config.pbtxt for a model (init), show the values of flags (show)"),
     "split": ("naiad.cli.split", "cut an ONNX model into stages that run as a pipeline"),
     "new": ("naiad.cli.new", "write a package with a backend of your own"),
     "demo": ("naiad.cli.demo", "build a repository of real models, serve it and send real inputs"),

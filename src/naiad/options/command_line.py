@@ -1,7 +1,7 @@
 """The command line of `naiad serve`: Triton's flags, parsed to server options.
 
-Values come from the command line and from environment variables; an option on the command line replaces that of the
-environment.
+Values come from the command line, from the file of `--config` and from environment variables; for each option the
+first source that has it counts.
 """
 
 import os
@@ -13,7 +13,7 @@ from naiad.options.access import compile_header_pattern
 from naiad.options.addresses import is_unix, problem_of_places
 from naiad.options.environment import environment_settings
 from naiad.options.flag import Kind
-from naiad.options.flags import SECTIONS, all_flags
+from naiad.options.flags import CONFIG, SECTIONS, all_flags
 from naiad.options.given import COMMAND_LINE, Given, OptionError, unknown_flag
 from naiad.options.options import RepositoryOptions, ServerOptions
 from naiad.options.trace import TraceOptions, parse_trace_flags
@@ -32,6 +32,13 @@ def parse_options(arguments: Sequence[str], environ: Mapping[str, str] = os.envi
 def read_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> list[Given]:
     """Return the effective settings: of each option the ones from the source with priority. Raises OptionError."""
     given = parse_arguments(arguments, COMMAND_LINE)
+    files = [each.text for each in given if each.flag.name == CONFIG]
+    if len(files) > 1:
+        raise OptionError(f"--{CONFIG} is given twice ({', '.join(files)}); put all flags into one file")
+    if files:
+        from naiad.options.config_file import read_config_file  # most starts have no file
+
+        given += _without(read_config_file(files[0]), given)
     variables = environment_settings(environ, parse_arguments, is_alone=not arguments)
     return [*given, *_without(variables, given)]
 

@@ -31,6 +31,8 @@ SECTIONS: Mapping[str, type] = {
 }
 """Fields of ServerOptions that are groups of options."""
 
+CONFIG = "config"
+"""The flag that names a file with further flags."""
 _STRING, _BOOLEAN = Kind.STRING, Kind.BOOLEAN
 
 _REPOSITORY_MORE = (

@@ -213,6 +213,12 @@ class ServerOptions:
     """The values of all flags of `naiad serve`."""
 
     server_id: str = option("triton", "id", "Name of this server in its metadata.")
+    config_file: str = option(
+        "",
+        "config",
+        "naiad: TOML file with the names of flags as keys; the command line has priority.",
+        summary="TOML file with flags as keys.",
+    )
     exit_timeout_s: int = option(
         30,
         "exit-timeout-secs",
