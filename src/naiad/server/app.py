@@ -39,6 +39,7 @@ from naiad.server.rate_limit import open_resources
 from naiad.server.ready_set import ReadySetPublisher, settle
 from naiad.server.report import first_model, loading_text, log_backends, log_models, log_ready
 from naiad.server.runner import StopSignal, run_to_status
+from naiad.server.service_manager import ServiceManager
 from naiad.telemetry.logs import log
 from naiad.telemetry.metrics.gpus import GpuMeter
 from naiad.telemetry.metrics.metrics import Registry
@@ -67,7 +68,7 @@ def serve(options: ServerOptions) -> int:
 
     0 after a graceful exit, 1 if it could not start or did not finish in time.
     """
-    return run_to_status(options, lambda: Server(options).run())
+    return run_to_status(options, lambda: Server(options, service_manager=ServiceManager(os.environ)).run())
 
 
 class Server:
@@ -76,7 +77,12 @@ class Server:
     _engine_type = Engine
     _loader_type = ModelLoader
 
-    def __init__(self, options: ServerOptions, stop: StopSignal | None = None) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        stop: StopSignal | None = None,
+        service_manager: ServiceManager | None = None,
+    ) -> None:
         self._options = options
         use_triton_codes(options.uses_triton_codes)
         self._registry = Registry(options.metrics)
@@ -95,6 +101,7 @@ class Server:
         self._backends = BackendRegistry(directory=_backend_directory(options.backend_directory))
         self._delays = read_artificial_delays(os.environ)
         self._stop = stop or StopSignal()
+        self._service_manager = service_manager or ServiceManager({})
         self._tracer = Tracer(options.trace)
         self._budget = open_budget(options, self._registry)
 
@@ -102,6 +109,7 @@ class Server:
         """Start, serve until a signal, drain; return the exit status. Raises InferError if it cannot start."""
         loop = asyncio.get_running_loop()
         self._stop.install(loop)
+        self._service_manager.watch(loop)
         ports = self._make_ports(loop)
         ports.delay_control(self._delays.grpc_response_s)
         show_connections(self._registry, ports.endpoints())
@@ -128,8 +136,10 @@ class Server:
         if self._gpu_meter is not None:
             self._gpu_meter.start()
         self._serves(ports)
+        self._service_manager.ready()
         checking = asyncio.ensure_future(self._check_models())
         await self._stop.wait()
+        self._service_manager.stopping()
         status = await self._leave(control, ports)
         checking.cancel()
         if store is not None:

@@ -35,6 +35,7 @@ from naiad.options.options import ServerOptions
 from naiad.server.listener import HANDSHAKES_S, Listener, addresses, bind, has_tls, refused
 from naiad.server.report import log_ready
 from naiad.server.runner import StopSignal, run_to_status
+from naiad.server.service_manager import ServiceManager
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def serve(options: ServerOptions) -> int:
         print(f"naiad serve: --processes {options.process_count}: {error.strerror}", file=sys.stderr)
         return 1
     try:
-        return run_to_status(options, lambda: Supervisor(options, started).run())
+        return run_to_status(options, lambda: Supervisor(options, started, ServiceManager(os.environ)).run())
     finally:
         end_unused(started)
 
@@ -61,8 +62,14 @@ def serve(options: ServerOptions) -> int:
 class Supervisor:
     """The parent of all server processes. Implements `member_process.Listener`."""
 
-    def __init__(self, options: ServerOptions, started: list[StartedProcess] | None = None) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        started: list[StartedProcess] | None = None,
+        service_manager: ServiceManager | None = None,
+    ) -> None:
         """`started` are processes to use, removed from the list; further ones are started."""
+        self._service_manager = service_manager or ServiceManager({})
         self._started = [] if started is None else started
         resolve_policies(options.host_policies)  # raises once, not in every process
         self._options = options
@@ -90,6 +97,7 @@ class Supervisor:
     async def run(self) -> int:
         """Start, serve until a signal, drain; return the exit status. Raises InferError when it cannot start."""
         self._stop.install(asyncio.get_running_loop())
+        self._service_manager.watch(asyncio.get_running_loop())
         self._directory = _make_directory()
         try:
             return await self._run()
@@ -112,6 +120,7 @@ class Supervisor:
             self._open([listener for listener in listeners if listener.address.reuse_port])
             is_ready = all(loaded.is_ready for loaded in self._loaded.values())
             log_ready(self._options, self._bound, is_ready=is_ready, model=self._loaded[0].model)
+            self._service_manager.ready()
             noting = self._spawn(self._note_regularly())
             await self._supervise(lambda: False)
             return await self._leave()
@@ -299,6 +308,7 @@ class Supervisor:
 
     async def _leave(self) -> int:
         """Drain all processes; return 0 if all of them finished in time and no process was missing."""
+        self._service_manager.stopping()
         verdict = self._supervision.verdict
         if verdict:
             _log.error("%s. Exiting.", verdict)

@@ -11,6 +11,7 @@ from naiad.core.errors import InferError
 from naiad.options.options import LogOptions
 from naiad.telemetry.logs.console import has_colors
 from naiad.telemetry.logs.failures import FailureLog, RepeatFilter
+from naiad.telemetry.logs.log_file import LogFile
 from naiad.telemetry.logs.output import BackgroundHandler, TritonFormatter, format_table
 
 _escapes = True
@@ -29,8 +30,7 @@ def configure(options: LogOptions, *, escapes: bool = True) -> None:
     global _settings, _escapes
     formatter = _make_formatter(options, escapes=escapes)
     if options.file:
-        stream = open(options.file, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - the handler's
-        handler = BackgroundHandler(stream, closes_stream=True)
+        handler = BackgroundHandler(LogFile(options.file), closes_stream=True)
     else:
         handler = BackgroundHandler(sys.stderr)
     handler.setFormatter(formatter)
