@@ -67,7 +67,7 @@ def test_overlay_keeps_grace_period_above_drain(overlay: str) -> None:
 def test_cpu_and_gpu_mount_the_models() -> None:
     for overlay in ("cpu", "gpu"):
         mounts = {mount["name"]: mount["mountPath"] for mount in container(built(overlay))["volumeMounts"]}
-        assert mounts == {"models": "/models", "temporary": "/tmp", "cache": "/var/cache/naiad"}
+        assert mounts == {"models": "/models", "temporary": "/tmp", "cache": "/cache"}
 
 
 def test_gpu_overlay_asks_for_a_gpu() -> None:

@@ -81,7 +81,7 @@ capabilities:
 
 {{- define "naiad.volumeMounts" -}}
 - {name: temporary, mountPath: /tmp}
-- {name: cache, mountPath: /var/cache/naiad}
+- {name: cache, mountPath: /cache}
 {{- if has .Values.modelRepository.source (list "pvc" "init") }}
 - name: models
   mountPath: {{ .Values.modelRepository.path }}
