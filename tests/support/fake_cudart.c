@@ -1,37 +1,48 @@
-/* A CUDA runtime of one device, whose memory is POSIX shared memory: a handle is the name of an object. */
+/* A CUDA runtime of FAKE_CUDA_DEVICES devices (1), whose memory is that of the host: allocations are malloc's, and a
+   handle of another process is the name of a POSIX shared memory object. As in CUDA, each thread has a device of its
+   own; unlike there, it must be set, and memory must be that of the current device. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { INVALID_VALUE = 1, INVALID_DEVICE = 101, NOT_MAPPED = 211, MAPPINGS = 16 };
+enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_MAPPED = 211, INVALID_HANDLE = 400 };
+enum { MAPPINGS = 16, ALLOCATIONS = 256, PINNED = -2, STREAM = -3 };
 
 typedef struct {
     char reserved[64];
 } cudaIpcMemHandle_t;
 
-static struct {
+typedef struct {
     char *address;
     size_t size;
-} mappings[MAPPINGS];
+    int device;
+} Memory;
 
-static int device = -1;
+static Memory mappings[MAPPINGS], allocations[ALLOCATIONS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local int device = -1;
 
 int cudaGetDeviceCount(int *count) {
-    *count = 1;
+    const char *text = getenv("FAKE_CUDA_DEVICES");
+    *count = text ? atoi(text) : 1;
     return 0;
 }
 
 int cudaSetDevice(int id) {
-    if (id != 0) return INVALID_DEVICE;
+    int count;
+    cudaGetDeviceCount(&count);
+    if (id < 0 || id >= count) return INVALID_DEVICE;
     device = id;
     return 0;
 }
 
 const char *cudaGetErrorString(int error) {
-    return error == INVALID_VALUE ? "invalid argument" : "another error";
+    return error == INVALID_VALUE ? "invalid argument" : error == OUT_OF_MEMORY ? "out of memory" : "another error";
 }
 
 int cudaIpcOpenMemHandle(void **pointer, cudaIpcMemHandle_t handle, unsigned flags) {
@@ -44,8 +55,7 @@ int cudaIpcOpenMemHandle(void **pointer, cudaIpcMemHandle_t handle, unsigned fla
     fstat(descriptor, &status);
     *pointer = mmap(NULL, status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     close(descriptor);
-    mappings[slot].address = *pointer;
-    mappings[slot].size = status.st_size;
+    mappings[slot] = (Memory){*pointer, status.st_size, 0};
     return 0;
 }
 
@@ -60,15 +70,80 @@ int cudaIpcCloseMemHandle(void *pointer) {
     return NOT_MAPPED;
 }
 
-int cudaMemcpy(void *to, const void *from, size_t size, int kind) {
-    const char *on_device = kind == 1 ? to : from;
-    if (device != 0 || (kind != 1 && kind != 2)) return INVALID_VALUE;
-    for (int slot = 0; slot < MAPPINGS; slot++) {
-        char *begin = mappings[slot].address;
-        if (begin && on_device >= begin && on_device + size <= begin + mappings[slot].size) {
-            memcpy(to, from, size);
-            return 0;
+static int create(void **pointer, size_t size, int owner) {
+    int status = OUT_OF_MEMORY;
+    if (device < 0) return INVALID_DEVICE;
+    if (size > (size_t)1 << 32) return OUT_OF_MEMORY;
+    pthread_mutex_lock(&lock);
+    for (int slot = 0; slot < ALLOCATIONS && status; slot++) {
+        if (!allocations[slot].address) {
+            *pointer = malloc(size ? size : 1);
+            allocations[slot] = (Memory){*pointer, size, owner};
+            status = 0;
         }
     }
-    return INVALID_VALUE;
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+static int destroy(void *pointer, int owner) {
+    int status = INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    for (int slot = 0; slot < ALLOCATIONS && status; slot++) {
+        if (pointer && allocations[slot].address == pointer && allocations[slot].device == owner) {
+            free(pointer);
+            allocations[slot].address = NULL;
+            status = 0;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+static int contains(const Memory *memories, int count, const char *address, size_t size, int owner) {
+    for (int slot = 0; slot < count; slot++) {
+        const Memory *memory = &memories[slot];
+        if (memory->address && memory->device == owner && address >= memory->address &&
+            address + size <= memory->address + memory->size)
+            return 1;
+    }
+    return 0;
+}
+
+/* Number of allocations, pinned memory and streams included: for tests. */
+int fakeAllocationCount(void) {
+    int count = 0;
+    for (int slot = 0; slot < ALLOCATIONS; slot++) count += allocations[slot].address != NULL;
+    return count;
+}
+
+int cudaMalloc(void **pointer, size_t size) { return create(pointer, size, device); }
+int cudaFree(void *pointer) { return destroy(pointer, device); }
+int cudaHostAlloc(void **pointer, size_t size, unsigned flags) {
+    return flags ? INVALID_VALUE : create(pointer, size, PINNED);
+}
+int cudaFreeHost(void *pointer) { return destroy(pointer, PINNED); }
+int cudaStreamCreateWithFlags(void **stream, unsigned flags) {
+    return flags == 1 ? create(stream, 1, STREAM) : INVALID_VALUE;
+}
+int cudaStreamDestroy(void *stream) { return destroy(stream, STREAM); }
+int cudaStreamSynchronize(void *stream) {
+    return contains(allocations, ALLOCATIONS, stream, 1, STREAM) ? 0 : INVALID_HANDLE;
+}
+
+int cudaMemcpy(void *to, const void *from, size_t size, int kind) {
+    const char *on_device = kind == 1 ? to : from;
+    if (device < 0 || (kind != 1 && kind != 2)) return INVALID_VALUE;
+    if (!contains(mappings, MAPPINGS, on_device, size, device) &&
+        !contains(allocations, ALLOCATIONS, on_device, size, device))
+        return INVALID_VALUE;
+    memcpy(to, from, size);
+    return 0;
+}
+
+int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *stream) {
+    const char *on_host = kind == 1 ? from : to;
+    if (cudaStreamSynchronize(stream)) return INVALID_HANDLE;
+    if (!contains(allocations, ALLOCATIONS, on_host, size, PINNED)) return INVALID_VALUE;
+    return cudaMemcpy(to, from, size, kind);
 }

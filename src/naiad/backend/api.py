@@ -68,6 +68,8 @@ class InstanceSpec:
     device_id: int = 0
     host_policy: str = ""
     """Name of its host policy, which binds it to cores where the server has one of that name."""
+    profiles: Sequence[str] = ()
+    """`profile` of its group: the optimization profiles of a TensorRT engine that it may use."""
 
 
 class InstanceState(enum.IntEnum):

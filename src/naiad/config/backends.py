@@ -57,7 +57,13 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
         module="naiad.backend.tensorflow.backend:TensorFlowBackend",
         extra="tensorflow",
     ),
-    KnownBackend("tensorrt", {"model.plan": "tensorrt_plan"}),
+    KnownBackend(
+        "tensorrt",
+        {"model.plan": "tensorrt_plan"},
+        module="naiad.backend.tensorrt.backend:TensorRtBackend",
+        extra="tensorrt",
+        package="tensorrt",
+    ),
     KnownBackend(
         "onnxruntime",
         {"model.onnx": "onnxruntime_onnx"},

@@ -37,7 +37,8 @@ def instance_specs(config: ModelConfig, *, passive: bool = False) -> list[Instan
             for device_id in group.gpus or (0,):
                 name = f"{group.name}_{number}" + (f"_gpu{device_id}" if group.gpus else "")
                 policy = policy_name(group, device_id)
-                specs.append(InstanceSpec(name, first + len(specs), kind, device_id, policy))
+                number_of_all = first + len(specs)
+                specs.append(InstanceSpec(name, number_of_all, kind, device_id, policy, tuple(group.profile)))
     return specs
 
 

@@ -156,7 +156,7 @@ KINDS: Sequence[FileKind] = (
         (".safetensors",),
         rb".{4}\0{4}\{",
     ),
-    FileKind("a TensorRT engine", "serve the ONNX model that it was built from", (".plan", ".engine"), b"[pf]trt"),
+    FileKind("a TensorRT engine", "name it model.plan", (".plan", ".engine"), b"[pf]trt", backend="tensorrt"),
     FileKind("a Core ML model", f"serve the model that it was made from, or {_PYTHON_MODEL}", (".mlmodel",)),
     FileKind("a gzip archive", "unpack it", (".gz", ".tgz"), rb"\x1f\x8b"),
     FileKind("a ZIP archive", "unpack it", (".zip",), rb"PK\x03\x04"),

@@ -108,7 +108,7 @@ def test_config_init_reports_unknown_parts(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "m" / "1" / "model.plan").touch()
     assert config_init.run(["init", str(tmp_path / "m")]) == 0
     printed = capsys.readouterr()
-    assert "unknown backend 'tensorrt'" in printed.err
+    assert "pip install 'naiad[tensorrt]'" in printed.err
     assert parse_pbtxt(printed.out).config.backend == "tensorrt"
 
 

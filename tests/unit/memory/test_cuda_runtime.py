@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from naiad.memory import cuda
+from naiad.memory import cuda_runtime as cuda
 
 
 class Function:
@@ -17,10 +17,15 @@ class Function:
         return self.result
 
 
-def library(**functions):
-    names = ("cudaGetDeviceCount", "cudaSetDevice", "cudaIpcOpenMemHandle", "cudaIpcCloseMemHandle", "cudaMemcpy")
-    described = {name: Function() for name in names} | {"cudaGetErrorString": Function(b"no \xff device")}
-    return types.SimpleNamespace(**(described | functions))
+class Library:
+    """A library that has every call, with these results; 0 for all that are not given."""
+
+    def __init__(self, **results):
+        self._functions = {name: Function(result) for name, result in results.items()}
+
+    def __getattr__(self, name):
+        default = b"no \xff device" if name == "cudaGetErrorString" else 0
+        return self._functions.setdefault(name, Function(default))
 
 
 def test_missing_call():
@@ -30,12 +35,12 @@ def test_missing_call():
 
 def test_no_device():
     with pytest.raises(cuda.CudaError, match="there is no GPU"):
-        cuda.CudaRuntime(library())
+        cuda.CudaRuntime(Library())
 
 
 def test_failure_has_the_runtimes_message():
     with pytest.raises(cuda.CudaError, match=r"cudaGetDeviceCount failed with error 100: no . device"):
-        cuda.CudaRuntime(library(cudaGetDeviceCount=Function(100)))
+        cuda.CudaRuntime(Library(cudaGetDeviceCount=100))
 
 
 def test_no_library(monkeypatch):

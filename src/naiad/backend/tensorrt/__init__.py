@@ -1,0 +1,1 @@
+"""The TensorRT backend: serialised engines with their optimization profiles."""

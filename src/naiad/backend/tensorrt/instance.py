@@ -1,0 +1,199 @@
+"""Instances of engines: an execution context, a stream and buffers each, on one GPU."""
+
+import contextlib
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from naiad.backend.api import InstanceSpec, ModelContext
+from naiad.backend.framework.scalars import Scalars
+from naiad.backend.tensor_instance import TensorInstance
+from naiad.backend.tensorrt.buffers import Buffers
+from naiad.backend.tensorrt.engine_file import DATATYPES, Engine
+from naiad.backend.tensorrt.library import Messages
+from naiad.backend.tensorrt.options import TensorRtOptions
+from naiad.backend.tensorrt.profiles import Profile, choose_profile, no_profile
+from naiad.core.errors import InferError, internal, unavailable, unsupported
+from naiad.core.tensor import Array, Shape
+from naiad.memory.cuda_runtime import CudaError, CudaRuntime
+
+_log = logging.getLogger(__name__)
+
+
+class TensorRtInstance(TensorInstance):
+    """Runs batches with an execution context of its own."""
+
+    runs_on_any_thread: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        context: ModelContext,
+        spec: InstanceSpec,
+        engine: Engine,
+        profiles: Sequence[Profile],
+        options: TensorRtOptions,
+        tools: "Tools",
+    ) -> None:
+        """`profiles` are those that the instance may use, the smallest first. Raises InferError."""
+        super().__init__(context)
+        self._name = spec.name
+        self._device_id = spec.device_id
+        self._engine = engine
+        self._profiles = profiles
+        self._tools = tools
+        self._datatypes = {
+            name: datatype
+            for name in (*engine.inputs, *engine.outputs)
+            if (datatype := DATATYPES.get(engine.native.get_tensor_dtype(name).name)) is not None
+        }
+        """Without outputs of other types, which the configuration does not have."""
+        self._stream = 0
+        self._buffers: Buffers | None = None
+        self._profile: Profile | None = None
+        runtime = tools.runtime
+        with self._on_device("cannot be created"):
+            self._context: Any = engine.create_context(options.allocation_strategy)
+            try:
+                self._stream = runtime.create_stream()
+                self._buffers = Buffers(runtime, self._byte_sizes(), engine.host_tensors)
+            except Exception:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Release context, stream and buffers."""
+        super().close()
+        runtime = self._tools.runtime
+        buffers, self._buffers = self._buffers, None
+        stream, self._stream = self._stream, 0
+        try:
+            runtime.set_device(self._device_id)
+            self._context = self._profile = None
+            if buffers is not None:
+                buffers.close()
+            if stream:
+                runtime.destroy_stream(stream)
+        except CudaError as error:
+            _log.warning("instance '%s' on GPU %d: memory is not released: %s", self._name, self._device_id, error)
+
+    def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
+        """Run the engine; see `TensorInstance.run`."""
+        self._tools.scalars.to_model(inputs)
+        shapes = {name: array.shape for name, array in inputs.items()}
+        profile = choose_profile(self._profiles, shapes)
+        if profile is None:
+            opening = f"model '{self._model_name}':"
+            raise no_profile(opening, shapes, self._profiles, self._engine.profiles)
+        with self._on_device("failed"):
+            try:
+                with self._tools.turn:
+                    found = self._launch(profile, inputs, output_names)
+            finally:
+                # Also after a failure: the next run must not overwrite what is still copied.
+                self._tools.runtime.wait_for(self._stream)
+            return [self._take(name, shape) for name, shape in found.items()]
+
+    def _launch(self, profile: Profile, inputs: Mapping[str, Array], output_names: Sequence[str]) -> dict[str, Shape]:
+        """Put a run into the stream, and return the shapes of its outputs."""
+        buffers = self._opened().by_name
+        self._use(profile)
+        for name, array in inputs.items():
+            self._check(self._context.set_input_shape(name, array.shape), f"input '{name}' of shape {array.shape}")
+            buffers[name].send(array, self._stream)
+        found = {name: self._output_shape(name) for name in output_names}
+        self._check(self._context.execute_async_v3(self._stream), "the execution")
+        for name, shape in found.items():
+            buffers[name].fetch(self._byte_size(name, shape), self._stream)
+        return found
+
+    def _take(self, name: str, shape: Shape) -> Array:
+        datatype = self._datatypes[name]
+        array = self._opened().by_name[name].take(shape, datatype.numpy, self._byte_size(name, shape))
+        return self._tools.scalars.to_client(name, array)
+
+    def _use(self, profile: Profile) -> None:
+        if profile is self._profile:
+            return
+        # Shapes and addresses belong to a profile.
+        self._check(
+            self._context.set_optimization_profile_async(profile.index, self._stream), f"profile {profile.index}"
+        )
+        self._profile = profile
+        if self._buffers is not None:
+            for name, buffer in self._buffers.by_name.items():
+                self._check(self._context.set_tensor_address(name, buffer.address), f"the buffer of '{name}'")
+
+    def _byte_sizes(self) -> dict[str, int]:
+        """Return the largest size of each tensor in any profile of the instance."""
+        sizes: dict[str, int] = {}
+        for profile in self._profiles:
+            self._use(profile)
+            for name, each in profile.ranges.items():
+                self._check(self._context.set_input_shape(name, each.maximum), f"input '{name}'")
+                sizes[name] = max(sizes.get(name, 0), self._byte_size(name, each.maximum))
+            for name in self._engine.outputs:
+                size = self._context.get_max_output_size(name)
+                self._check(size >= 0, f"the largest size of output '{name}'")
+                sizes[name] = max(sizes.get(name, 0), size)
+        # Its buffers were not there yet.
+        self._profile = None
+        return sizes
+
+    def _output_shape(self, name: str) -> Shape:
+        shape = tuple(self._context.get_tensor_shape(name))
+        if -1 in shape:
+            raise unsupported(
+                f"model '{self._model_name}': the shape of output '{name}' depends on the values of the inputs; "
+                "export the model so that it fills the output up to a fixed size, with the count as another output"
+            )
+        return shape
+
+    def _byte_size(self, name: str, shape: Shape) -> int:
+        return math.prod(shape) * self._datatypes[name].item_bytes
+
+    def _opened(self) -> Buffers:
+        if self._buffers is None:
+            raise unavailable(f"instance '{self._name}' of model '{self._model_name}' is closed")
+        return self._buffers
+
+    def _check(self, is_done: bool, what: str) -> None:
+        if not is_done:
+            raise internal(
+                f"TensorRT refuses {what} in instance '{self._name}' of model '{self._model_name}': "
+                f"{self._tools.messages.take()}"
+            )
+
+    @contextlib.contextmanager
+    def _on_device(self, verb: str) -> Iterator[None]:
+        """Make the instance's GPU the current one, and report failures of CUDA."""
+        try:
+            self._tools.runtime.set_device(self._device_id)
+            yield
+        except CudaError as error:
+            raise self._failed(verb, error) from error
+
+    def _failed(self, verb: str, error: CudaError) -> InferError:
+        fix = ""
+        if "out of memory" in str(error):
+            fix = "; use fewer instances, or build the engine with smaller profiles"
+        return internal(
+            f"instance '{self._name}' of model '{self._model_name}' on GPU {self._device_id} {verb}: {error}{fix}"
+        )
+
+
+class Tools:
+    """What the instances of a model share on one GPU."""
+
+    def __init__(
+        self,
+        runtime: CudaRuntime,
+        messages: Messages,
+        scalars: Scalars,
+        turn: contextlib.AbstractContextManager[Any],
+    ) -> None:
+        """`turn` is held while an execution begins: a lock of the GPU, or nothing."""
+        self.runtime = runtime
+        self.messages = messages
+        self.scalars = scalars
+        self.turn = turn
