@@ -73,6 +73,8 @@ def test_settings_have_defaults_and_can_be_set():
         ({"execute_timeout_s": "-1"}, {}, "parameter 'execute_timeout_s' is '-1'"),
         ({"execute_timeout_s": "nan"}, {}, "parameter 'execute_timeout_s' is 'nan'"),
         ({"FORCE_CPU_ONLY_INPUT_TENSORS": "maybe"}, {}, "use 'yes' or 'no'"),
+        ({"tensor_parallel_size": "two"}, {}, "'tensor_parallel_size' is 'two'; use a number of ranks from 1 to 64"),
+        ({"torch_distributed": "mpi"}, {}, "'torch_distributed' is 'mpi'; use 'gloo' or 'nccl'"),
         ({"EXECUTION_ENV_PATH": "x.tar.gz"}, {}, "'EXECUTION_ENV_PATH' is 'x.tar.gz': .*x.tar.gz does not exist"),
         ({}, {"stub-timeout-seconds": "x"}, "--backend-config=python,stub-timeout-seconds=x"),
         ({}, {"transport-max-bytes": "1"}, "--backend-config=python,transport-max-bytes is not known"),
@@ -91,6 +93,7 @@ def test_threads_times_workers_do_not_exceed_the_cores(monkeypatch):
     group = {"instance_group": [{"count": 3}]}
     assert worker_environment(context(**group))["OMP_NUM_THREADS"] == "2"
     assert worker_environment(context())["MKL_NUM_THREADS"] == "8"
+    assert worker_environment(context({"tensor_parallel_size": "4"}))["MKL_NUM_THREADS"] == "2"
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     environment = worker_environment(context(**group))
     assert environment["OMP_NUM_THREADS"] == "5"

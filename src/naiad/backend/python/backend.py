@@ -30,7 +30,7 @@ from naiad.backend.python.late_responses import OrdinaryConversation
 from naiad.backend.python.metrics import InstanceMetrics
 from naiad.backend.python.process import WorkerProcess
 from naiad.backend.python.ranks import RankConversation, RankGroup
-from naiad.backend.python.settings import WorkerSettings, read_settings
+from naiad.backend.python.settings import WorkerSettings, rank_count, read_settings
 from naiad.backend.python.tensors import TensorRules
 from naiad.backend.python.worker_life import WorkerLife, begin, end
 from naiad.config.execution import execution_config
@@ -180,9 +180,7 @@ class PythonInstance(RemoteInstance):
             "args": rank_args(context, source, spec, settings),
             "outputs": [output.name for output in execution_config(context.config).output],
         }
-        environment = settings.interpreter.environ(
-            worker_environment(context, spec.host_policy, settings.tensor_parallel_size)
-        )
+        environment = settings.interpreter.environ(worker_environment(context, spec.host_policy))
         port = context.port
         self._calls: BlsChannel | None = None
         self._metrics = metrics = InstanceMetrics(context.metrics)
@@ -477,7 +475,7 @@ def rank_args(
     return args
 
 
-def worker_environment(context: ModelContext, host_policy: str = "", ranks: int = 1) -> dict[str, str]:
+def worker_environment(context: ModelContext, host_policy: str = "") -> dict[str, str]:
     """Return the environment of a worker: threads times workers do not exceed the cores, unless configured
     otherwise."""
     environment = dict(os.environ)
@@ -485,7 +483,7 @@ def worker_environment(context: ModelContext, host_policy: str = "", ranks: int 
         environment[NEVER_AWAKE] = "1"
     onnx_telemetry.turn_off(environment)
     if not any(name in environment for name in _THREAD_VARIABLES):
-        threads = max(1, thread_count(context, context.host_policies.get(host_policy)) // ranks)
+        threads = thread_count(context, context.host_policies.get(host_policy))
         environment.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
     return environment
 
@@ -500,4 +498,4 @@ def thread_count(context: ModelContext, cores: frozenset[int] | None) -> int:
         if policies.get(policy_name(group, device)) == cores
     )
     usable = min(context.usable_cores, len(cores)) if cores else context.usable_cores
-    return max(1, usable // max(1, workers))
+    return max(1, usable // max(1, workers * rank_count(context)))

@@ -104,12 +104,13 @@ def read_settings(
         restart_interval_s=read("restart_interval_s", 30.0, float),
         restart_wait_s=read("restart_wait_s", 30.0, float),
         has_strict_outputs=_read_strict(context.name, parameters, backend),
-        tensor_parallel_size=_read_size(context),
+        tensor_parallel_size=rank_count(context),
         torch_distributed=_read_torch(context.name, parameters),
     )
 
 
-def _read_size(context: ModelContext) -> int:
+def rank_count(context: ModelContext) -> int:
+    """Return the number of worker processes of each instance. Raises InferError(INVALID_ARG)."""
     if TENSOR_PARALLEL not in context.config.parameters:
         return 1
     text = context.config.parameters[TENSOR_PARALLEL].string_value
