@@ -498,4 +498,4 @@ def thread_count(context: ModelContext, cores: frozenset[int] | None) -> int:
         if policies.get(policy_name(group, device)) == cores
     )
     usable = min(context.usable_cores, len(cores)) if cores else context.usable_cores
-    return max(1, usable // max(1, workers * rank_count(context)))
+    return max(1, usable // (max(1, workers) * rank_count(context)))
