@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint type test test-fast test-frameworks test-unit fuzz attack mutants bench docs demo demo-keep check clean
+.PHONY: help setup fmt lint type test test-fast test-frameworks test-unit fuzz attack mutants bench docs image demo demo-keep check clean
 
 help: ## list what can be done
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -61,6 +61,10 @@ bench: $(STAMP) ## measure, beside the peers that can be installed
 
 docs: $(STAMP) ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
+
+image: ## build an image with buildah and start it, VARIANT=onnx; needs root and apt install buildah debootstrap crun
+	WORK=$(or $(WORK),/var/tmp/naiad-image) deploy/image/build.sh $(or $(VARIANT),core)
+	deploy/image/try.sh $(or $(WORK),/var/tmp/naiad-image)/$(or $(VARIANT),core) deploy/image/models
 
 demo: $(VENV)/.demo ## serve real models and send them real inputs
 	$(BIN)/naiad demo

@@ -48,7 +48,7 @@ def test_mounted_files_exist() -> None:
 def test_prometheus_scrapes_the_metrics_port() -> None:
     configuration = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     (job,) = configuration["scrape_configs"]
-    options = parse_options(services()["naiad"]["command"][1:])
+    options = parse_options(services()["naiad"]["command"][2:])
     assert job["static_configs"] == [{"targets": [f"naiad:{options.metrics_place.port}"]}]
 
 
@@ -61,7 +61,7 @@ def test_grafana_reads_the_prometheus_of_the_file() -> None:
 
 def test_grace_period_exceeds_drain_and_exit() -> None:
     naiad = services()["naiad"]
-    options = parse_options(naiad["command"][1:])
+    options = parse_options(naiad["command"][2:])
     assert int(naiad["stop_grace_period"].removesuffix("s")) > options.drain_s + options.exit_timeout_s
 
 
@@ -85,7 +85,7 @@ def test_command_serves_beside_real_services(tmp_path: Path, redis: Redis) -> No
             "host=redis": "host=127.0.0.1",
             "port=6379": f"port={redis.port}",
         }
-        flags = [_replaced(flag, places) for flag in naiad["command"][1:]]
+        flags = [_replaced(flag, places) for flag in naiad["command"][2:]]
         with serving(tmp_path / "log", *flags, environment=naiad["environment"]) as server:
             for _ in range(101):  # one of a hundred is traced
                 assert server.post("/v2/models/small/infer", BODY).json["outputs"][0]["data"] == [1]
