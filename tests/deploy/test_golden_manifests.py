@@ -7,6 +7,7 @@ import pytest
 
 from naiad.options.access import parse_api_keys
 from naiad.options.command_line import parse_options
+from support.custom_resources import validate_custom
 from support.kubernetes_manifests import Manifest, container, read_manifests, validate_strictly, workload
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.yaml"))
@@ -26,6 +27,11 @@ def one(name: str, kind: str) -> Any:
 def test_manifests_are_valid_for_kubernetes(manifests: list[Manifest]) -> None:
     for manifest in manifests:
         validate_strictly(manifest)
+
+
+@pytest.mark.parametrize("kind", ["ScaledObject", "ServiceMonitor"])
+def test_custom_resource_is_valid_for_its_definition(kind: str) -> None:
+    validate_custom(one("s3-gpu-keda", kind))
 
 
 def test_validation_rejects_an_unknown_field() -> None:

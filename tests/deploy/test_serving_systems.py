@@ -1,20 +1,14 @@
-"""The manifests for KServe and Seldon.
-
-Set `NAIAD_CRDS` to a directory with the systems' definitions (KServe: config/crd/full, Seldon:
-operator/config/crd/bases) to validate against them; the other tests need no files.
-"""
+"""The manifests for KServe and Seldon."""
 
 import copy
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
-import yaml
 
 from naiad.options.command_line import parse_options
+from support.custom_resources import validate_custom
 from support.kubernetes_manifests import DEPLOY, Manifest, container_of_kserve, read_manifests
 from support.serving_commands import KSERVE, SELDON_1, SELDON_2
 
@@ -80,47 +74,11 @@ def test_server_of_seldon_has_its_arguments() -> None:
     assert set(words) == {word for word in SELDON_2 if not word.startswith(("--log-verbose", "--backend-config"))}
 
 
-# --- the definitions of the systems ---------------------------------------------------------------------------------
-
-
-def schema_of(manifest: Manifest) -> dict[str, Any]:
-    """The schema of a kind among the definitions, in which unknown fields are errors."""
-    directory = os.environ.get("NAIAD_CRDS")
-    if not directory:
-        pytest.skip("NAIAD_CRDS names no directory with the custom resource definitions of KServe and Seldon")
-    group, _, version = manifest["apiVersion"].partition("/")
-    for path in Path(directory).glob("*.yaml"):
-        spec = yaml.load(path.read_bytes(), yaml.CSafeLoader)["spec"]
-        if (spec["group"], spec["names"]["kind"]) == (group, manifest["kind"]):
-            (found,) = [each for each in spec["versions"] if each["name"] == version]
-            schema: dict[str, Any] = found["schema"]["openAPIV3Schema"]
-            return strict(schema)
-    raise AssertionError(f"no definition of {manifest['apiVersion']} {manifest['kind']} in {directory}")
-
-
-def strict(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with unknown fields forbidden, as `kubectl apply --validate=strict` does."""
-    if schema.get("x-kubernetes-int-or-string"):
-        return {"type": ["integer", "string"]}
-    fields = schema.get("properties")
-    if fields is not None:
-        schema["properties"] = {name: strict(field) for name, field in fields.items()}
-        if "metadata" in fields:
-            schema["properties"]["metadata"] = {"type": "object"}
-        if not schema.get("x-kubernetes-preserve-unknown-fields"):
-            schema["additionalProperties"] = False
-    for key in ("items", "additionalProperties"):
-        if isinstance(schema.get(key), dict):
-            schema[key] = strict(schema[key])
-    return schema
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_manifest_is_valid_for_its_definition(path: Path) -> None:
     manifest = manifest_of(path)
-    validator = jsonschema.Draft7Validator(schema_of(manifest))
-    validator.validate(manifest)
+    validate_custom(manifest)
     broken = copy.deepcopy(dict(manifest))
     broken["spec"]["modelStore"] = "/mnt/models"
     with pytest.raises(jsonschema.ValidationError, match="modelStore"):
-        validator.validate(broken)
+        validate_custom(broken)
