@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from naiad.options.flags import all_flags
 from naiad.options.given import Given, OptionError
-from naiad.options.sagemaker import is_started_by_sagemaker, sagemaker_arguments
 
 Parse = Callable[[Sequence[str], str], list[Given]]
 """Splits arguments; the second argument names their source."""
@@ -15,14 +14,8 @@ _REPOSITORIES = ("AIP_STORAGE_URI", "AZUREML_MODEL_DIR")
 
 def environment_settings(environ: Mapping[str, str], parse: Parse, *, is_alone: bool) -> list[Given]:
     """Return the settings of the environment. `is_alone`: `naiad serve` has no arguments. Raises OptionError."""
-    found: list[Given] = []
-    if is_alone and is_started_by_sagemaker(environ):
-        for source, arguments in sagemaker_arguments(environ):
-            try:
-                found += parse(arguments, source)
-            except OptionError as error:
-                raise OptionError(f"{source}: {error}") from None
-    elif environ.get("AIP_MODE") == "PREDICTION":
+    found = _sagemaker_settings(environ, parse) if is_alone else []
+    if not found and environ.get("AIP_MODE") == "PREDICTION":
         # Triton: Vertex AI sends requests to its own endpoint only.
         found += parse(_PREDICTION, "AIP_MODE")
     given = {each.flag.name for each in found}
@@ -33,4 +26,16 @@ def environment_settings(environ: Mapping[str, str], parse: Parse, *, is_alone: 
         variable = next((name for name in _REPOSITORIES if environ.get(name)), "")
         if variable:
             found += parse([f"--model-repository={environ[variable]}"], variable)
+    return found
+
+
+def _sagemaker_settings(environ: Mapping[str, str], parse: Parse) -> list[Given]:
+    from naiad.options.sagemaker import is_started_by_sagemaker, sagemaker_arguments  # other starts do not need it
+
+    found: list[Given] = []
+    for source, arguments in sagemaker_arguments(environ) if is_started_by_sagemaker(environ) else ():
+        try:
+            found += parse(arguments, source)
+        except OptionError as error:
+            raise OptionError(f"{source}: {error}") from None
     return found

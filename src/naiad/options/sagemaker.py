@@ -17,6 +17,7 @@ _FLAGS = (
     ("SAGEMAKER_BIND_TO_PORT", "--sagemaker-port={}", ""),
     ("SAGEMAKER_SAFE_PORT_RANGE", "--sagemaker-safe-port-range={}", ""),
     ("SAGEMAKER_TRITON_THREAD_COUNT", "--sagemaker-thread-count={}", ""),
+    ("SAGEMAKER_TRITON_OVERRIDE_PING_MODE", "--sagemaker-ping-mode={}", ""),
     ("SAGEMAKER_TRITON_ALLOW_GRPC", "--allow-grpc={}", "false"),
     ("SAGEMAKER_TRITON_GRPC_PORT", "--grpc-port={}", ""),
     ("SAGEMAKER_TRITON_ALLOW_METRICS", "--allow-metrics={}", "false"),
@@ -32,6 +33,8 @@ _FLAGS = (
     ("SAGEMAKER_TRITON_MODEL_LOAD_GPU_LIMIT", "--model-load-gpu-limit=0:{}", ""),
 )
 """Variable, argument, and the value without the variable; empty: no argument."""
+_CONTAINER = "SageMaker"
+"""The source of settings that no variable gives."""
 _DEFAULT_MODEL = "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"
 _PING_MODE = "SAGEMAKER_TRITON_OVERRIDE_PING_MODE"
 _MULTI_MODEL = "SAGEMAKER_MULTI_MODEL"
@@ -45,19 +48,20 @@ def is_started_by_sagemaker(environ: Mapping[str, str]) -> bool:
 
 def sagemaker_arguments(environ: Mapping[str, str]) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield the arguments of `naiad serve` in a SageMaker container, each with its source. Raises OptionError."""
-    yield "SageMaker", ["--allow-sagemaker=true", "--allow-http=false", "--model-control-mode=explicit"]
+    yield _CONTAINER, ["--allow-sagemaker=true", "--allow-http=false", "--model-control-mode=explicit"]
     for variable, argument, default in _FLAGS:
         value = environ.get(variable) or default
         if variable.endswith("LOG_VERBOSE") and value in ("true", "false"):
             value = str(int(value == "true"))  # Triton: a boolean or a level
         if value:
-            yield variable, [argument.format(value)]
+            yield variable if environ.get(variable) else _CONTAINER, [argument.format(value)]
     if environ.get(_MULTI_MODEL) == "true":
         # Each load names the directory of its model; the repository of the start is empty.
         empty = Path(tempfile.gettempdir()) / "sagemaker"
         empty.mkdir(exist_ok=True)
         yield _MULTI_MODEL, [f"--model-repository={empty}"]
-        yield _PING_MODE, [f"--sagemaker-ping-mode={environ.get(_PING_MODE) or 'live'}"]
+        if not environ.get(_PING_MODE):
+            yield _MULTI_MODEL, ["--sagemaker-ping-mode=live"]
     else:
         yield from _single_model(environ)
     yield _ADDITIONAL, shlex.split(environ.get(_ADDITIONAL, ""))
@@ -65,9 +69,7 @@ def sagemaker_arguments(environ: Mapping[str, str]) -> Iterator[tuple[str, Seque
 
 def _single_model(environ: Mapping[str, str]) -> Iterator[tuple[str, Sequence[str]]]:
     directory = _model_directory(environ)
-    yield "SageMaker", [f"--model-repository={directory}"]
-    if environ.get(_PING_MODE):
-        yield _PING_MODE, [f"--sagemaker-ping-mode={environ[_PING_MODE]}"]
+    yield _CONTAINER, [f"--model-repository={directory}"]
     model = environ.get(_DEFAULT_MODEL) or _only_model(directory)
     if not (directory / model).is_dir():
         raise OptionError(

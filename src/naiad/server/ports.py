@@ -5,16 +5,12 @@ import logging
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from naiad.core.request_limits import RequestBudget
 from naiad.engine.inference import Engine
 from naiad.frontend import access as client_files
 from naiad.frontend.access import AccessRule, AllOf, ApiKeyRule, Closed, MayBringFiles, Restrictions
-from naiad.frontend.clouds.azure_ml import AzureMl
-from naiad.frontend.clouds.multi_model import MultiModelRoutes
-from naiad.frontend.clouds.sagemaker import SageMaker
-from naiad.frontend.clouds.vertex_ai import VertexAi
 from naiad.frontend.connection_register import AddressLimit, ConnectionRegister
 from naiad.frontend.grpc.compression import LEVELS, GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls
@@ -43,6 +39,9 @@ from naiad.server.tls import load, server_context
 from naiad.wire.http1 import Http1Limits
 from naiad.wire.http2.keepalive import KeepaliveRules
 from naiad.wire.http2.limits import Http2Limits
+
+if TYPE_CHECKING:
+    from naiad.frontend.clouds.vertex_ai import VertexAi
 
 _log = logging.getLogger(__name__)
 
@@ -122,7 +121,8 @@ class Ports:
         self._front = self._make_front()
         self.services: list[Service] = []
         """In Triton's start order: gRPC, HTTP, SageMaker, Vertex AI."""
-        self._vertex_ai: VertexAi | None = None
+        self._vertex_ai: "VertexAi | None" = None
+        """Set if it is served."""
         self.metrics: Service | None = None
         if is_one_port(options.http_place, options.grpc_place):
             self.services.append(self._one_port())
@@ -291,6 +291,12 @@ class Ports:
         return self._open("grpc", server, self._tls(self._options.grpc_tls, "grpc", "h2"))
 
     def _clouds(self) -> Iterator[Service]:
+        # Most servers do not need these modules.
+        from naiad.frontend.clouds.azure_ml import AzureMl
+        from naiad.frontend.clouds.multi_model import MultiModelRoutes
+        from naiad.frontend.clouds.sagemaker import SageMaker
+        from naiad.frontend.clouds.vertex_ai import VertexAi
+
         options, engine, rest = self._options, self._engine, self._front
         if options.sagemaker.allow:
             reason = f"--processes={options.process_count}; use --processes=1" if self._group is not None else ""
