@@ -1,13 +1,10 @@
 """REST and gRPC over TLS through nginx and HAProxy with the files of deploy/proxies, also when a server ends."""
 
-import http.client
 import json
-import re
 import shutil
-import socket
-import subprocess
-import time
-from collections.abc import Iterator
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -20,91 +17,61 @@ from tritonclient.utils import InferenceServerException
 
 from support.certificates import Certificates
 from support.model_repository import write_identity
+from support.proxies import PROXIES, Proxy, free_port
 from support.server_process import ServerProcess
 
-PROXIES = Path(__file__).parents[2] / "deploy" / "proxies"
+INFER = "/v2/models/identity/infer"
+RESTARTS = 2
+PAUSE_S = 0.02
 VALUES = np.arange(4, dtype=np.float32).reshape(1, 4)
 ROW = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": VALUES.ravel().tolist()}
 BODY = json.dumps({"inputs": [ROW]}).encode()
-STARTED_S = 30.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Scene:
-    """A proxy with TLS before two servers."""
-
-    def __init__(self, kind: str, root: Path, certificates: Certificates, servers: list[ServerProcess]) -> None:
-        self.servers = servers
-        self.certificates = certificates
-        self.port = free_port()
-        name = {"nginx": "nginx.conf", "haproxy": "haproxy.cfg"}[kind]
-        text = (PROXIES / name).read_text()
-        for port, server in zip(("8000", "8010"), servers, strict=True):
-            text = text.replace(f"127.0.0.1:{port}", server.http_url)
-        text = re.sub(r"(listen |bind :)8443", rf"\g<1>{self.port}", text)
-        text = text.replace("/etc/naiad/tls/", f"{root}/").replace("/run/nginx.pid", f"{root}/nginx.pid")
-        (root / name).write_text(text)
-        certificate, key = certificates.server_cert.read_bytes(), certificates.server_key.read_bytes()
-        (root / "server.pem").write_bytes(certificate)
-        (root / "server.key").write_bytes(key)
-        (root / "server-and-key.pem").write_bytes(certificate + key)
-        command = {
-            "nginx": ["nginx", "-e", "stderr", "-g", "daemon off;", "-c", str(root / name)],
-            "haproxy": ["haproxy", "-f", str(root / name)],
-        }[kind]
-        with (root / "proxy.log").open("wb") as output:
-            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=root)
-        self._wait(root / "proxy.log")
-
-    def _wait(self, log: Path) -> None:
-        deadline = time.monotonic() + STARTED_S
-        while time.monotonic() < deadline and self.process.poll() is None:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.05)
-        raise AssertionError(f"the proxy did not start:\n{log.read_text()}")
-
-    def rest(self, path: str = "/v2/models/identity/infer", body: bytes | None = BODY) -> tuple[int, bytes]:
-        """Send a request over TLS and return status and body."""
-        context = self.certificates.client_context()
-        connection = http.client.HTTPSConnection("localhost", self.port, timeout=30, context=context)
-        try:
-            connection.request("GET" if body is None else "POST", path, body)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
-
-    def grpc(self) -> grpcclient.InferenceServerClient:
-        return grpcclient.InferenceServerClient(
-            f"localhost:{self.port}", ssl=True, root_certificates=str(self.certificates.root)
-        )
 
 
 @pytest.fixture(params=["nginx", "haproxy"])
-def scene(request: pytest.FixtureRequest, tmp_path: Path, certificates: Certificates) -> Iterator[Scene]:
+def kind(request: pytest.FixtureRequest) -> str:
     if shutil.which(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
-    write_identity(tmp_path / "models")
-    servers = [ServerProcess(tmp_path / f"log-{i}", f"--model-repository={tmp_path / 'models'}") for i in range(2)]
-    proxy = None
-    try:
-        for server in servers:
+    return str(request.param)
+
+
+class Scene:
+    """Two servers, each of which can be replaced, behind a proxy."""
+
+    def __init__(self, kind: str, root: Path, certificates: Certificates) -> None:
+        self._root = root
+        self._start_count = 0
+        write_identity(root / "models")
+        self._ports = [free_port(), free_port()]
+        self.servers = [self._start(index) for index in range(2)]
+        for server in self.servers:
             server.wait_ready()
-        proxy = Scene(request.param, tmp_path, certificates, servers)
-        yield proxy
-    finally:
-        if proxy is not None:
-            proxy.process.terminate()
-            proxy.process.wait(30)
-        for server in servers:
+        self.proxy = Proxy(kind, root, certificates, [f"127.0.0.1:{port}" for port in self._ports])
+
+    def _start(self, index: int) -> ServerProcess:
+        self._start_count += 1
+        flags = (f"--model-repository={self._root / 'models'}", f"--http-port={self._ports[index]}")
+        return ServerProcess(self._root / f"log-{self._start_count}", *flags, "--drain-seconds=3")
+
+    def restart(self, index: int) -> None:
+        """End a server gracefully and start its successor on the same port."""
+        self.servers[index].signal()
+        assert self.servers[index].wait_exit() == 0
+        self.servers[index] = self._start(index)
+        self.servers[index].wait_ready()
+
+    def stop(self) -> None:
+        """End the servers."""
+        for server in self.servers:
             server.stop()
+
+
+@pytest.fixture
+def scene(kind: str, tmp_path: Path, certificates: Certificates) -> Iterator[Scene]:
+    opened = Scene(kind, tmp_path, certificates)
+    yield opened
+    opened.proxy.stop()
+    opened.stop()
 
 
 def grpc_request() -> list[grpcclient.InferInput]:
@@ -125,25 +92,77 @@ def stream(client: grpcclient.InferenceServerClient, count: int) -> list[bool]:
 
 
 def test_rest_and_grpc_pass_and_are_retried(scene: Scene) -> None:
-    status, body = scene.rest()
+    proxy = scene.proxy
+    status, body = proxy.rest(INFER, BODY)
     assert status == 200
     assert json.loads(body)["outputs"][0]["data"] == ROW["data"]
-    with scene.grpc() as client:
+    with proxy.grpc() as client:
         assert client.is_server_ready()
         result = client.infer("identity", grpc_request())
         assert np.array_equal(result.as_numpy("OUTPUT0"), VALUES)
         assert stream(client, 3) == [True] * 3
         # Model control is not for clients.
-        assert scene.rest("/v2/repository/index", b"{}")[0] == 403
+        assert proxy.rest("/v2/repository/index", b"{}")[0] == 403
         with pytest.raises(InferenceServerException):
             client.load_model("identity")
         # One server is gone at once: requests reach the other one.
         scene.servers[0].process.kill()
         scene.servers[0].wait_exit()
         for _ in range(20):
-            assert scene.rest()[0] == 200
+            assert proxy.rest(INFER, BODY)[0] == 200
             assert np.array_equal(client.infer("identity", grpc_request()).as_numpy("OUTPUT0"), VALUES)
         assert stream(client, 3) == [True] * 3
+
+
+class Load:
+    """Threads that send requests one after the other until the end of a `with` block."""
+
+    def __init__(self, senders: Sequence[tuple[str, Callable[[], bool]]]) -> None:
+        """`senders` are names and functions that send one request and return whether its response is right."""
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._repeat, args=sender) for sender in senders]
+        self.counts = Counter[str]()
+        self.failures: list[str] = []
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _repeat(self, name: str, send: Callable[[], bool]) -> None:
+        while not self._is_over.wait(PAUSE_S):
+            self.counts[name] += 1
+            try:
+                failed = [] if send() else [name]
+            except Exception as error:
+                failed = [f"{name}: {error}"]
+            self.failures += failed
+
+
+@pytest.mark.parametrize("kind", ["haproxy"], indirect=True)
+def test_rolling_restarts_fail_no_request(scene: Scene) -> None:
+    with scene.proxy.grpc() as client:
+
+        def infer() -> bool:
+            return np.array_equal(client.infer("identity", grpc_request()).as_numpy("OUTPUT0"), VALUES)
+
+        def rest() -> bool:
+            return scene.proxy.rest(INFER, BODY)[0] == 200
+
+        def streams() -> bool:
+            with scene.proxy.grpc() as own:
+                return all(stream(own, 3))
+
+        with Load([("rest", rest), ("rest", rest), ("grpc", infer), ("grpc", infer), ("stream", streams)]) as load:
+            for restart in range(RESTARTS):
+                scene.restart(restart % 2)
+    assert load.failures == []
+    assert min(load.counts.values()) > RESTARTS, load.counts
 
 
 def test_envoy_file_is_yaml() -> None:

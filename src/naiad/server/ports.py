@@ -121,7 +121,7 @@ class Ports:
         self._front = self._make_front()
         self.services: list[Service] = []
         """In Triton's start order: gRPC, HTTP, SageMaker, Vertex AI."""
-        self._vertex_ai: "VertexAi | None" = None
+        self._vertex_ai: VertexAi | None = None
         """Set if it is served."""
         self.metrics: Service | None = None
         if is_one_port(options.http_place, options.grpc_place):

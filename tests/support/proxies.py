@@ -1,0 +1,79 @@
+"""A real nginx or HAProxy with the files of deploy/proxies, before two servers."""
+
+import http.client
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import tritonclient.grpc as grpcclient
+
+from support.certificates import Certificates
+
+PROXIES = Path(__file__).parents[2] / "deploy" / "proxies"
+STARTED_S = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Proxy:
+    """A running proxy with TLS."""
+
+    def __init__(self, kind: str, root: Path, certificates: Certificates, servers: Sequence[str]) -> None:
+        """`servers` are the addresses of the two servers, `root` gets the files of the proxy."""
+        self.certificates = certificates
+        self.port = free_port()
+        name = {"nginx": "nginx.conf", "haproxy": "haproxy.cfg"}[kind]
+        text = (PROXIES / name).read_text()
+        for port, server in zip(("8000", "8010"), servers, strict=True):
+            text = text.replace(f"127.0.0.1:{port}", server)
+        text = re.sub(r"(listen |bind :)8443", rf"\g<1>{self.port}", text)
+        text = text.replace("/etc/naiad/tls/", f"{root}/").replace("/run/nginx.pid", f"{root}/nginx.pid")
+        (root / name).write_text(text)
+        certificate, key = certificates.server_cert.read_bytes(), certificates.server_key.read_bytes()
+        (root / "server.pem").write_bytes(certificate)
+        (root / "server.key").write_bytes(key)
+        (root / "server-and-key.pem").write_bytes(certificate + key)
+        command = {
+            "nginx": ["nginx", "-e", "stderr", "-g", "daemon off;", "-c", str(root / name)],
+            "haproxy": ["haproxy", "-f", str(root / name)],
+        }[kind]
+        with (root / "proxy.log").open("wb") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=root)
+        self._wait(root / "proxy.log")
+
+    def _wait(self, log: Path) -> None:
+        deadline = time.monotonic() + STARTED_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"the proxy did not start:\n{log.read_text()}")
+
+    def rest(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """Send a request over TLS and return status and body."""
+        context = self.certificates.client_context()
+        connection = http.client.HTTPSConnection("localhost", self.port, timeout=30, context=context)
+        try:
+            connection.request("POST", path, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def grpc(self) -> grpcclient.InferenceServerClient:
+        return grpcclient.InferenceServerClient(
+            f"localhost:{self.port}", ssl=True, root_certificates=str(self.certificates.root)
+        )
+
+    def stop(self) -> None:
+        """End the proxy."""
+        self.process.terminate()
+        self.process.wait(30)
