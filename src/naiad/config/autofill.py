@@ -14,6 +14,7 @@ from naiad.config.problem import Problem
 
 ENSEMBLE_PLATFORM = "ensemble"
 _MIN_COMPUTE_CAPABILITY = "6.000000"
+_NO_GPU = "0 GPUs were found"
 """Triton: the default of --min-supported-compute-capability, as its messages show it."""
 SEQUENCE_IDLE_US = 1_000_000
 """Idle time after which a sequence ends if the configuration has none."""
@@ -176,7 +177,7 @@ def instance_group_problems(config: ModelConfig, *, gpu_count: int) -> list[Prob
                     message=f"{opening}has kind {kind} but specifies one or more GPUs",
                     path=f"{path}.gpus",
                     text=str(list(group.gpus)),
-                    expected="no 'gpus', or 'kind: KIND_GPU'" if gpu_count else "no 'gpus': this machine has none",
+                    expected="no 'gpus'" + (", or 'kind: KIND_GPU'" if gpu_count else f": {_NO_GPU}"),
                 )
             )
     return problems
@@ -189,10 +190,11 @@ def _gpu_problems(group: ModelInstanceGroup, opening: str, path: str, gpu_count:
                 message=f"{opening}has kind KIND_GPU but no GPUs are available",
                 path=f"{path}.kind",
                 text="KIND_GPU",
-                expected="KIND_CPU or KIND_AUTO",
+                expected=f"KIND_CPU or KIND_AUTO: {_NO_GPU}",
             )
         ]
     present = ", ".join(str(gpu) for gpu in range(gpu_count))
+    no_gpus = f"no 'gpus', and KIND_CPU or KIND_AUTO: {_NO_GPU}"
     return [
         Problem(
             message=(
@@ -201,7 +203,7 @@ def _gpu_problems(group: ModelInstanceGroup, opening: str, path: str, gpu_count:
             ),
             path=f"{path}.gpus[{position}]",
             text=str(gpu),
-            expected="a GPU of this machine" if gpu_count else "KIND_CPU or KIND_AUTO",
+            expected=f"a number below {gpu_count}, as many GPUs were found" if gpu_count else no_gpus,
         )
         for position, gpu in enumerate(group.gpus)
         if not 0 <= gpu < gpu_count

@@ -147,7 +147,11 @@ def test_instance_groups_are_named_by_their_index():
     ("group", "gpu_count", "message"),
     [
         ("kind: KIND_GPU", 0, "instance group m_0 of model m has kind KIND_GPU but no GPUs are available"),
+        ("kind: KIND_GPU", 0, "; expected KIND_CPU or KIND_AUTO: 0 GPUs were found"),
         ("kind: KIND_GPU gpus: [ 0 ]", 0, "instance group m_0 of model m specifies invalid or unsupported gpu id 0"),
+        ("kind: KIND_GPU gpus: [ 0 ]", 0, "; expected no 'gpus', and KIND_CPU or KIND_AUTO: 0 GPUs were found"),
+        ("kind: KIND_GPU gpus: [ 2 ]", 2, "; expected a number below 2, as many GPUs were found"),
+        ("kind: KIND_CPU gpus: [ 0 ]", 0, "; expected no 'gpus': 0 GPUs were found"),
         (
             "kind: KIND_GPU gpus: [ 0, 4 ]",
             2,
@@ -163,7 +167,7 @@ def test_instance_group_that_cannot_be(group: str, gpu_count: int, message: str)
         config_of(f'name: "m" instance_group {{ {group} }}'), gpu_count=gpu_count, default_cpu_instances=1
     )
     (problem,) = instance_group_problems(config, gpu_count=gpu_count)
-    assert message in problem.message
+    assert message in problem.description
 
 
 def test_group_that_is_right_has_no_problem():

@@ -434,7 +434,6 @@ ACCEPTED = [
     MODEL + "response_cache { enable: true }",
     MODEL
     + 'response_cache { enable: true } parameters { key: "response_cache_max_bytes" value { string_value: "1" } }',
-    MODEL + 'optimization { execution_accelerators { gpu_execution_accelerator { name: "zz" } } }',
     BATCHING
     + 'model_warmup { name: "w" batch_size: 4 '
     + 'inputs { key: "I" value { data_type: TYPE_FP32 dims: 4 random_data: true } } }',
@@ -452,6 +451,10 @@ def test_accepts(text: str):
 
 
 WARNED = [
+    (
+        MODEL + 'optimization { execution_accelerators { gpu_execution_accelerator { name: "zz" } } }',
+        "gpu_execution_accelerator has no effect: instance group 'm' is not on GPUs, and 0 GPUs were found",
+    ),
     (
         control(f"{START} int32_false_true: [ 0, 1 ]", f"{CORRID} data_type: TYPE_INT32"),
         "control tensor 'S' has several controls, but represents only the first",
@@ -481,6 +484,15 @@ def test_negative_count_is_a_warning():
         parse(MODEL + 'name: "m" instance_group { count: -1 }').config, model_name="m", known_backends=None
     )
     assert not problem.is_error
+
+
+@pytest.mark.parametrize(("kind", "gpu_count", "count"), [("KIND_CPU", 0, 1), ("KIND_CPU", 2, 1), ("KIND_GPU", 2, 0)])
+def test_gpu_accelerator_without_gpu_warns(kind: str, gpu_count: int, count: int):
+    accelerator = 'optimization { execution_accelerators { gpu_execution_accelerator { name: "cuda" } } }'
+    text = f'{MODEL} name: "m" instance_group {{ name: "g" kind: {kind} }} {accelerator}'
+    problems = validate(parse(text).config, model_name="m", gpu_count=gpu_count)
+    found = f"instance group 'g' is not on GPUs, and {gpu_count} GPUs were found"
+    assert [(found in problem.message, problem.is_error) for problem in problems] == [(True, False)] * count
 
 
 def test_all_problems_come_together_each_at_its_place():

@@ -1,4 +1,5 @@
 import os
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -327,8 +328,11 @@ def test_a_backend_that_uses_no_gpus_has_cpus_and_refuses_gpus(tmp_path: Path, b
         'backend: "recording"\n' + TENSORS + "instance_group [ { kind: KIND_GPU } ]"
     )
     plan = loader.plan(LocalStore(tmp_path).open_model("m"))
-    said = "has kind KIND_GPU, but backend 'recording' does not use GPUs; or use KIND_CPU or KIND_AUTO"
-    with pytest.raises(InferError, match=said):
+    said = (
+        "instance group m_0 of model 'm' has kind KIND_GPU, but backend 'recording' does not use GPUs (GPUs "
+        "found: 2); or use KIND_CPU or KIND_AUTO"
+    )
+    with pytest.raises(InferError, match=re.escape(said)):
         loader.load(plan, 1)
 
 

@@ -9,7 +9,7 @@ from naiad.config.autofill import ENSEMBLE_PLATFORM, instance_group_problems
 from naiad.config.backends import BUILT_IN, PLATFORM_BACKENDS, SERVABLE_FILENAMES
 from naiad.config.execution import sequence_inputs
 from naiad.config.findings import Findings
-from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelQueuePolicy, ModelWarmup
+from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup, ModelQueuePolicy, ModelWarmup
 from naiad.config.naiad_parameters import check_adaptive_batching, check_isolation, check_response_cache
 from naiad.config.pbtxt.lexer import ParsedConfig, map_path
 from naiad.config.problem import Problem
@@ -283,6 +283,22 @@ def _check_instance_groups(findings: Findings, gpu_count: int | None) -> None:
     if gpu_count is not None:
         for problem in instance_group_problems(config, gpu_count=gpu_count):
             findings.take(problem)
+        _check_gpu_accelerators(findings, gpu_count)
+
+
+def _check_gpu_accelerators(findings: Findings, gpu_count: int) -> None:
+    """Warn of accelerators for GPUs that no instance is on; Triton ignores them too."""
+    config = findings.config
+    wanted = config.optimization.execution_accelerators.gpu_execution_accelerator
+    if wanted and not any(group.kind == ModelInstanceGroup.KIND_GPU for group in config.instance_group):
+        groups = ", ".join(f"'{group.name}'" for group in config.instance_group) or "of the model"
+        findings.warning(
+            f"gpu_execution_accelerator has no effect: instance group {groups} is not on GPUs, and {gpu_count} GPUs "
+            "were found",
+            "optimization.execution_accelerators.gpu_execution_accelerator[0]",
+            text=wanted[0].name,
+            expected="cpu_execution_accelerator, or a group of KIND_GPU on a machine with GPUs",
+        )
 
 
 def _check_warmup(findings: Findings) -> None:

@@ -277,11 +277,13 @@ class ModelLoader:
         if not self._gpu_count:
             return 0
         unsupported_reason = backend.gpu_unsupported_reason()
-        if unsupported_reason and any(group.kind == ModelInstanceGroup.KIND_GPU for group in config.instance_group):
-            raise unsupported(
-                f"an instance group of model '{config.name}' has kind KIND_GPU, but {unsupported_reason}; or use "
-                "KIND_CPU or KIND_AUTO"
-            )
+        for index, group in enumerate(config.instance_group):
+            if unsupported_reason and group.kind == ModelInstanceGroup.KIND_GPU:
+                raise unsupported(
+                    f"instance group {group.name or f'{config.name}_{index}'} of model '{config.name}' has kind "
+                    f"KIND_GPU, but {unsupported_reason} (GPUs found: {self._gpu_count}); or use KIND_CPU or "
+                    "KIND_AUTO"
+                )
         return 0 if unsupported_reason else self._gpu_count
 
     def _settings(self, config: ModelConfig) -> Mapping[str, str]:
