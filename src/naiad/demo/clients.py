@@ -56,6 +56,13 @@ class Client:
         result = self._client.infer(model, tensors)
         return result.as_numpy, (time.perf_counter() - began) * 1e3
 
+    def inputs(self, model: str) -> list[tuple[str, str]]:
+        """Return names and datatypes of a model's inputs, from its metadata."""
+        metadata = self._client.get_model_metadata(model)
+        if self.protocol == "HTTP":
+            return [(each["name"], each["datatype"]) for each in metadata["inputs"]]
+        return [(each.name, each.datatype) for each in metadata.inputs]
+
     def outputs(self, model: str) -> list[str]:
         """Return the names of a model's outputs, from its metadata."""
         metadata = self._client.get_model_metadata(model)
@@ -68,7 +75,7 @@ class Client:
         self._client.close()
 
 
-_DATATYPES = {"<i4": "INT32", "<i8": "INT64", "<f4": "FP32"}
+_DATATYPES = {"<i4": "INT32", "<i8": "INT64", "<f4": "FP32", "<f8": "FP64"}
 
 
 def sample_files() -> dict[str, bytes]:

@@ -33,6 +33,7 @@ class Settings:
     keep_running: bool = False
     http_port: int = 0
     grpc_port: int = 0
+    ready_within_s: float = READY_WITHIN_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +54,28 @@ class Running:
         """The URL for a gRPC client of `tritonclient`."""
         return f"127.0.0.1:{self.grpc_port}"
 
+    def urls(self) -> list[tuple[str, str]]:
+        """Return protocol and URL of both."""
+        return [("HTTP", self.http_url), ("gRPC", self.grpc_url)]
+
 
 @contextlib.contextmanager
-def serving(root: Path, settings: Settings, console: Console, model: str) -> Iterator[Running]:
+def serving(
+    root: Path, settings: Settings, console: Console, model: str, flags: Sequence[str] = ()
+) -> Iterator[Running]:
     """Serve the models below `root`, and print three commands to try after the block, two of them for `model`.
 
-    With `keep_running` the server continues until Ctrl-C. Raises NotReadyError.
+    `flags` are further flags of the server. With `keep_running` it continues until Ctrl-C. Raises NotReadyError.
     """
     http_port = settings.http_port or _free_port()
     grpc_port = settings.grpc_port or _free_port()
-    command = _command(root, http_port, grpc_port)
+    command = [*_command(root, http_port, grpc_port), *flags]
     console.print(f"\n[bold]Server[/bold]: {' '.join(command[2:])}")
     process = subprocess.Popen(command, stderr=subprocess.PIPE if not settings.keep_running else None)
     try:
         began = time.monotonic()
         with waiting(console, "loading the models"):
-            is_ready = _wait_ready(process, http_port)
+            is_ready = _wait_ready(process, http_port, settings.ready_within_s)
         if not is_ready:
             has_ended = process.poll() is not None
             raise NotReadyError(
@@ -99,8 +106,8 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_ready(server: "subprocess.Popen[bytes]", port: int) -> bool:
-    deadline = time.monotonic() + READY_WITHIN_S
+def _wait_ready(server: "subprocess.Popen[bytes]", port: int, within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
     while time.monotonic() < deadline and server.poll() is None:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=5):

@@ -1,0 +1,1 @@
+"""One classifier of digits in every format whose framework is installed, side by side in one server."""

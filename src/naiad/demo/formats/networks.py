@@ -1,0 +1,139 @@
+"""Writes the network into the formats of frameworks; each function imports its own."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from naiad.demo.formats.classifier import Digits
+
+TORCHSCRIPT_CONFIG = """\
+input [ { name: "INPUT__0" data_type: TYPE_FP32 dims: [ 64 ] } ]
+output [ { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ 10 ] } ]
+"""
+_OPTIMIZER = "sklearn.neural_network._stochastic_optimizers.AdamOptimizer"
+"""The only type of the estimator that skops does not trust by itself."""
+_ROWS = 32
+
+
+def write_onnx(digits: Digits, path: Path) -> str:
+    """Write an ONNX file."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes, arrays, name = [], [], "image"
+    for index, (weights, bias) in enumerate(digits.layers):
+        arrays += [numpy_helper.from_array(weights, f"w{index}"), numpy_helper.from_array(bias, f"b{index}")]
+        nodes.append(helper.make_node("Gemm", [name, f"w{index}", f"b{index}"], [f"sum{index}"]))
+        is_last = index == len(digits.layers) - 1
+        name = "probabilities" if is_last else f"layer{index}"
+        nodes.append(helper.make_node("Softmax" if is_last else "Relu", [f"sum{index}"], [name]))
+    tensors = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", size])
+        for name, size in (("image", 64), ("probabilities", 10))
+    ]
+    graph = helper.make_graph(nodes, "digits", tensors[:1], tensors[1:], arrays)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="naiad demo"), path)
+    return ""
+
+
+def _torch_module(digits: Digits) -> Any:
+    import torch
+
+    steps: list[Any] = []
+    for weights, bias in digits.layers:
+        linear = torch.nn.Linear(*weights.shape)
+        linear.weight.data = torch.tensor(weights.T.copy())
+        linear.bias.data = torch.tensor(bias)
+        steps += [linear, torch.nn.ReLU()]
+    return torch.nn.Sequential(*steps[:-1], torch.nn.Softmax(1)).eval()
+
+
+def write_torchscript(digits: Digits, path: Path) -> str:
+    """Write a TorchScript archive."""
+    import torch
+
+    torch.jit.trace(_torch_module(digits), torch.tensor(digits.pictures[:2])).save(str(path))
+    return TORCHSCRIPT_CONFIG
+
+
+def write_exported(digits: Digits, path: Path) -> str:
+    """Write an archive of torch.export."""
+    import torch
+
+    rows = torch.export.Dim("rows", min=1, max=_ROWS)
+    sample = torch.tensor(digits.pictures[:2])
+    torch.export.save(torch.export.export(_torch_module(digits), (sample,), dynamic_shapes=({0: rows},)), path)
+    return ""
+
+
+def write_openvino(digits: Digits, path: Path) -> str:
+    """Write an IR in full precision, with its weights beside it."""
+    import openvino
+    from openvino import opset13 as ops
+
+    image = ops.parameter([-1, 64], openvino.Type.f32, name="image")
+    image.output(0).get_tensor().set_names({"image"})
+    values = image
+    for index, (weights, bias) in enumerate(digits.layers):
+        values = ops.add(ops.matmul(values, weights, False, False), bias)
+        values = ops.softmax(values, 1) if index == len(digits.layers) - 1 else ops.relu(values)
+    values.output(0).get_tensor().set_names({"probabilities"})
+    openvino.save_model(openvino.Model([values], [image], "digits"), path, compress_to_fp16=False)
+    return ""
+
+
+def _keras_model(digits: Digits) -> Any:
+    import keras
+
+    layers: list[Any] = [keras.layers.Input((64,), name="image")]
+    for _, bias in digits.layers[:-1]:
+        layers.append(keras.layers.Dense(len(bias), activation="relu"))
+    model = keras.Sequential([*layers, keras.layers.Dense(10, activation="softmax", name="probabilities")])
+    model.set_weights([array for layer in digits.layers for array in layer])
+    return model
+
+
+def write_saved_model(digits: Digits, path: Path) -> str:
+    """Write the directory of a SavedModel."""
+    _keras_model(digits).export(str(path), verbose=False)
+    return ""
+
+
+def write_keras(digits: Digits, path: Path) -> str:
+    """Write a .keras file."""
+    _keras_model(digits).save(path)
+    return ""
+
+
+def write_tflite(digits: Digits, path: Path) -> str:
+    """Write a TFLite file."""
+    import tensorflow
+
+    model = _keras_model(digits)
+    signature = [tensorflow.TensorSpec([None, 64], tensorflow.float32, name="image")]
+    function = tensorflow.function(lambda image: {"probabilities": model(image)}, input_signature=signature)
+    converter = tensorflow.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], model)
+    path.write_bytes(converter.convert())
+    return ""
+
+
+def write_skops(digits: Digits, path: Path) -> str:
+    """Write the estimator without a pickle."""
+    import skops.io
+
+    skops.io.dump(digits.estimator, path)
+    return _parameter("method", "predict_proba") + _parameter("trusted_types", _OPTIMIZER)
+
+
+def write_joblib(digits: Digits, path: Path) -> str:
+    """Write a pickle of the estimator; its digest allows the server to load it."""
+    import joblib
+
+    joblib.dump(digits.estimator, path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return _parameter("method", "predict_proba") + _parameter("sha256", digest)
+
+
+def _parameter(key: str, value: str) -> str:
+    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
