@@ -110,11 +110,19 @@ def write_tflite(digits: Digits, path: Path) -> str:
     """Write a TFLite file."""
     import tensorflow
 
-    model = _keras_model(digits)
-    signature = [tensorflow.TensorSpec([None, 64], tensorflow.float32, name="image")]
-    function = tensorflow.function(lambda image: {"probabilities": model(image)}, input_signature=signature)
-    converter = tensorflow.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], model)
-    path.write_bytes(converter.convert())
+    def classify(image: Any) -> dict[str, Any]:
+        values = image
+        for weights, bias in digits.layers[:-1]:
+            values = tensorflow.nn.relu(values @ weights + bias)
+        weights, bias = digits.layers[-1]
+        return {"probabilities": tensorflow.nn.softmax(values @ weights + bias)}
+
+    module = tensorflow.Module()
+    module.classify = tensorflow.function(
+        classify, input_signature=[tensorflow.TensorSpec([None, 64], tensorflow.float32, name="image")]
+    )
+    function = module.classify.get_concrete_function()
+    path.write_bytes(tensorflow.lite.TFLiteConverter.from_concrete_functions([function], module).convert())
     return ""
 
 
