@@ -1,10 +1,11 @@
 """All formats of one classifier in one server, under mixed load: every answer is compared, memory is watched.
 
-    python -m bench.all_formats [--minutes 10] [--clients 4]
+    python -m bench.all_formats [--minutes 10] [--clients 4] [--repository DIR]
 
-The models are those of `naiad demo formats`. Half of the clients speak HTTP, half gRPC; each asks any model for 1 to
-8 pictures, one request after the other. The command prints requests, errors and wrong answers of each model, and the
-resident memory of the server after every tenth of the time. The exit status is 1 after an error or a wrong answer.
+The models are those of `naiad demo formats`, or lie in DIR, where that command has written them. Half of the clients
+speak HTTP, half gRPC; each asks any model for 1 to 8 pictures, one request after the other. The command prints
+requests, errors and wrong answers of each model, and the resident memory of the server after every tenth of the time.
+The exit status is 1 after an error or a wrong answer.
 """
 
 import argparse
@@ -85,17 +86,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.all_formats", description="All formats under mixed load.")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--repository", type=Path, help="models that `naiad demo formats --repository` has written")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder) / "models"
-        # The frameworks that write the files stay in a process of their own.
-        subprocess.run([sys.executable, "-c", _BUILD, str(root)], check=True, stderr=subprocess.DEVNULL)
-        digits = train()
-
+        root = options.repository or Path(folder)
+        if options.repository is None:
+            # The frameworks that write the files stay in a process of their own.
+            subprocess.run([sys.executable, "-c", _BUILD, str(root)], check=True, stderr=subprocess.DEVNULL)
         formats = [each for each in FORMATS if (root / each.model).is_dir()]
         settings = Settings(root, ready_within_s=300.0)
         with serving(root, settings, Console(stderr=True), formats[0].model) as running:
-            return _watch(running, Load(running, digits, formats), options.minutes * 60, options.clients)
+            return _watch(running, Load(running, train(), formats), options.minutes * 60, options.clients)
 
 
 _BUILD = """

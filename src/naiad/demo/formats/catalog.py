@@ -61,6 +61,7 @@ FORMATS: Sequence[Format] = (
         "TFLite", "digits_tflite", "model.tflite", "litert", ("ai_edge_litert", "tensorflow"), "litert,tensorflow",
         networks.write_tflite,
     ),
+    Format("JAX", "digits_jax", "model.jaxexport", "jax", ("jax", "flatbuffers"), "jax", networks.write_jax),
     Format("skops", "digits_skops", "model.skops", "sklearn", ("sklearn", "skops"), "sklearn", networks.write_skops),
     Format(
         "joblib", "digits_joblib", "model.joblib", "sklearn", ("sklearn", "joblib"), "sklearn", networks.write_joblib

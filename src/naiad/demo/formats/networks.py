@@ -126,6 +126,23 @@ def write_tflite(digits: Digits, path: Path) -> str:
     return ""
 
 
+def write_jax(digits: Digits, path: Path) -> str:
+    """Write a function that jax.export serialises."""
+    import jax
+    from jax import export
+
+    def classify(image: Any) -> dict[str, Any]:
+        values = image
+        for weights, bias in digits.layers[:-1]:
+            values = jax.nn.relu(values @ weights + bias)
+        weights, bias = digits.layers[-1]
+        return {"probabilities": jax.nn.softmax(values @ weights + bias)}
+
+    image = jax.ShapeDtypeStruct(export.symbolic_shape("rows, 64"), "float32")
+    path.write_bytes(export.export(jax.jit(classify))(image).serialize())
+    return ""
+
+
 def write_skops(digits: Digits, path: Path) -> str:
     """Write the estimator without a pickle."""
     import skops.io
