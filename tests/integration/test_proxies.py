@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ from support.server_process import ServerProcess
 INFER = "/v2/models/identity/infer"
 RESTARTS = 2
 PAUSE_S = 0.02
+SETTLE_S = 3.0
+"""After this the proxy has noticed that a server is ready."""
 VALUES = np.arange(4, dtype=np.float32).reshape(1, 4)
 ROW = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": VALUES.ravel().tolist()}
 BODY = json.dumps({"inputs": [ROW]}).encode()
@@ -51,7 +54,7 @@ class Scene:
     def _start(self, index: int) -> ServerProcess:
         self._start_count += 1
         flags = (f"--model-repository={self._root / 'models'}", f"--http-port={self._ports[index]}")
-        return ServerProcess(self._root / f"log-{self._start_count}", *flags, "--drain-seconds=3")
+        return ServerProcess(self._root / f"log-{self._start_count}", *flags, "--drain-seconds=4")
 
     def restart(self, index: int) -> None:
         """End a server gracefully and start its successor on the same port."""
@@ -59,6 +62,7 @@ class Scene:
         assert self.servers[index].wait_exit() == 0
         self.servers[index] = self._start(index)
         self.servers[index].wait_ready()
+        time.sleep(SETTLE_S)
 
     def stop(self) -> None:
         """End the servers."""
