@@ -94,6 +94,13 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
         package="jax",
     ),
     KnownBackend(
+        "executorch",
+        {"model.pte": ""},
+        module="naiad.backend.executorch.backend:ExecuTorchBackend",
+        extra="executorch",
+        package="executorch",
+    ),
+    KnownBackend(
         "pytorch",
         {"model.pt": "pytorch_libtorch", "model.pt2": "torch_aoti"},
         module="naiad.backend.pytorch.backend:PyTorchBackend",

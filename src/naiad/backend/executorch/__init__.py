@@ -1,0 +1,1 @@
+"""The ExecuTorch backend: programs in `.pte` files."""

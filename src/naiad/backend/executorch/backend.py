@@ -1,0 +1,113 @@
+"""The ExecuTorch backend: a program for each instance."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
+from naiad.backend.executorch.program import Method, ProgramFile, limit_threads
+from naiad.backend.framework.parameters import Parameters
+from naiad.backend.framework.scalars import Scalars
+from naiad.backend.signature import SignatureCheck, complete, default_max_batch_size, is_complete
+from naiad.backend.tensor_instance import TensorInstance
+from naiad.config.execution import execution_config
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import DataType
+from naiad.core.errors import invalid_argument
+from naiad.core.tensor import Array
+
+_BF16 = DataType.BF16.numpy
+_setting_up = threading.Lock()
+
+
+class ExecuTorchBackend(Backend):
+    """Programs of ExecuTorch."""
+
+    name: ClassVar[str] = "executorch"
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        """Fill in batching, inputs and outputs from the program. Raises InferError."""
+        if is_complete(context.config):
+            return context.config
+        file = ProgramFile(context, Parameters(context.config, context.backend_config))
+        batch_size = min(default_max_batch_size(context.backend_config), file.max_rows)
+        return complete(context.config, file.signature, batch_size)
+
+    def load(self, context: ModelContext) -> Model:
+        """Read the file and hold the configuration against it. Raises InferError."""
+        return ExecuTorchModel(context)
+
+
+class ExecuTorchModel(Model):
+    """One loaded version."""
+
+    def __init__(self, context: ModelContext) -> None:
+        with _setting_up:
+            limit_threads(context.usable_cores)
+        self._context = context
+        self._file = file = ProgramFile(context, Parameters(context.config, context.backend_config))
+        config = execution_config(context.config)
+        if config.max_batch_size > max(file.max_rows, 1):
+            raise file.error(
+                f"takes {file.max_rows or 'no'} rows at most, but the configuration has max_batch_size: "
+                f"{config.max_batch_size}; reduce it, or export the program with a larger torch.export.Dim as first "
+                "dimension of all inputs"
+            )
+        SignatureCheck(config, file.signature).check()
+        self._scalars = Scalars(config, file.signature)
+
+    def create_instance(self, spec: InstanceSpec) -> Instance:
+        """Create an instance with a program of its own. Raises InferError."""
+        return ExecuTorchInstance(self._context, self._file, self._file.open(), self._scalars)
+
+
+class ExecuTorchInstance(TensorInstance):
+    """Runs batches with a method of its own."""
+
+    runs_on_any_thread: ClassVar[bool] = True
+
+    def __init__(self, context: ModelContext, file: ProgramFile, method: Method, scalars: Scalars) -> None:
+        super().__init__(context)
+        self._inputs = list(file.signature.inputs)
+        self._outputs = {name: index for index, name in enumerate(file.signature.outputs)}
+        self._shapes = file.shapes()
+        self._method: Any = method
+        self._scalars = scalars
+
+    def close(self) -> None:
+        """Release the program."""
+        super().close()
+        self._method = None
+
+    def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
+        """Call the method; see `TensorInstance.run`."""
+        self._scalars.to_model(inputs)
+        try:
+            results = self._method.call([_to_tensor(inputs[name]) for name in self._inputs])
+        except RuntimeError as error:
+            found = ", ".join(f"{name} {list(inputs[name].shape)}" for name in self._inputs)
+            raise invalid_argument(
+                f"ExecuTorch cannot execute model '{self._model_name}' on inputs of these shapes: {found}; the "
+                f"largest are {self._shapes}: {error}"
+            ) from error
+        return [self._scalars.to_client(name, _to_array(results[self._outputs[name]])) for name in output_names]
+
+
+def _to_tensor(array: Array) -> Any:
+    if not array.flags.writeable:
+        # PyTorch warns about memory that is read-only. A program copies its inputs.
+        array = array.copy()
+    if array.dtype == _BF16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _to_array(tensor: Any) -> Array:
+    if tensor.dtype is torch.bfloat16:
+        view: Array = tensor.view(torch.int16).numpy().view(_BF16)
+        return view
+    array: Array = tensor.numpy()
+    return array
