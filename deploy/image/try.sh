@@ -10,11 +10,15 @@ shift 2
 [ $# -gt 0 ] || set -- tritonserver --model-repository=/models --drain-seconds=1
 port=${PORT:-18000}
 log=$(mktemp)
-trap 'rm -f "$log"; [ -z "${parent:-}" ] || kill "$parent" 2>/dev/null || true' EXIT
+stop() {
+    rm -f "$log"
+    [ -z "${parent:-}" ] || kill -KILL $(pgrep -P "$parent") 2>/dev/null || true
+}
+trap stop EXIT
 
 begin=$(date +%s%N)
-# --kill-child: when unshare ends, so does the server. The shell inside is this machine's; it becomes the server.
-unshare --mount --pid --fork --kill-child bash -c '
+# The shell inside is this machine's; it becomes the server.
+unshare --mount --pid --fork bash -c '
     mount --bind "$1" "$1" && mount --bind "$2" "$1/models" && mount -t proc proc "$1/proc"
     mount -t tmpfs -o mode=1777 tmp "$1/tmp" && mount -t tmpfs -o mode=1777 cache "$1/cache"
     mount -o remount,bind,ro "$1"
