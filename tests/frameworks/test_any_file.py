@@ -98,11 +98,11 @@ def test_files_of_all_formats_give_their_answers(files, server):
 def test_files_of_all_formats_are_described(files):
     for path, (rows, expected) in files.items():
         found = inspect(path)
-        assert found.producer or path.name == "network", path
-        assert found.operators or path.suffix == ".ubj", path
         if path.suffix == ".joblib":
             assert "loading a pickle executes its code" in found.problems[0]
             continue
+        assert found.producer or path.name == "network", path
+        assert found.operators or path.suffix == ".ubj", path
         assert found.problems == [], path
         assert list(found.inputs[0].shape) == [-1, *rows.shape[1:]], path
         assert list(found.outputs[0].shape) == [-1, *expected.shape[1:]], path
