@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn: inputs, outputs and results are those of the estimator."""
+"""Estimators of scikit-learn: inputs, outputs and results equal the estimator's own."""
 
 import numpy as np
 import pandas

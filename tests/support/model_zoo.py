@@ -39,7 +39,7 @@ def python_source(
 ) -> str:
     """Return a `model.py` whose outputs are expressions, in which the input tensors have their names.
 
-    `each` are statements before the expressions of a request, `initialize` those of the method with its `args`.
+    `each` are statements before the expressions of a request, `initialize` the statements of the method with its `args`.
     """
     arrays = [f'{name} = pb_utils.get_input_tensor_by_name(request, "{name}").as_numpy()' for name in inputs]
     statements = "\n".join([*arrays, textwrap.dedent(each)])
@@ -61,6 +61,6 @@ def tensors(inputs: Mapping[str, str], outputs: Mapping[str, str]) -> str:
 
 
 def write_python(repository: Path, name: str, config: str, outputs: Mapping[str, str], **source: object) -> Path:
-    """Write a Python model; the keywords are those of `python_source`."""
+    """Write a Python model; the keywords are the same as in `python_source`."""
     model_file = python_source(outputs, **source)  # type: ignore[arg-type] - passed on
     return write_model(repository, name, f'backend: "python"\n{config}', {"1/model.py": model_file})

@@ -92,7 +92,7 @@ class Transport:
         self.module = module
         self.is_http = module is httpclient
         self.new_client = new_client
-        """Opens another client; those of HTTP serve one thread."""
+        """Opens another client; a client of HTTP serves one thread."""
         self.client = new_client()
 
     def tensor(self, name: str, array: np.ndarray, datatype: str = "") -> Any:
@@ -177,7 +177,7 @@ def as_object(answer: Any) -> Any:
 
 
 def new_transport(name: str, server: ServerProcess, certificates: Certificates | None = None) -> Transport:
-    """Open a client of a transport; `certificates` are those of a server with TLS."""
+    """Open a client of a transport; `certificates` belong to a server with TLS."""
     if name in ("http1", "http2", "tls"):
         more = {}
         if name == "tls":

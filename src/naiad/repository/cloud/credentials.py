@@ -1,6 +1,6 @@
 """Credentials of object stores, found where Triton looks for them.
 
-With `TRITON_CLOUD_CREDENTIAL_PATH` a file names them for each path; otherwise they are those of the environment, and
+With `TRITON_CLOUD_CREDENTIAL_PATH` a file names them for each path; otherwise they come from the environment, and
 what the provider's library finds by itself (profiles, identities of machines and pods).
 """
 

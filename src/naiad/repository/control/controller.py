@@ -227,7 +227,7 @@ class ModelController(Generic[V]):
             order.borrowed.discard(name)
 
     def _to_load(self, order: LoadOrder, names: Iterable[str]) -> list[str]:
-        """Return those of the `names` of a command that are not loaded as the command wants them, members first."""
+        """Return the `names` of a command that are not loaded as the command wants them, members first."""
         listing = {name: self._listed(order, name) for name in names if not self._keeps_override(order, name)}
         state = self.state(listing)
         steps = reconcile({*state, *listing}, listing, state, forced=order.forced)

@@ -53,7 +53,7 @@ class LoadOrder:
     plans: dict[str, ModelPlan] = field(default_factory=dict)
     files_seen: dict[str, FileState | None] = field(default_factory=dict)
     borrowed: set[str] = field(default_factory=set)
-    """Models that seemed to be loaded as they are, so that their plans are those of what is served."""
+    """Models that seemed to be loaded as they are, so that their plans describe the served versions."""
     loaded: set[str] = field(default_factory=set)
     """Models that were loaded."""
     releases: dict[str, Callable[[], None]] = field(default_factory=dict)

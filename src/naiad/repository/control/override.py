@@ -1,4 +1,4 @@
-"""What a load command brings along: a configuration, and files in place of those of the repository."""
+"""What a load command brings along: a configuration, and files that replace files of the repository."""
 
 import shutil
 import tempfile

@@ -2,7 +2,7 @@
 
 It learns what a batch costs, fixed + row * rows, and holds a batch that could grow
 
-1. while as many batches execute as gain from it (`concurrency`): on a shared device one more only slows the others;
+1. while as many batches execute as gain from it (`concurrency`): on a shared device one more only slows all of them;
 2. with a latency goal, as long as the goal can be met, another request is likely, and rows share a fixed cost;
 3. where one batch executes at a time, for the rest of a burst, as long as such holds bring more than they cost.
 
@@ -154,7 +154,7 @@ class AdaptiveScheduler(DynamicScheduler):
             self._end_hold()
 
     def _learn_burst(self, requests: int, duration_ns: float, held_ns: int) -> None:
-        """Compare what a hold for a burst spared the requests that joined with what it cost the others.
+        """Compare what a hold for a burst spared the requests that joined with its cost for all other requests.
 
         It must bring twice its cost: independent requests bring nearly as much as it costs.
         """
