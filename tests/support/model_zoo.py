@@ -39,7 +39,7 @@ def python_source(
 ) -> str:
     """Return a `model.py` whose outputs are expressions, in which the input tensors have their names.
 
-    `each` are statements before the expressions of a request, `initialize` the statements of the method with its `args`.
+    `each` are statements before the expressions of a request, `initialize` statements of that method.
     """
     arrays = [f'{name} = pb_utils.get_input_tensor_by_name(request, "{name}").as_numpy()' for name in inputs]
     statements = "\n".join([*arrays, textwrap.dedent(each)])

@@ -105,7 +105,7 @@ class SplitGraph:
         return result
 
     def stages(self, cuts: Sequence[int], types: Mapping[str, onnx.TypeProto], name: str) -> list[StageModel]:
-        """Return the models of the stages between the cuts. `types` has the type of every value that crosses a cut."""
+        """Return the models of the stages between the cuts. `types` has the type of each value that crosses one."""
         bounds = [0, *cuts, len(self.nodes)]
         made = []
         for index, (first, end) in enumerate(itertools.pairwise(bounds)):
