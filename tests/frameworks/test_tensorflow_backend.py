@@ -1,7 +1,10 @@
 """The TensorFlow backend without a server: formats, signatures, datatypes and errors."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import zipfile
 
 import h5py
@@ -270,3 +273,14 @@ def test_threads_belong_to_the_first_model(digits_model, caplog):
             assert model.infer({"image": digits.images[:4]})["probabilities"].shape == (4, 10)
     assert "asks for 7 intra-op" in caplog.text
     assert "TF_USE_PER_SESSION_THREADS has no effect" in caplog.text
+
+
+@pytest.mark.parametrize("first", ["tensorflow", "torch", "keras"])
+def test_adapter_loads_after_other_imports(first):
+    # The crash would be that of the process: models of other backends may have imported TensorFlow before.
+    script = f"import {first}, naiad.backend.tensorflow.backend"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

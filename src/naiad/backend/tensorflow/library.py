@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import sys
 import threading
 from dataclasses import dataclass
 
@@ -10,9 +11,10 @@ from dataclasses import dataclass
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
-with contextlib.suppress(ImportError):
-    # A dependency of PyTorch. Both contain LLVM, and the process dies if this one is loaded second.
-    import triton._C.libtriton  # noqa: F401
+if "tensorflow" not in sys.modules:
+    with contextlib.suppress(ImportError):
+        # A dependency of PyTorch. Both contain LLVM, and the process dies if this one is loaded second.
+        import triton._C.libtriton  # noqa: F401
 
 import tensorflow
 
