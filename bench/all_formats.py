@@ -2,7 +2,7 @@
 
     python -m bench.all_formats [--minutes 10] [--clients 4] [--repository DIR]
 
-The models are those of `naiad demo formats`, or lie in DIR, where that command has written them. Half of the clients
+`naiad demo formats` writes the models; DIR may have them already. Half of the clients
 speak HTTP, half gRPC; each asks any model for 1 to 8 pictures, one request after the other. The command prints
 requests, errors and wrong answers of each model, and the resident memory of the server after every tenth of the time.
 The exit status is 1 after an error or a wrong answer.

@@ -101,7 +101,7 @@ def test_the_end_of_one_side_is_told_and_fails_what_is_open() -> None:
             await one_peer.is_lost.wait()
             with pytest.raises(ChannelError, match="exited"):
                 await one.ask(1)
-            one.send("nobody hears it")
+            one.send("there is no reader")
             assert not other_peer.is_lost.is_set()
 
     run(main)

@@ -247,12 +247,12 @@ def _text(shape: Shape) -> str:
     return "[" + ",".join(map(str, shape)) + "]"
 
 
-def default_max_batch_size(backend_config: Mapping[str, str]) -> int:
+def default_max_batch_size(backend_config: Mapping[str, str], default: int = DEFAULT_MAX_BATCH_SIZE) -> int:
     """Return the `max_batch_size` of models that can batch, from `--backend-config=default-max-batch-size`.
 
-    Raises InferError(INVALID_ARG).
+    `default` applies without that setting. Raises InferError(INVALID_ARG).
     """
-    text = backend_config.get(DEFAULT_MAX_BATCH_SIZE_SETTING, str(DEFAULT_MAX_BATCH_SIZE))
+    text = backend_config.get(DEFAULT_MAX_BATCH_SIZE_SETTING, str(default))
     if not text.isdecimal():
         raise invalid_argument(
             f"--backend-config default-max-batch-size is '{text}', expected a number that is not negative"

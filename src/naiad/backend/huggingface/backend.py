@@ -40,7 +40,7 @@ class HuggingFaceBackend(Backend):
         if is_complete(context.config):
             return context.config
         settings = context.backend_config
-        batch_size = default_max_batch_size(settings) if "default-max-batch-size" in settings else MAX_BATCH_SIZE
+        batch_size = default_max_batch_size(settings, MAX_BATCH_SIZE)
         return complete(context.config, HuggingFaceModel(context).signature, batch_size)
 
     def gpu_unsupported_reason(self) -> str:

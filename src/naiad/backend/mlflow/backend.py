@@ -38,7 +38,7 @@ class MlflowBackend(Backend):
         if is_complete(context.config):
             return context.config
         settings = context.backend_config
-        batch_size = default_max_batch_size(settings) if "default-max-batch-size" in settings else MAX_BATCH_SIZE
+        batch_size = default_max_batch_size(settings, MAX_BATCH_SIZE)
         directory = MlflowDirectory(context, Parameters(context.config, settings))
         signature = MlflowTensors(directory).signature
         tensors = {**signature.inputs, **signature.optional_inputs}

@@ -40,7 +40,7 @@ class SklearnBackend(Backend):
         if is_complete(config):
             return config
         settings = context.backend_config
-        batch_size = default_max_batch_size(settings) if "default-max-batch-size" in settings else MAX_BATCH_SIZE
+        batch_size = default_max_batch_size(settings, MAX_BATCH_SIZE)
         return complete(config, SklearnModel(context).signature, batch_size)
 
     def load(self, context: ModelContext) -> Model:

@@ -51,7 +51,7 @@ class TreesBackend(Backend):
         else:
             wants_shap = False
         settings = context.backend_config
-        batch_size = default_max_batch_size(settings) if "default-max-batch-size" in settings else MAX_BATCH_SIZE
+        batch_size = default_max_batch_size(settings, MAX_BATCH_SIZE)
         engine, plan = _open(context)
         return complete(config, _signature(config, engine, plan, has_contributions=wants_shap), batch_size)
 
