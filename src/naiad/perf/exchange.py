@@ -1,0 +1,118 @@
+"""A request and its responses as the generator sees them, and the interface of what requests are sent to.
+
+The generator prepares a `RequestTemplate` once for each target. For each request it makes an `Exchange`, fills in its
+variation, and calls `Target.send`, which returns at once. The target fills in the times and calls `on_end`, once, on
+the event loop. All times are those of CLOCK_MONOTONIC in ns.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from naiad.core.request import RequestHeader
+from naiad.core.tensor import Array, Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTemplate:
+    """A request that is sent many times: everything but its id and its place in a sequence."""
+
+    header: RequestHeader
+    data: Sequence[Buffer]
+    """One buffer per input; empty for an input in shared memory."""
+    expected: Mapping[str, Array] = field(default_factory=dict)
+    """Outputs that a response must equal, for validation."""
+    source: str = ""
+    """Where the data comes from, for error messages: `data.json step 3`."""
+
+
+class Exchange:
+    """One request in progress and what became of it."""
+
+    __slots__ = (
+        "body",
+        "end_ns",
+        "failure",
+        "failure_message",
+        "first_ns",
+        "gaps_ns",
+        "intended_ns",
+        "model_index",
+        "on_end",
+        "request_id",
+        "responses",
+        "sent_ns",
+        "sequence_end",
+        "sequence_id",
+        "sequence_start",
+        "slot",
+        "start_ns",
+        "template_index",
+        "timing",
+        "wants_body",
+        "wants_timing",
+    )
+
+    def __init__(self, on_end: "Callable[[Exchange], object]") -> None:
+        self.on_end = on_end
+        """Called when the last response has arrived, or the request has failed."""
+        self.model_index = 0
+        self.template_index = 0
+        self.slot = 0
+        """Number of the outstanding request: each has its own outputs in shared memory."""
+        self.request_id = ""
+        self.sequence_id = 0
+        """0 for no sequence."""
+        self.sequence_start = False
+        self.sequence_end = False
+        self.wants_timing = False
+        """Ask the server for its times with this request."""
+        self.wants_body = False
+        """Keep the response for validation or export."""
+        self.intended_ns = 0
+        """When the load wanted it to leave; `start_ns` in a closed loop."""
+        self.start_ns = 0
+        """Before the request is encoded."""
+        self.sent_ns = 0
+        """After it was handed to the socket."""
+        self.first_ns = 0
+        """When the first response had arrived."""
+        self.end_ns = 0
+        """When the last response had arrived, or the request failed."""
+        self.responses = 0
+        self.gaps_ns: list[int] | None = None
+        """Decoupled models: times between responses."""
+        self.failure = ""
+        """The kind of the failure (an ErrorCode's value, `connection`, `timeout`, `validation`); "" for success."""
+        self.failure_message = ""
+        self.timing = ""
+        """The value of `server-timing`, if the server has sent one."""
+        self.body: list[tuple[Sequence[object], Sequence[Buffer]]] | None = None
+        """With `wants_body`: output specs (`TensorSpec`) and data of each response."""
+
+
+class Prepared(Protocol):
+    """A template in the form of its target; opaque to the generator."""
+
+
+class Target(Protocol):
+    """What requests are sent to: a server over one protocol, or a model in this process.
+
+    Belongs to one event loop. Connections are opened by `open` and again when they break; requests that were on a
+    broken connection fail as `connection`.
+    """
+
+    async def open(self, connections: int) -> None:
+        """Connect; `connections` is the number of requests that will be outstanding at once.
+
+        Raises naiad.client.ConnectionFailedError.
+        """
+
+    def prepare(self, template: RequestTemplate) -> Prepared:
+        """Encode a template."""
+
+    def send(self, prepared: Prepared, exchange: Exchange) -> None:
+        """Send a request; `exchange.on_end` is called later, never before this returns."""
+
+    async def close(self) -> None:
+        """Close connections; outstanding requests fail as `connection`."""
