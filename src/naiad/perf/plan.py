@@ -156,6 +156,8 @@ class Service:
     certificate_file: str = ""
     key_file: str = ""
     verifies_peer: bool = True
+    verifies_host: bool = True
+    """Check that the certificate is for the name in the URL."""
     request_timeout_s: float = 60.0
     """A request without a response for so long counts as an error."""
 
@@ -175,6 +177,8 @@ class InputSettings:
     """`none`, `system` or `cuda`."""
     output_bytes: int = 102_400
     """Of each output's slot in shared memory, for outputs of variable size; times the batch size."""
+    validation_tolerance: float = 0.0
+    """Relative, for floating-point outputs; 0 for equal bytes."""
     seed: int = 0
 
 
@@ -207,5 +211,11 @@ class Plan:
     metrics_interval_ms: int = 1000
     timing_share: float = 0.02
     """The share of requests that ask the server for its times (`x-naiad-timing`)."""
+    replay_files: tuple[str, ...] = ()
+    """Recorded traffic (`--record-traffic`) to send in place of `loads`."""
+    replay_speed: float = 1.0
+    """Recorded gaps are divided by it."""
+    composing_models: tuple[str, ...] = ()
+    """Called by a BLS model, as `NAME` or `NAME:VERSION`; their statistics are reported, too."""
     keeps_requests: bool = False
     """Keep inputs and outputs of each request for the profile export."""
