@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from naiad.core.parameters import NO_PARAMETERS, ParameterValue
+from naiad.core.parameters import ParameterValue
 
 
 class Protocol(Enum):
@@ -131,7 +131,8 @@ class Sequences:
     length_variation_percent: float = 20.0
     count: int = 4
     """Live sequences in an open loop; in a closed loop the concurrency."""
-    first_id: int = 1
+    first_id: int = 0
+    """0: a range of the run's own."""
     last_id: int = (1 << 32) - 1
     are_serial: bool = False
     """At most one request of a sequence is outstanding."""
@@ -172,7 +173,7 @@ class InputSettings:
     """Without the batch dimension, by input."""
     string_data: str | None = None
     string_length: int = 128
-    parameters: Mapping[str, ParameterValue] = NO_PARAMETERS
+    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
     shared_memory: str = "none"
     """`none`, `system` or `cuda`."""
     output_bytes: int = 102_400
@@ -189,8 +190,8 @@ class ModelPlan:
     name: str
     version: str = ""
     batch_size: int = 1
-    inputs: InputSettings = InputSettings()
-    sequences: Sequences = Sequences()
+    inputs: InputSettings = field(default_factory=InputSettings)
+    sequences: Sequences = field(default_factory=Sequences)
     weight: float = 1.0
 
 
@@ -204,7 +205,7 @@ class Plan:
     is_rate: bool = False
     """The values of a `Search` are requests/s instead of requests outstanding."""
     is_poisson: bool = False
-    measuring: Measuring = Measuring()
+    measuring: Measuring = field(default_factory=Measuring)
     processes: int = 0
     """Generator processes; 0 for one, and more when one is not enough."""
     metrics_url: str = ""
@@ -215,6 +216,8 @@ class Plan:
     """Recorded traffic (`--record-traffic`) to send in place of `loads`."""
     replay_speed: float = 1.0
     """Recorded gaps are divided by it."""
+    is_fixed_schedule: bool = False
+    """Send each data entry at its `timestamp` in place of `loads`."""
     composing_models: tuple[str, ...] = ()
     """Called by a BLS model, as `NAME` or `NAME:VERSION`; their statistics are reported, too."""
     keeps_requests: bool = False

@@ -1,0 +1,1 @@
+"""`naiad perf`, which also runs as `perf_analyzer`."""

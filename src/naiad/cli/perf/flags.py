@@ -1,0 +1,224 @@
+"""The flags of `naiad perf`: those of perf_analyzer with its names and defaults, and naiad's own."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+BAD_OPTION = 3
+"""Exit status of perf_analyzer for a wrong command line."""
+
+_DESCRIPTION = """\
+Send inference requests to a server of KServe v2 (naiad, Triton, MLServer, KServe), measure, and report. The flags are
+those of perf_analyzer; a latency counts from the moment at which a request was due.
+"""
+_EPILOG = """\
+Exit status: 0 all loads were measured and stable; 1 worse than the baseline by more than --fail-over; 2 not stable
+(--strict, or the rule of three windows), or the load generator was the limit (--strict); 3 invalid command line;
+99 anything else, for example a server that cannot be reached.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Ends with perf_analyzer's exit status for a wrong command line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the reason and the next command."""
+        print(f"{self.prog}: {message}\n{self.prog} --help shows all flags.", file=sys.stderr)
+        raise SystemExit(BAD_OPTION)
+
+
+def make_parser(program: str = "naiad perf") -> Parser:
+    """Return the parser; `program` is the name in its messages."""
+    parser = Parser(
+        prog=program, description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    _add_what(parser.add_argument_group("what is measured"))
+    _add_load(parser.add_argument_group("load"))
+    _add_measuring(parser.add_argument_group("measuring"))
+    _add_sequences(parser.add_argument_group("sequences"))
+    _add_data(parser.add_argument_group("input data"))
+    _add_server(parser.add_argument_group("connection"))
+    _add_output(parser.add_argument_group("output"))
+    _add_ignored(parser)
+    return parser
+
+
+def _add_what(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-m",
+        "--model",
+        dest="models",
+        action="append",
+        metavar="MODEL",
+        help="model; several -m share the load, MODEL=WEIGHT for unequal shares",
+    )
+    group.add_argument("-x", dest="version", default="", metavar="VERSION", help="model version; default the newest")
+    group.add_argument("-b", dest="batch_size", type=int, default=1, metavar="N", help="rows in a request; default 1")
+    group.add_argument(
+        "--service-kind",
+        default="triton",
+        choices=("triton", "triton_c_api", "in_process"),
+        help="triton: a server of KServe v2; triton_c_api, in_process: a model of --model-repository in this process",
+    )
+    group.add_argument("--model-repository", default="", metavar="DIR", help="repository of a model in this process")
+    group.add_argument(
+        "--bls-composing-models", default="", metavar="LIST", help="models that a BLS model calls: A,B:2"
+    )
+
+
+def _add_load(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--concurrency-range",
+        metavar="START:END:STEP",
+        help="requests outstanding (default 1); END 0: until the latency limit is reached",
+    )
+    group.add_argument("--request-rate-range", metavar="START:END:STEP", help="requests/s, sent when they are due")
+    group.add_argument("--request-distribution", choices=("constant", "poisson"), default="constant")
+    group.add_argument(
+        "--request-intervals", metavar="FILE", help="gaps between requests in us, one a line, repeated"
+    )
+    group.add_argument(
+        "--fixed-schedule", action="store_true", help="send at the `timestamp` (ms) of each data entry"
+    )
+    group.add_argument(
+        "--ramp",
+        metavar="PHASES",
+        help="a rate that changes: 30s:0-500,5s:2000,30s:500 is a rise, a spike and a level",
+    )
+    group.add_argument("--replay", action="append", metavar="FILE", help="send traffic recorded by --record-traffic")
+    group.add_argument("--replay-speed", type=float, default=1.0, metavar="FACTOR")
+    group.add_argument(
+        "--binary-search", action="store_true", help="find the highest load within --latency-threshold"
+    )
+    group.add_argument("-l", "--latency-threshold", type=float, default=0.0, metavar="MS", help="latency limit")
+    group.add_argument("--streaming", action="store_true", help="gRPC streams, for sequences and decoupled models")
+    group.add_argument("-a", "--async", dest="is_async", action="store_true", help="accepted; sending never blocks")
+    group.add_argument("--sync", action="store_true", help="accepted; sending never blocks")
+    group.add_argument("--processes", type=int, default=0, metavar="N", help="generator processes; default as needed")
+
+
+def _add_measuring(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--measurement-mode",
+        choices=("confidence", "time_windows", "count_windows"),
+        help="confidence: until the 95 %% intervals are narrow; *_windows: until three windows agree",
+    )
+    group.add_argument(
+        "-p", "--measurement-interval", type=int, default=5000, metavar="MS", help="length of a window"
+    )
+    group.add_argument("--measurement-request-count", type=int, default=50, metavar="N", help="requests in a window")
+    group.add_argument("-s", "--stability-percentage", type=float, default=10.0, metavar="PERCENT")
+    group.add_argument("-r", "--max-trials", type=int, default=10, metavar="N", help="maximum number of windows")
+    group.add_argument(
+        "--percentile", type=int, metavar="P", help="judge this percentile instead of the mean latency"
+    )
+    group.add_argument("--request-count", type=int, default=0, metavar="N", help="measure exactly so many requests")
+    group.add_argument(
+        "--warmup-request-count", type=int, default=0, metavar="N", help="requests not measured before"
+    )
+    group.add_argument("--slo", type=float, default=0.0, metavar="MS", help="responses within it count as goodput")
+    group.add_argument("--strict", action="store_true", help="exit with 2 if unstable or limited by the generator")
+
+
+def _add_sequences(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--num-of-sequences", type=int, default=4, metavar="N", help="live sequences of a request rate"
+    )
+    group.add_argument("--sequence-length", type=int, metavar="N", help="requests in a sequence; default 20")
+    group.add_argument("--sequence-length-variation", type=float, default=20.0, metavar="PERCENT")
+    group.add_argument("--sequence-id-range", metavar="START:END", help="ids; default a range of this run's own")
+    group.add_argument("--serial-sequences", action="store_true", help="one outstanding request in a sequence")
+
+
+def _add_data(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--input-data",
+        action="append",
+        metavar="SOURCE",
+        help="random (default), zero, a JSON file, a directory, .npy or .npz files, pictures",
+    )
+    group.add_argument("--shape", action="append", default=[], metavar="NAME:DIMS", help="INPUT:3,224,224")
+    group.add_argument("--string-data", metavar="TEXT", help="value of string inputs")
+    group.add_argument("--string-length", type=int, default=128, metavar="N", help="of random strings; default 128")
+    group.add_argument("--request-parameter", action="append", default=[], metavar="NAME:VALUE:TYPE")
+    group.add_argument("--shared-memory", choices=("none", "system", "cuda"), default="none")
+    group.add_argument("--output-shared-memory-size", type=int, default=102_400, metavar="BYTES")
+    group.add_argument("--input-tensor-format", choices=("binary", "json"), default="binary", help="HTTP only")
+    group.add_argument("--output-tensor-format", choices=("binary", "json"), default="binary", help="HTTP only")
+    group.add_argument(
+        "--validation-tolerance",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="of floating-point outputs; default 0",
+    )
+    group.add_argument("--random-seed", type=int, default=0, metavar="N")
+
+
+def _add_server(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("-u", "--url", default="", metavar="HOST:PORT", help="default localhost:8000, gRPC 8001")
+    group.add_argument("-i", dest="protocol", default="http", metavar="PROTOCOL", help="http (default) or grpc")
+    group.add_argument(
+        "-H", dest="headers", action="append", default=[], metavar="NAME:VALUE", help="header, metadata"
+    )
+    group.add_argument("--request-timeout", type=float, default=60.0, metavar="S", help="longer counts as an error")
+    group.add_argument(
+        "--grpc-compression-algorithm", dest="compression", choices=("none", "gzip", "deflate"), default="none"
+    )
+    group.add_argument("--ssl-grpc-use-ssl", nargs="?", const="true", default="false", metavar="BOOL")
+    for kind, name in (("grpc", "root-certifications"), ("https", "ca-certificates")):
+        group.add_argument(f"--ssl-{kind}-{name}-file", dest=f"{kind}_ca_file", default="", metavar="FILE")
+    for kind, name in (("grpc", "certificate-chain"), ("https", "client-certificate")):
+        group.add_argument(f"--ssl-{kind}-{name}-file", dest=f"{kind}_certificate_file", default="", metavar="FILE")
+    for kind in ("grpc", "https"):
+        group.add_argument(f"--ssl-{kind}-private-key-file", dest=f"{kind}_key_file", default="", metavar="FILE")
+    group.add_argument("--ssl-https-verify-peer", type=int, choices=(0, 1), default=1)
+    group.add_argument("--ssl-https-verify-host", type=int, choices=(0, 1, 2), default=2)
+    for kind in ("client-certificate", "private-key"):
+        group.add_argument(f"--ssl-https-{kind}-type", choices=("PEM",), default="PEM")
+    group.add_argument("--metrics-url", default="", metavar="URL", help="default localhost:8002/metrics")
+    group.add_argument("--metrics-interval", type=int, default=1000, metavar="MS")
+    group.add_argument("--collect-metrics", action="store_true", help="read the server's metrics during the run")
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("-f", "--latency-report-file", default="", metavar="FILE", help="CSV, as perf_analyzer's")
+    group.add_argument("--verbose-csv", action="store_true", help="more columns in the CSV")
+    group.add_argument("--profile-export-file", default="", metavar="FILE", help="every request, as perf_analyzer's")
+    group.add_argument("--json", default="", metavar="FILE", help="the result for tools and for --baseline")
+    group.add_argument("--html", default="", metavar="FILE", help="a report with charts, in one file")
+    group.add_argument("--baseline", default="", metavar="FILE", help="compare with the --json of an earlier run")
+    group.add_argument(
+        "--fail-over", default="5%", metavar="PERCENT", help="exit with 1 if worse by more; default 5%%"
+    )
+    group.add_argument("--timing-share", type=float, default=0.02, metavar="SHARE", help="requests with server times")
+    group.add_argument(
+        "-v", dest="verbosity", action="count", default=0, help="more of each load; -v -v every window"
+    )
+    group.add_argument("-q", "--quiet", action="store_true", help="no progress display")
+
+
+def _add_ignored(parser: argparse.ArgumentParser) -> None:
+    """Accept flags of perf_analyzer that need nothing here, so that scripts keep working."""
+    for flag in ("--max-threads", "--trace-level", "--trace-rate", "--trace-count", "--log-frequency"):
+        parser.add_argument(flag, help=argparse.SUPPRESS)
+    for flag in ("--triton-server-directory", "--model-signature-name"):
+        parser.add_argument(flag, help=argparse.SUPPRESS)
+    parser.add_argument("-t", dest="old_concurrency", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("-c", dest="old_end", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("-d", dest="old_dynamic", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("-z", dest="old_zero", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--data-directory", dest="old_directory", help=argparse.SUPPRESS)
+    parser.add_argument("--version", action="version", version=_version())
+
+
+def _version() -> str:
+    from naiad import __version__
+
+    return f"naiad {__version__}"
+
+
+def parse(arguments: Sequence[str], program: str = "naiad perf") -> argparse.Namespace:
+    """Return the parsed flags. Ends the process with status 3 for a wrong command line."""
+    return make_parser(program).parse_args(list(arguments))

@@ -1,0 +1,313 @@
+"""From flags to the plan of a run."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from naiad.cli.perf.values import FlagError, at_least, count, positive, share
+from naiad.core.parameters import ParameterValue
+from naiad.perf.plan import (
+    Concurrency,
+    InputSettings,
+    Intervals,
+    Load,
+    Measuring,
+    Mode,
+    ModelPlan,
+    Phase,
+    Plan,
+    Protocol,
+    Ramp,
+    Search,
+    Sequences,
+    Service,
+    Stop,
+)
+
+_STOPS = {
+    "confidence": Stop.CONFIDENCE,
+    "time_windows": Stop.TIME_WINDOWS,
+    "count_windows": Stop.COUNT_WINDOWS,
+}
+_SCHEMES = ("http://", "https://", "grpc://", "grpcs://", "http+unix://", "grpc+unix://")
+_TRUE = ("true", "1", "yes")
+_PHASE = re.compile(r"^(?P<length>[\d.]+)(?P<unit>ms|s|m|):(?P<start>[\d.]+)(-(?P<end>[\d.]+))?$")
+_UNIT_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
+
+
+def make_plan(flags: argparse.Namespace, *, is_perf_analyzer: bool = False) -> Plan:
+    """Return the plan. Raises FlagError.
+
+    `is_perf_analyzer`: the default measurement is perf_analyzer's rule of three windows.
+    """
+    if not flags.models and not flags.replay:
+        raise FlagError("-m is missing; name the model to measure, for example -m resnet")
+    is_rate, loads = _loads(flags)
+    service = _service(flags)
+    return Plan(
+        service=service,
+        models=_models(flags),
+        loads=loads,
+        is_rate=is_rate,
+        is_poisson=flags.request_distribution == "poisson",
+        measuring=_measuring(flags, is_perf_analyzer=is_perf_analyzer),
+        processes=count(flags.processes, 0, "--processes"),
+        metrics_url=_metrics_url(flags),
+        metrics_interval_ms=count(flags.metrics_interval, 10, "--metrics-interval"),
+        timing_share=share(flags.timing_share, "--timing-share"),
+        replay_files=tuple(flags.replay or ()),
+        replay_speed=positive(flags.replay_speed, "--replay-speed"),
+        is_fixed_schedule=flags.fixed_schedule,
+        composing_models=tuple(filter(None, flags.bls_composing_models.split(","))),
+        keeps_requests=bool(flags.profile_export_file),
+    )
+
+
+def _loads(flags: argparse.Namespace) -> tuple[bool, Search | Load]:
+    """Return whether the load is a rate, and the loads."""
+    given = [
+        flag
+        for flag, value in (
+            ("--concurrency-range", flags.concurrency_range),
+            ("--request-rate-range", flags.request_rate_range),
+            ("--request-intervals", flags.request_intervals),
+            ("--ramp", flags.ramp),
+            ("--replay", flags.replay),
+            ("--fixed-schedule", flags.fixed_schedule),
+        )
+        if value
+    ]
+    if len(given) > 1:
+        raise FlagError(f"{given[0]} and {given[1]} exclude each other; use one of them")
+    if flags.request_intervals:
+        return True, Intervals(_read_gaps(flags.request_intervals))
+    if flags.ramp:
+        return True, Ramp(_phases(flags.ramp), is_poisson=flags.request_distribution == "poisson")
+    if flags.request_rate_range:
+        return True, _search(flags, flags.request_rate_range, "--request-rate-range", is_whole=False)
+    text = flags.concurrency_range
+    if not text and flags.old_concurrency:
+        text = f"{flags.old_concurrency}:{flags.old_end or 0}" if flags.old_dynamic else str(flags.old_concurrency)
+    if not text:
+        return False, Concurrency(1)
+    return False, _search(flags, text, "--concurrency-range", is_whole=True)
+
+
+def _search(flags: argparse.Namespace, text: str, flag: str, *, is_whole: bool) -> Search:
+    parts = text.split(":")
+    try:
+        numbers = [float(int(part)) if is_whole else float(part) for part in parts]
+    except ValueError:
+        kind = "whole numbers" if is_whole else "numbers"
+        raise FlagError(f"{flag} is '{text}'; use START:END:STEP with {kind}, for example 1:8:1") from None
+    if len(numbers) > 3:
+        raise FlagError(f"{flag} is '{text}', which has {len(numbers)} parts; use START:END:STEP")
+    start = numbers[0]
+    end = numbers[1] if len(numbers) > 1 else start
+    step = numbers[2] if len(numbers) > 2 else 1.0
+    if start <= 0 or step <= 0 or end < 0:
+        raise FlagError(f"{flag} is '{text}'; START and STEP must be above 0, and END 0 or more")
+    if end and end < start:
+        raise FlagError(f"{flag} is '{text}', which ends below its start; use {parts[1]}:{parts[0]}, or END 0")
+    if not end and not flags.latency_threshold:
+        raise FlagError(f"{flag} is '{text}': END 0 searches up to the latency limit; give -l MS")
+    if flags.binary_search and (len(numbers) < 2 or not end or not flags.latency_threshold):
+        raise FlagError(f"--binary-search needs START and END in {flag} and a latency limit; use {flag} 1:64 -l 20")
+    return Search(start, end, step, is_binary=flags.binary_search)
+
+
+def _read_gaps(file: str) -> tuple[int, ...]:
+    try:
+        lines = Path(file).read_text().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FlagError(f"--request-intervals {file} cannot be read: {error}") from None
+    gaps: list[int] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        if not line.strip().isdigit():
+            raise FlagError(f"{file}:{number} is '{line.strip()[:40]}'; use a gap in microseconds, a whole number")
+        gaps.append(int(line) * 1000)
+    if not sum(gaps):
+        raise FlagError(f"--request-intervals {file} has no gap above 0; write one gap in microseconds on each line")
+    return tuple(gaps)
+
+
+def _phases(text: str) -> tuple[Phase, ...]:
+    phases: list[Phase] = []
+    for part in text.split(","):
+        found = _PHASE.match(part.strip())
+        if found is None:
+            raise FlagError(
+                f"--ramp has the phase '{part}'; use LENGTH:RATE or LENGTH:FROM-TO, for example 30s:0-500"
+            )
+        start = float(found["start"])
+        end = float(found["end"]) if found["end"] else start
+        phases.append(Phase(float(found["length"]) * _UNIT_S[found["unit"]], start, end))
+    if not any(phase.duration_s * (phase.start_per_s + phase.end_per_s) for phase in phases):
+        raise FlagError(f"--ramp is '{text}', which sends nothing; use a length and a rate above 0")
+    return tuple(phases)
+
+
+def _service(flags: argparse.Namespace) -> Service:
+    kind = {"http": Protocol.HTTP, "grpc": Protocol.GRPC}.get(flags.protocol.lower())
+    if kind is None:
+        raise FlagError(f"-i is '{flags.protocol}'; use http or grpc")
+    if flags.service_kind != "triton":
+        if not flags.model_repository:
+            raise FlagError(f"--service-kind {flags.service_kind} needs --model-repository DIR")
+        return Service(flags.model_repository, Protocol.IN_PROCESS, request_timeout_s=flags.request_timeout)
+    uses_tls = kind is Protocol.GRPC and flags.ssl_grpc_use_ssl.lower() in _TRUE
+    url = flags.url or ("localhost:8001" if kind is Protocol.GRPC else "localhost:8000")
+    if not url.startswith(_SCHEMES):
+        url = f"{kind.value}{'s' if uses_tls else ''}://{url}"
+    is_grpc = url.startswith("grpc")
+    if flags.streaming and not is_grpc:
+        raise FlagError("--streaming works over gRPC only; add -i grpc")
+    side = "grpc" if is_grpc else "https"
+    return Service(
+        url,
+        Protocol.GRPC if is_grpc else Protocol.HTTP,
+        Mode.STREAM if flags.streaming else Mode.UNARY,
+        headers=_headers(flags.headers),
+        compression=flags.compression,
+        has_binary_inputs=flags.input_tensor_format == "binary",
+        has_binary_outputs=flags.output_tensor_format == "binary",
+        ca_file=getattr(flags, f"{side}_ca_file"),
+        certificate_file=getattr(flags, f"{side}_certificate_file"),
+        key_file=getattr(flags, f"{side}_key_file"),
+        verifies_peer=is_grpc or flags.ssl_https_verify_peer == 1,
+        verifies_host=is_grpc or flags.ssl_https_verify_host == 2,
+        request_timeout_s=positive(flags.request_timeout, "--request-timeout"),
+    )
+
+
+def _headers(texts: Sequence[str]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for text in texts:
+        name, colon, value = text.partition(":")
+        if not colon or not name.strip():
+            raise FlagError(f"-H is '{text}'; use NAME:VALUE, for example -H 'authorization: Bearer KEY'")
+        headers[name.strip()] = value.strip()
+    return headers
+
+
+def _metrics_url(flags: argparse.Namespace) -> str:
+    if not flags.collect_metrics and not flags.metrics_url:
+        return ""
+    url: str = flags.metrics_url or "localhost:8002/metrics"
+    return url if "://" in url else f"http://{url}"
+
+
+def _models(flags: argparse.Namespace) -> list[ModelPlan]:
+    if flags.batch_size < 1:
+        raise FlagError(f"-b is {flags.batch_size}; use 1 or more")
+    inputs, sequences = _inputs(flags), _sequences(flags)
+    models = []
+    for text in flags.models or ():
+        name, equals, weight = text.rpartition("=")
+        try:
+            part = float(weight) if equals else 1.0
+        except ValueError:
+            raise FlagError(f"-m is '{text}'; use MODEL or MODEL=WEIGHT with a number") from None
+        models.append(
+            ModelPlan(
+                name if equals else text,
+                flags.version,
+                flags.batch_size,
+                inputs,
+                sequences,
+                positive(part, f"-m {text}: the weight"),
+            )
+        )
+    return models
+
+
+def _inputs(flags: argparse.Namespace) -> InputSettings:
+    sources = tuple(flags.input_data or ())
+    if flags.old_directory:
+        sources += (flags.old_directory,)
+    if not sources:
+        sources = ("zero",) if flags.old_zero else ("random",)
+    return InputSettings(
+        sources,
+        shapes=dict(_shape(text) for text in flags.shape),
+        string_data=flags.string_data,
+        string_length=count(flags.string_length, 0, "--string-length"),
+        parameters=dict(_parameter(text) for text in flags.request_parameter),
+        shared_memory=flags.shared_memory,
+        output_bytes=count(flags.output_shared_memory_size, 1, "--output-shared-memory-size"),
+        validation_tolerance=at_least(flags.validation_tolerance, 0.0, "--validation-tolerance"),
+        seed=flags.random_seed,
+    )
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, colon, dims = text.rpartition(":")
+    try:
+        shape = tuple(int(dim) for dim in dims.split(",")) if dims else ()
+    except ValueError:
+        shape = (0,)
+    if not colon or any(dim < 1 for dim in shape):
+        raise FlagError(f"--shape is '{text}'; use NAME:DIMS with dimensions above 0, for example INPUT:3,224,224")
+    return name, shape
+
+
+def _parameter(text: str) -> tuple[str, ParameterValue]:
+    name, _, rest = text.partition(":")
+    value, colon, kind = rest.rpartition(":")
+    try:
+        if name and colon:
+            match kind:
+                case "int" | "uint":
+                    return name, int(value)
+                case "bool":
+                    return name, {"true": True, "false": False}[value.lower()]
+                case "string":
+                    return name, value
+                case "float" | "double":
+                    return name, float(value)
+    except (ValueError, KeyError):
+        raise FlagError(f"--request-parameter is '{text}'; '{value}' is no {kind}") from None
+    raise FlagError(f"--request-parameter is '{text}'; use NAME:VALUE:TYPE with int, bool, string or float")
+
+
+def _sequences(flags: argparse.Namespace) -> Sequences:
+    default = Sequences()
+    first_id, last_id = 0, default.last_id
+    if flags.sequence_id_range:
+        start, _, end = flags.sequence_id_range.partition(":")
+        if not start.isdigit() or (end and not end.isdigit()) or (end and int(end) <= int(start)) or int(start) < 1:
+            raise FlagError(
+                f"--sequence-id-range is '{flags.sequence_id_range}'; use START:END, END after START, from 1"
+            )
+        first_id, last_id = int(start), int(end) - 1 if end else default.last_id
+    return Sequences(
+        length=count(flags.sequence_length or default.length, 1, "--sequence-length"),
+        length_variation_percent=at_least(flags.sequence_length_variation, 0.0, "--sequence-length-variation"),
+        count=count(flags.num_of_sequences, 1, "--num-of-sequences"),
+        first_id=first_id,
+        last_id=last_id,
+        are_serial=flags.serial_sequences,
+        has_length=flags.sequence_length is not None,
+    )
+
+
+def _measuring(flags: argparse.Namespace, *, is_perf_analyzer: bool) -> Measuring:
+    if flags.percentile is not None and not 0 < flags.percentile < 100:
+        raise FlagError(f"--percentile is {flags.percentile}; use 1 to 99")
+    default = Stop.TIME_WINDOWS if is_perf_analyzer else Stop.CONFIDENCE
+    stop = _STOPS[flags.measurement_mode] if flags.measurement_mode else default
+    return Measuring(
+        stop=Stop.REQUEST_COUNT if flags.request_count else stop,
+        window_ms=count(flags.measurement_interval, 1, "-p"),
+        window_requests=count(flags.measurement_request_count, 1, "--measurement-request-count"),
+        stability_percent=positive(flags.stability_percentage, "-s"),
+        max_trials=count(flags.max_trials, 1, "-r"),
+        percentile=flags.percentile,
+        latency_limit_us=at_least(flags.latency_threshold, 0.0, "-l") * 1e3,
+        warmup_requests=count(flags.warmup_request_count, 0, "--warmup-request-count"),
+        request_count=count(flags.request_count, 0, "--request-count"),
+        slo_us=at_least(flags.slo, 0.0, "--slo") * 1e3,
+    )

@@ -1,0 +1,138 @@
+"""Flags of `naiad perf`: perf_analyzer's command lines give the plan that they mean; wrong ones name flag and fix."""
+
+from pathlib import Path
+
+import pytest
+
+from naiad.cli.perf.flags import BAD_OPTION, parse
+from naiad.cli.perf.planning import make_plan
+from naiad.cli.perf.values import FlagError
+from naiad.perf.plan import Concurrency, Intervals, Mode, Phase, Plan, Protocol, Ramp, Search, Stop
+
+
+def plan_of(*arguments: str, is_perf_analyzer: bool = False) -> Plan:
+    return make_plan(parse(["-m", "resnet", *arguments]), is_perf_analyzer=is_perf_analyzer)
+
+
+def test_defaults_are_one_outstanding_http_request() -> None:
+    plan = plan_of()
+    assert plan.loads == Concurrency(1)
+    assert plan.service.url == "http://localhost:8000"
+    assert plan.measuring.stop is Stop.CONFIDENCE
+    assert plan.models[0].inputs.sources == ("random",)
+
+
+def test_perf_analyzer_defaults_to_time_windows() -> None:
+    assert plan_of(is_perf_analyzer=True).measuring.stop is Stop.TIME_WINDOWS
+    assert plan_of("--measurement-mode", "count_windows", is_perf_analyzer=True).measuring.stop is Stop.COUNT_WINDOWS
+
+
+def test_model_analyzer_command_line_is_accepted() -> None:
+    arguments = (
+        "-b 4 -u 127.0.0.1:8001 -i grpc -f resnet-results.csv --verbose-csv --concurrency-range 8 "
+        "--measurement-mode count_windows --collect-metrics --metrics-url http://127.0.0.1:8002/metrics "
+        "--metrics-interval 1000 --shape INPUT0:3,224,224 --max-threads 16 --async"
+    ).split()
+    plan = plan_of(*arguments)
+    assert plan.service.url == "grpc://127.0.0.1:8001"
+    assert plan.service.protocol is Protocol.GRPC
+    assert plan.loads == Search(8, 8, 1)
+    assert plan.metrics_url == "http://127.0.0.1:8002/metrics"
+    assert plan.models[0].batch_size == 4
+    assert plan.models[0].inputs.shapes == {"INPUT0": (3, 224, 224)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("4", Search(4, 4, 1)), ("1:8", Search(1, 8, 1)), ("1:8:2", Search(1, 8, 2))],
+)
+def test_concurrency_ranges(text: str, expected: Search) -> None:
+    assert plan_of("--concurrency-range", text).loads == expected
+
+
+def test_rates_may_have_fractions() -> None:
+    plan = plan_of("--request-rate-range", "0.5:2.5:0.5", "--request-distribution", "poisson")
+    assert plan.loads == Search(0.5, 2.5, 0.5)
+    assert plan.is_rate
+    assert plan.is_poisson
+
+
+def test_ramp_phases() -> None:
+    plan = plan_of("--ramp", "30s:0-500,500ms:2000,1m:500")
+    assert plan.loads == Ramp((Phase(30.0, 0.0, 500.0), Phase(0.5, 2000.0, 2000.0), Phase(60.0, 500.0, 500.0)))
+
+
+def test_intervals_are_read_as_microseconds(tmp_path: Path) -> None:
+    file = tmp_path / "gaps"
+    file.write_text("100\n\n2500\n")
+    assert plan_of("--request-intervals", str(file)).loads == Intervals((100_000, 2_500_000))
+
+
+def test_old_flags_mean_what_they_meant() -> None:
+    assert plan_of("-t", "8").loads == Search(8, 8, 1)
+    assert plan_of("-z").models[0].inputs.sources == ("zero",)
+
+
+def test_several_models_share_by_weight() -> None:
+    plan = make_plan(parse(["-m", "a=3", "-m", "b"]))
+    assert [(model.name, model.weight) for model in plan.models] == [("a", 3.0), ("b", 1.0)]
+
+
+def test_tls_and_streaming() -> None:
+    plan = plan_of(
+        "-i", "grpc", "--streaming", "--ssl-grpc-use-ssl", "true", "--ssl-grpc-root-certifications-file", "ca"
+    )
+    assert plan.service.url == "grpcs://localhost:8001"
+    assert plan.service.ca_file == "ca"
+    assert plan.service.mode is Mode.STREAM
+
+
+def test_parameters_have_their_types() -> None:
+    plan = plan_of("--request-parameter", "n:3:int", "--request-parameter", "s:a:b:string")
+    assert plan.models[0].inputs.parameters == {"n": 3, "s": "a:b"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--concurrency-range", "8:1"), "--concurrency-range is '8:1', which ends below its start; use 1:8"),
+        (("--concurrency-range", "a"), "START:END:STEP with whole numbers"),
+        (("--concurrency-range", "0"), "must be above 0"),
+        (("--concurrency-range", "1:0"), "give -l MS"),
+        (("--concurrency-range", "1:8:1:1"), "4 parts"),
+        (("--concurrency-range", "1", "--ramp", "1s:5"), "--concurrency-range and --ramp exclude each other"),
+        (("--binary-search", "--concurrency-range", "1:8"), "latency limit"),
+        (("--ramp", "5:5"), "phase '5:5'"),
+        (("--ramp", "5s:0"), "sends nothing"),
+        (("--request-intervals", "/missing"), "cannot be read"),
+        (("-i", "carrier"), "use http or grpc"),
+        (("--streaming",), "add -i grpc"),
+        (("--shape", "INPUT"), "--shape is 'INPUT'"),
+        (("--shape", "INPUT:3,-1"), "above 0"),
+        (("--request-parameter", "a:b"), "NAME:VALUE:TYPE"),
+        (("--request-parameter", "a:b:int"), "'b' is no int"),
+        (("--sequence-id-range", "5:5"), "START < END"),
+        (("-b", "0"), "-b is 0"),
+        (("--percentile", "100"), "use 1 to 99"),
+        (("-p", "0"), "-p is 0; use 1 or more"),
+        (("--slo", "nan"), "--slo is nan"),
+        (("--service-kind", "triton_c_api"), "--model-repository"),
+        (("-H", "key"), "NAME:VALUE"),
+    ],
+)
+def test_wrong_values_name_flag_and_fix(arguments: tuple[str, ...], words: str) -> None:
+    with pytest.raises(FlagError, match=r".") as failure:
+        plan_of(*arguments)
+    assert words in str(failure.value)
+
+
+def test_missing_model_is_an_error() -> None:
+    with pytest.raises(FlagError, match="-m is missing"):
+        make_plan(parse([]))
+
+
+def test_unknown_flag_has_perf_analyzers_status(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        parse(["-m", "a", "--concurency-range", "4"])
+    assert end.value.code == BAD_OPTION
+    assert "--concurency-range" in capsys.readouterr().err
