@@ -28,11 +28,31 @@ def test_perf_analyzer_defaults_to_time_windows() -> None:
 
 
 def test_model_analyzer_command_line_is_accepted() -> None:
-    arguments = (
-        "-b 4 -u 127.0.0.1:8001 -i grpc -f resnet-results.csv --verbose-csv --concurrency-range 8 "
-        "--measurement-mode count_windows --collect-metrics --metrics-url http://127.0.0.1:8002/metrics "
-        "--metrics-interval 1000 --shape INPUT0:3,224,224 --max-threads 16 --async"
-    ).split()
+    arguments = [
+        "-b",
+        "4",
+        "-u",
+        "127.0.0.1:8001",
+        "-i",
+        "grpc",
+        "-f",
+        "resnet-results.csv",
+        "--verbose-csv",
+        "--concurrency-range",
+        "8",
+        "--measurement-mode",
+        "count_windows",
+        "--collect-metrics",
+        "--metrics-url",
+        "http://127.0.0.1:8002/metrics",
+        "--metrics-interval",
+        "1000",
+        "--shape",
+        "INPUT0:3,224,224",
+        "--max-threads",
+        "16",
+        "--async",
+    ]
     plan = plan_of(*arguments)
     assert plan.service.url == "grpc://127.0.0.1:8001"
     assert plan.service.protocol is Protocol.GRPC
@@ -102,7 +122,8 @@ def test_parameters_have_their_types() -> None:
         (("--concurrency-range", "1:8:1:1"), "4 parts"),
         (("--concurrency-range", "1", "--ramp", "1s:5"), "--concurrency-range and --ramp exclude each other"),
         (("--binary-search", "--concurrency-range", "1:8"), "latency limit"),
-        (("--ramp", "5:5"), "phase '5:5'"),
+        (("--ramp", "5s"), "phase '5s'"),
+        (("--ramp", "5x:5"), "phase '5x:5'"),
         (("--ramp", "5s:0"), "sends nothing"),
         (("--request-intervals", "/missing"), "cannot be read"),
         (("-i", "carrier"), "use http or grpc"),

@@ -32,7 +32,8 @@ _STOPS = {
 }
 _SCHEMES = ("http://", "https://", "grpc://", "grpcs://", "http+unix://", "grpc+unix://")
 _TRUE = ("true", "1", "yes")
-_PHASE = re.compile(r"^(?P<length>[\d.]+)(?P<unit>ms|s|m|):(?P<start>[\d.]+)(-(?P<end>[\d.]+))?$")
+_NUMBER = r"\d+(\.\d+)?"
+_PHASE = re.compile(rf"^(?P<length>{_NUMBER})(?P<unit>ms|s|m|):(?P<start>{_NUMBER})(-(?P<end>{_NUMBER}))?$")
 _UNIT_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
 
 
@@ -279,9 +280,7 @@ def _sequences(flags: argparse.Namespace) -> Sequences:
     if flags.sequence_id_range:
         start, _, end = flags.sequence_id_range.partition(":")
         if not start.isdigit() or (end and not end.isdigit()) or (end and int(end) <= int(start)) or int(start) < 1:
-            raise FlagError(
-                f"--sequence-id-range is '{flags.sequence_id_range}'; use START:END, END after START, from 1"
-            )
+            raise FlagError(f"--sequence-id-range is '{flags.sequence_id_range}'; use START:END with 0 < START < END")
         first_id, last_id = int(start), int(end) - 1 if end else default.last_id
     return Sequences(
         length=count(flags.sequence_length or default.length, 1, "--sequence-length"),
