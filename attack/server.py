@@ -11,7 +11,7 @@ from pathlib import Path
 
 from onnx import TensorProto, helper
 
-from naiad.options.access import format_line
+from naiad.options.network.access import format_line
 
 KEY = "naiad_attack_suite"
 """The API key of the probes; attackers have none."""

@@ -227,7 +227,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="fingerprint",
-        file="src/naiad/repository/fingerprint.py",
+        file="src/naiad/repository/stores/fingerprint.py",
         text='        moments = f"{status.st_mtime_ns}\\0{status.st_ctime_ns}\\0{status.st_ino}"\n',
         replacement='        moments = f"{status.st_mtime_ns}"\n',
         tests=("unit/repository/test_fingerprint.py",),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from naiad.frontend.linger import ResponseQueue, acknowledged_bytes, undelivered_bytes
-from naiad.server.tls import SHUTDOWN_TIMEOUT_S
+from naiad.frontend.connections.linger import ResponseQueue, acknowledged_bytes, undelivered_bytes
+from naiad.server.ports.tls import SHUTDOWN_TIMEOUT_S
 from support.certificates import Certificates
 from support.uvloop_run import run
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from naiad.server.endpoint import Endpoint
-from naiad.server.listener import HANDSHAKES_S, Address, bind
+from naiad.server.ports.endpoint import Endpoint
+from naiad.server.ports.listener import HANDSHAKES_S, Address, bind
 from support.uvloop_run import run
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from naiad.cluster.channel import Channel, ChannelError, receive_first, send_first
 from naiad.cluster.connection_passing import Acceptor, ConnectionReceiver, ConnectionSender, socket_pair
-from naiad.server.listener import Address, Listener
+from naiad.server.ports.listener import Address, Listener
 from support.uvloop_run import run
 from support.waiting import until
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from naiad.options.command_line import parse_options
+from naiad.options.sources.command_line import parse_options
 from support.kubernetes_manifests import DEPLOY, Manifest, container, read_manifests, validate_strictly, workload
 
 KUSTOMIZE = DEPLOY / "kustomize"

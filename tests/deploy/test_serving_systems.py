@@ -7,7 +7,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from naiad.options.command_line import parse_options
+from naiad.options.sources.command_line import parse_options
 from support.custom_resources import validate_custom
 from support.kubernetes_manifests import DEPLOY, Manifest, container_of_kserve, read_manifests
 from support.serving_commands import KSERVE, SELDON_1, SELDON_2

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from naiad.config.pbtxt.text_format import parse_pbtxt
-from naiad.options.command_line import OptionError, parse_options
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
+from naiad.options.sources.command_line import OptionError, parse_options
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

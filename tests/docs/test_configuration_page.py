@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor import Descriptor
 
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
+from naiad.config.forms.schema import is_map_entry, is_message
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt.text_format import parse_pbtxt
-from naiad.config.schema import is_map_entry, is_message
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```protobuf\n(.*?)```", PAGE, re.DOTALL)

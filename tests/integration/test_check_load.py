@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.cli import check
+from naiad.cli.check import check
 from support import onnx_models
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import add_sub_config, write_model, write_python_add_sub

@@ -16,7 +16,7 @@ import tritonclient.http as httpclient
 from moto import settings
 from tritonclient.utils import InferenceServerException
 
-from naiad.cli import check
+from naiad.cli.check import check
 from naiad.repository.cloud.credentials import find_credential
 from naiad.repository.cloud.objects import ObjectChangedError, ObjectStore
 from naiad.repository.cloud.url import parse_cloud_url

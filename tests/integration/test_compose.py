@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from naiad.options.command_line import parse_options
+from naiad.options.sources.command_line import parse_options
 from support.model_repository import write_identity
 from support.object_stores import S3Server
 from support.otlp_collector import Collector

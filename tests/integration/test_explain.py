@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.http as httpclient
 
-from naiad.cli import explain
+from naiad.cli.explain import explain
 from naiad.core.model import DECISIONS
 from naiad.telemetry.metrics.model import RELEASE_REASONS
 from support.ensemble_models import tensor, write_ensemble

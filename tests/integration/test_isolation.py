@@ -17,8 +17,8 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
-from naiad.config.json_form import config_to_json
-from naiad.config.pbtxt.text_format import parse_pbtxt
+from naiad.config.forms.json_form import config_to_json
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from support import onnx_models
 from support.model_repository import add_sub_config, write_identity, write_model
 from support.sequence_models import write_running_sum

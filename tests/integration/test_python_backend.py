@@ -23,8 +23,8 @@ import pytest
 from naiad.backend.api import Instance, InstanceDiedError, InstanceSpec, InstanceState
 from naiad.backend.python.backend import PythonBackend, PythonInstance
 from naiad.config.autofill import merge_auto_completed
+from naiad.config.forms.pbtxt import text_format as pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt import text_format as pbtxt
 from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError

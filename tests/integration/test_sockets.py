@@ -14,7 +14,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
 from naiad.core.errors import InferError
-from naiad.server.listener import Address, bind
+from naiad.server.ports.listener import Address, bind
 from support.model_repository import write_identity
 from support.server_process import ServerProcess
 

@@ -7,11 +7,11 @@ from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naiad.config.json_form import config_from_json, config_to_json
+from naiad.config.forms.json_form import config_from_json, config_to_json
+from naiad.config.forms.pbtxt.text_format import format_config, parse_pbtxt
+from naiad.config.forms.schema import INT_RANGES, is_map, is_message, is_repeated
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt.text_format import format_config, parse_pbtxt
 from naiad.config.problem import errors_of
-from naiad.config.schema import INT_RANGES, is_map, is_message, is_repeated
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from naiad.backend.api import Instance, InstanceSpec, ModelContext
 from naiad.backend.isolation.adapter import InstanceAdapter
 from naiad.backend.isolation.backend import IsolatedBackend
-from naiad.backend.python.codec import BatchEncoder, ResponseDecoder, join_ids
-from naiad.backend.python.tensors import TensorRules
+from naiad.backend.python.conversation.codec import BatchEncoder, ResponseDecoder, join_ids
+from naiad.backend.python.conversation.tensors import TensorRules
 from naiad.config.backends import BUILT_IN
 from naiad.core.batch import Batch
 from naiad.core.response import InferResponse
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.frame import Frame, decode_frame, encode_frame
-from naiad.worker.request_decoder import RequestDecoder
-from naiad.worker.response_encoder import ResponseEncoder
+from naiad.worker.execution.request_decoder import RequestDecoder
+from naiad.worker.execution.response_encoder import ResponseEncoder
 
 
 class LoopbackInstance(Instance):

@@ -15,7 +15,7 @@ from naiad.backend.api import Backend
 from naiad.config.backends import BUILT_IN, EXTRAS, RUNTIMES, canonical_name
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.naiad_parameters import is_isolated
-from naiad.config.suggestion import nearest
+from naiad.config.problem import nearest
 from naiad.core.errors import InferError, internal, invalid_argument
 
 PYTHON_RUNTIME = "model.py"

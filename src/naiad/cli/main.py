@@ -9,15 +9,21 @@ from collections.abc import Sequence
 
 VERBS = {
     "serve": ("naiad.cli.serve", "serve models over HTTP and gRPC"),
-    "check": ("naiad.cli.check", "check a model repository as a server would, without starting one"),
-    "inspect": ("naiad.cli.inspect", "show what model files contain and what would serve them"),
-    "graph": ("naiad.cli.graph", "draw the pipeline of an ensemble, in the terminal or as Mermaid"),
-    "explain": ("naiad.cli.explain", "show how requests of a model are scheduled and why its last batches were sent"),
-    "config": ("naiad.cli.config_init", "write a config.pbtxt for a model (init), show the values of flags (show)"),
-    "split": ("naiad.cli.split", "cut an ONNX model into stages that run as a pipeline"),
-    "new": ("naiad.cli.new", "write a package with a backend of your own"),
+    "check": ("naiad.cli.check.check", "check a model repository as a server would, without starting one"),
+    "inspect": ("naiad.cli.inspect.inspect", "show what model files contain and what would serve them"),
+    "graph": ("naiad.cli.explain.graph", "draw the pipeline of an ensemble, in the terminal or as Mermaid"),
+    "explain": (
+        "naiad.cli.explain.explain",
+        "show how requests of a model are scheduled and why its last batches were sent",
+    ),
+    "config": (
+        "naiad.cli.config.config_init",
+        "write a config.pbtxt for a model (init), show the values of flags (show)",
+    ),
+    "split": ("naiad.cli.create.split", "cut an ONNX model into stages that run as a pipeline"),
+    "new": ("naiad.cli.create.new", "write a package with a backend of your own"),
     "demo": ("naiad.cli.demo", "build a repository of real models, serve it and send real inputs"),
-    "key": ("naiad.cli.key", "make an API key for --api-key-file"),
+    "key": ("naiad.cli.config.key", "make an API key for --api-key-file"),
     "completion": ("naiad.cli.completion", "print a script for tab completion in bash, zsh or fish"),
     "version": ("naiad.cli.version", "print the version"),
 }
@@ -70,7 +76,7 @@ def _present_verbs() -> dict[str, str]:
 
 
 def _suggestion(verb: str) -> str:
-    from naiad.config.suggestion import nearest
+    from naiad.config.problem import nearest
 
     near = nearest(verb.lstrip("-"), VERBS)
     return f"; did you mean {near}?" if near else ""

@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Sequence
 from types import FrameType
 
-from naiad.options.command_line import OptionError, parse_options
 from naiad.options.flag import Flag
 from naiad.options.flags import GROUPS
+from naiad.options.sources.command_line import OptionError, parse_options
 from naiad.telemetry.logs.console import COLUMNS, print_failure
 
 _SYNOPSIS = """\

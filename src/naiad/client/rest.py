@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from naiad.client.calls import Decoded
 from naiad.client.http1 import Http1Pool
-from naiad.config.json_form import config_from_json
+from naiad.config.forms.json_form import config_from_json
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, internal
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata

@@ -24,7 +24,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from naiad.server.listener import Listener
+from naiad.server.ports.listener import Listener
 
 
 class Balance:

@@ -1,15 +1,17 @@
-"""The differences between two model configurations, for the log."""
+"""Changes of a configuration: their description for the log, and whether they apply without a reload."""
 
 from collections.abc import Iterator
 
 import orjson
 
-from naiad.config.json_form import config_to_json
+from naiad.config.forms.json_form import config_to_json
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import excerpt
 
 _MAX_CHANGES = 10
 _MAX_VALUE_CHARACTERS = 40
+_IN_PLACE = ("instance_group", "version_policy")
+"""Triton: changes of only these fields leave loaded versions in place."""
 
 
 def config_changes(before: ModelConfig, after: ModelConfig) -> str:
@@ -42,3 +44,32 @@ def _shown(value: object) -> str:
         return "unset"
     text = value if isinstance(value, str) else orjson.dumps(value).decode()
     return excerpt(text if len(text) <= _MAX_VALUE_CHARACTERS else f"{text[:_MAX_VALUE_CHARACTERS]}...")
+
+
+def may_stay(before: ModelConfig, now: ModelConfig) -> bool:
+    """Return whether two planned configurations differ only in fields that can change in place.
+
+    Always False for an ensemble: it is checked against its members, which may have changed.
+    """
+    if now.HasField("ensemble_scheduling"):
+        return False
+    return _without(before) == _without(now)
+
+
+def _without(config: ModelConfig) -> ModelConfig:
+    reduced = ModelConfig()
+    reduced.CopyFrom(config)
+    for name in _IN_PLACE:
+        reduced.ClearField(name)
+    return reduced
+
+
+def renewed(served: ModelConfig, planned: ModelConfig) -> ModelConfig:
+    """Return the complete configuration of a served version with the in-place changes of `planned`."""
+    config = ModelConfig()
+    config.CopyFrom(served)
+    for name in _IN_PLACE:
+        config.ClearField(name)
+    config.instance_group.extend(planned.instance_group)
+    config.version_policy.CopyFrom(planned.version_policy)
+    return config

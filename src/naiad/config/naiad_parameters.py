@@ -7,9 +7,9 @@ processes.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from naiad.config.findings import Findings
+from naiad.config.forms.findings import Findings
+from naiad.config.forms.pbtxt.lexer import map_path
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt.lexer import map_path
 from naiad.core.errors import invalid_argument
 
 SWITCH = "adaptive_batching"

@@ -17,9 +17,9 @@ from typing import Any, Final
 import numpy as np
 
 from naiad.backend.api import ModelContext
-from naiad.config.json_form import config_to_json
+from naiad.config.forms.json_form import config_to_json
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.suggestion import nearest
+from naiad.config.problem import nearest
 from naiad.core.errors import InferError, invalid_argument
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import InferRequest

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import naiad
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.suggestion import nearest
+from naiad.config.problem import nearest
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, invalid_argument, not_found, unavailable
 from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata
@@ -19,7 +19,7 @@ from naiad.engine.serving.served import Served
 from naiad.engine.transforms.shared_memory import SharedMemoryTensors
 from naiad.memory.regions import SharedMemory
 from naiad.options.trace import TraceOptions
-from naiad.repository.store import Store
+from naiad.repository.stores.store import Store
 from naiad.telemetry.explanation import Explanation
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.statistics.version import VersionStatistics

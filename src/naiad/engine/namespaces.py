@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from naiad.core.model import IndexEntry, ModelKey
 from naiad.engine.serving.served import Served
-from naiad.repository.namespaces import ambiguous
+from naiad.repository.stores.namespaces import ambiguous
 
 Rows = dict[str, dict[str, Served]]
 

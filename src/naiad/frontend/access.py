@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from naiad.core.errors import permission_denied
-from naiad.options.access import ApiKey, ApiKeys, RequiredHeader, digest_of
+from naiad.options.network.access import ApiKey, ApiKeys, RequiredHeader, digest_of
 from naiad.wire.grpc import GrpcStatus
 from naiad.wire.header_fields import Headers
 

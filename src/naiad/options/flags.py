@@ -6,11 +6,11 @@ Flags with an effect are declared with the options that they set. This module ad
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from naiad.options.access import AccessOptions, TlsOptions
-from naiad.options.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
-from naiad.options.endpoints import GrpcOptions, HttpOptions, MetricsOptions
 from naiad.options.flag import Flag, Kind, flags_of, no_effect
 from naiad.options.limits import RateLimitOptions
+from naiad.options.network.access import AccessOptions, TlsOptions
+from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
+from naiad.options.network.endpoints import GrpcOptions, HttpOptions, MetricsOptions
 from naiad.options.options import LogOptions, OverloadOptions, RepositoryOptions, ServerOptions, SharedMemoryOptions
 
 SECTIONS: Mapping[str, type] = {

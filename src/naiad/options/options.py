@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from naiad.options.access import AccessOptions, TlsOptions
-from naiad.options.addresses import Place, is_one_port, is_unix
-from naiad.options.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
-from naiad.options.endpoints import GrpcOptions, HttpOptions, MetricsOptions
 from naiad.options.flag import Kind, named_settings, option
 from naiad.options.host_policy import HostPolicy, parse_host_policies
 from naiad.options.limits import DEFAULT_CALL_WAIT_TIMEOUT_S, DEFAULT_EXECUTE_TIMEOUT_S, RateLimitOptions
+from naiad.options.network.access import AccessOptions, TlsOptions
+from naiad.options.network.addresses import Place, is_one_port, is_unix
+from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
+from naiad.options.network.endpoints import GrpcOptions, HttpOptions, MetricsOptions
 from naiad.options.trace import TraceOptions
 
 _PICKLE_BACKENDS = ("sklearn", "mlflow")

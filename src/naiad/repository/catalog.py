@@ -15,9 +15,9 @@ from naiad.repository import malloc_trim as heap
 from naiad.repository.agents.chain import AgentChain
 from naiad.repository.lifecycle import Lifecycle, LoadedVersion, Publish, ReadyRule, V
 from naiad.repository.model_plan import ModelPlan, Update, VersionLoader, by_dependency
-from naiad.repository.namespaces import NamespacedStore, Namespaces
-from naiad.repository.store import ModelEntry, ModelListing, Store
-from naiad.repository.stores import DUPLICATE, Stores
+from naiad.repository.stores.namespaces import NamespacedStore, Namespaces
+from naiad.repository.stores.store import ModelEntry, ModelListing, Store
+from naiad.repository.stores.stores import DUPLICATE, Stores
 
 _log = logging.getLogger(__name__)
 

@@ -11,18 +11,17 @@ from pathlib import Path
 
 from naiad.config.autofill import autofill, normalize
 from naiad.config.backends import FILENAMES, filenames_of
+from naiad.config.forms.pbtxt.lexer import ParsedConfig, map_path
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt.lexer import ParsedConfig, map_path
-from naiad.config.pbtxt.text_format import parse_pbtxt
-from naiad.config.problem import Problem, Severity
-from naiad.config.suggestion import nearest
+from naiad.config.problem import Problem, Severity, nearest
 from naiad.config.validate.ensemble import cycle_message, find_ensemble_cycle
 from naiad.config.validate.members import ensemble_member_problems
 from naiad.config.validate.model import validate
 from naiad.config.version_policy import NO_VERSION, select_versions
-from naiad.repository.bare_files import bare_backend, files_of_folder, model_name
-from naiad.repository.model_file import kind_of, way_out
-from naiad.repository.store import CONFIG_FILE, RESERVED, parse_version
+from naiad.repository.stores.bare_files import bare_backend, files_of_folder, model_name
+from naiad.repository.stores.model_file import kind_of, way_out
+from naiad.repository.stores.store import CONFIG_FILE, RESERVED, parse_version
 
 
 @dataclass(slots=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from naiad.config.backends import EXTRAS, PACKAGES
 from naiad.config.problem import Problem
-from naiad.repository.bare_files import bare_backend
 from naiad.repository.check import ModelReport
-from naiad.repository.model_file import model_file_problem
+from naiad.repository.stores.bare_files import bare_backend
+from naiad.repository.stores.model_file import model_file_problem
 
 _ENVIRONMENT = "EXECUTION_ENV_PATH"
 _WORKER_MODULES = frozenset({"triton_python_backend_utils", "c_python_backend_utils"})

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt.lexer import ParsedConfig
 from naiad.config.validate.ensemble import find_ensemble_cycle
 from naiad.core.errors import InferError
 from naiad.core.model import model_key
 from naiad.repository.agents.chain import AgentChain
 from naiad.repository.lifecycle import LoadedVersion, V
-from naiad.repository.store import ModelEntry
+from naiad.repository.stores.store import ModelEntry
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from naiad.config.backends import SERVABLE_FILENAMES
 from naiad.core.errors import invalid_argument
-from naiad.repository.bare_files import (
+from naiad.repository.cloud.url import CloudUrl, is_cloud_url, parse_cloud_url
+from naiad.repository.stores.bare_files import (
     BARE_MAX_BATCH_SIZE,
     BareFilesStore,
     bare_backend,
@@ -18,8 +19,7 @@ from naiad.repository.bare_files import (
     model_files,
     other_formats,
 )
-from naiad.repository.cloud.url import CloudUrl, is_cloud_url, parse_cloud_url
-from naiad.repository.store import CONFIG_FILE, LocalStore, SingleModelStore, Store, entry_of_directory
+from naiad.repository.stores.store import CONFIG_FILE, LocalStore, SingleModelStore, Store, entry_of_directory
 
 if TYPE_CHECKING:
     from naiad.repository.cloud.objects import ObjectStore

@@ -29,17 +29,17 @@ from naiad.repository import malloc_trim as heap
 from naiad.repository.catalog import Catalog
 from naiad.repository.control.triggers import RepositoryControl, explicit_control, no_control, poll_control
 from naiad.repository.lifecycle import ReadyRule
-from naiad.repository.namespaces import Namespaces
 from naiad.repository.opening import CacheSettings, open_repository
-from naiad.server.drain import drain
-from naiad.server.memory import FreedMemory, open_budget, overload_options
-from naiad.server.metrics import show_cache, show_connections, show_load_failures, show_responses
-from naiad.server.ports import Ports
-from naiad.server.rate_limit import open_resources
-from naiad.server.ready_set import ReadySetPublisher, settle
-from naiad.server.report import first_model, loading_text, log_backends, log_models, log_ready
-from naiad.server.runner import StopSignal, run_to_status
-from naiad.server.service_manager import ServiceManager
+from naiad.repository.stores.namespaces import Namespaces
+from naiad.server.ports.ports import Ports
+from naiad.server.process.drain import drain
+from naiad.server.process.memory import FreedMemory, open_budget, overload_options
+from naiad.server.process.runner import StopSignal, run_to_status
+from naiad.server.process.service_manager import ServiceManager
+from naiad.server.reporting.metrics import show_cache, show_connections, show_load_failures, show_responses
+from naiad.server.reporting.rate_limit import open_resources
+from naiad.server.reporting.ready_set import ReadySetPublisher, settle
+from naiad.server.reporting.report import first_model, loading_text, log_backends, log_models, log_ready
 from naiad.telemetry.logs import log
 from naiad.telemetry.metrics.gpus import GpuMeter
 from naiad.telemetry.metrics.metrics import Registry
@@ -250,7 +250,7 @@ class Server:
         log_models(self._engine, self._options.repository)
         if all_loaded or not self._options.repository.exit_on_error:
             return
-        from naiad.server.start_failure import failed_start  # a start without failures does not need it
+        from naiad.server.reporting.start_failure import failed_start  # a start without failures does not need it
 
         rows = self._engine.repository_index()
         await asyncio.to_thread(control.unload_all, _STARTUP_UNLOAD_S)

@@ -7,8 +7,8 @@ from typing import TypeVar
 from naiad.backend.api import ModelContext
 from naiad.backend.cores import usable_cores
 from naiad.backend.registry import BackendRegistry
+from naiad.config.forms.pbtxt.text_format import format_config
 from naiad.config.model_config_pb2 import ModelConfig, ModelInput, ModelInstanceGroup, ModelOutput
-from naiad.config.pbtxt.text_format import format_config
 
 _Tensor = TypeVar("_Tensor", ModelInput, ModelOutput)
 _BACKEND = "onnxruntime"

@@ -11,7 +11,7 @@ import numpy as np
 
 from naiad.backend.api import Backend, InstanceSpec, ModelContext
 from naiad.config.autofill import autofill, merge_auto_completed, normalize
-from naiad.config.pbtxt.text_format import parse_pbtxt
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.problem import raise_problems
 from naiad.config.validate.model import validate
 from naiad.core.batch import Batch

@@ -9,16 +9,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from naiad.config.json_form import config_from_dict, config_to_json
+from naiad.config.forms.json_form import config_from_dict, config_to_json
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt.text_format import parse_pbtxt
 from naiad.config.problem import raise_problems
 from naiad.testing.called_models import Array, CalledModels, FakeModel
 from naiad.testing.custom_metrics import METRICS
 from naiad.testing.model_error import ModelError
 from naiad.worker.api import pb_utils
 from naiad.worker.api.inference import InferenceRequest, InferenceResponse, RequestPlan, StreamedRequest
-from naiad.worker.execution import ModelLoop, awaited, checked
+from naiad.worker.execution.execution import ModelLoop, awaited, checked
 from naiad.worker.loading import load_model_class
 from naiad.worker.loop import completed_config
 

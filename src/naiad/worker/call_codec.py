@@ -10,8 +10,8 @@ from naiad.worker.api.inference import InferenceRequest, InferenceResponse
 from naiad.worker.api.tensor import TensorPlan
 from naiad.worker.channel.frame import ChannelError, Frame
 from naiad.worker.channel.layout import ReceivedHeaders, SentHeaders, TensorLayout
-from naiad.worker.request_decoder import layout_of, received_tensors
-from naiad.worker.response_encoder import pack_arrays
+from naiad.worker.execution.request_decoder import layout_of, received_tensors
+from naiad.worker.execution.response_encoder import pack_arrays
 
 # Flags of a call:
 DECOUPLED = 1

@@ -28,7 +28,7 @@ from naiad.worker.channel.channel import Channel
 from naiad.worker.channel.flags_page import FIRST_LATE_PLACE, FIRST_LATE_SLOT, FlagsPage
 from naiad.worker.channel.frame import ChannelClosedError, Frame
 from naiad.worker.control import ControlSocket, ExecutionContext, late_streams
-from naiad.worker.execution import (
+from naiad.worker.execution.execution import (
     DecoupledExecution,
     FinishedRequest,
     ModelLoop,
@@ -39,11 +39,11 @@ from naiad.worker.execution import (
     rescheduled_indexes,
     with_rescheduled,
 )
-from naiad.worker.late_responses import LateResponses, without_late
+from naiad.worker.execution.late_responses import LateResponses, without_late
+from naiad.worker.execution.request_decoder import RequestDecoder
+from naiad.worker.execution.response_encoder import ResponseEncoder
+from naiad.worker.execution.response_sender import ResponseSender
 from naiad.worker.loading import LoadError, Readiness, load_class
-from naiad.worker.request_decoder import RequestDecoder
-from naiad.worker.response_encoder import ResponseEncoder
-from naiad.worker.response_sender import ResponseSender
 from naiad.worker.torch_distributed import join_group, leave_group
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.backend.python.environment import UnusableArchiveError, unpack
+from naiad.backend.python.worker.environment import UnusableArchiveError, unpack
 
 Member = tuple[str, object]
 """Path, and content (bytes), symbolic link (str), hard link ("=target") or a directory (None)."""

@@ -10,7 +10,7 @@ import pytest
 
 from naiad.backend.python import calls as python_calls
 from naiad.backend.python.calls import BlsChannel
-from naiad.backend.python.channel import ServerChannel
+from naiad.backend.python.worker.channel import ServerChannel
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, unavailable
 from naiad.core.model_call import ModelCall, ModelCommand

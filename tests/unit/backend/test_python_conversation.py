@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from naiad.backend.python import process as python_process
-from naiad.backend.python.channel import ServerChannel
-from naiad.backend.python.conversation import Conversation
-from naiad.backend.python.decoupled import DecoupledConversation
-from naiad.backend.python.process import WorkerProcess, _CallsDoor
-from naiad.backend.python.tensors import TensorRules
+from naiad.backend.python.conversation.conversation import Conversation
+from naiad.backend.python.conversation.decoupled import DecoupledConversation
+from naiad.backend.python.conversation.tensors import TensorRules
+from naiad.backend.python.worker import process as python_process
+from naiad.backend.python.worker.channel import ServerChannel
+from naiad.backend.python.worker.process import WorkerProcess, _CallsDoor
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.errors import InferError
@@ -26,7 +26,7 @@ from naiad.worker.channel import frame as frames
 from naiad.worker.channel.channel import Channel
 from naiad.worker.channel.flags_page import create_board
 from naiad.worker.channel.frame import Frame, encode_frame
-from naiad.worker.request_decoder import RequestDecoder
+from naiad.worker.execution.request_decoder import RequestDecoder
 from support.backend_parts import make_header, make_request
 
 CAP_BYTES = 1 << 20

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from naiad.backend.python import worker_life as python_life
-from naiad.backend.python.process import Event
+from naiad.backend.python.worker.process import Event
 from naiad.backend.python.worker_life import StartError, WorkerLife, begin
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.frame import Frame

@@ -2,7 +2,7 @@
 
 import pytest
 
-from naiad.backend.python.tensors import TensorRules
+from naiad.backend.python.conversation.tensors import TensorRules
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from naiad.backend.tensor_instance import TensorInstance
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt.text_format import parse_pbtxt
 from naiad.core.errors import ErrorCode, InferError, invalid_argument
 from naiad.core.tensor import Array
 from support.backend_parts import execute, infer, load_onnx, make_context, make_request, new_instance, output_arrays

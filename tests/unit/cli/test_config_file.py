@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from naiad.cli.config_show import show
-from naiad.options.command_line import OptionError, parse_options
+from naiad.cli.config.config_show import show
+from naiad.options.sources.command_line import OptionError, parse_options
 
 FILE = """\
 # A server.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.options.command_line import OptionError, parse_options
+from naiad.options.sources.command_line import OptionError, parse_options
 
 VERTEX = {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "5234", "AIP_PREDICT_ROUTE": "/p", "AIP_HEALTH_ROUTE": "/h"}
 

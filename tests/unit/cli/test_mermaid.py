@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from naiad.cli.drawing.layout import lay_out
-from naiad.cli.drawing.mermaid import draw_mermaid
+from naiad.cli.explain.drawing.layout import lay_out
+from naiad.cli.explain.drawing.mermaid import draw_mermaid
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import DataType, ModelConfig
-from naiad.config.pbtxt.text_format import parse_pbtxt
 
 ROOT = Path(__file__).parents[3]
 DEMO = ROOT / "src" / "naiad" / "demo" / "models"

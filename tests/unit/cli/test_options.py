@@ -1,10 +1,10 @@
 import pytest
 
 from naiad.cli.serve import format_help, format_help_all
-from naiad.options.command_line import OptionError, parse_options
 from naiad.options.flags import GROUPS, all_flags
 from naiad.options.limits import ResourceAmount
 from naiad.options.options import ServerOptions
+from naiad.options.sources.command_line import OptionError, parse_options
 
 TRITON_FLAGS = """
 id exit-timeout-secs log-verbose log-info log-warning log-error log-format log-file model-repository model-store

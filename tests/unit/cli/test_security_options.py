@@ -2,8 +2,8 @@
 
 import pytest
 
-from naiad.options.command_line import OptionError, parse_options
 from naiad.options.options import ServerOptions
+from naiad.options.sources.command_line import OptionError, parse_options
 
 
 def parse(*arguments: str) -> ServerOptions:

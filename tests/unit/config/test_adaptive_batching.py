@@ -2,8 +2,8 @@
 
 import pytest
 
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.naiad_parameters import AdaptiveBatching, read_adaptive_batching
-from naiad.config.pbtxt.text_format import parse_pbtxt
 from naiad.config.validate.model import validate
 from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
 from naiad.scheduler.dynamic import DynamicScheduler

@@ -2,7 +2,7 @@ import hashlib
 
 import pytest
 
-from naiad.options.access import digest_of, format_line, parse_api_keys
+from naiad.options.network.access import digest_of, format_line, parse_api_keys
 
 HASH = hashlib.sha256(b"secret").hexdigest()
 

@@ -1,8 +1,8 @@
 import pytest
 
 from naiad.config.autofill import autofill, instance_group_problems, merge_auto_completed, normalize
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.config.pbtxt.text_format import parse_pbtxt
 
 CPU, GPU, MODEL = ModelInstanceGroup.KIND_CPU, ModelInstanceGroup.KIND_GPU, ModelInstanceGroup.KIND_MODEL
 

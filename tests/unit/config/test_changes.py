@@ -1,8 +1,8 @@
 """The differences between two configurations, for the log."""
 
 from naiad.config.changes import config_changes
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt.text_format import parse_pbtxt
 
 
 def parsed(text: str) -> ModelConfig:

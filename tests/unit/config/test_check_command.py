@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from naiad.cli import check, config_init
-from naiad.config.pbtxt.text_format import parse_pbtxt
+from naiad.cli.check import check
+from naiad.cli.config import config_init
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 
 PYTHON_MODEL = 'backend: "python"\ninput { name: "I" data_type: TYPE_FP32 dims: 4 }\n'
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.config.model_config_pb2 import ModelInstanceGroup
-from naiad.options.command_line import OptionError, parse_options
 from naiad.options.host_policy import HostPolicy, format_cores, parse_cores, policy_name
 from naiad.options.options import ServerOptions
+from naiad.options.sources.command_line import OptionError, parse_options
 
 
 def parse(*values: str) -> ServerOptions:

@@ -4,9 +4,9 @@ import math
 import orjson
 import pytest
 
-from naiad.config.json_form import config_from_dict, config_from_json, config_to_json, read_json
+from naiad.config.forms.json_form import config_from_dict, config_from_json, config_to_json, read_json
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt.text_format import parse_pbtxt
 from naiad.core.errors import ErrorCode, InferError
 
 

@@ -4,7 +4,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from tritonclient.grpc import model_config_pb2 as theirs
 
 from naiad.config import model_config_pb2 as ours
-from naiad.config.schema import is_repeated
+from naiad.config.forms.schema import is_repeated
 
 
 def _type(field: FieldDescriptor) -> str:

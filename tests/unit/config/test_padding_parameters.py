@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from naiad.config.execution import execution_config, server_inputs
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelInput
 from naiad.config.padding import InputPadding, element, parse_input_padding, read_padding
-from naiad.config.pbtxt.text_format import parse_pbtxt
 from naiad.config.scheduling_rules import scheduling_rules
 from naiad.config.validate.model import validate
 from naiad.core.datatype import BY_CONFIG_NAME, DataType

@@ -5,9 +5,9 @@ import math
 import pytest
 from google.protobuf import text_format
 
+from naiad.config.forms.pbtxt.lexer import ParsedConfig
+from naiad.config.forms.pbtxt.text_format import format_config, parse_pbtxt
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
-from naiad.config.pbtxt.lexer import ParsedConfig
-from naiad.config.pbtxt.text_format import format_config, parse_pbtxt
 
 TYPICAL = """
 # A typical configuration.

@@ -2,8 +2,8 @@
 
 import pytest
 
-from naiad.config.pbtxt.cursor import MAX_PROBLEMS
-from naiad.config.pbtxt.text_format import MAX_CHARACTERS, parse_pbtxt
+from naiad.config.forms.pbtxt.cursor import MAX_PROBLEMS
+from naiad.config.forms.pbtxt.text_format import MAX_CHARACTERS, parse_pbtxt
 
 # text, line:column, part of the message, suggestion
 MISTAKES = [

@@ -1,7 +1,7 @@
 import pytest
 
 from naiad.cli.serve import format_help_all
-from naiad.options.addresses import (
+from naiad.options.network.addresses import (
     are_overheard,
     check_address,
     covers,
@@ -11,8 +11,8 @@ from naiad.options.addresses import (
     unix_path,
     unsupported_reason,
 )
-from naiad.options.command_line import OptionError, parse_options
 from naiad.options.options import ServerOptions
+from naiad.options.sources.command_line import OptionError, parse_options
 
 TLS = ["--{0}-use-ssl=true", "--{0}-server-cert=c", "--{0}-server-key=k"]
 MUTUAL = [*TLS, "--{0}-use-ssl-mutual=true", "--{0}-root-cert=r"]

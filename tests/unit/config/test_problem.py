@@ -1,7 +1,6 @@
 import pytest
 
-from naiad.config.problem import Problem, errors_of, raise_problems
-from naiad.config.suggestion import edit_distance, nearest
+from naiad.config.problem import Problem, edit_distance, errors_of, nearest, raise_problems
 from naiad.core.errors import ErrorCode, InferError
 
 

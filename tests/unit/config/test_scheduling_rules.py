@@ -2,7 +2,7 @@
 
 import pytest
 
-from naiad.config.pbtxt.text_format import parse_pbtxt
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 
 ADAPTIVE = 'parameters { key: "adaptive_batching" value { string_value: "true" } }'

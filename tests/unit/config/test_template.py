@@ -1,6 +1,6 @@
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
+from naiad.config.forms.template import format_commented
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt.text_format import parse_pbtxt
-from naiad.config.template import format_commented
 
 
 def read(text: str) -> ModelConfig:

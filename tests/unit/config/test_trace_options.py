@@ -1,7 +1,7 @@
 import pytest
 
-from naiad.options.command_line import OptionError, parse_options
 from naiad.options.options import ServerOptions
+from naiad.options.sources.command_line import OptionError, parse_options
 from naiad.options.trace import OpenTelemetryOptions, TraceOptions
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from naiad.config.autofill import autofill, normalize
+from naiad.config.forms.pbtxt.lexer import ParsedConfig
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt.lexer import ParsedConfig
-from naiad.config.pbtxt.text_format import parse_pbtxt
 from naiad.config.problem import Problem
 from naiad.config.validate.ensemble import find_ensemble_cycle
 from naiad.config.validate.members import ensemble_member_problems, has_decoupled_member

@@ -1,6 +1,6 @@
 import pytest
 
-from naiad.config.pbtxt.text_format import parse_pbtxt
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.version_policy import select_versions
 
 

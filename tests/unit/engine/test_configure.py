@@ -6,7 +6,7 @@ from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.errors import ErrorCode, InferError
 from naiad.engine.loading.configuration import finish_config, prepare_config, read_config
 from naiad.repository.opening import open_path
-from naiad.repository.store import LocalStore, ModelEntry
+from naiad.repository.stores.store import LocalStore, ModelEntry
 
 BACKENDS = ("identity", "onnxruntime", "python")
 TENSORS = """

@@ -13,7 +13,7 @@ from naiad.engine.loading.loader import ModelLoader
 from naiad.engine.resources import Resources
 from naiad.options.limits import ResourceAmount
 from naiad.repository.model_plan import ModelPlan
-from naiad.repository.store import LocalStore, ModelEntry
+from naiad.repository.stores.store import LocalStore, ModelEntry
 from support.engine_parts import ScriptedInstance, StepLoop
 
 TENSORS = """

@@ -7,7 +7,7 @@ import pytest
 
 from naiad.core.errors import InferError
 from naiad.engine.inference import Engine
-from naiad.options.endpoints import MetricsOptions
+from naiad.options.network.endpoints import MetricsOptions
 from naiad.telemetry.metrics.metrics import Registry
 from support.engine_parts import StepLoop, served_model
 

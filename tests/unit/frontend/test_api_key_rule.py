@@ -5,7 +5,7 @@ import pytest
 
 from naiad.frontend.access import ApiKeyRule
 from naiad.frontend.rest.metrics import MetricsRoute
-from naiad.options.access import format_line, parse_api_keys
+from naiad.options.network.access import format_line, parse_api_keys
 from naiad.wire.grpc import GrpcStatus
 
 FILE = "\n".join(

@@ -5,7 +5,7 @@ from naiad.core.request_limits import unlimited
 from naiad.frontend.access import OTHER, category_of_call, category_of_path
 from naiad.frontend.rest.routes import RestApi
 from naiad.memory.regions import SharedMemory
-from naiad.options.access import CATEGORIES
+from naiad.options.network.access import CATEGORIES
 
 
 @pytest.mark.parametrize(

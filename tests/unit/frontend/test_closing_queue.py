@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from naiad.frontend.closing_queue import ClosingQueue
+from naiad.frontend.connections.closing_queue import ClosingQueue
 from naiad.frontend.http1.server import Http1Server
 from naiad.frontend.http2.server import Http2Server
 from support.http1_scene import Transport as Http1Transport

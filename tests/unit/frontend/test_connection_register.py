@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from naiad.frontend.connection_register import AddressLimit, ConnectionRegister
+from naiad.frontend.connections.connection_register import AddressLimit, ConnectionRegister
 from naiad.frontend.http1.server import Http1Server
 from naiad.wire.http1 import Http1Limits
 from naiad.wire.http2 import frames as wire

@@ -724,7 +724,7 @@ def test_a_body_that_stops_after_much_is_late():
 
 def test_client_reading_single_bytes_is_dropped(monkeypatch):
     taken = [1]
-    monkeypatch.setattr("naiad.frontend.linger.acknowledged_bytes", lambda transport: taken[0])
+    monkeypatch.setattr("naiad.frontend.connections.linger.acknowledged_bytes", lambda transport: taken[0])
     peer = Peer()
     peer.send(GET)
     gone = []
@@ -743,7 +743,7 @@ def test_client_reading_single_bytes_is_dropped(monkeypatch):
 
 def test_client_reading_at_minimum_rate_is_kept(monkeypatch):
     taken = [1]
-    monkeypatch.setattr("naiad.frontend.linger.acknowledged_bytes", lambda transport: taken[0])
+    monkeypatch.setattr("naiad.frontend.connections.linger.acknowledged_bytes", lambda transport: taken[0])
     peer = Peer()
     peer.send(GET)
     peer.contexts[0].start_stream(200, ())

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from naiad.frontend.connection_register import ConnectionRegister
+from naiad.frontend.connections.connection_register import ConnectionRegister
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame
 from support.http2_peer import split_frames

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from naiad.config.pbtxt.text_format import parse_pbtxt
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
 from naiad.core.model import ModelMetadata

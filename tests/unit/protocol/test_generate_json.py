@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from naiad.config.pbtxt.text_format import parse_pbtxt
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.response import InferResponse, ResponseHeader

@@ -11,7 +11,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
 from naiad.repository.agents.api import AgentContext, RepositoryAgent
 from naiad.repository.agents.chain import ENTRY_POINT_GROUP, AgentChain, AgentRegistry
-from naiad.repository.store import LocalStore, ModelEntry
+from naiad.repository.stores.store import LocalStore, ModelEntry
 
 CALLS: list[str] = []
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from naiad.core.errors import InferError
-from naiad.repository.bare_files import BareFilesStore, files_of_folder, nothing_to_serve
 from naiad.repository.opening import open_path
-from naiad.repository.store import LocalStore, SingleModelStore
+from naiad.repository.stores.bare_files import BareFilesStore, files_of_folder, nothing_to_serve
+from naiad.repository.stores.store import LocalStore, SingleModelStore
 
 MODEL = "class TritonPythonModel: ...\n"
 

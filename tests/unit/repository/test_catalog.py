@@ -9,8 +9,8 @@ from naiad.core.model import ModelState
 from naiad.repository.catalog import Catalog
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.model_plan import ModelPlan
-from naiad.repository.store import LocalStore, ModelEntry
-from naiad.repository.stores import DUPLICATE
+from naiad.repository.stores.store import LocalStore, ModelEntry
+from naiad.repository.stores.stores import DUPLICATE
 
 
 class Version:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.cli import check
+from naiad.cli.check import check
 from naiad.repository import check_contents
 from naiad.repository.check import ModelReport
 from support import onnx_models

@@ -15,7 +15,7 @@ from naiad.repository.catalog import Catalog
 from naiad.repository.control.triggers import RepositoryControl, explicit_control, no_control
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.model_plan import ModelPlan
-from naiad.repository.store import LocalStore, ModelEntry
+from naiad.repository.stores.store import LocalStore, ModelEntry
 
 
 class Version:

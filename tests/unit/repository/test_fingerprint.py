@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.repository.fingerprint import FileState, file_state, fingerprint
-from naiad.repository.store import LocalStore, ModelEntry
+from naiad.repository.stores.fingerprint import FileState, file_state, fingerprint
+from naiad.repository.stores.store import LocalStore, ModelEntry
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.repository.bare_files import bare_backend, bare_file
-from naiad.repository.model_file import KINDS, file_problem, model_file_problem, way_out
+from naiad.repository.stores.bare_files import bare_backend, bare_file
+from naiad.repository.stores.model_file import KINDS, file_problem, model_file_problem, way_out
 from support import onnx_models
 
 ONNX = onnx_models.add_sub()

@@ -12,8 +12,8 @@ from naiad.engine.namespaces import rows_named, with_unique_names
 from naiad.repository.catalog import Catalog
 from naiad.repository.lifecycle import Lifecycle, ReadyRule
 from naiad.repository.model_plan import ModelPlan, by_dependency, member_names
-from naiad.repository.namespaces import Namespaces
-from naiad.repository.store import LocalStore, ModelEntry
+from naiad.repository.stores.namespaces import Namespaces
+from naiad.repository.stores.store import LocalStore, ModelEntry
 
 
 class Version:

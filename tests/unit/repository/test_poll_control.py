@@ -16,8 +16,8 @@ from naiad.repository.control.controller import ModelController
 from naiad.repository.control.poll import PollTrigger
 from naiad.repository.control.triggers import RepositoryControl
 from naiad.repository.model_plan import ModelPlan, member_names
-from naiad.repository.store import LocalStore, ModelEntry, ModelListing
-from naiad.repository.stores import RepositoryListing
+from naiad.repository.stores.store import LocalStore, ModelEntry, ModelListing
+from naiad.repository.stores.stores import RepositoryListing
 from support.waiting import wait_until
 
 

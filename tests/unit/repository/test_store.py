@@ -4,7 +4,7 @@ import pytest
 
 from naiad.core.errors import ErrorCode, InferError
 from naiad.repository.opening import open_path
-from naiad.repository.store import LocalStore, SingleModelStore, check_model_name
+from naiad.repository.stores.store import LocalStore, SingleModelStore, check_model_name
 
 
 def make_model(root: Path, name: str, *, config: bool = True, versions: tuple[str, ...] = ("1",)) -> Path:

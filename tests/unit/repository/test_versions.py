@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.repository.store import list_version_dirs, parse_version
+from naiad.repository.stores.store import list_version_dirs, parse_version
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, FailureReason
 from naiad.core.model_call import ModelCall
 from naiad.core.request import InferRequest, RequestHeader
-from naiad.options.command_line import parse_options
+from naiad.options.sources.command_line import parse_options
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import DynamicScheduler
 from naiad.scheduler.factory import create_scheduler

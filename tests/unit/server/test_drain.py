@@ -3,7 +3,7 @@ import logging
 
 import pytest
 
-from naiad.server.drain import drain
+from naiad.server.process.drain import drain
 
 
 class Engine:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from naiad.core.errors import internal
-from naiad.server.file_watch import FileWatch
+from naiad.server.ports.file_watch import FileWatch
 
 
 class Timer:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.server.memory import FreedMemory
+from naiad.server.process.memory import FreedMemory
 
 MIB = 1 << 20
 SECOND_NS = 1_000_000_000

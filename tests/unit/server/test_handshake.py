@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from naiad.server.tls import ServerContext
+from naiad.server.ports.tls import ServerContext
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@ from typing import Any
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.model import AdaptiveState
-from naiad.options.endpoints import MetricsOptions
+from naiad.options.network.endpoints import MetricsOptions
 from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
-from naiad.server.ready_set import ReadySetPublisher
+from naiad.server.reporting.ready_set import ReadySetPublisher
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.metrics.model import FIRST_RESPONSE_MS
 from naiad.telemetry.statistics.model import ModelStatistics

@@ -6,9 +6,9 @@ import pytest
 
 from naiad.core.errors import not_found
 from naiad.core.model import IndexEntry, ModelState
-from naiad.options.command_line import parse_options
 from naiad.options.options import RepositoryOptions
-from naiad.server.report import loading_text, log_models, log_ready
+from naiad.options.sources.command_line import parse_options
+from naiad.server.reporting.report import loading_text, log_models, log_ready
 
 
 class Engine:

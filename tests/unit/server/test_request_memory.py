@@ -3,7 +3,7 @@
 import pytest
 
 from naiad.options.options import ServerOptions
-from naiad.server.memory import default_limit_bytes, open_budget, usable_memory_bytes
+from naiad.server.process.memory import default_limit_bytes, open_budget, usable_memory_bytes
 from naiad.telemetry.metrics.metrics import Registry
 
 MB = 1 << 20

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from naiad.options.command_line import parse_options
-from naiad.server.service_manager import ServiceManager
+from naiad.options.sources.command_line import parse_options
+from naiad.server.process.service_manager import ServiceManager
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "systemd"
 

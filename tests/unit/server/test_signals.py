@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from naiad.server.runner import StopSignal
+from naiad.server.process.runner import StopSignal
 
 
 def test_first_signal_asks_and_second_ends_at_once(capfd: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from naiad.core.batch import Batch
 from naiad.core.errors import FailureReason
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.options.endpoints import MetricsOptions
+from naiad.options.network.endpoints import MetricsOptions
 from naiad.telemetry.metrics.exposition import format_family, format_labels
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.process import CpuMeter, read_memory, read_process

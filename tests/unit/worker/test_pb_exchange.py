@@ -9,7 +9,7 @@ import triton_python_backend_utils as pb_utils
 from naiad.worker.api import inference as exchange
 from naiad.worker.api.failure import describe, format_traceback
 from naiad.worker.api.inference import SingleResponse
-from naiad.worker.execution import ExecutionFault, answered, awaited, checked
+from naiad.worker.execution.execution import ExecutionFault, answered, awaited, checked
 
 TENSOR = pb_utils.Tensor("x", np.zeros(2, np.float32))
 

@@ -15,8 +15,8 @@ import pytest
 
 import naiad.worker
 from naiad.backend.python.backend import find_model_file, may_complete, worker_environment
-from naiad.backend.python.process import LineSplitter, describe_exit, log_line
 from naiad.backend.python.settings import read_settings
+from naiad.backend.python.worker.process import LineSplitter, describe_exit, log_line
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
 from naiad.worker.api.logger import LineStream, Logger, set_sink

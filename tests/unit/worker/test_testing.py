@@ -9,7 +9,7 @@ import pytest
 
 from naiad.testing import ModelError, PythonModel
 from naiad.worker.api import pb_utils
-from naiad.worker.execution import ExecutionFault
+from naiad.worker.execution.execution import ExecutionFault
 
 _HEAD = """
 import numpy as np

@@ -10,8 +10,8 @@ import triton_python_backend_utils as pb_utils
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naiad.backend.python.decoupled import DecoupledDecoder
-from naiad.backend.python.tensors import TensorRules
+from naiad.backend.python.conversation.decoupled import DecoupledDecoder
+from naiad.backend.python.conversation.tensors import TensorRules
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode
 from naiad.core.response import InferResponse
@@ -20,7 +20,7 @@ from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import GRANULE_BYTES, NUMBERS, BufferOwner
 from naiad.worker.channel.flags_page import CANCELLED, PAUSED, FlagsPage, create_board
 from naiad.worker.channel.frame import ChannelClosedError, ChannelError, Frame, decode_frame, encode_frame
-from naiad.worker.response_sender import ResponseSender, Stream
+from naiad.worker.execution.response_sender import ResponseSender, Stream
 from support.backend_parts import output_arrays
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL

@@ -10,8 +10,8 @@ import triton_python_backend_utils as pb_utils
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.backend.python.codec import BatchEncoder, ResponseDecoder, join_ids
-from naiad.backend.python.tensors import TensorRules
+from naiad.backend.python.conversation.codec import BatchEncoder, ResponseDecoder, join_ids
+from naiad.backend.python.conversation.tensors import TensorRules
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode
@@ -21,8 +21,8 @@ from naiad.core.tensor import Array, TensorSpec, to_array, to_buffer
 from naiad.worker.api.failure import ErrorCode as WorkerErrorCode
 from naiad.worker.api.inference import InferenceRequest
 from naiad.worker.channel.frame import EXECUTE, EXECUTED, ChannelError, Frame, decode_frame, encode_frame
-from naiad.worker.request_decoder import RequestDecoder
-from naiad.worker.response_encoder import ResponseEncoder
+from naiad.worker.execution.request_decoder import RequestDecoder
+from naiad.worker.execution.response_encoder import ResponseEncoder
 
 
 def make_request(arrays: Mapping[str, Array], header: RequestHeader | None = None, **fields: object) -> InferRequest:

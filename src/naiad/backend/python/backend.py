@@ -23,18 +23,18 @@ from naiad.backend.api import (
 from naiad.backend.cores import is_charged_for_waiting
 from naiad.backend.onnx import telemetry as onnx_telemetry
 from naiad.backend.python.calls import BlsChannel, CallingWorker, listen
-from naiad.backend.python.channel import ServerChannel
-from naiad.backend.python.conversation import Conversation
-from naiad.backend.python.decoupled import DecoupledConversation
-from naiad.backend.python.late_responses import OrdinaryConversation
+from naiad.backend.python.conversation.conversation import Conversation
+from naiad.backend.python.conversation.decoupled import DecoupledConversation
+from naiad.backend.python.conversation.late_responses import OrdinaryConversation
+from naiad.backend.python.conversation.tensors import TensorRules
 from naiad.backend.python.metrics import InstanceMetrics
-from naiad.backend.python.process import WorkerProcess
 from naiad.backend.python.ranks import RankConversation, RankGroup
 from naiad.backend.python.settings import WorkerSettings, rank_count, read_settings
-from naiad.backend.python.tensors import TensorRules
+from naiad.backend.python.worker.channel import ServerChannel
+from naiad.backend.python.worker.process import WorkerProcess
 from naiad.backend.python.worker_life import WorkerLife, begin, end
 from naiad.config.execution import execution_config
-from naiad.config.json_form import config_from_dict, config_to_json
+from naiad.config.forms.json_form import config_from_dict, config_to_json
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import raise_problems
 from naiad.core.batch import Batch, SequenceEnd

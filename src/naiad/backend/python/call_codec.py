@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from naiad.backend.python.codec import layout_of, read_specs
+from naiad.backend.python.conversation.codec import layout_of, read_specs
 from naiad.core.request import RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from naiad.backend.custom_metrics import MetricHolder
 from naiad.backend.python import metrics as python_metrics
 from naiad.backend.python.call_codec import CallDecoder, CallResponseEncoder
-from naiad.backend.python.channel import ServerChannel
-from naiad.backend.python.process import WorkerProcess
+from naiad.backend.python.worker.channel import ServerChannel
+from naiad.backend.python.worker.process import WorkerProcess
 from naiad.backend.python.worker_life import WorkerLife
 from naiad.core.errors import ErrorCode, InferError, invalid_argument, unavailable
 from naiad.core.model_call import ModelCall, ModelCommand

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from naiad.backend.api import Model, ModelContext
 from naiad.backend.python.backend import ModelSource, PythonBackend
-from naiad.backend.python.environment import PARAMETER
+from naiad.backend.python.worker.environment import PARAMETER
 from naiad.backend.registry import PYTHON_RUNTIME
 from naiad.config.model_config_pb2 import ModelConfig
 

@@ -23,10 +23,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from naiad.backend.python.conversation import Conversation
-from naiad.backend.python.process import Event, WorkerProcess
+from naiad.backend.python.conversation.conversation import Conversation
+from naiad.backend.python.conversation.tensors import TensorRules
 from naiad.backend.python.settings import WorkerSettings
-from naiad.backend.python.tensors import TensorRules
+from naiad.backend.python.worker.process import Event, WorkerProcess
 from naiad.backend.python.worker_life import StartError, begin, end
 from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.errors import ErrorCode, InferError

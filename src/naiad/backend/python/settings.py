@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from naiad.backend.api import ModelContext
-from naiad.backend.python.environment import Interpreter, find_interpreter
-from naiad.backend.python.tensors import STRICT_PARAMETER
+from naiad.backend.python.conversation.tensors import STRICT_PARAMETER
+from naiad.backend.python.worker.environment import Interpreter, find_interpreter
 from naiad.config.naiad_parameters import TENSOR_PARALLEL
 from naiad.core.errors import invalid_argument
 from naiad.options.limits import EXECUTE_TIMEOUT

@@ -6,9 +6,9 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from naiad.server.endpoint import Service
-from naiad.server.ports import ServedConnections
-from naiad.server.tls import HANDSHAKE_TIMEOUT_S, SHUTDOWN_TIMEOUT_S
+from naiad.server.ports.endpoint import Service
+from naiad.server.ports.ports import ServedConnections
+from naiad.server.ports.tls import HANDSHAKE_TIMEOUT_S, SHUTDOWN_TIMEOUT_S
 
 _log = logging.getLogger(__name__)
 

@@ -46,10 +46,10 @@ from naiad.frontend.router import Router
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.repository.model_plan import ModelPlan
 from naiad.server.app import Server
-from naiad.server.endpoint import Service
-from naiad.server.ports import Ports, ServedConnections
-from naiad.server.report import first_model
-from naiad.server.runner import SIGNALS, StopSignal, run_to_status
+from naiad.server.ports.endpoint import Service
+from naiad.server.ports.ports import Ports, ServedConnections
+from naiad.server.process.runner import SIGNALS, StopSignal, run_to_status
+from naiad.server.reporting.report import first_model
 from naiad.telemetry.logs import log
 
 _log = logging.getLogger(__name__)

@@ -32,10 +32,10 @@ from naiad.cluster.supervisor.restarts import Supervision, share_of
 from naiad.cluster.supervisor.scatter_gather import ScatterGather
 from naiad.core.errors import internal
 from naiad.options.options import ServerOptions
-from naiad.server.listener import HANDSHAKES_S, Listener, addresses, bind, has_tls, refused
-from naiad.server.report import log_ready
-from naiad.server.runner import StopSignal, run_to_status
-from naiad.server.service_manager import ServiceManager
+from naiad.server.ports.listener import HANDSHAKES_S, Listener, addresses, bind, has_tls, refused
+from naiad.server.process.runner import StopSignal, run_to_status
+from naiad.server.process.service_manager import ServiceManager
+from naiad.server.reporting.report import log_ready
 
 _log = logging.getLogger(__name__)
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from naiad.config.findings import Findings
+from naiad.config.forms.findings import Findings
+from naiad.config.forms.pbtxt.lexer import map_path
 from naiad.config.model_config_pb2 import ModelConfig, ModelEnsembling
-from naiad.config.pbtxt.lexer import map_path
-from naiad.config.suggestion import nearest
+from naiad.config.problem import nearest
 
 CONDITION_PREFIX = "run_if."
 """`parameters { key: "run_if.MODEL" value { string_value: "TENSOR" } }`: the step of MODEL runs if TENSOR is true."""

@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from naiad.config.findings import Findings
+from naiad.config.forms.findings import Findings
+from naiad.config.forms.pbtxt.lexer import ParsedConfig, map_path
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelEnsembling, ModelInput, ModelOutput
-from naiad.config.pbtxt.lexer import ParsedConfig, map_path
-from naiad.config.problem import Problem
-from naiad.config.suggestion import nearest
+from naiad.config.problem import Problem, nearest
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,11 @@ from collections.abc import Collection
 from naiad.config.autofill import ENSEMBLE_PLATFORM, instance_group_problems
 from naiad.config.backends import BUILT_IN, PLATFORM_BACKENDS, SERVABLE_FILENAMES
 from naiad.config.execution import sequence_inputs
-from naiad.config.findings import Findings
+from naiad.config.forms.findings import Findings
+from naiad.config.forms.pbtxt.lexer import ParsedConfig, map_path
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup, ModelQueuePolicy, ModelWarmup
 from naiad.config.naiad_parameters import check_adaptive_batching, check_isolation, check_response_cache
-from naiad.config.pbtxt.lexer import ParsedConfig, map_path
-from naiad.config.problem import Problem
-from naiad.config.suggestion import nearest
+from naiad.config.problem import Problem, nearest
 from naiad.config.validate.ensemble import check_ensemble
 from naiad.config.validate.padding import check_padding
 from naiad.config.validate.sequence import check_sequence_batching

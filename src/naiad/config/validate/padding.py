@@ -2,7 +2,8 @@
 
 from collections import Counter
 
-from naiad.config.findings import Findings
+from naiad.config.forms.findings import Findings
+from naiad.config.forms.pbtxt.lexer import map_path
 from naiad.config.model_config_pb2 import ModelInput, ModelOutput
 from naiad.config.padding import (
     CUT_PREFIX,
@@ -13,8 +14,7 @@ from naiad.config.padding import (
     parse_input_padding,
     parse_rows,
 )
-from naiad.config.pbtxt.lexer import map_path
-from naiad.config.suggestion import nearest
+from naiad.config.problem import nearest
 from naiad.core.datatype import BY_CONFIG_NUMBER
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from naiad.config.findings import Findings
+from naiad.config.forms.findings import Findings
 from naiad.config.model_config_pb2 import DataType, ModelSequenceBatching
 from naiad.config.validate.tensor import is_outside
 

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import prod
 
-from naiad.config.findings import Findings
+from naiad.config.forms.findings import Findings
 from naiad.config.model_config_pb2 import BatchInput, BatchOutput, DataType, ModelInput, ModelOutput
-from naiad.config.suggestion import nearest
+from naiad.config.problem import nearest
 
 _IMAGE_DIMS = 3
 _ITEM_KINDS = (BatchInput.BATCH_ITEM_SHAPE, BatchInput.BATCH_ITEM_SHAPE_FLATTEN)

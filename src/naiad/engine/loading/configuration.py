@@ -10,13 +10,13 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from naiad.config.autofill import autofill, is_ensemble, merge_auto_completed, normalize
+from naiad.config.forms.pbtxt.lexer import ParsedConfig
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt.lexer import ParsedConfig
-from naiad.config.pbtxt.text_format import parse_pbtxt
 from naiad.config.problem import errors_of, problems_error, raise_problems
 from naiad.config.validate.model import validate
 from naiad.core.errors import InferError, invalid_argument
-from naiad.repository.store import CONFIG_FILE, ModelEntry
+from naiad.repository.stores.store import CONFIG_FILE, ModelEntry
 
 _MAX_BYTES = 64 * 1024 * 1024
 

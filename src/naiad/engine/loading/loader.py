@@ -11,10 +11,10 @@ from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.registry import BackendRegistry
 from naiad.backend.signature import DEFAULT_MAX_BATCH_SIZE_SETTING
 from naiad.config.backends import canonical_name
-from naiad.config.in_place import renewed
+from naiad.config.changes import renewed
+from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.naiad_parameters import LIMIT, read_cache_limit_bytes
-from naiad.config.pbtxt.lexer import ParsedConfig
 from naiad.config.problem import raise_problems
 from naiad.config.scheduling_rules import batching_hints
 from naiad.config.validate.ensemble import cycle_message
@@ -44,9 +44,9 @@ from naiad.options.limits import (
 )
 from naiad.options.options import OverloadOptions
 from naiad.repository.agents.chain import AgentChain, AgentRegistry
-from naiad.repository.model_file import model_file_problem
 from naiad.repository.model_plan import ModelPlan, Update
-from naiad.repository.store import ModelEntry
+from naiad.repository.stores.model_file import model_file_problem
+from naiad.repository.stores.store import ModelEntry
 from naiad.scheduler.dynamic import BatchStrategy
 from naiad.scheduler.factory import create_scheduler
 from naiad.scheduler.overload import OverloadPolicy

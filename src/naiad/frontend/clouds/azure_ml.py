@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from naiad.frontend.clouds.forwarding import Forwarded, Handler, IndexedEngine, default_model
 from naiad.frontend.context import HttpContext
 from naiad.frontend.router import Route, Router
-from naiad.options.clouds import AzureMlOptions
+from naiad.options.network.clouds import AzureMlOptions
 
 
 class AzureMl:

@@ -7,7 +7,7 @@ from naiad.frontend.clouds.forwarding import JSON_LENGTH, Forwarded, Handler, bi
 from naiad.frontend.clouds.multi_model import MultiModelRoutes, is_out_of_memory
 from naiad.frontend.context import HttpContext
 from naiad.frontend.router import Route, Router
-from naiad.options.clouds import SageMakerOptions
+from naiad.options.network.clouds import SageMakerOptions
 from naiad.wire.header_fields import Headers
 
 _MIME_TYPE = b"application/vnd.sagemaker-triton.binary+json;json-header-size="

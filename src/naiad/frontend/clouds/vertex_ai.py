@@ -10,7 +10,7 @@ from naiad.core.errors import excerpt, invalid_argument, permission_denied
 from naiad.frontend.clouds.forwarding import Forwarded, Handler, IndexedEngine, binary_headers, default_model
 from naiad.frontend.context import HttpContext
 from naiad.frontend.router import Route, Router
-from naiad.options.clouds import VertexAiOptions
+from naiad.options.network.clouds import VertexAiOptions
 
 _REDIRECT = b"x-vertex-ai-triton-redirect"
 _MIME_TYPE = b"application/vnd.vertex-ai-triton.binary+json;json-header-size="

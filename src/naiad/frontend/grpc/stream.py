@@ -17,7 +17,7 @@ from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
 from naiad.engine.inference import Engine
-from naiad.frontend.body_reservation import BUDGET_EXCEEDED
+from naiad.frontend.connections.body_reservation import BUDGET_EXCEEDED
 from naiad.frontend.context import CancelReason, GrpcCall, version_of
 from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.grpc.compression import Sender

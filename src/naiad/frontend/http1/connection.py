@@ -15,11 +15,11 @@ from typing import cast
 
 from naiad.core.errors import Rejection
 from naiad.core.tensor import Buffer
+from naiad.frontend.connections.linger import LINGER_S, LingeringClose, ResponseQueue, undelivered_bytes
 from naiad.frontend.http1.context import CONTINUE, Http1Context
 from naiad.frontend.http1.endpoint import Http1Endpoint, PhaseClock
 from naiad.frontend.http1.reading import RejectedByHeadersError, RequestReader
 from naiad.frontend.http1.responses import Http1Responses
-from naiad.frontend.linger import LINGER_S, LingeringClose, ResponseQueue, undelivered_bytes
 from naiad.protocol.json.control import encode_error
 from naiad.telemetry.metrics.responses import rejection_of_status, rejections
 from naiad.wire.header_fields import Headers

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from naiad.core.ports import Loop
 from naiad.core.request_limits import RequestBudget
-from naiad.frontend.closing_queue import ClosingQueue
-from naiad.frontend.connection_register import AddressLimit, ConnectionRegister, RegisteredConnection
+from naiad.frontend.connections.closing_queue import ClosingQueue
+from naiad.frontend.connections.connection_register import AddressLimit, ConnectionRegister, RegisteredConnection
 from naiad.frontend.context import HttpContext, RejectEarly
 from naiad.frontend.http1.context import Http1ResponseHeaders
 from naiad.wire.http1 import HeadCache, Http1Limits

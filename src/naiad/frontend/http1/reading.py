@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from naiad.core.request_limits import UNCOUNTED_BYTES
 from naiad.core.tensor import Buffer
-from naiad.frontend.body_reservation import BodyReservation, budget_exceeded, check_length
+from naiad.frontend.connections.body_reservation import BodyReservation, budget_exceeded, check_length
 from naiad.frontend.context import EARLY_REJECTION_BYTES, UnreadRequest
 from naiad.frontend.http1.endpoint import Http1Endpoint, PhaseClock
 from naiad.frontend.http1.responses import Http1Responses

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from naiad.core.ports import Loop, TimerHandle
 from naiad.core.request_limits import RequestBudget
-from naiad.frontend.connection_register import AddressLimit
+from naiad.frontend.connections.connection_register import AddressLimit
 from naiad.frontend.context import RejectEarly
 from naiad.frontend.http1.connection import Http1Connection
 from naiad.frontend.http1.endpoint import Handle, Http1Endpoint, WatchedConnection

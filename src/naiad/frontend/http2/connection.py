@@ -19,13 +19,13 @@ from typing import Protocol, cast
 
 from naiad.core.errors import excerpt
 from naiad.core.ports import Loop
-from naiad.frontend.closing_queue import ClosingQueue
+from naiad.frontend.connections.closing_queue import ClosingQueue
+from naiad.frontend.connections.linger import LINGER_S, LingeringClose, ResponseQueue, undelivered_bytes
 from naiad.frontend.context import GrpcService
 from naiad.frontend.http2.call import Http2Call
 from naiad.frontend.http2.receiving import Http2Receiving, RequestServer
 from naiad.frontend.http2.responses import Http2Responses
 from naiad.frontend.http2.time_limits import Http2Clock
-from naiad.frontend.linger import LINGER_S, LingeringClose, ResponseQueue, undelivered_bytes
 from naiad.wire.grpc import GrpcError, GrpcStatus
 from naiad.wire.http2.frames import Http2Code, Http2Error
 from naiad.wire.http2.keepalive import Keepalive, KeepaliveStep

@@ -18,7 +18,7 @@ from naiad.core.ports import Loop
 from naiad.core.request_limits import UNCOUNTED_BYTES, RequestBudget
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule
-from naiad.frontend.body_reservation import BudgetExceededError
+from naiad.frontend.connections.body_reservation import BudgetExceededError
 from naiad.frontend.context import EARLY_REJECTION_BYTES, CancelReason, GrpcService
 from naiad.frontend.http2.call import CallPlan, Http2Call, PausedBody, RestContext, make_plan
 from naiad.frontend.http2.responses import SMALL_MESSAGE_BYTES, Http2Responses

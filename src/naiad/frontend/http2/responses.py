@@ -11,7 +11,7 @@ from typing import Protocol
 from naiad.core.errors import Rejection
 from naiad.core.request_limits import UNCOUNTED_BYTES, RequestBudget
 from naiad.core.tensor import Buffer
-from naiad.frontend.body_reservation import BudgetExceededError, budget_exceeded
+from naiad.frontend.connections.body_reservation import BudgetExceededError, budget_exceeded
 from naiad.frontend.context import CancelReason, GrpcService
 from naiad.frontend.http2.call import Http2Call
 from naiad.telemetry.metrics.responses import rejection_of_status, rejections

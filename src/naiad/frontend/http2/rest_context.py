@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from naiad.core.request_limits import RequestBudget
 from naiad.core.tensor import Buffer
-from naiad.frontend.body_reservation import check_length
+from naiad.frontend.connections.body_reservation import check_length
 from naiad.frontend.context import OnCancel, UnreadRequest
 from naiad.frontend.http2.call import Http2Call
 from naiad.frontend.http2.rest_headers import RestHeaders, RestSide

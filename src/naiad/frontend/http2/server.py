@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from naiad.core.ports import Loop, TimerHandle
 from naiad.core.request_limits import RequestBudget
 from naiad.frontend.access import AccessRule
-from naiad.frontend.closing_queue import ClosingQueue
-from naiad.frontend.connection_register import ConnectionRegister
+from naiad.frontend.connections.closing_queue import ClosingQueue
+from naiad.frontend.connections.connection_register import ConnectionRegister
 from naiad.frontend.context import GrpcService
 from naiad.frontend.http2.connection import Http2Protocol
 from naiad.frontend.http2.rest_headers import RestSide

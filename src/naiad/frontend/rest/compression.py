@@ -13,7 +13,7 @@ from typing import Protocol
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, Rejection, internal, invalid_argument, unavailable
 from naiad.core.tensor import Buffer
-from naiad.frontend.body_reservation import BUDGET_EXCEEDED
+from naiad.frontend.connections.body_reservation import BUDGET_EXCEEDED
 from naiad.frontend.context import CancelReason, HttpContext, HttpContextLayer
 from naiad.frontend.rest import failure as rest_failure
 from naiad.frontend.router import Action

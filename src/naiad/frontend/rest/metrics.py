@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from naiad.frontend.access import AccessRule
 from naiad.frontend.context import HttpContext
 from naiad.frontend.router import respond_error
-from naiad.options.access import METRICS
+from naiad.options.network.access import METRICS
 
 _log = logging.getLogger(__name__)
 

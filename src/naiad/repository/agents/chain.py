@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.suggestion import nearest
+from naiad.config.problem import nearest
 from naiad.core.errors import InferError, internal, invalid_argument
 from naiad.repository.agents.api import AgentContext, RepositoryAgent
-from naiad.repository.store import ModelEntry, entry_of_directory
+from naiad.repository.stores.store import ModelEntry, entry_of_directory
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

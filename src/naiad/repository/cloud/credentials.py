@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 
-from naiad.config.suggestion import nearest
+from naiad.config.problem import nearest
 from naiad.core.errors import InferError, invalid_argument
 from naiad.repository.cloud.url import SCHEMES, CloudUrl
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from naiad.core.errors import invalid_argument, not_found, unavailable
 from naiad.repository.cloud.cache import LocalModel, ModelCache, WantedFile
 from naiad.repository.cloud.objects import ObjectChangedError, ObjectStore, StoredObject
-from naiad.repository.store import (
+from naiad.repository.stores.store import (
     CONFIG_FILE,
     INCOMPLETE_MARK,
     ModelEntry,

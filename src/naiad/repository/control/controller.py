@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic
 
-from naiad.config.changes import config_changes
-from naiad.config.in_place import may_stay
+from naiad.config.changes import config_changes, may_stay
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, excerpt, invalid_argument, unavailable
 from naiad.core.model import ModelKey, name_of
@@ -31,10 +30,10 @@ from naiad.repository.control.override import (
     with_config,
 )
 from naiad.repository.control.reconcile import Action, Listed, Loaded, dependents, reconcile
-from naiad.repository.fingerprint import file_state
 from naiad.repository.lifecycle import LoadedVersion, V
 from naiad.repository.model_plan import ModelPlan, by_dependency, member_names
-from naiad.repository.namespaces import ambiguous
+from naiad.repository.stores.fingerprint import file_state
+from naiad.repository.stores.namespaces import ambiguous
 
 _log = logging.getLogger(__name__)
 

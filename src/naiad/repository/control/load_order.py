@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.repository.control.override import Override, UploadedFiles
-from naiad.repository.fingerprint import FileState
 from naiad.repository.model_plan import ModelPlan
-from naiad.repository.store import ModelEntry
+from naiad.repository.stores.fingerprint import FileState
+from naiad.repository.stores.store import ModelEntry
 
 
 @dataclass(slots=True)

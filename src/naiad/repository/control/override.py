@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from naiad.config.json_form import config_from_json
+from naiad.config.forms.json_form import config_from_json
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.pbtxt.text_format import parse_pbtxt
 from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
-from naiad.repository.store import CONFIG_FILE, ModelEntry, check_model_name, list_version_dirs
+from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, check_model_name, list_version_dirs
 
 _FILE = "file:"
 FORCE = "force"

@@ -17,10 +17,10 @@ from naiad.core.model import name_of
 from naiad.repository.catalog import reason_of
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.reconcile import Action, Listed, ListingHistory, Loaded, Step, reconcile
-from naiad.repository.fingerprint import fingerprint as fingerprint_of
 from naiad.repository.lifecycle import V
-from naiad.repository.store import ModelListing
-from naiad.repository.stores import DUPLICATE
+from naiad.repository.stores.fingerprint import fingerprint as fingerprint_of
+from naiad.repository.stores.store import ModelListing
+from naiad.repository.stores.stores import DUPLICATE
 
 _log = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from typing import Generic
 
 from naiad.core.errors import ErrorCode, InferError, invalid_argument
 from naiad.core.model import IndexEntry, name_of
-from naiad.repository.bare_files import nothing_to_serve
 from naiad.repository.catalog import Catalog
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.poll import PollTrigger
 from naiad.repository.lifecycle import V
-from naiad.repository.store import Store
+from naiad.repository.stores.bare_files import nothing_to_serve
+from naiad.repository.stores.store import Store
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 import naiad
-from naiad.options.endpoints import DEFAULT_QUANTILES, MetricsOptions, parse_quantiles
+from naiad.options.network.endpoints import DEFAULT_QUANTILES, MetricsOptions, parse_quantiles
 from naiad.telemetry.metrics import model as model_metrics
 from naiad.telemetry.metrics.exposition import Kind, format_family, format_labels, format_opening, format_value
 from naiad.telemetry.metrics.gpus import GPU_FAMILIES

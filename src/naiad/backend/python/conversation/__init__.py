@@ -1,0 +1,1 @@
+"""Conversations with workers: batches out, responses back."""

@@ -1,0 +1,350 @@
+"""Conversations with the workers of decoupled models: responses arrive at any time.
+
+A slow client: its frontend pauses its request, and the next response of that request sets PAUSED in its slot of the
+flags page. From then on the model waits in `send` until the client has caught up; meanwhile the worker asks
+periodically. If other requests wait because of that, the mark is removed after `_SLOW_NS`: the model continues,
+responses of up to `_UNTAKEN_BYTES` are queued for the slow client, and then its request fails. Other requests wait
+because of that if the thread in `send` is known to serve them too, or if the worker has sent nothing for `_QUIET_NS`.
+The engine limits the time that a request may stay paused, for all backends (engine/serving/decoupled.py).
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from naiad.backend.api import InstanceDiedError, RemoteInstance
+from naiad.backend.python.conversation.codec import ResponseDecoder, ResponseShape
+from naiad.backend.python.conversation.conversation import Conversation
+from naiad.backend.python.conversation.tensors import TensorRules
+from naiad.backend.python.worker.process import WorkerProcess
+from naiad.core.batch import Batch
+from naiad.core.errors import ErrorCode, FailureReason, InferError, internal
+from naiad.core.request import InferRequest
+from naiad.core.response import RESCHEDULE, InferResponse
+from naiad.core.tensor import Buffer
+from naiad.worker.channel import frame as frames
+from naiad.worker.channel.buffer_pool import NUMBERS, RELEASED
+from naiad.worker.channel.flags_page import CANCELLED, PAUSED, SLOTS
+from naiad.worker.channel.frame import ChannelError, Frame
+from naiad.worker.execution.response_sender import FINAL, HAS_RESPONSE, RESCHEDULED, SLOT_SHIFT
+
+_now_ns = time.monotonic_ns
+Emit = Callable[[InferRequest, InferResponse], None]
+_FEW_OPEN = 64
+"""Up to this number of open requests, all are parents of a call from a thread without requests."""
+_UNTAKEN_BYTES = 4 << 20
+"""Limit of the responses queued for one slow client so that its model can serve other requests."""
+_QUIET_NS = 1_000_000_000
+_SLOW_NS = 500_000_000
+"""A client that catches up within this time, 1 MB/s of a gRPC stream, may delay other requests."""
+_UNTOLD = internal("the model sent an error")
+"""Placeholder of the error of a failed response, which follows in the notes of the same frame."""
+
+
+class DecoupledDecoder(ResponseDecoder):
+    """Decodes the emitted frames of one worker."""
+
+    may_vary: ClassVar[bool] = True
+
+    def emitted(self, frame: Frame) -> list[tuple[int, InferResponse]]:
+        """Return slots and responses in the order of the model's calls. Raises ChannelError.
+
+        The data are views on the frame's payload.
+        """
+        # hot: bench/micro_emission.py
+        extra = frame.extra
+        if extra:
+            self._learn(extra)
+        view = memoryview(frame.payload)
+        shapes = self._shapes
+        may_vary = self.may_vary
+        header = self.failed_header
+        emitted: list[tuple[int, InferResponse]] = []
+        position = 0
+        words = iter(frame.words)
+        try:
+            for word in words:
+                is_final = word & FINAL != 0
+                if word & RESCHEDULED:
+                    response = RESCHEDULE
+                elif not word & HAS_RESPONSE:
+                    response = InferResponse(header, final=True, empty_final=True)
+                elif (number := next(words)) == 0:
+                    response = InferResponse(header, final=is_final, error=_UNTOLD)
+                else:
+                    shape = shapes[number]
+                    data, position = _cut(shape, view, position, words)
+                    if may_vary and shape.is_sound:
+                        response = InferResponse(shape.header, data, final=is_final)
+                    else:
+                        response = self._examined(word >> SLOT_SHIFT, shape, data)
+                        response.final = is_final
+                emitted.append((word >> SLOT_SHIFT, response))
+        except (LookupError, StopIteration) as error:
+            raise ChannelError(f"unreadable table: {error!r}") from None
+        if position != len(view):
+            raise ChannelError(f"responses of {position} bytes in {len(view)}")
+        if extra:
+            self._complete(emitted, extra)
+        return emitted
+
+    def _examined(self, slot: int, shape: ResponseShape, data: list[Buffer]) -> InferResponse:
+        """Return the response with this data, or the error for it."""
+        return InferResponse(self.failed_header, error=internal(shape.problem))
+
+    def _complete(self, emitted: Sequence[tuple[int, InferResponse]], extra: dict[str, Any]) -> None:
+        try:
+            for index, code, message in extra.get("errors", ()):
+                emitted[index][1].error = InferError(ErrorCode(code), str(message), reason=FailureReason.BACKEND)
+            for index, parameters in extra.get("parameters", ()):
+                emitted[index][1].parameters = parameters
+        except (LookupError, TypeError, ValueError) as error:
+            raise ChannelError(f"unreadable errors or parameters: {error!r}") from None
+
+
+def _cut(shape: ResponseShape, view: memoryview, position: int, words: Any) -> tuple[list[Buffer], int]:
+    """Return the data of a response and their end."""
+    spans, size = shape.layout.read(words)
+    return [view[position + begin : position + end] for begin, end in spans], position + size
+
+
+class DecoupledConversation(Conversation):
+    """A conversation with requests that stay open after their batch until their final responses.
+
+    Each open request has a slot: its number in messages, and its byte on the flags page.
+    """
+
+    def __init__(
+        self,
+        process: WorkerProcess,
+        instance: str,
+        model: str,
+        version: str,
+        transport_bytes: int,
+        rules: TensorRules,
+    ) -> None:
+        super().__init__(process, instance, model, version, transport_bytes, rules)
+        self.owner: RemoteInstance | None = None
+        """The instance that converses."""
+        self._emissions = DecoupledDecoder(model, version, rules)
+        self._emit: Emit | None = None
+        self._open: dict[int, InferRequest] = {}
+        self._slots: dict[InferRequest, int] = {}
+        self._free: list[int] = []
+        self._paused: dict[int, int] = {}
+        """Slots whose clients are slow, and since when."""
+        self._blocking: set[int] = set()
+        """Words of the worker: slots with waiting senders, and whether their threads are shared."""
+        self._quiet_since_ns = self._quiet_count = 0
+        """Time since the worker has sent nothing while senders wait, and its number of messages."""
+        self._untaken_bytes: dict[int, int] = {}
+        """Bytes queued since, for slots of slow clients with models that continue."""
+        self._fresh = itertools.count()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the worker executes a batch or has open requests."""
+        return self._batch is not None or bool(self._open)
+
+    def finish(self) -> Sequence[InferResponse] | None:
+        """Emit the received responses. () if the batch sent was executed, otherwise None.
+
+        Raises InferError if the batch failed, InstanceDiedError if the worker died during one. Blocks only without
+        input.
+        """
+        # hot: bench/micro_emission.py
+        if self._broken is not None:
+            self._settle()
+            return None
+        try:
+            outcome = self._receive()
+        except ChannelError as error:
+            self._break(error)
+            self._settle()
+            return None
+        if self._channel.buffer_user.held:
+            self._release_blocks()
+        if self._paused or self._untaken_bytes:
+            self._see_who_caught_up()
+        if self._blocking:
+            self._unblock()
+        if outcome is None:
+            return None
+        if self._batch is not None:
+            self._batch.compute_end_ns = _now_ns()
+        if outcome.kind == frames.FAILED:
+            self._dismiss(self._requests)
+        self._ended()
+        self.has_answered = True
+        if outcome.kind == frames.FAILED:
+            raise self._failure(outcome)
+        return ()
+
+    def mark(self, request: InferRequest) -> None:
+        """Mark the cancellation of an open request for the worker."""
+        slot = self._slots.get(request)
+        if slot is not None:
+            self._paused.pop(slot, None)
+            self._process.board.slots[slot] = CANCELLED if request.cancelled else 0
+
+    def _receive(self) -> Frame | None:
+        """Emit the received responses, and return the response to the batch sent if it is among them."""
+        outcome = None
+        for frame in self._channel.receive_some():
+            if frame.kind == frames.EMITTED:
+                self._process.board.count_taken()
+                self._take(frame)
+            elif frame.kind in (frames.EXECUTED, frames.FAILED):
+                outcome = frame
+            elif frame.kind == frames.WAITING:
+                self._blocking.update(frame.words)
+            else:
+                raise ChannelError(f"a frame of kind {frame.kind}")
+        return outcome
+
+    def _take(self, frame: Frame) -> None:
+        # hot: bench/micro_emission.py
+        opened, emit = self._open, self._emit
+        for slot, response in self._emissions.emitted(frame):
+            request = opened.get(slot)
+            if request is None or emit is None:
+                raise ChannelError(f"a response for slot {slot}, which is not open")
+            if response.final:
+                del opened[slot], self._slots[request]
+                self._free.append(slot)
+                emit(request, response)
+                continue
+            emit(request, response)
+            if request.is_paused and slot not in self._paused and not request.cancelled:
+                self._hold_back(slot, request, response)
+
+    def _hold_back(self, slot: int, request: InferRequest, response: InferResponse) -> None:
+        """Pause the model for a slow client, or count the bytes queued for it."""
+        gathered_bytes = self._untaken_bytes.get(slot)
+        if gathered_bytes is None:
+            self._paused[slot] = _now_ns()
+            self._process.board.slots[slot] = PAUSED
+            return
+        gathered_bytes += sum(map(len, response.data))
+        self._untaken_bytes[slot] = gathered_bytes
+        if gathered_bytes > _UNTAKEN_BYTES:
+            del self._untaken_bytes[slot]
+            self._abort(request, gathered_bytes)
+
+    def _abort(self, request: InferRequest, gathered_bytes: int) -> None:
+        """Fail a request with a client that is too slow; its slot stays open until the model's final response."""
+        error = InferError(
+            ErrorCode.UNAVAILABLE,
+            f"the client takes the responses of instance '{self._instance}' too slowly: more than {gathered_bytes} "
+            "bytes wait for it, and other requests for the model",
+            reason=FailureReason.OTHER,
+        )
+        if self._emit is not None:
+            self._emit(request, InferResponse(self._emissions.failed_header, error=error))
+        request.cancelled = True
+        if self.owner is not None:
+            self.owner.mark(request)
+
+    def _unblock(self) -> None:
+        """Release senders that wait for slow clients if other requests wait because of that."""
+        blocking, self._blocking = self._blocking, set()
+        board, now_ns = self._process.board, _now_ns()
+        if board.taken_count != self._quiet_count:
+            self._quiet_count, self._quiet_since_ns = board.taken_count, now_ns
+        is_quiet = now_ns - self._quiet_since_ns > _QUIET_NS
+        others_wait = self.owner is not None and self.owner.others_wait is not None and self.owner.others_wait()
+        if not others_wait and len(self._open) <= 1:
+            return
+        for word in blocking:
+            slot, is_shared = word >> 1, word & 1
+            is_slow = now_ns - self._paused.get(slot, now_ns) > _SLOW_NS
+            if is_slow and (is_shared or is_quiet):
+                self._paused.pop(slot, None)
+                self._untaken_bytes[slot] = 0
+                board.slots[slot] = 0
+
+    def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
+        """Return the requests in these slots; all open ones if the worker does not know the caller's."""
+        if slots:
+            return [request for slot in slots if (request := self._open.get(slot)) is not None]
+        return list(self._open.values()) if len(self._open) <= _FEW_OPEN else ()
+
+    def request_at(self, serial: int, place: int) -> InferRequest | None:
+        """Return the request in a slot."""
+        return self._open.get(place)
+
+    def _enroll(self, batch: Batch, words: list[int]) -> list[int]:
+        """Give each request a slot; the table begins with these. Raises InferError without enough slots."""
+        if batch.emit is None:
+            raise internal(f"instance '{self._instance}' has nowhere to send its responses")
+        if len(self._open) + len(batch.requests) > SLOTS:
+            raise InferError(
+                ErrorCode.UNAVAILABLE,
+                f"instance '{self._instance}' has {len(self._open)} requests without their final responses; at most "
+                f"{SLOTS} may be open",
+                reason=FailureReason.BACKEND,
+            )
+        self._emit = batch.emit
+        free, marks = self._free, self._process.board.slots
+        slots = []
+        for request in batch.requests:
+            slot = free.pop() if free else next(self._fresh)
+            marks[slot] = 0
+            self._paused.pop(slot, None)
+            self._untaken_bytes.pop(slot, None)
+            self._open[slot] = request
+            self._slots[request] = slot
+            slots.append(slot)
+        return slots + words
+
+    def _dismiss(self, requests: Sequence[InferRequest]) -> None:
+        """Close requests that the worker has closed without a response; the caller responds to them."""
+        for request in requests:
+            slot = self._slots.pop(request, None)
+            if slot is not None:
+                del self._open[slot]
+                self._free.append(slot)
+
+    def _see_who_caught_up(self) -> None:
+        """Release models that wait for clients that caught up; the worker asks periodically."""
+        for slot in list(self._paused):
+            request = self._open.get(slot)
+            if request is None or not request.is_paused:
+                self._paused.pop(slot, None)
+                if request is not None:
+                    self._process.board.slots[slot] = 0
+        for slot in list(self._untaken_bytes):
+            request = self._open.get(slot)
+            if request is None or not request.is_paused:
+                del self._untaken_bytes[slot]
+
+    def _release_blocks(self) -> None:
+        """Report released blocks on the flags page: the worker may wait for a block, and no frame may be due."""
+        blocks = self._process.board.blocks
+        for number in self._channel.buffer_user.released():
+            blocks[number % NUMBERS] = RELEASED
+
+    def _settle(self) -> None:
+        """Fail all open requests as soon as the cause of the worker's death is known. Raises InstanceDiedError."""
+        error = self._death()
+        if error is None:
+            return
+        was_executing = self._batch is not None
+        if not error.has_begun:
+            self._dismiss(self._requests)
+        left = list(self._open.values())
+        self._open.clear()
+        self._slots.clear()
+        self._ended()
+        if self._emit is not None and left:
+            response = InferResponse(self._emissions.failed_header, error=self._death_of_open(error))
+            for request in left:
+                self._emit(request, response)
+        if was_executing:
+            raise error
+
+    def _death_of_open(self, error: InstanceDiedError) -> InstanceDiedError:
+        """Return the error for open requests, which were executed, unlike perhaps the batch sent last."""
+        text = f"the worker of instance '{self._instance}' {self._process.exit_text} while it executed this request"
+        return InstanceDiedError(error.code, text, reason=error.reason)

@@ -1,0 +1,1 @@
+"""A worker process as the server sees it: its interpreter, its start and end, its channel."""

@@ -1,0 +1,128 @@
+"""`naiad check --load`: load models as a server would, each in its own process, and report failures."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from naiad.config.problem import Problem
+from naiad.repository.check import ModelReport
+from naiad.repository.opening import open_repository
+
+_LAST_WORDS_BYTES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRules:
+    """How to load models."""
+
+    strict: bool = False
+    timeout_s: float = 600.0
+    job_count: int = 1
+    """Number of models that load at the same time."""
+    backend_directory: str = ""
+    """Directory of Python-based backends; empty for none."""
+
+
+def load_reported(path: str, reports: Sequence[ModelReport], rules: LoadRules) -> dict[str, float]:
+    """Load the models without known problems, and add failures to their reports.
+
+    Returns the seconds of each successful load, by name. Raises InferError if the repository cannot be read.
+    """
+    names = open_repository(path).list_models()
+    is_one_model = len(reports) == len(names) == 1 and not (Path(path) / names[0]).is_dir()
+    wanted = [report for report in reports if report.is_ok and (is_one_model or report.name in names)]
+    loads = _Loads(path, rules)
+    outcomes = loads.load([names[0] if is_one_model else report.name for report in wanted])
+    seconds = {}
+    for report, (failures, took_s) in zip(wanted, outcomes, strict=True):
+        where = path if is_one_model else f"{path.rstrip('/')}/{report.name}"
+        report.problems += [Problem(message=f"the model does not load: {each}", filename=where) for each in failures]
+        if not failures:
+            seconds[report.name] = took_s
+    return seconds
+
+
+_Outcome = tuple[Sequence[str], float]
+"""The reasons of a failed load, and its seconds."""
+
+
+class _Loads:
+    """Loads the models of a repository in processes."""
+
+    def __init__(self, path: str, rules: LoadRules) -> None:
+        self._path = path
+        self._rules = rules
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._is_over = False
+
+    def load(self, names: Sequence[str]) -> list[_Outcome]:
+        """Return the result of each load."""
+        with ThreadPoolExecutor(self._rules.job_count, thread_name_prefix="load-one") as pool:
+            try:
+                return list(pool.map(self._load, names))
+            except BaseException:
+                # An interrupt ends running loads, and no further one starts.
+                self._is_over = True
+                for process in list(self._running):
+                    _end(process)
+                raise
+
+    def _load(self, name: str) -> _Outcome:
+        if self._is_over:
+            return ["it was not tried"], 0.0
+        with tempfile.TemporaryDirectory(prefix="naiad-check-") as home:
+            outcome, log = Path(home) / "outcome", Path(home) / "log"
+            strict = "strict" if self._rules.strict else "complete"
+            status = self._run([self._path, name, strict, str(outcome), self._rules.backend_directory], log)
+            if outcome.is_file():
+                found = orjson.loads(outcome.read_bytes())
+                return found["failures"], found["seconds"]
+            if status is None:
+                return [f"it was not ready after {self._rules.timeout_s:g} s"], self._rules.timeout_s
+            return [f"its process ended with {_status_text(status)}{_last_words(log)}"], 0.0
+
+    def _run(self, arguments: Sequence[str], log: Path) -> int | None:
+        """Run the process to its end; return its exit status, None if it took too long."""
+        command = [sys.executable, "-m", "naiad.cli.check.load_one", *arguments]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        self._running.add(process)
+        try:
+            return process.wait(self._rules.timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            self._running.discard(process)
+            _end(process)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End the process, and all processes of its process group."""
+    with contextlib.suppress(ProcessLookupError):  # the group is empty
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _status_text(status: int) -> str:
+    if status >= 0:
+        return f"status {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
+
+
+def _last_words(log: Path) -> str:
+    text = log.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace").strip()
+    return f"; its last output: {text.splitlines()[-1]}" if text else ""

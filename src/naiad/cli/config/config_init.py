@@ -1,0 +1,108 @@
+"""`naiad config init`: write a short, commented config.pbtxt for a model without one."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from naiad.backend.api import ModelContext
+from naiad.backend.registry import BackendRegistry
+from naiad.config.autofill import autofill, merge_auto_completed
+from naiad.config.forms.template import format_commented
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import InferError, invalid_argument
+from naiad.repository.opening import open_path
+from naiad.repository.stores.store import ModelEntry
+
+_DESCRIPTION = """\
+Print a config.pbtxt for MODEL, a model file (model.onnx, model.py) or the directory of a model. Inputs, outputs and
+batching are read from the model itself if its backend supports that.
+The exit status is 1 if there is no model, 2 for an invalid command line.
+"""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Print or write the configuration and return the exit status: 1 without a model, 2 for a bad command."""
+    if argv[:1] == ["show"] and not {"-h", "--help"}.intersection(argv):
+        from naiad.cli.config.config_show import show
+
+        return show(argv[1:])
+    options = make_parser().parse_args(argv)
+    try:
+        config, note = build_config(options.model)
+        text = format_commented(config)
+        if options.output is not None:
+            _write(options.output, text, force=options.force)
+    except InferError as error:
+        print(f"naiad config init: {error.message}", file=sys.stderr)
+        return 1
+    if note:
+        print(f"naiad config init: {note}", file=sys.stderr)
+    if options.output is None:
+        print(text, end="")
+    return 0
+
+
+def build_config(path: Path) -> tuple[ModelConfig, str]:
+    """Return the configuration derived from the model at `path`, and a note on missing parts.
+
+    Ignores an existing `config.pbtxt`. Raises InferError if there is no model, or if there are several.
+    """
+    store = open_path(path)
+    names = store.list_models()
+    if len(names) != 1:
+        raise invalid_argument(f"{path} contains {len(names)} models; name one of: {', '.join(names)}")
+    entry = store.open_model(names[0])
+    if not entry.version_dirs:
+        raise invalid_argument(f"{path} has no version directory, as {path / '1'}, with a model file")
+    version = max(entry.version_dirs)
+    files = sorted(child.name for child in entry.version_dirs[version].iterdir())
+    config = autofill(entry.preset, model_name=entry.name, version_files=files)
+    return _ask_model(entry, version, config)
+
+
+def _ask_model(entry: ModelEntry, version: int, config: ModelConfig) -> tuple[ModelConfig, str]:
+    """Let the backend complete the configuration; on failure, return a note with the reason."""
+    context = ModelContext(
+        name=entry.name,
+        version=version,
+        config=config,
+        model_dir=entry.model_dir,
+        version_dir=entry.version_dirs[version],
+        usable_cores=os.cpu_count() or 1,
+    )
+    try:
+        completed = BackendRegistry().get(config.backend).auto_complete(context)
+    except InferError as error:
+        return config, f"inputs and outputs could not be read from the model: {error.message}"
+    return merge_auto_completed(config, completed), ""
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise invalid_argument(f"{path} exists; --force replaces it") from None
+    except OSError as error:
+        raise invalid_argument(f"{path} cannot be written: {error.strerror}") from error
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
+    parser = argparse.ArgumentParser(prog="naiad config", description="Work with configurations.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    init = verbs.add_parser("init", help="print a config.pbtxt for a model", description=_DESCRIPTION)
+    show = verbs.add_parser(
+        "show",
+        help="print the effective values of naiad serve, and where each is from",
+        description="Print the values that 'naiad serve' with these flags would have, as a file for --config, and "
+        "where each is from: default, FILE:LINE, command line, or the name of a variable. The exit status is 1 if "
+        "the server would not start with them.",
+    )
+    show.add_argument("flags", nargs="*", metavar="FLAG", help="the arguments of naiad serve")
+    init.add_argument("model", type=Path, metavar="MODEL", help="a model file or the directory of a model")
+    init.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of printing")
+    init.add_argument("--force", action="store_true", help="replace FILE when it exists")
+    return parser

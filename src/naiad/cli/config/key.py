@@ -1,0 +1,51 @@
+"""`naiad key new`: make an API key."""
+
+import argparse
+import secrets
+import sys
+from collections.abc import Sequence
+
+from naiad.options.network.access import KEY_CATEGORIES, format_line, parse_categories
+
+_DESCRIPTION = """\
+Print a new API key for a client, and the line for the server's --api-key-file, which contains only its hash.
+The key goes to standard error and the line to standard output: naiad key new NAME CATEGORIES >> FILE
+The exit status is 2 for an invalid command line.
+"""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Print a key and its line and return the exit status: 2 for an invalid command."""
+    options = make_parser().parse_args(argv)
+    try:
+        line, key = new_key(options.name, options.categories)
+    except ValueError as error:
+        print(f"naiad key new: {error}", file=sys.stderr)
+        return 2
+    print(f"key of {options.name}, shown only now: {key}", file=sys.stderr)
+    print(line)
+    return 0
+
+
+def new_key(name: str, categories: str) -> tuple[str, str]:
+    """Return the line of a new key, and the key. Raises ValueError for an invalid name or category."""
+    if not name or name.startswith("#") or name.split() != [name]:
+        raise ValueError(f"'{name}' is not a name: one word that does not begin with '#'")
+    parse_categories(categories)
+    key = "naiad_" + secrets.token_urlsafe(32)
+    return format_line(name, categories.split(","), key), key
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
+    parser = argparse.ArgumentParser(prog="naiad key", description="Make keys for --api-key-file.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    new = verbs.add_parser("new", help="print a new key and its line for the file", description=_DESCRIPTION)
+    new.add_argument("name", help="a name for the client, without spaces; the server's messages show it")
+    new.add_argument(
+        "categories",
+        nargs="?",
+        default="inference,health,metadata",
+        help=f"categories, separated by commas: all, or of {', '.join(KEY_CATEGORIES)}; default %(default)s",
+    )
+    return parser

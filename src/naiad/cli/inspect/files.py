@@ -1,0 +1,127 @@
+"""One file or directory: its format, what the file says, and what the installed backends make of it."""
+
+import importlib.util
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from naiad.backend.registry import load_backend
+from naiad.cli.config.config_init import build_config
+from naiad.cli.inspect.archives import read_keras, read_skops, read_torch
+from naiad.cli.inspect.messages import read_graph_def, read_onnx, read_saved_model
+from naiad.cli.inspect.pickles import read_pickle, read_source
+from naiad.cli.inspect.report import Inspection, TensorRow
+from naiad.cli.inspect.texts import (
+    read_forest,
+    read_hugging_face,
+    read_mlflow,
+    read_openvino,
+    read_safetensors,
+)
+from naiad.cli.inspect.tflite import read_tflite
+from naiad.config.backends import BUILT_IN, EXTRAS, PACKAGES
+from naiad.core.datatype import BY_CONFIG_NUMBER
+from naiad.core.errors import InferError, invalid_argument
+from naiad.repository.stores.model_file import file_problem, kind_of, way_out
+
+_READERS: Mapping[str, Callable[[Path, Inspection], None]] = {
+    "an ONNX model": read_onnx,
+    "a Python file": read_source,
+    "a Python pickle (joblib, scikit-learn)": read_pickle,
+    "a skops file": read_skops,
+    "a PyTorch model": read_torch,
+    "a Keras model": read_keras,
+    "a TensorFlow Lite model": read_tflite,
+    "a TensorFlow SavedModel": read_saved_model,
+    "a TensorFlow graph": read_graph_def,
+    "an OpenVINO model": read_openvino,
+    "an XGBoost model": read_forest,
+    "a LightGBM model": read_forest,
+    "a treelite checkpoint": read_forest,
+    "a Hugging Face model": read_hugging_face,
+    "an MLflow model": read_mlflow,
+    "a safetensors file (weights without a graph)": read_safetensors,
+}
+_EXECUTING = ("a Python file", "a Python pickle (joblib, scikit-learn)")
+"""Formats whose load executes code of the file."""
+_INSTALL = "pip install"
+
+
+def inspect(path: Path) -> Inspection:
+    """Return what is known of a file or directory. Raises InferError(INVALID_ARG) for one that does not exist."""
+    if not path.exists():
+        raise invalid_argument(f"{path}: no such file or directory")
+    path = path.absolute()
+    found = Inspection(str(path), size_bytes=_size_bytes(path))
+    kind = kind_of(path)
+    if kind is None:
+        found.format = "unknown"
+        found.problems.append("neither the name nor the content is that of a known format")
+        return found
+    found.format = kind.what.partition(" ")[2]
+    if problem := file_problem(path):
+        found.problems.append(problem)
+        return found
+    if kind.what in _READERS:
+        try:
+            _READERS[kind.what](path, found)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+            found.problems.append(f"the file cannot be read completely: {error}")
+    if kind.is_served:
+        _ask_backend(path, kind.backend, found, executes=kind.what in _EXECUTING)
+    else:
+        found.served = f"by no backend: {way_out(path)}"
+    return found
+
+
+def _ask_backend(path: Path, backend: str, found: Inspection, *, executes: bool) -> None:
+    """Add what the backend of a file would serve, if its framework is installed."""
+    found.backend = backend
+    try:
+        _check_package(backend)
+        load_backend(backend, BUILT_IN[backend])
+    except InferError as error:
+        found.served = f"after {error.message[error.message.index(_INSTALL) :]}" if _INSTALL in error.message else ""
+        found.problems += [] if found.served else [error.message]
+        found.unread.append("names, shapes and batching as they are served: the framework is not installed")
+        return
+    found.served = f"yes: naiad serve {path.name}"
+    if executes or found.details.get("contents") == "an AOTInductor package":
+        found.unread.append("names, shapes and batching as they are served: that would execute code of the file")
+        return
+    try:
+        config, note = build_config(path)
+    except InferError as error:
+        found.problems.append(error.message)
+        return
+    if _INSTALL in note:
+        found.served = f"after {note[note.index(_INSTALL) :]}"
+        return
+    if note or not config.input:
+        found.problems += [note] if note else []
+        return
+    rows = [-1] if config.max_batch_size else []
+    found.inputs, found.outputs = (
+        [TensorRow(each.name, _datatype(each.data_type), [*rows, *each.dims]) for each in tensors]
+        for tensors in (config.input, config.output)
+    )
+    found.batching = f"yes, max_batch_size {config.max_batch_size}" if rows else "no"
+
+
+def _check_package(backend: str) -> None:
+    package = PACKAGES.get(backend, "")
+    if package and importlib.util.find_spec(package) is None:
+        raise invalid_argument(
+            f"backend '{backend}' needs the package '{package}', which is not installed: "
+            f"pip install 'naiad[{EXTRAS[backend]}]'"
+        )
+
+
+def _datatype(number: int) -> str:
+    found = BY_CONFIG_NUMBER.get(number)
+    return found.name if found is not None else str(number)
+
+
+def _size_bytes(path: Path) -> int:
+    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+    return sum(each.stat().st_size for each in files)

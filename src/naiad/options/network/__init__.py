@@ -1,0 +1,1 @@
+"""Options of what clients reach: endpoints, addresses, access, clouds."""

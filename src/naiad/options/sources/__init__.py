@@ -1,0 +1,1 @@
+"""Where the values of options are from: the command line, a file, environment variables."""

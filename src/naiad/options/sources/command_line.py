@@ -1,0 +1,196 @@
+"""The command line of `naiad serve`: Triton's flags, parsed to server options.
+
+Values come from the command line, from the file of `--config` and from environment variables; for each option the
+first source that has it counts.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from naiad.options.flag import Kind
+from naiad.options.flags import CONFIG, SECTIONS, all_flags
+from naiad.options.network.access import compile_header_pattern
+from naiad.options.network.addresses import is_unix, problem_of_places
+from naiad.options.options import RepositoryOptions, ServerOptions
+from naiad.options.sources.environment import environment_settings
+from naiad.options.sources.given import COMMAND_LINE, Given, OptionError, unknown_flag
+from naiad.options.sources.values import parse_value
+from naiad.options.trace import TraceOptions, parse_trace_flags
+
+__all__ = ["OptionError", "parse_options", "read_settings"]
+
+
+def parse_options(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> ServerOptions:
+    """Parse the arguments of `naiad serve`. Raises OptionError for the first invalid one."""
+    options = _build(read_settings(arguments, environ))
+    _check(options)
+    return options
+
+
+def read_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> list[Given]:
+    """Return the effective settings: of each option the ones from the source with priority. Raises OptionError."""
+    given = parse_arguments(arguments, COMMAND_LINE)
+    files = [each.text for each in given if each.flag.name == CONFIG]
+    if len(files) > 1:
+        raise OptionError(f"--{CONFIG} is given twice ({', '.join(files)}); put all flags into one file")
+    if files:
+        from naiad.options.sources.config_file import read_config_file  # most starts have no file
+
+        given += _without(read_config_file(files[0]), given)
+    variables = environment_settings(environ, parse_arguments, is_alone=not arguments)
+    return [*given, *_without(variables, given)]
+
+
+def _without(settings: Iterable[Given], stronger: Iterable[Given]) -> list[Given]:
+    targets = {each.flag.target or each.flag.name for each in stronger}
+    return [each for each in settings if (each.flag.target or each.flag.name) not in targets]
+
+
+def parse_arguments(arguments: Sequence[str], source: str) -> list[Given]:
+    """Split arguments into flags and their values; `source` names where they are from. Raises OptionError."""
+    flags = {flag.name: flag for flag in all_flags()}
+    given: list[Given] = []
+    paths: list[Given] = []
+    rest = list(reversed(arguments))
+    while rest:
+        argument = rest.pop()
+        if not argument.startswith("-") or argument == "-":
+            paths.append(Given(flags["model-repository"], argument, source))
+            continue
+        name, has_value, value = argument.lstrip("-").partition("=")
+        flag = flags.get(name) if argument.startswith("--") else None
+        if flag is None:
+            raise unknown_flag(argument, flags)
+        if flag.kind is Kind.SWITCH:
+            if has_value:
+                raise OptionError(f"--{name} takes no value, got '{value}'")
+        elif not has_value:
+            if not rest:
+                raise OptionError(f"--{name} needs a value: {flag.usage}")
+            value = rest.pop()
+        given.append(Given(flag, value, source))
+    return [*paths, *given]
+
+
+def _build(given: Sequence[Given]) -> ServerOptions:
+    values: dict[str, dict[str, Any]] = {section: {} for section in ("", *SECTIONS)}
+    texts: dict[str, list[str]] = {"repository.paths": []}
+    readers: dict[str, Given] = {}
+    no_effect: list[str] = []
+    for each in given:
+        flag = each.flag
+        value = _value_of(each)
+        if flag.no_effect:
+            no_effect.append(f"--{flag.name}")
+        elif flag.repeat:
+            texts.setdefault(flag.target, []).append(each.text)
+            readers.setdefault(flag.target, each)
+        elif flag.target:
+            section, _, name = flag.target.rpartition(".")
+            values[section][name] = (not value) if flag.negate else value
+    trace = _trace_options({name: texts.pop(name) for name in list(texts) if name.partition(".")[0] == "trace"})
+    for target, collected in texts.items():
+        section, _, name = target.rpartition(".")
+        values[section][name] = _read(readers.get(target), collected)
+    _check_cache(values[""])
+    sections: dict[str, Any] = {name: kind(**values[name]) for name, kind in SECTIONS.items()}
+    no_effect += sections["http_tls"].unused("http") + sections["grpc_tls"].unused("grpc")
+    return ServerOptions(**values[""], **sections, trace=trace, no_effect=tuple(dict.fromkeys(no_effect)))
+
+
+def _value_of(given: Given) -> Any:
+    try:
+        return parse_value(given.flag, given.text)
+    except ValueError as error:
+        raise OptionError(f"{given.label}: '{given.text}' {error}") from None
+
+
+def _read(first: Given | None, texts: Sequence[str]) -> Any:
+    """Return the value of a repeatable flag, whose `first` occurrence names it in messages."""
+    if first is None:
+        return tuple(texts)
+    try:
+        return first.flag.read(texts)
+    except ValueError as error:
+        raise OptionError(f"{first.label}: {error}") from None
+
+
+def _trace_options(collected: Mapping[str, Sequence[str]]) -> TraceOptions:
+    names = ("level", "rate", "count", "file", "log_frequency")
+    deprecated = {name.replace("_", "-"): collected.get(f"trace.{name}", ()) for name in names}
+    try:
+        return parse_trace_flags(collected.get("trace", ()), deprecated)
+    except ValueError as error:
+        raise OptionError(f"--trace-config: {error}") from None
+
+
+def _check_cache(values: dict[str, Any]) -> None:
+    """Triton: --response-cache-byte-size means local,size."""
+    size_bytes = values.get("cache_size_bytes", 0)
+    if size_bytes and "cache_config" in values:
+        raise OptionError("--response-cache-byte-size and --cache-config exclude each other; use --cache-config")
+    if size_bytes:
+        values["cache_config"] = {"local": {"size": str(size_bytes)}}
+
+
+def _check_models_at_start(options: RepositoryOptions) -> None:
+    names = options.load_models
+    if names and options.control_mode != "explicit":
+        # Triton: "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
+        raise OptionError(f"--load-model={names[0]} needs --model-control-mode=explicit as well")
+    if "*" in names and len(names) > 1:
+        raise OptionError("--load-model=* stands for all models and must be the only --load-model")
+
+
+def _check_pattern(flag: str, pattern: str) -> None:
+    try:
+        compile_header_pattern(pattern)
+    except re.error as error:
+        raise OptionError(f"{flag}: '{pattern}' is not a regular expression: {error}") from None
+
+
+# --- combinations
+# -----------------------------------------------------------------------------------------------------
+
+
+def _check(options: ServerOptions) -> None:
+    for problem in (options.http_tls.problem("http"), options.grpc_tls.problem("grpc")):
+        if problem:
+            raise OptionError(problem)
+    _check_pattern("--http-header-forward-pattern", options.http.header_forward_pattern)
+    _check_pattern("--grpc-header-forward-pattern", options.grpc.header_forward_pattern)
+    _check_models_at_start(options.repository)
+    if not options.repository.paths:
+        # Triton: "--model-repository must be specified".
+        raise OptionError("--model-repository must be specified: a repository, a model directory or a model file")
+    places = problem_of_places(options.http_place, options.grpc_place, options.metrics_place, *options.cloud_places)
+    if places:
+        raise OptionError(places)
+    _check_clouds(options)
+    if options.process_count > 1 and options.rate_limit.is_on:
+        raise OptionError(
+            f"--processes={options.process_count} and --rate-limit={options.rate_limit.mode} exclude each other: the "
+            "rate limiter works within one process; use --processes=1 or --rate-limit=off"
+        )
+    if not any(place.allow for place in (options.http_place, options.grpc_place, *options.cloud_places)):
+        raise OptionError("--allow-http and --allow-grpc are both false: nothing would be served")
+
+
+def _check_clouds(options: ServerOptions) -> None:
+    if options.vertex_ai.problem:
+        raise OptionError(options.vertex_ai.problem)
+    try:
+        safe = options.sagemaker.safe_ports
+    except ValueError as error:
+        raise OptionError(f"--sagemaker-safe-port-range: '{options.sagemaker.safe_port_range}' {error}") from None
+    places = (options.http_place, options.grpc_place, options.metrics_place, *options.cloud_places)
+    for place in places:
+        is_other = place.allow and place.name != "sagemaker" and not is_unix(place.address)
+        if options.sagemaker.allow and is_other and place.port not in safe:
+            # Triton's text, which ends with the range.
+            raise OptionError(
+                f"The server cannot listen to {place.name} requests at port {place.port}, allowed port range is "
+                f"[{safe.start}, {safe.stop - 1}]; choose another --{place.name}-port or --allow-{place.name}=false"
+            )

@@ -1,0 +1,1 @@
+"""Stores of model files: directories, several of them as one, bare files, namespaces."""

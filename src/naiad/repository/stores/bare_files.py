@@ -1,0 +1,170 @@
+"""Model files and model directories of frameworks, without a directory of Triton's layout.
+
+Each is version 1 of a model with its name.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from naiad.config.backends import BUILT_IN, FILENAMES, FORMATS, SERVABLE_FILENAMES
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import invalid_argument, not_found
+from naiad.repository.stores.model_file import GENERAL_SUFFIXES, kind_of, way_out
+from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, ModelListing, parse_version
+
+_SUFFIXES = sorted({Path(known.filename).suffix for known in FORMATS if known.backend in BUILT_IN})
+BARE_MAX_BATCH_SIZE = 32
+"""The max_batch_size of bare model files that can batch, unless --max-batch-size is given."""
+_PICKLE_SUFFIXES = frozenset({".joblib", ".pkl"})
+"""Suffixes of data too: in a folder, such files are models only under a backend's usual name."""
+_PYTHON_CLASS = b"TritonPythonModel"
+_MAX_SOURCE_BYTES = 4 << 20
+_MOST_NOTES = 3
+"""Maximum of files that an error about a repository without models explains."""
+
+
+def bare_backend(path: Path) -> str:
+    """Return the backend that serves a file or directory, by its name and content; empty if none does."""
+    kind = kind_of(path)
+    return kind.backend if kind is not None and kind.is_served else ""
+
+
+def bare_file(path: Path, *, name: str = "", max_batch_size: int = BARE_MAX_BATCH_SIZE) -> ModelEntry:
+    """Return the model of one file or directory. Raises InferError(INVALID_ARG) if no backend serves it."""
+    parent = kind_of(path.parent)
+    if parent is not None and parent.is_served and path.name == parent.marker:
+        path = path.parent  # saved_model.pb, MLmodel: the model is the directory
+    backend = bare_backend(path)
+    if not backend:
+        known = f"neither its name nor its content is that of a known format; known suffixes: {', '.join(_SUFFIXES)}"
+        raise invalid_argument(f"{path}: this file cannot be served: {way_out(path) or known}")
+    is_version = path.is_dir() and backend != "tensorflow"
+    preset = ModelConfig(name=name or model_name(path), backend=backend)
+    if is_version:
+        return ModelEntry(preset.name, path, {1: path}, None, preset, default_max_batch_size=max_batch_size)
+    preset.default_model_filename = path.name
+    return ModelEntry(preset.name, path.parent, {1: path.parent}, None, preset, default_max_batch_size=max_batch_size)
+
+
+def model_name(path: Path) -> str:
+    """Return the name of a file without its suffix; a point in the name of a directory is part of it."""
+    return path.name if path.is_dir() and path.suffix != ".savedmodel" else path.stem
+
+
+def files_of_folder(directory: Path) -> Mapping[str, Path]:
+    """Return the model files of a folder of bare ones, by model; empty if the directory is something else.
+
+    A model's directory and a repository with model directories are something else: other files in them are not
+    models. Raises InferError as `bare_files`.
+    """
+    if (directory / CONFIG_FILE).is_file() or any(map(_is_model_dir, _directories(directory))):
+        return {}
+    files = list(model_files(directory))
+    named = {path.name for path in files if path.name in SERVABLE_FILENAMES}
+    if "model.py" in named or (named and len(files) == len(named)):
+        return {}
+    return bare_files(directory)
+
+
+def bare_files(directory: Path) -> Mapping[str, Path]:
+    """Return the model files in a directory by model name. Raises InferError(INVALID_ARG) for two of one name."""
+    found: dict[str, Path] = {}
+    for path in model_files(directory):
+        other = found.setdefault(path.stem, path)
+        if other is not path:
+            raise invalid_argument(
+                f"{directory}: {other.name} and {path.name} are both model '{path.stem}'; rename one of them"
+            )
+    return found
+
+
+def model_files(directory: Path) -> Iterator[Path]:
+    """Yield the files in a directory that can be served, sorted."""
+    for path in sorted(directory.iterdir()):
+        is_model = not path.name.startswith(".") and path.is_file() and bool(_backend_in_folder(path))
+        if path.suffix in _PICKLE_SUFFIXES:
+            is_model = is_model and path.name in SERVABLE_FILENAMES
+        elif path.suffix == ".py":
+            # Other Python files are modules of a model, or scripts.
+            is_model = is_model and _has_model_class(path)
+        if is_model:
+            yield path
+
+
+def _backend_in_folder(path: Path) -> str:
+    """Return the backend of a file; a file of an unknown suffix is no model here, whatever it contains."""
+    is_known = path.suffix in _SUFFIXES or path.suffix in GENERAL_SUFFIXES - {""}
+    return bare_backend(path) if is_known else ""
+
+
+def _has_model_class(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return _PYTHON_CLASS in file.read(_MAX_SOURCE_BYTES)
+    except OSError:
+        return False
+
+
+def _directories(directory: Path) -> Iterator[Path]:
+    return (child for child in directory.iterdir() if child.is_dir() and not child.name.startswith("."))
+
+
+def _is_model_dir(directory: Path) -> bool:
+    """Return whether a directory is a version, or a model of a repository."""
+    if parse_version(directory.name) is not None:
+        return True
+    try:
+        names = {child.name for child in directory.iterdir()}
+    except OSError:
+        return True  # its load reports the error
+    return any(name == CONFIG_FILE or name in FILENAMES or parse_version(name) is not None for name in names)
+
+
+class BareFilesStore:
+    """A folder of model files; its subdirectories are no models."""
+
+    def __init__(self, directory: Path, *, max_batch_size: int = BARE_MAX_BATCH_SIZE) -> None:
+        self._directory = directory
+        self._max_batch_size = max_batch_size
+
+    @property
+    def location(self) -> str:
+        """The directory's path."""
+        return str(self._directory)
+
+    def list_models(self) -> Sequence[str]:
+        """Return the names of the files without suffix. Raises InferError as `bare_files`."""
+        return sorted(bare_files(self._directory))
+
+    def look(self) -> Mapping[str, ModelListing]:
+        """Return the files. Raises InferError as `bare_files`."""
+        return {name: ModelListing(partial(self.open_model, name)) for name in self.list_models()}
+
+    def sight(self, name: str) -> ModelListing | None:
+        """Return a file, None when it is not there. Raises InferError as `bare_files`."""
+        return self.look().get(name)
+
+    def open_model(self, name: str) -> ModelEntry:
+        """Describe the model of a file. Raises InferError(NOT_FOUND) for one that is not there."""
+        path = bare_files(self._directory).get(name)
+        if path is None:
+            raise not_found(f"model '{name}' is not found in {self._directory}")
+        return bare_file(path, max_batch_size=self._max_batch_size)
+
+
+def nothing_to_serve(paths: Sequence[str]) -> str:
+    """Return the message about repositories without any model; it explains model files of other formats."""
+    message = (
+        f"there is no model in {' and '.join(paths)}; a repository has a directory for each, as in model/1/model.onnx"
+    )
+    notes = [note for path in paths if Path(path).is_dir() for note in other_formats(Path(path))]
+    return "; ".join([message, *notes[:_MOST_NOTES]])
+
+
+def other_formats(directory: Path) -> list[str]:
+    """Return what the model files in a directory are that no backend serves, and what to do with each."""
+    models = set(model_files(directory))
+    served = set(_SUFFIXES) - GENERAL_SUFFIXES - _PICKLE_SUFFIXES
+    files = [path for path in sorted(directory.iterdir()) if path.suffix not in served and path.is_file()]
+    return [f"{path.name}: {found}" for path in files if path not in models and (found := way_out(path))]

@@ -1,0 +1,406 @@
+"""The ports of a server: addresses, protocols, access rules and handlers."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from naiad.core.request_limits import RequestBudget
+from naiad.engine.inference import Engine
+from naiad.frontend import access as client_files
+from naiad.frontend.access import AccessRule, AllOf, ApiKeyRule, Closed, MayBringFiles, Restrictions
+from naiad.frontend.connections.connection_register import AddressLimit, ConnectionRegister
+from naiad.frontend.grpc.compression import LEVELS, GrpcCompression
+from naiad.frontend.grpc.control import RepositoryCalls
+from naiad.frontend.grpc.service import InferenceGrpcService
+from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
+from naiad.frontend.http1.server import Http1Server
+from naiad.frontend.http2.rest_headers import RestSide
+from naiad.frontend.http2.server import Http2Server
+from naiad.frontend.one_port import OnePort
+from naiad.frontend.rest.compression import ContentCodings
+from naiad.frontend.rest.control import RepositoryRoutes
+from naiad.frontend.rest.cors import Cors
+from naiad.frontend.rest.metrics import MetricsRoute, SlicedMetricsRoute
+from naiad.frontend.rest.routes import RestApi
+from naiad.frontend.router import Router
+from naiad.frontend.slice_runner import SliceRunner
+from naiad.frontend.thread_pool import ThreadPool
+from naiad.options.network.access import RequiredHeader, TlsOptions, compile_header_pattern
+from naiad.options.network.addresses import are_overheard, is_one_port, owner_of_tls, unsupported_reason
+from naiad.options.network.endpoints import GrpcOptions, HttpOptions
+from naiad.options.options import ServerOptions
+from naiad.server.ports.endpoint import Connections, Endpoint, Service
+from naiad.server.ports.file_watch import FileWatch, read_api_keys
+from naiad.server.ports.listener import addresses
+from naiad.server.ports.tls import load, server_context
+from naiad.wire.http1 import Http1Limits
+from naiad.wire.http2.keepalive import KeepaliveRules
+from naiad.wire.http2.limits import Http2Limits
+
+if TYPE_CHECKING:
+    from naiad.frontend.clouds.vertex_ai import VertexAi
+
+_log = logging.getLogger(__name__)
+
+_CONTROL_THREADS = 8
+_METRICS_BODY_BYTES = 65536
+"""Requests on the metrics port have no body."""
+
+_ALPN = ("h2", "http/1.1")
+
+
+class ServedConnections(Connections, Protocol):
+    """Connections that create their protocol objects."""
+
+    def protocol(self) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection."""
+
+
+class Group(Protocol):
+    """The parts that differ if several processes share the ports."""
+
+    def service(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None) -> Service:
+        """Return the service of a port whose connections come from another process."""
+
+    def grpc_service(
+        self,
+        forwarding: HeaderForwarding | None,
+        compression: GrpcCompression | None,
+        repository: RepositoryCalls,
+        runner: SliceRunner,
+    ) -> InferenceGrpcService:
+        """Return the gRPC service."""
+
+    def share(self, router: Router, alone: Router) -> None:
+        """Let the routes of `router` serve all processes; `alone` is an equal router for this process only."""
+
+    def metrics_route(self, rule: AccessRule | None) -> MetricsRoute:
+        """Return the handler of the metrics port."""
+
+
+class Ports:
+    """Opens the ports from the options; each is bound, none listens yet. Raises InferError."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        budget: RequestBudget,
+        group: Group | None = None,
+    ) -> None:
+        """`group` is given if several processes share the ports."""
+        self._budget = budget
+        most = options.max_connections_per_address
+        self._connections_of_addresses = AddressLimit(most) if most else None
+        self._options = options
+        self._group = group
+        self._addresses = addresses(options)
+        self._engine = engine
+        self._loop = loop
+        self._watches: list[FileWatch] = []
+        self._http2_servers: list[Http2Server] = []
+        self._keys = self._watch_keys()
+        self._side_threads = ThreadPool(loop, "side")
+        """Threads for work of milliseconds: compression of large bodies."""
+        self._index_threads = ThreadPool(loop, "index")
+        """Threads for the repository index, which reads the stores: an unreachable one blocks no other work."""
+        self._control_threads = ThreadPool(loop, "control", _CONTROL_THREADS)
+        """Threads for work that may take minutes: loading and unloading."""
+        self._codings = ContentCodings(
+            self._side_threads.run,
+            engine,
+            options.http.max_decompressed_bytes or options.http.max_input_bytes,
+            options.http.max_decompression_ratio,
+        )
+        self._runner = SliceRunner(loop.call_soon)
+        self._service = self._make_service()
+        self._front = self._make_front()
+        self.services: list[Service] = []
+        """In Triton's start order: gRPC, HTTP, SageMaker, Vertex AI."""
+        self._vertex_ai: VertexAi | None = None
+        """Set if it is served."""
+        self.metrics: Service | None = None
+        if is_one_port(options.http_place, options.grpc_place):
+            self.services.append(self._one_port())
+        else:
+            if options.grpc.allow:
+                self.services.append(self._grpc())
+            if options.http.allow:
+                self.services.append(self._http())
+        if any(place.allow for place in options.cloud_places):
+            self.services += self._clouds()
+        if options.metrics.allow:
+            self.metrics = self._metrics()
+            self._router.metrics_port = self.metrics.port
+
+    async def listen(self) -> None:
+        """Start to accept connections, and to watch certificates and keys. Raises InferError.
+
+        Ports that other servers may share stay closed until `listen_shared`.
+        """
+        for endpoint in self.endpoints():
+            if not endpoint.is_shared:
+                await endpoint.listen()
+        for watch in self._watches:
+            watch.start()
+
+    async def listen_shared(self) -> None:
+        """Start to accept connections on shared ports. Raises InferError.
+
+        The kernel divides new connections among the servers of a port, so each of them must be ready.
+        """
+        for endpoint in self.endpoints():
+            if endpoint.is_shared:
+                await endpoint.listen()
+
+    def check_models(self) -> None:
+        """Raise InferError if an endpoint has no model to serve, after the models of the start have loaded."""
+        if self._vertex_ai is not None:
+            self._vertex_ai.check_model()
+
+    def delay_control(self, delay_s: float) -> None:
+        """Delay gRPC calls other than inference; for tests of client time-outs."""
+        self._service.control_delay_s = delay_s
+
+    def close(self) -> None:
+        """Close everything after the services have drained."""
+        self._side_threads.close()
+        self._index_threads.close()
+        self._control_threads.close()
+        for watch in self._watches:
+            watch.stop()
+        if self.metrics is not None:
+            self.metrics.close()
+            self.metrics.connections.abort()
+
+    def abort(self) -> None:
+        """Close everything at once: the start has failed."""
+        for service in self.services:
+            service.close()
+            service.connections.abort()
+        self.close()
+
+    def endpoints(self) -> list[Service]:
+        """Return every port."""
+        return [*self.services, self.metrics] if self.metrics is not None else self.services
+
+    # --- handlers -------------------------------------------------------------------------------------------------
+
+    def _make_service(self) -> InferenceGrpcService:
+        options = self._options.grpc
+        pattern = compile_header_pattern(options.header_forward_pattern)
+        forwarding = HeaderForwarding(pattern, GRPC_FIELDS) if pattern else None
+        level = LEVELS.get(options.compression_level)
+        compression = None if level is None else GrpcCompression(level, self._side_threads.run)
+        repository = RepositoryCalls(
+            self._engine,
+            self._index_threads.run,
+            self._control_threads.run,
+            self._may_bring_files(self._options.access.grpc_restricted),
+        )
+        if self._group is not None:
+            return self._group.grpc_service(forwarding, compression, repository, self._runner)
+        return InferenceGrpcService(self._engine, forwarding, compression, repository, self._runner)
+
+    def _make_front(self) -> Router | Cors:
+        options, access = self._options.http, self._options.access
+        pattern = compile_header_pattern(options.header_forward_pattern)
+        forwarding = HeaderForwarding(pattern) if pattern else None
+        repository = RepositoryRoutes(
+            self._engine,
+            self._index_threads.run,
+            self._control_threads.run,
+            self._may_bring_files(access.http_restricted),
+        )
+        api = RestApi(
+            self._engine,
+            max_input_bytes=options.max_input_bytes,
+            forwarding=forwarding,
+            codings=self._codings,
+            repository=repository,
+            runner=self._runner,
+            run_in_thread=self._index_threads.run,
+            with_page=options.docs,
+        )
+        router = self._router = api.router()
+        if self._group is not None:
+            self._group.share(router, api.router())
+        rule = self._rule(access.http_restricted, "API")
+        if rule is not None:
+            router.restrict(rule)
+        origins = access.http_cors_origins
+        return Cors(origins, router.handle, router.reject) if origins else router
+
+    # --- access ---------------------------------------------------------------------------------------------------
+
+    def _watch_keys(self) -> ApiKeyRule | None:
+        path = self._options.access.api_key_file
+        if not path:
+            return None
+        rule = ApiKeyRule(read_api_keys(path))
+
+        def reload() -> None:
+            rule.keys = read_api_keys(path)
+            for server in self._http2_servers:
+                server.rule_changed()
+
+        self._watches.append(FileWatch(self._loop, (path,), reload))
+        if are_overheard(self._options.http_place, self._options.grpc_place):
+            _log.warning("API keys travel in plain text on ports without TLS; see --http-use-ssl and --grpc-use-ssl")
+        return rule
+
+    def _may_bring_files(self, restricted: Mapping[str, RequiredHeader]) -> MayBringFiles:
+        """Return the rule for `file:` parameters of loads over a protocol with these restrictions."""
+        is_allowed = self._options.access.allow_client_model_files or client_files.CATEGORY in restricted
+        keys = self._keys
+        return lambda: is_allowed or (keys is not None and not keys.is_open(client_files.CATEGORY))
+
+    def _tls(self, options: TlsOptions, protocol: str, *alpn: str) -> ssl.SSLContext | None:
+        context = server_context(options, protocol, alpn)
+        if context is not None:
+            # Check the files on a separate context: invalid ones would damage the one in use.
+            def reload() -> None:
+                server_context(options, protocol, alpn)
+                load(context, options, protocol)
+
+            self._watches.append(FileWatch(self._loop, options.files, reload))
+        return context
+
+    def _rule(self, restricted: Mapping[str, RequiredHeader], noun: str) -> AccessRule | None:
+        rules: list[AccessRule] = [] if self._keys is None else [self._keys]
+        if restricted:
+            rules.append(Restrictions(restricted, noun))
+        return AllOf(*rules) if rules else None
+
+    # --- addresses ------------------------------------------------------------------------------------------------
+
+    def _one_port(self) -> Service:
+        owner = owner_of_tls(self._options.http_place, self._options.grpc_place)
+        return self._open("http", self._both(""), self._tls(owner.tls, owner.name, *_ALPN))
+
+    def _http(self) -> Service:
+        connections = self._both(unsupported_reason(self._options.grpc_place, self._options.http_place))
+        return self._open("http", connections, self._tls(self._options.http_tls, "http", *_ALPN))
+
+    def _grpc(self) -> Service:
+        server = self._http2(rest=not unsupported_reason(self._options.http_place, self._options.grpc_place))
+        return self._open("grpc", server, self._tls(self._options.grpc_tls, "grpc", "h2"))
+
+    def _clouds(self) -> Iterator[Service]:
+        # Most servers do not need these modules.
+        from naiad.frontend.clouds.azure_ml import AzureMl
+        from naiad.frontend.clouds.multi_model import MultiModelRoutes
+        from naiad.frontend.clouds.sagemaker import SageMaker
+        from naiad.frontend.clouds.vertex_ai import VertexAi
+
+        options, engine, rest = self._options, self._engine, self._front
+        if options.sagemaker.allow:
+            reason = f"--processes={options.process_count}; use --processes=1" if self._group is not None else ""
+            directory = Path(options.sagemaker.base_directory).absolute() / "models"
+            models = MultiModelRoutes(engine, self._control_threads.run, directory, reason)
+            router = SageMaker(options.sagemaker, rest, models).router()
+            rule = self._rule(options.access.http_restricted, "API")
+            if rule is not None:
+                router.restrict(rule)
+            yield self._cloud("sagemaker", router)
+        if options.vertex_ai.allow:
+            self._vertex_ai = VertexAi(options.vertex_ai, engine, rest, self._metrics_route().handle)
+            yield self._cloud("vertex-ai", self._vertex_ai.router())
+        if options.azure_ml.allow:
+            yield self._cloud("azure-ml", AzureMl(options.azure_ml, engine, rest).router())
+
+    def _cloud(self, flag: str, router: Router) -> Service:
+        limits, per_address = _http1_limits(self._options.http), self._connections_of_addresses
+        return self._open(
+            flag, Http1Server(router.handle, self._loop, limits, self._budget, router.reject, per_address)
+        )
+
+    def _metrics_route(self) -> MetricsRoute:
+        if self._group is not None:
+            return self._group.metrics_route(self._keys)
+        return SlicedMetricsRoute(self._engine.metrics_in_slices, self._loop.call_soon, self._keys)
+
+    def _metrics(self) -> Service:
+        handle = self._codings.wrap_responses(self._metrics_route().handle)
+        limits = Http1Limits(body_bytes=_METRICS_BODY_BYTES)
+        return self._open("metrics", Http1Server(handle, self._loop, limits, self._budget))
+
+    def _open(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None = None) -> Service:
+        if self._group is not None:
+            return self._group.service(flag, connections, tls)
+        return Endpoint(self._addresses[flag], connections, connections.protocol, tls)
+
+    def _both(self, grpc_unsupported_reason: str) -> OnePort:
+        """Return the connections for REST over both versions of HTTP, and for gRPC unless a reason excludes it."""
+        front, limits = self._front, _http1_limits(self._options.http)
+        http1 = Http1Server(
+            front.handle, self._loop, limits, self._budget, front.reject, self._connections_of_addresses
+        )
+        return OnePort(http1, self._http2(rest=True, grpc_unsupported_reason=grpc_unsupported_reason))
+
+    def _http2(self, *, rest: bool, grpc_unsupported_reason: str = "") -> Http2Server:
+        options = self._options
+        if grpc_unsupported_reason:
+            rule: AccessRule | None = Closed(grpc_unsupported_reason)
+        else:
+            rule = self._rule(options.access.grpc_restricted, "protocol")
+        server = Http2Server(
+            self._service,
+            self._loop,
+            _http2_limits(options.grpc, options.http.body_timeout_s),
+            connections=ConnectionRegister(options.grpc.max_connections, self._connections_of_addresses),
+            rule=rule,
+            run_in_thread=self._side_threads.run,
+            rest=RestSide(self._front.handle, options.http.max_body_bytes, self._front.reject) if rest else None,
+            budget=self._budget,
+        )
+        self._http2_servers.append(server)
+        return server
+
+
+def _http1_limits(options: HttpOptions) -> Http1Limits:
+    return Http1Limits(
+        connections=options.max_connections,
+        body_bytes=options.max_body_bytes,
+        head_bytes=options.max_header_bytes,
+        target_bytes=min(options.max_header_bytes, Http1Limits().target_bytes),
+        header_count=options.max_header_count,
+        pipelined_requests=options.max_pipelined_requests,
+        head_timeout_s=options.header_timeout_s,
+        body_timeout_s=options.body_timeout_s,
+        idle_timeout_s=options.idle_timeout_s,
+    )
+
+
+def _http2_limits(options: GrpcOptions, body_timeout_s: float) -> Http2Limits:
+    return Http2Limits(
+        body_timeout_s=body_timeout_s,
+        concurrent_streams=options.max_concurrent_streams,
+        message_bytes=options.max_message_bytes,
+        decompressed_bytes=options.max_decompressed_bytes,
+        decompression_ratio=options.max_decompression_ratio,
+        header_list_bytes=options.max_header_bytes,
+        header_fields=options.max_header_count,
+        resets_burst=20 * options.max_resets_per_s,
+        resets_per_s=options.max_resets_per_s,
+        control_frames_burst=10 * options.max_control_frames_per_s,
+        control_frames_per_s=options.max_control_frames_per_s,
+        keepalive=_keepalive_rules(options),
+    )
+
+
+def _keepalive_rules(options: GrpcOptions) -> KeepaliveRules:
+    return KeepaliveRules(
+        time_s=options.keepalive_time_ms / 1e3,
+        timeout_s=options.keepalive_timeout_ms / 1e3,
+        permits_without_calls=options.keepalive_permit_without_calls,
+        pings_without_data=options.max_pings_without_data,
+        peer_interval_s=options.min_recv_ping_interval_ms / 1e3,
+        peer_strikes=options.max_ping_strikes,
+        age_s=options.max_connection_age_ms / 1e3,
+        age_grace_s=options.max_connection_age_grace_ms / 1e3,
+    )

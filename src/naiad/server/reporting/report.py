@@ -1,0 +1,104 @@
+"""Start-up report in the log: backends in use, models and their states, as tables."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from naiad.core.errors import InferError, excerpt
+from naiad.core.model import IndexEntry
+from naiad.engine.inference import Engine
+from naiad.options.network.addresses import host_of, is_unix, unix_path
+from naiad.options.options import RepositoryOptions, ServerOptions
+from naiad.repository.stores.bare_files import nothing_to_serve
+from naiad.server.ports.listener import addresses, has_tls
+from naiad.telemetry.logs.console import GREEN, YELLOW
+from naiad.telemetry.logs.log import log_table
+
+_log = logging.getLogger(__name__)
+
+_MAX_LOADING = 5
+
+
+def log_models(engine: Engine, options: RepositoryOptions) -> None:
+    """Log the table of model versions: name, version, backend, instances, seconds to load, state and its reason.
+
+    Warns if there is no model and clients cannot load one.
+    """
+    rows = engine.repository_index()
+    if not rows and options.control_mode != "explicit":
+        _log.warning("%s", nothing_to_serve(options.paths))
+    headings = ["Model", "Version", "Backend", "Instances", "Load (s)", "Status"]
+    log_table(_log, headings, [_model_row(engine, row) for row in rows])
+
+
+def loading_text(loading: Mapping[str, float], waited_s: float) -> str:
+    """Return the models that load, with the seconds since each began, longest first: `densenet (12 s), bert (3 s)`.
+
+    `waited_s` are the seconds of the whole start, shown while no load has begun.
+    """
+    if not loading:
+        return f"reading the model repository ({waited_s:.0f} s)"
+    names = sorted(loading, key=lambda name: -loading[name])
+    shown = ", ".join(f"{excerpt(name)} ({loading[name]:.0f} s)" for name in names[:_MAX_LOADING])
+    more = len(names) - _MAX_LOADING
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def first_model(engine: Engine) -> str:
+    """Return the name of a ready model; empty without one."""
+    return next((row.name for row in engine.repository_index(ready_only=True)), "")
+
+
+def log_ready(options: ServerOptions, bound: Mapping[str, int], *, is_ready: bool, model: str) -> None:
+    """Log where to send requests, with a command to copy. `bound` has the bound port by the prefix of its flags."""
+    urls: dict[str, str] = {}
+    for flag, address in addresses(options).items():
+        place = _client_place(address.host, bound[flag])
+        scheme = "https" if has_tls(options, flag) else "http"
+        urls[flag] = place if flag == "grpc" or is_unix(address.host) else f"{scheme}://{place}"
+        if len(address.services) > 1:
+            urls["grpc"] = place
+    if "metrics" in urls:
+        urls["metrics"] += "/metrics"
+    parts = [urls["http"]] if "http" in urls else []
+    parts += [f"{flag} {url}" for flag, url in urls.items() if flag != "http"]
+    path = f"/v2/models/{model}" if model else "/v2"
+    hint = f"; try: curl {_curl_target(urls['http'])}{path}" if "http" in urls else ""
+    state = "ready" if is_ready else "serving, not ready"
+    _log.info("%s: %s%s", state, ", ".join(parts), hint, extra={"color": GREEN if is_ready else YELLOW})
+
+
+def _client_place(host: str, port: int) -> str:
+    """Return an address that a client on this machine can use."""
+    if is_unix(host):
+        return host
+    name = host_of(host)
+    if name in ("", "0.0.0.0", "::"):
+        name = "127.0.0.1"
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+
+
+def _curl_target(url: str) -> str:
+    return f"--unix-socket {unix_path(url)} http://localhost" if is_unix(url) else url
+
+
+def _model_row(engine: Engine, row: IndexEntry) -> Sequence[str]:
+    try:
+        served = engine.served(row.name, row.version)
+    except InferError:
+        loaded = ["-", "-", "-"]
+    else:
+        seconds = served.load_duration_ns / 1e9
+        loaded = [served.config.backend or served.config.platform, str(len(served.instances)), f"{seconds:.2f}"]
+    state = row.state.value if row.state is not None else "not loaded"
+    # A reason may have several lines; a cell has one.
+    status = f"{state}: {' '.join(row.reason.split())}" if row.reason else state
+    return [row.name, row.version or "-", *loaded, status]
+
+
+def log_backends(modules: Mapping[str, str], config: Mapping[str, Mapping[str, str]]) -> None:
+    """Log the table of backends in use: name, module, settings."""
+    rows = []
+    for name in sorted(modules):
+        settings = {**config.get("", {}), **config.get(name, {})}
+        rows.append([name, modules[name], ", ".join(f"{key}={value}" for key, value in settings.items())])
+    log_table(_log, ["Backend", "Module", "Config"], rows)

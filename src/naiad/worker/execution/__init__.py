@@ -1,0 +1,1 @@
+"""Execution of batches: requests decoded, `execute` called, responses encoded and sent."""
