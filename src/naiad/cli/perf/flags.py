@@ -1,4 +1,4 @@
-"""The flags of `naiad perf`: those of perf_analyzer with its names and defaults, and naiad's own."""
+"""The flags of `naiad perf`: perf_analyzer's, with its names and defaults, and naiad's own."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ BAD_OPTION = 3
 
 _DESCRIPTION = """\
 Send inference requests to a server of KServe v2 (naiad, Triton, MLServer, KServe), measure, and report. The flags are
-those of perf_analyzer; a latency counts from the moment at which a request was due.
+perf_analyzer's; a latency counts from the moment at which a request was due.
 """
 _EPILOG = """\
 Exit status: 0 all loads were measured and stable; 1 worse than the baseline by more than --fail-over; 2 not stable
@@ -113,7 +113,7 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--percentile", type=int, metavar="P", help="judge this percentile instead of the mean latency"
     )
-    group.add_argument("--request-count", type=int, default=0, metavar="N", help="measure exactly so many requests")
+    group.add_argument("--request-count", type=int, default=0, metavar="N", help="measure exactly N requests")
     group.add_argument(
         "--warmup-request-count", type=int, default=0, metavar="N", help="requests not measured before"
     )
