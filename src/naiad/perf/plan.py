@@ -171,6 +171,8 @@ class InputSettings:
     """`random`, `zero`, or paths: JSON files in perf_analyzer's format, directories, `.npy`, `.npz`, images."""
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Without the batch dimension, by input."""
+    integer_bounds: Mapping[str, int] = field(default_factory=dict)
+    """Random integers of an input are below it; by default below 128."""
     string_data: str | None = None
     string_length: int = 128
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)

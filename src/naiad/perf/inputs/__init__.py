@@ -1,0 +1,6 @@
+"""What requests carry: random data, data files, recorded traffic; shared memory; and how outputs are validated."""
+
+from naiad.perf.inputs.signature import InputError
+from naiad.perf.inputs.templates import TemplateSet, prepare_inputs
+
+__all__ = ["InputError", "TemplateSet", "prepare_inputs"]

@@ -1,0 +1,151 @@
+"""What a model takes and returns, as requests of a plan are made for it: shapes of one sample, and the batch size."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from naiad.config.model_config_pb2 import ModelConfig, ModelInput
+from naiad.core.datatype import DataType
+from naiad.core.model import ModelMetadata
+from naiad.core.tensor import Shape, TensorSpec
+from naiad.perf.plan import ModelPlan
+
+_LAYOUTS = {ModelInput.FORMAT_NHWC: "NHWC", ModelInput.FORMAT_NCHW: "NCHW"}
+
+
+class InputError(ValueError):
+    """The inputs of a plan do not fit its model; the text names the place, what is expected, and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTensor:
+    """An input or output of a model."""
+
+    name: str
+    datatype: DataType
+    dims: Shape
+    """Of one sample, without the batch dimension; -1 for a size that neither the model nor the plan gives."""
+    is_batched: bool = False
+    """Requests have a batch dimension before `dims`."""
+    is_optional: bool = False
+    layout: str = ""
+    """`NHWC` or `NCHW` for images, if the configuration says so."""
+
+    def shape_of(self, count: int, shape: Shape | None, where: str) -> Shape:
+        """Return the shape of a sample of `count` elements, which its source may state. Raises InputError."""
+        if shape is not None:
+            self.check(shape, where)
+        else:
+            shape = self._inferred(count, where)
+        if math.prod(shape) != count:
+            raise InputError(f"{where}: expected {math.prod(shape)} values for shape {list(shape)}, got {count}")
+        return shape
+
+    def check(self, shape: Shape, where: str) -> None:
+        """Check that a sample may have a shape. Raises InputError."""
+        if len(shape) != len(self.dims) or any(
+            size < 0 or dim not in (-1, size) for size, dim in zip(shape, self.dims, strict=True)
+        ):
+            raise InputError(
+                f"{where}: expected shape {list(self.dims)}, without a batch dimension, got {list(shape)}"
+            )
+
+    def _inferred(self, count: int, where: str) -> Shape:
+        known = math.prod(dim for dim in self.dims if dim != -1)
+        variable = self.dims.count(-1)
+        if not variable:
+            return self.dims
+        if variable > 1 or not known:
+            raise InputError(
+                f"{where}: the model's shape {list(self.dims)} has variable dimensions; give them with "
+                f"{self.example_flag}, or as a 'shape' beside the 'content' in JSON data"
+            )
+        if count % known:
+            raise InputError(
+                f"{where}: {count} values do not fill shape {list(self.dims)}; expected a multiple of {known}"
+            )
+        return tuple(count // known if dim == -1 else dim for dim in self.dims)
+
+    @property
+    def example_flag(self) -> str:
+        """A `--shape` flag that gives all dimensions."""
+        return f"--shape {self.name}:{','.join(str(1 if dim == -1 else dim) for dim in self.dims)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The inputs and outputs of a model by name."""
+
+    model: str
+    inputs: Mapping[str, ModelTensor]
+    outputs: Mapping[str, ModelTensor]
+    has_sequences: bool
+
+    def single_input(self, source: str, kind: str) -> ModelTensor:
+        """Return the only input that a request needs. Raises InputError for a model with several."""
+        required = [tensor for tensor in self.inputs.values() if not tensor.is_optional]
+        if len(required) != 1:
+            raise InputError(
+                f"{source}: {kind} is data for one input; model '{self.model}' has {_names(self.inputs)}; use an "
+                ".npz file or a directory with a file for each input"
+            )
+        return required[0]
+
+    def check_names(self, names: Sequence[str], where: str) -> None:
+        """Check that each name is an input, and that no required input is missing. Raises InputError."""
+        for name in names:
+            if name not in self.inputs:
+                raise InputError(f"{where}: model '{self.model}' has no input '{name}'; it has {_names(self.inputs)}")
+        for tensor in self.inputs.values():
+            if not tensor.is_optional and tensor.name not in names:
+                raise InputError(
+                    f"{where}: input '{tensor.name}' is missing; expected {tensor.datatype.value} of shape "
+                    f"{list(tensor.dims)}"
+                )
+
+
+def read_signature(plan: ModelPlan, metadata: ModelMetadata, config: ModelConfig | None) -> Signature:
+    """Return the signature of a model, with the shapes of the plan.
+
+    `config` is None for a server without the configuration extension: then a model batches if the first dimension
+    of all inputs is variable. Raises InputError for a shape or a batch size that the model does not allow.
+    """
+    if config is None:
+        is_batching = all(spec.shape[:1] == (-1,) for spec in metadata.inputs) and bool(metadata.inputs)
+    else:
+        is_batching = config.max_batch_size > 0
+    _check_batch_size(plan, config, is_batching=is_batching)
+    hints = {} if config is None else {each.name: each for each in config.input}
+    inputs = {spec.name: _input(spec, hints.get(spec.name), is_batching=is_batching) for spec in metadata.inputs}
+    for name, shape in plan.inputs.shapes.items():
+        if name not in inputs:
+            raise InputError(f"--shape {name}: model '{plan.name}' has no such input; it has {_names(inputs)}")
+        tensor = inputs[name]
+        tensor.check(shape, f"--shape {name}")
+        inputs[name] = replace(tensor, dims=shape)
+    outputs = {spec.name: _input(spec, None, is_batching=is_batching) for spec in metadata.outputs}
+    has_sequences = config is not None and config.HasField("sequence_batching")
+    return Signature(plan.name, inputs, outputs, has_sequences)
+
+
+def _check_batch_size(plan: ModelPlan, config: ModelConfig | None, *, is_batching: bool) -> None:
+    if plan.batch_size < 1:
+        raise InputError(f"batch size {plan.batch_size}: expected at least 1")
+    if not is_batching and plan.batch_size > 1:
+        raise InputError(f"batch size {plan.batch_size}: model '{plan.name}' does not batch; leave -b out")
+    if config is not None and is_batching and plan.batch_size > config.max_batch_size:
+        raise InputError(
+            f"batch size {plan.batch_size}: model '{plan.name}' has max_batch_size {config.max_batch_size}"
+        )
+
+
+def _input(spec: TensorSpec, hint: ModelInput | None, *, is_batching: bool) -> ModelTensor:
+    has_batch = is_batching and not (hint is not None and hint.is_shape_tensor)
+    dims = spec.shape[1:] if has_batch else spec.shape
+    if hint is None:
+        return ModelTensor(spec.name, spec.datatype, dims, has_batch)
+    return ModelTensor(spec.name, spec.datatype, dims, has_batch, hint.optional, _LAYOUTS.get(hint.format, ""))
+
+
+def _names(tensors: Mapping[str, ModelTensor]) -> str:
+    return ", ".join(f"'{name}'" for name in tensors) or "none"
