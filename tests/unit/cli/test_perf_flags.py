@@ -1,5 +1,6 @@
 """Flags of `naiad perf`: perf_analyzer's command lines give the plan that they mean; wrong ones name flag and fix."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -28,31 +29,11 @@ def test_perf_analyzer_defaults_to_time_windows() -> None:
 
 
 def test_model_analyzer_command_line_is_accepted() -> None:
-    arguments = [
-        "-b",
-        "4",
-        "-u",
-        "127.0.0.1:8001",
-        "-i",
-        "grpc",
-        "-f",
-        "resnet-results.csv",
-        "--verbose-csv",
-        "--concurrency-range",
-        "8",
-        "--measurement-mode",
-        "count_windows",
-        "--collect-metrics",
-        "--metrics-url",
-        "http://127.0.0.1:8002/metrics",
-        "--metrics-interval",
-        "1000",
-        "--shape",
-        "INPUT0:3,224,224",
-        "--max-threads",
-        "16",
-        "--async",
-    ]
+    arguments = shlex.split(
+        "-b 4 -u 127.0.0.1:8001 -i grpc -f resnet-results.csv --verbose-csv --concurrency-range 8 "
+        "--measurement-mode count_windows --collect-metrics --metrics-url http://127.0.0.1:8002/metrics "
+        "--metrics-interval 1000 --shape INPUT0:3,224,224 --max-threads 16 --async"
+    )
     plan = plan_of(*arguments)
     assert plan.service.url == "grpc://127.0.0.1:8001"
     assert plan.service.protocol is Protocol.GRPC
