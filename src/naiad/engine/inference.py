@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import naiad
 from naiad.config.model_config_pb2 import ModelConfig
@@ -25,6 +25,9 @@ from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.statistics.version import VersionStatistics
 from naiad.telemetry.trace.settings import Changes, unknown_model
 from naiad.telemetry.trace.tracer import Tracer
+
+if TYPE_CHECKING:
+    from naiad.telemetry.traffic.recorder import Recorder
 
 EXTENSIONS = (
     "classification",
@@ -96,6 +99,8 @@ class Engine:
         self._tracer: Tracer | None = None
         self._begin_trace: Callable[[InferRequest], object] | None = None
         """None without tracing, which then has no cost."""
+        self.recorder: Recorder | None = None
+        """Records requests; set before the frontends start. None: nothing is recorded."""
         self._ready_to_serve = False
         self.is_draining = False
         self.suggests_models = True
@@ -139,12 +144,19 @@ class Engine:
         header = request.header
         if served is None:
             served = self.served(header.model_name, header.model_version)
+        # The tracer comes second: it finds the parents of traces by their callbacks.
+        recording = None if self.recorder is None else self.recorder.begin(request)
         if self._begin_trace is not None:
             self._begin_trace(request)
-        if header.is_plain:
-            served.submit(request)
-        else:
-            self._submit_exchanged(request, served)
+        try:
+            if header.is_plain:
+                served.submit(request)
+            else:
+                self._submit_exchanged(request, served)
+        except InferError as error:
+            if recording is not None:
+                recording.end(error)
+            raise
 
     def _submit_exchanged(self, request: InferRequest, served: Served) -> None:
         """Submit a request with tensors in shared memory or with classified outputs."""

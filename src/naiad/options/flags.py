@@ -12,6 +12,7 @@ from naiad.options.network.access import AccessOptions, TlsOptions
 from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
 from naiad.options.network.endpoints import GrpcOptions, HttpOptions, MetricsOptions
 from naiad.options.options import LogOptions, OverloadOptions, RepositoryOptions, ServerOptions, SharedMemoryOptions
+from naiad.options.recording import RecordingOptions
 
 SECTIONS: Mapping[str, type] = {
     "overload": OverloadOptions,
@@ -23,6 +24,7 @@ SECTIONS: Mapping[str, type] = {
     "grpc_tls": TlsOptions,
     "access": AccessOptions,
     "metrics": MetricsOptions,
+    "recording": RecordingOptions,
     "rate_limit": RateLimitOptions,
     "shared_memory": SharedMemoryOptions,
     "sagemaker": SageMakerOptions,
@@ -123,6 +125,7 @@ GROUPS: Sequence[tuple[str, Sequence[Flag]]] = (
     ("Metrics", (*_section("metrics"),)),
     ("Backends, cache and rate limiter", (*_server(*_BACKENDS), *_section("rate_limit"), *_BACKEND_MORE)),
     ("Tracing", (*_server("trace-config"), *_TRACING)),
+    ("Recording", (*_section("recording"),)),
     ("Memory and devices", (*_section("shared_memory"), *_server("host-policy"), *_DEVICE_MORE)),
     ("Clouds", (*_section("sagemaker"), *_section("vertex_ai"), *_section("azure_ml"), *_CLOUD_MORE)),
     ("Deprecated", _DEPRECATED),

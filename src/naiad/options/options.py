@@ -10,6 +10,7 @@ from naiad.options.network.access import AccessOptions, TlsOptions
 from naiad.options.network.addresses import Place, is_one_port, is_unix
 from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
 from naiad.options.network.endpoints import GrpcOptions, HttpOptions, MetricsOptions
+from naiad.options.recording import RecordingOptions
 from naiad.options.trace import TraceOptions
 
 _PICKLE_BACKENDS = ("sklearn", "mlflow")
@@ -301,6 +302,7 @@ class ServerOptions:
         repeat=True,
         summary="A trace setting, such as level=TIMESTAMPS; repeatable.",
     )
+    recording: RecordingOptions = field(default_factory=RecordingOptions)
     http_tls: TlsOptions = field(default_factory=TlsOptions)
     grpc_tls: TlsOptions = field(default_factory=TlsOptions)
     access: AccessOptions = field(default_factory=AccessOptions)

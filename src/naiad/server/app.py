@@ -39,6 +39,7 @@ from naiad.server.process.service_manager import ServiceManager
 from naiad.server.reporting.metrics import show_cache, show_connections, show_load_failures, show_responses
 from naiad.server.reporting.rate_limit import open_resources
 from naiad.server.reporting.ready_set import ReadySetPublisher, settle
+from naiad.server.reporting.recording import open_recorder
 from naiad.server.reporting.report import first_model, loading_text, log_backends, log_models, log_ready
 from naiad.telemetry.logs import log
 from naiad.telemetry.metrics.gpus import GpuMeter
@@ -121,6 +122,7 @@ class Server:
         control = self._make_control(self._make_catalog(self._make_loader(loop, store)), loop)
         self._engine.attach(control)
         self._engine.trace(self._tracer)
+        self._engine.recorder = open_recorder(self._options.recording, self._registry)
         try:
             # Probes and metrics are answered while the models load.
             await ports.listen()
@@ -275,6 +277,8 @@ class Server:
             drain_s=self._options.drain_s,
             exit_timeout_s=self._options.exit_timeout_s,
         )
+        if self._engine.recorder is not None:
+            await asyncio.to_thread(self._engine.recorder.close)
         if not in_time:
             _log.error("Exit timeout expired. Exiting immediately.")
             _end_process(1)

@@ -91,9 +91,9 @@ class Supervision:
 def share_of(options: ServerOptions, slot: int, start: int) -> ServerOptions:
     """Return the options of the `start`-th process of a slot.
 
-    Limits of connections and of request bytes and the local cache are divided; delays and warnings of the supervisor
-    are removed. --exit-on-error applies only to the start of the server: a model that serving processes could no
-    longer load must not keep a replacement from serving the other models.
+    Limits of connections and of request bytes, the local cache and the size of a recording are divided; delays and
+    warnings of the supervisor are removed. --exit-on-error applies only to the start of the server: a model that
+    serving processes could no longer load must not keep a replacement from serving the other models.
     """
     count = options.process_count
     cache = {name: dict(settings) for name, settings in options.cache_config.items()}
@@ -110,6 +110,12 @@ def share_of(options: ServerOptions, slot: int, start: int) -> ServerOptions:
         http=replace(options.http, max_connections=-(-options.http.max_connections // count)),
         grpc=replace(options.grpc, max_connections=-(-options.grpc.max_connections // count)),
         trace=replace(options.trace, file=_own_file(options.trace.file, slot, start)),
+        # A replacement continues the recording.
+        recording=replace(
+            options.recording,
+            path=_own_file(options.recording.path, slot, 1),
+            size_bytes=options.recording.size_bytes // count,
+        ),
     )
 
 

@@ -33,6 +33,7 @@ class InferenceGrpcService:
     """Handles gRPC calls; one per event loop. Implements `frontend.context.GrpcService`."""
 
     protocol = "GRPC"  # for traces
+    transport = "grpc"  # for recordings
 
     def __init__(
         self,

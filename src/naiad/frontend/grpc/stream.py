@@ -79,6 +79,7 @@ class InferStream:
     """The requests of one streaming call and their pending responses."""
 
     protocol = "GRPC"  # for traces
+    transport = "grpc_stream"  # for recordings
     __slots__ = (
         "_call",
         "_decode",

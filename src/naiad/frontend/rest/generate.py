@@ -124,6 +124,7 @@ class _OnlyResponse:
     """The response of a request with exactly one response, which is known when the final one has arrived."""
 
     protocol = "HTTP"  # for traces
+    transport = "generate"  # for recordings
     __slots__ = ("_context", "_engine", "_is_over", "_outcome", "_runner")
 
     def __init__(self, context: HttpContext, engine: InferEngine, runner: SliceRunner) -> None:

@@ -111,6 +111,7 @@ class InferRoute:
     """Inference over HTTP."""
 
     protocol = "HTTP"  # for traces
+    transport = "http"  # for recordings
 
     def __init__(
         self,

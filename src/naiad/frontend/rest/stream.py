@@ -61,6 +61,7 @@ class StreamedResponse:
     """The response of one request, sent piece by piece; the first piece determines the status."""
 
     protocol = "HTTP"  # for traces
+    transport = "http_stream"  # for recordings
     __slots__ = (
         "_context",
         "_encode",

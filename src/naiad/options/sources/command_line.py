@@ -161,6 +161,8 @@ def _check(options: ServerOptions) -> None:
             raise OptionError(problem)
     _check_pattern("--http-header-forward-pattern", options.http.header_forward_pattern)
     _check_pattern("--grpc-header-forward-pattern", options.grpc.header_forward_pattern)
+    if options.recording.problem:
+        raise OptionError(options.recording.problem)
     _check_models_at_start(options.repository)
     if not options.repository.paths:
         # Triton: "--model-repository must be specified".

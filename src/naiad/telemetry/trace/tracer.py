@@ -16,6 +16,7 @@ from naiad.core.model_call import ModelCall
 from naiad.core.request import ExecutionTimes, InferRequest
 from naiad.core.response import InferResponse
 from naiad.options.trace import OPENTELEMETRY, TENSORS, TIMESTAMPS, TraceOptions
+from naiad.telemetry.caller import caller_of
 from naiad.telemetry.trace.file import TraceFile, TraceSeries, TraceSink, TraceWriter
 from naiad.telemetry.trace.record import (
     SpanIds,
@@ -122,7 +123,7 @@ class Tracer:
 
     def begin(self, request: InferRequest) -> None:
         """Trace a request before its submission, if it is selected."""
-        caller = getattr(request.on_response, "__self__", None)
+        caller = caller_of(request.on_response)
         model = name_of(request.header.model_name)
         # Triton: the steps of an ensemble are traced with it, and a call of a model with the request that it names.
         whole = request.traced_with if isinstance(request, ModelCall) else getattr(caller, "request", None)

@@ -1,0 +1,223 @@
+"""Reads traffic that a server has recorded with `--record-traffic`, to replay it."""
+
+import json
+import re
+import statistics
+from binascii import a2b_base64
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+from naiad.core.datatype import DataType
+from naiad.core.errors import excerpt
+from naiad.core.parameters import ParameterValue
+from naiad.core.tensor import Shape, TensorSpec
+from naiad.telemetry.traffic.recorder import OK
+from naiad.telemetry.traffic.ring import FORMAT_VERSION
+
+_T = TypeVar("_T")
+
+
+class RecordingError(ValueError):
+    """A file is not a recording. The message begins with `file:line: `."""
+
+
+@dataclass(slots=True)
+class RecordedRequest:
+    """One request as a server has received it."""
+
+    arrival_ns: int
+    """Since the arrival of the first request of the recording."""
+    duration_ns: int
+    """Until the final response."""
+    outcome: str
+    """`OK`, or the name of an error code, such as `INVALID_ARG`."""
+    transport: str
+    """`http`, `http_stream`, `generate`, `grpc` or `grpc_stream`."""
+    model: str
+    version: str
+    """As the client sent it; "" for the newest ready version."""
+    request_id: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...]
+    """Empty: every output of the model."""
+    parameters: Mapping[str, ParameterValue]
+    sequence_id: int | str
+    """0 for no sequence."""
+    sequence_start: bool
+    sequence_end: bool
+    priority: int
+    timeout_us: int
+    payloads: tuple[bytes | None, ...] | None
+    """Raw tensor bytes for each input, None for one in shared memory. None: recorded without --record-payloads."""
+
+
+def read_recording(paths: Iterable[str | Path]) -> list[RecordedRequest]:
+    """Return the requests of recordings in the order of arrival.
+
+    Each path stands for all files that a server has written for it: `PATH`, `PATH.1`, and with several processes
+    `PATH.process1` and so on. Raises RecordingError, and OSError if a file cannot be read.
+    """
+    files = dict.fromkeys(file for path in paths for file in _files_of(Path(path)))
+    requests = [request for file in files for request in _read_file(file)]
+    requests.sort(key=lambda request: request.arrival_ns)
+    first_ns = requests[0].arrival_ns if requests else 0
+    for request in requests:
+        request.arrival_ns -= first_ns
+    return requests
+
+
+def _files_of(path: Path) -> Sequence[Path]:
+    pattern = re.compile(re.escape(path.name) + r"(\.process\d+)?(\.1)?")
+    files = [each for each in path.parent.glob("*") if pattern.fullmatch(each.name)]
+    if not files:
+        raise RecordingError(f"{path}: no such file; give the path that the server got with --record-traffic")
+    return sorted(file.resolve() for file in files)
+
+
+def _read_file(path: Path) -> Iterator[RecordedRequest]:
+    """Yield the requests of one file, with their arrival on the wall clock."""
+    offset_ns: int | None = None
+    # An incomplete line, which only the end of the file or a new start of the server may follow.
+    torn: RecordingError | None = None
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                values = json.loads(line)
+            except ValueError as error:
+                problem = RecordingError(f"{path}:{number}: not a line of JSON ({error}); delete the line")
+                if torn is not None or offset_ns is None:
+                    raise torn or problem from None
+                torn = problem
+                continue
+            members = _Members(values, f"{path}:{number}")
+            if "naiad_traffic" in members.values:
+                torn = None
+                offset_ns = _offset_ns(members)
+            elif torn is not None:
+                raise torn
+            elif offset_ns is None:
+                raise members.problem("is not the first line of a recording; give a file of --record-traffic")
+            else:
+                yield _request_of(members, offset_ns)
+    if torn is not None and line.endswith(b"\n"):
+        raise torn
+
+
+class _Members:
+    """A line of a recording."""
+
+    def __init__(self, values: object, where: str) -> None:
+        """Raises RecordingError for another value than an object."""
+        self.where = where
+        if not isinstance(values, dict):
+            raise self.problem(f"expected an object, got {excerpt(repr(values))}")
+        self.values: dict[str, Any] = values
+
+    def problem(self, text: str) -> RecordingError:
+        """Return an error that names the line."""
+        return RecordingError(f"{self.where}: {text}")
+
+    def get(self, name: str, kind: type[_T], default: _T | None = None) -> _T:
+        """Return a member of a type; without `default` it must be there. Raises RecordingError."""
+        value = self.values.get(name, default)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+            raise self.problem(f"'{name}' is {excerpt(repr(value))}; expected {kind.__name__}")
+        return value
+
+
+def _offset_ns(members: _Members) -> int:
+    """Return the difference of the wall clock and the monotonic clock of the lines that follow."""
+    version = members.get("naiad_traffic", int)
+    if version != FORMAT_VERSION:
+        raise members.problem(f"'naiad_traffic' is {version}; this release reads version {FORMAT_VERSION}")
+    return members.get("wall_ns", int) - members.get("monotonic_ns", int)
+
+
+def _request_of(members: _Members, offset_ns: int) -> RecordedRequest:
+    inputs = [_Members(each, members.where) for each in members.get("inputs", list)]
+    sequence_id = members.values.get("sequence_id")
+    return RecordedRequest(
+        arrival_ns=members.get("arrival_ns", int) + offset_ns,
+        duration_ns=members.get("duration_ns", int, 0),
+        outcome=members.get("outcome", str, OK),
+        transport=members.get("transport", str, ""),
+        model=members.get("model", str),
+        version=members.get("version", str, ""),
+        request_id=members.get("id", str, ""),
+        inputs=tuple(map(_spec_of, inputs)),
+        outputs=tuple(members.get("outputs", list, [])),
+        parameters=members.get("parameters", dict, {}),
+        sequence_id=sequence_id if isinstance(sequence_id, str) else members.get("sequence_id", int, 0),
+        sequence_start=members.get("sequence_start", bool, False),
+        sequence_end=members.get("sequence_end", bool, False),
+        priority=members.get("priority", int, 0),
+        timeout_us=members.get("timeout_us", int, 0),
+        payloads=_payloads_of(members, len(inputs)),
+    )
+
+
+def _spec_of(members: _Members) -> TensorSpec:
+    shape: list[Any] = members.get("shape", list)
+    if not all(type(size) is int for size in shape):
+        raise members.problem(f"'shape' is {excerpt(str(shape))}; expected integers")
+    datatype = members.get("datatype", str)
+    try:
+        return TensorSpec(members.get("name", str), DataType(datatype), tuple(shape))
+    except ValueError:
+        text = f"'datatype' is '{excerpt(datatype)}'; expected one of KServe v2, such as FP32"
+        raise members.problem(text) from None
+
+
+def _payloads_of(members: _Members, input_count: int) -> tuple[bytes | None, ...] | None:
+    if "data" not in members.values:
+        return None
+    data: list[Any] = members.get("data", list)
+    if len(data) != input_count:
+        raise members.problem(f"'data' has {len(data)} elements; expected one for each of {input_count} inputs")
+    try:
+        return tuple(None if each is None else a2b_base64(each["b64"], strict_mode=True) for each in data)
+    except (TypeError, KeyError, ValueError) as error:
+        raise members.problem(f"'data' is not a list of {{\"b64\": <base64>}} ({error})") from None
+
+
+# --- the display ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingSummary:
+    """What a recording contains, for people."""
+
+    request_count: int
+    error_count: int
+    duration_s: float
+    """From the first arrival to the last."""
+    rate_per_s: float
+    """Mean over the duration; 0 for a single request."""
+    models: Mapping[str, int]
+    """Requests by model, most first."""
+    shapes: Mapping[tuple[str, tuple[Shape, ...]], int]
+    """Requests by model and shapes of the inputs, most first."""
+    burstiness: float
+    """Standard deviation of the gaps between arrivals, divided by their mean: 0 for a constant rate, about 1 for
+    independent clients (Poisson), more for bursts."""
+
+
+def summary(requests: Sequence[RecordedRequest]) -> RecordingSummary:
+    """Return the summary of requests in the order of arrival."""
+    duration_ns = requests[-1].arrival_ns - requests[0].arrival_ns if requests else 0
+    gaps_ns = [after.arrival_ns - before.arrival_ns for before, after in pairwise(requests)]
+    models = Counter(request.model for request in requests)
+    shapes = Counter((request.model, tuple(spec.shape for spec in request.inputs)) for request in requests)
+    return RecordingSummary(
+        request_count=len(requests),
+        error_count=sum(request.outcome != OK for request in requests),
+        duration_s=duration_ns / 1e9,
+        rate_per_s=len(gaps_ns) / (duration_ns / 1e9) if duration_ns else 0.0,
+        models=dict(models.most_common()),
+        shapes=dict(shapes.most_common()),
+        burstiness=statistics.pstdev(gaps_ns) / statistics.fmean(gaps_ns) if duration_ns else 0.0,
+    )

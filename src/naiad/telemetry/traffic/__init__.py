@@ -1,0 +1,1 @@
+"""Recording of traffic: every inference request as a line of JSON in a ring of two files."""
