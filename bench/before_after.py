@@ -2,6 +2,7 @@
 
     git worktree add ../before COMMIT
     python -m bench.before_after ../before [--rounds 8] [--seconds 2] [--limit-percent 2]
+    python -m bench.before_after . --flags=--record-traffic=/tmp/traffic     what a flag costs
 
 Both checkouts run at the same time, in the same environment, and serve the same repository. Every round loads
 one after the other, in alternating order, so that a slow phase of the machine meets both. For each load the
@@ -10,6 +11,7 @@ ratios of the rounds. It exits with 1 when the geometric mean of the ratios exce
 """
 
 import argparse
+import shlex
 import statistics
 import sys
 import tempfile
@@ -41,6 +43,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of one measurement")
     parser.add_argument("--limit-percent", type=float, default=2.0, help="largest mean increase that passes")
+    parser.add_argument("--flags", default="", help="flags of the later server, to measure what they cost")
     parser.add_argument("--only", default="", help="loads whose line contains this text")
     return parser.parse_args(argv)
 
@@ -72,8 +75,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         models.write_repository(work / "models", ("add_sub", "add_sub_py"))
         servers: list[Running] = []
         try:
-            for name, checkout in (("before", arguments.before), ("after", HERE.parent)):
-                servers.append(Naiad(checkout=checkout.resolve()).start(work / "models", work / name))
+            for name, checkout, flags in (
+                ("before", arguments.before, ""),
+                ("after", HERE.parent, arguments.flags),
+            ):
+                naiad = Naiad(*shlex.split(flags), checkout=checkout.resolve())
+                servers.append(naiad.start(work / "models", work / name))
             for model, transport, shape in _LOADS:
                 line = f"{model} {transport} {shape}"
                 if arguments.only not in line:
