@@ -1,7 +1,7 @@
 """What was measured of each request, in columns: a run of minutes has millions of requests."""
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -133,6 +133,10 @@ class Measurement:
     statistics_before: Mapping[str, Any] = field(default_factory=dict)
     statistics_after: Mapping[str, Any] = field(default_factory=dict)
     """By `MODEL/VERSION`, rows of the statistics extension; empty where the server has none."""
+    composing: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By ensemble, the models of its steps."""
+    bls_composing: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By model, the models that its code calls."""
     metrics: list[tuple[int, str]] = field(default_factory=list)
     """Moment and text of each scrape of the metrics URL."""
     interrupted: str = ""

@@ -1,0 +1,99 @@
+"""Server figures of a measurement: the difference of two readings of the statistics extension.
+
+perf_analyzer's rules: a version that was not asked for is the highest of the versions whose counters moved; a mean is
+ns / count; with a response cache the times of cache and compute are spread over hits and computed requests; an
+ensemble has the sum of the means of its composing models, recursively. Means are exact here; cut to whole us they
+equal perf_analyzer's integer divisions.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from naiad.perf.records import Measurement
+from naiad.perf.result import ServerFigures
+
+_DURATIONS = (
+    "success",
+    "fail",
+    "queue",
+    "compute_input",
+    "compute_infer",
+    "compute_output",
+    "cache_hit",
+    "cache_miss",
+)
+_MEANS = ("queue_us", "compute_input_us", "compute_infer_us", "compute_output_us", "cache_hit_us", "cache_miss_us")
+
+
+def server_figures(measurement: Measurement, model: str, version: str = "") -> ServerFigures | None:
+    """Of a model; None where its counters did not move or the server has no statistics."""
+    return _figures(measurement, model, version, frozenset())
+
+
+def _figures(measurement: Measurement, model: str, version: str, above: frozenset[str]) -> ServerFigures | None:
+    moved = {
+        number: moves
+        for number, moves in _moves(measurement, model).items()
+        if number == version or (not version and moves["success_count"] + moves["fail_count"] > 0)
+    }
+    if not moved:
+        return None
+    number = max(moved, key=lambda each: (len(each), each))
+    names = measurement.composing.get(model, ()) or measurement.bls_composing.get(model, ())
+    parts = [_figures(measurement, name, "", above | {model}) for name in names if name not in above | {model}]
+    composing = [part for part in parts if part is not None]
+    is_ensemble = model in measurement.composing
+    return _of_moves(model, number, moved[number], composing, is_ensemble=is_ensemble)
+
+
+def _of_moves(
+    model: str, version: str, moves: Mapping[str, int], composing: Sequence[ServerFigures], *, is_ensemble: bool
+) -> ServerFigures:
+    has_cache = moves["cache_hit_count"] + moves["cache_miss_count"] > 0
+    requests = moves["cache_hit_count"] + moves["compute_infer_count"] if has_cache else 0
+    means = {f"{name}_us": _mean_us(moves, name, requests) for name in _DURATIONS[2:]}
+    means["queue_us"] = _mean_us(moves, "queue", 0)
+    if is_ensemble and composing:
+        means = {name: sum(getattr(part, name) for part in composing) for name in _MEANS}
+    return ServerFigures(
+        model=model,
+        version=version,
+        inference_count=moves["inference_count"],
+        execution_count=moves["execution_count"],
+        success_count=moves["success_count"],
+        failure_count=moves["fail_count"],
+        cache_hit_count=moves["cache_hit_count"],
+        cache_miss_count=moves["cache_miss_count"],
+        overhead_us=max(_mean_us(moves, "success", 0) - sum(means.values()), 0.0),
+        composing=composing,
+        **means,
+    )
+
+
+def _mean_us(moves: Mapping[str, int], name: str, requests: int) -> float:
+    count = requests or moves[f"{name}_count"]
+    return moves[f"{name}_ns"] / count / 1e3 if count else 0.0
+
+
+def _moves(measurement: Measurement, model: str) -> dict[str, dict[str, int]]:
+    """By version, by how much each counter of a model grew; counters of a restarted server count from 0."""
+    versions = {}
+    for key, after in measurement.statistics_after.items():
+        name, _, version = key.rpartition("/")
+        if name == model:
+            before, after_counts = _counts(measurement.statistics_before.get(key, {})), _counts(after)
+            is_restarted = any(after_counts[counter] < before[counter] for counter in before)
+            versions[version] = {
+                counter: count if is_restarted else count - before[counter] for counter, count in after_counts.items()
+            }
+    return versions
+
+
+def _counts(row: Mapping[str, Any]) -> dict[str, int]:
+    """Counters of a statistics row in its JSON form; 64-bit numbers may be strings, as protobuf writes them."""
+    stats = row.get("inference_stats", {})
+    counts = {name: int(row.get(name, 0)) for name in ("inference_count", "execution_count")}
+    for name in _DURATIONS:
+        duration = stats.get(name, {})
+        counts[f"{name}_count"], counts[f"{name}_ns"] = int(duration.get("count", 0)), int(duration.get("ns", 0))
+    return counts
