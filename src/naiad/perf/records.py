@@ -134,9 +134,7 @@ class Measurement:
     statistics_after: Mapping[str, Any] = field(default_factory=dict)
     """By `MODEL/VERSION`, rows of the statistics extension; empty where the server has none."""
     composing: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By ensemble, the models of its steps."""
-    bls_composing: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By model, the models that its code calls."""
+    """By ensemble, the models of its steps, as `NAME` or `NAME:VERSION`."""
     metrics: list[tuple[int, str]] = field(default_factory=list)
     """Moment and text of each scrape of the metrics URL."""
     interrupted: str = ""

@@ -7,8 +7,8 @@ the queue are nearly independent, so with their standard deviation s_B the half 
 
     t(0.975, B - 1) * s_B / sqrt(B)
 
-Long blocks are independent, but few; short blocks are many, but dependent. The half width is the greatest of those for
-8, 16 and 32 blocks. The choice errs on the wide side, which also pays for a measurement that ends as soon as its
+Long blocks are independent, but few; short blocks are many, but dependent. The half width is the greatest of those
+for 8, 16 and 32 blocks. The choice errs on the wide side, which also pays for a measurement that ends as soon as its
 interval is narrow (`stability`).
 
 A mean over requests is a ratio, of the sum of latencies to the number of requests, and both vary by block. The

@@ -1,12 +1,13 @@
 """A measurement of a load as a row of the result."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from naiad.perf.plan import Concurrency, Intervals, Load, Plan, Ramp, RequestRate, Schedule, Stop
-from naiad.perf.records import Columns, Measurement
+from naiad.perf.records import Measurement
 from naiad.perf.result import ClientFigures, Errors, Latency, Row, ServerFigures
 from naiad.perf.statistics.generator_figures import generator_figures, is_remote, limited_by
 from naiad.perf.statistics.intervals import Floats, Sample
@@ -29,7 +30,7 @@ def row(plan: Plan, model_index: int, load: Load, measurement: Measurement) -> R
     latency_us = requests.times_us("intended_ns", "end_ns")
     total = requests.sample(latency_us)
     service = latency(requests.sample(requests.times_us("sent_ns", "end_ns")), measuring.percentile)
-    server = server_figures(measurement, model.name, model.version)
+    server = server_figures(measurement, model.name, model.version, plan.composing_models)
     client = _client(requests, service, server)
     facts = measurement.generator
     limit = limited_by(facts, load, requests.sent_per_s, service, client, is_remote(plan.service.url))
@@ -180,7 +181,7 @@ def _timeline(requests: _Requests, percentile: int | None) -> Sequence[tuple[flo
     places = np.searchsorted(requests.ends_ns, edges, side="right")
     latency_us = requests.times_us("intended_ns", "end_ns")
     timeline = []
-    for number, (begin, end) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for number, (begin, end) in enumerate(pairwise(edges)):
         values = latency_us[places[number] : places[number + 1]]
         rate = len(values) / ((end - begin) / 1e9)
         timeline.append((float(begin - requests.begin_ns) / 1e9, rate, judged_value(percentile, values)))

@@ -12,38 +12,37 @@ from typing import Any
 from naiad.perf.records import Measurement
 from naiad.perf.result import ServerFigures
 
-_DURATIONS = (
-    "success",
-    "fail",
-    "queue",
-    "compute_input",
-    "compute_infer",
-    "compute_output",
-    "cache_hit",
-    "cache_miss",
-)
-_MEANS = ("queue_us", "compute_input_us", "compute_infer_us", "compute_output_us", "cache_hit_us", "cache_miss_us")
+_PARTS = ("queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
+_DURATIONS = ("success", "fail", *_PARTS)
 
 
-def server_figures(measurement: Measurement, model: str, version: str = "") -> ServerFigures | None:
-    """Of a model; None where its counters did not move or the server has no statistics."""
-    return _figures(measurement, model, version, frozenset())
+def server_figures(
+    measurement: Measurement, model: str, version: str = "", called: Sequence[str] = ()
+) -> ServerFigures | None:
+    """Of a model; None where its counters did not move or the server has no statistics.
+
+    `called` are models that the code of the model calls, as `NAME` or `NAME:VERSION`; its own times contain theirs.
+    """
+    return _figures(measurement, model, version, called, frozenset())
 
 
-def _figures(measurement: Measurement, model: str, version: str, above: frozenset[str]) -> ServerFigures | None:
+def _figures(
+    measurement: Measurement, model: str, version: str, called: Sequence[str], above: frozenset[str]
+) -> ServerFigures | None:
     moved = {
         number: moves
         for number, moves in _moves(measurement, model).items()
-        if number == version or (not version and moves["success_count"] + moves["fail_count"] > 0)
+        if version in ("", number) and moves["success_count"] + moves["fail_count"] > 0
     }
     if not moved:
         return None
     number = max(moved, key=lambda each: (len(each), each))
-    names = measurement.composing.get(model, ()) or measurement.bls_composing.get(model, ())
-    parts = [_figures(measurement, name, "", above | {model}) for name in names if name not in above | {model}]
-    composing = [part for part in parts if part is not None]
-    is_ensemble = model in measurement.composing
-    return _of_moves(model, number, moved[number], composing, is_ensemble=is_ensemble)
+    steps, above = measurement.composing.get(model, ()), above | {model}
+    parts = []
+    for name, _, part_version in (each.partition(":") for each in steps or called):
+        part = _figures(measurement, name, part_version, (), above) if name not in above else None
+        parts += [part] if part is not None else []
+    return _of_moves(model, number, moved[number], parts, is_ensemble=bool(steps))
 
 
 def _of_moves(
@@ -51,10 +50,10 @@ def _of_moves(
 ) -> ServerFigures:
     has_cache = moves["cache_hit_count"] + moves["cache_miss_count"] > 0
     requests = moves["cache_hit_count"] + moves["compute_infer_count"] if has_cache else 0
-    means = {f"{name}_us": _mean_us(moves, name, requests) for name in _DURATIONS[2:]}
+    means = {f"{name}_us": _mean_us(moves, name, requests) for name in _PARTS}
     means["queue_us"] = _mean_us(moves, "queue", 0)
     if is_ensemble and composing:
-        means = {name: sum(getattr(part, name) for part in composing) for name in _MEANS}
+        means = {name: sum(getattr(part, name) for part in composing) for name in means}
     return ServerFigures(
         model=model,
         version=version,

@@ -1,9 +1,9 @@
 """When a measurement ends, and whether it is stable.
 
 CONFIDENCE looks at the run on a fixed grid of moments: at 1 s and at each 1.25 times the time before. A look uses the
-requests up to its moment, so the outcome does not depend on how often `verdict` is called. A rule that may end at each
-look ends too often at a look where the requests happened to agree. Three things keep the intervals true: few looks
-(at most 19 in 50 s), no look before 1 s and 30 requests, and intervals of the widest of three block lengths
+requests up to its moment, so the outcome does not depend on how often `verdict` is called. A rule that may end at
+each look ends too often at a look where the requests happened to agree. Three things keep the intervals true: few
+looks (at most 19 in 50 s), no look before 1 s and 30 requests, and intervals of the widest of three block lengths
 (`intervals`). Simulations of `bench/perf_coverage.py` confirm it: 95 % intervals at the end of a measurement hold the
 true value in 93 to 99 % of the runs.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from naiad.perf.plan import Concurrency, Load, Measuring, Ramp, Schedule, Stop
-from naiad.perf.records import Columns
+from naiad.perf.records import Columns, Int64s
 from naiad.perf.result import Interval
 from naiad.perf.statistics.diagnosis import drift, instability
 from naiad.perf.statistics.intervals import Floats, Sample, rank
@@ -57,7 +57,7 @@ def verdict(
 
 
 def is_window_complete(measuring: Measuring, columns: Columns, begin_ns: int, now_ns: int) -> bool:
-    """A window that began at `begin_ns` may end: perf_analyzer's 1.2 times the length asked for, or 1 s and a count."""
+    """A window may end: after perf_analyzer's 1.2 times the length asked for, or 1 s and a count of requests."""
     if measuring.stop is Stop.TIME_WINDOWS:
         return now_ns - begin_ns >= measuring.window_ms * 1_000_000 * _WINDOW_STRETCH
     is_long_enough = now_ns - begin_ns >= 1_000_000_000
@@ -113,9 +113,7 @@ def _last_look(elapsed_ns: int, limit_ns: int) -> int:
     return last
 
 
-def successes(
-    columns: Columns, begin_ns: int, end_ns: int
-) -> "tuple[np.ndarray[tuple[int], np.dtype[np.int64]], Floats]":
+def successes(columns: Columns, begin_ns: int, end_ns: int) -> "tuple[Int64s, Floats]":
     """Ends in ns and latencies in us, from the intended send, of the successes of a span; the begin is outside."""
     first, last = np.searchsorted(columns.end_ns, (begin_ns, end_ns), side="right")
     is_success = columns.failure[first:last] == 0
