@@ -7,6 +7,7 @@ from pathlib import Path
 from queue import Queue
 
 import numpy as np
+import psutil
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
@@ -178,7 +179,19 @@ def test_all_processes_record(models, start_server, tmp_path) -> None:
     assert sorted(file.name for file in tmp_path.glob("traffic*")) == ["traffic.process1", "traffic.process2"]
 
 
-def test_a_failing_disk_stops_the_recording_only(models, start_server, tmp_path) -> None:
+def remove_directory(running: ServerProcess, path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+def fill_disk(running: ServerProcess, path: Path) -> None:
+    """Let writes fail as on a full disk, in the middle of a line."""
+    psutil.Process(running.process.pid).rlimit(psutil.RLIMIT_FSIZE, (250_000, 250_000))
+
+
+@pytest.mark.parametrize(
+    ("break_disk", "reason"), [(remove_directory, "No such file or directory"), (fill_disk, "File too large")]
+)
+def test_a_failing_disk_stops_the_recording_only(models, start_server, tmp_path, break_disk, reason) -> None:
     path = tmp_path / "directory" / "traffic"
     path.parent.mkdir()
     running = start_server(
@@ -189,15 +202,17 @@ def test_a_failing_disk_stops_the_recording_only(models, start_server, tmp_path)
     with grpcclient.InferenceServerClient(running.grpc_url) as client:
         client.infer("identity", tensors(grpcclient, row))
         wait_until(lambda: metrics(running)["naiad_traffic_records_total"] == 1, "it was never recorded")
-        shutil.rmtree(path.parent)
+        break_disk(running, path)
         for _ in range(8):
             client.infer("identity", tensors(grpcclient, row))
-        running.wait_log("the recording of traffic has stopped, requests continue: .*No such file or directory")
+        running.wait_log("the recording of traffic has stopped, requests continue: .*" + reason)
         for _ in range(8):
             client.infer("identity", tensors(grpcclient, row))
     running.signal()
     assert running.wait_exit() == 0
     assert running.log_text().count("the recording of traffic") == 1
+    if path.exists():
+        assert [request.payloads for request in read_recording([path])] == [(row.tobytes(),)]
 
 
 @pytest.mark.parametrize("processes", [1, 2])

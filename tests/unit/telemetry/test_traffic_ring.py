@@ -53,6 +53,17 @@ def test_next_process_continues_the_files(tmp_path):
     assert [line.get("n") for line in lines(path)] == [None, 0, None, 1]
 
 
+def test_only_one_process_records_in_a_file(tmp_path):
+    path = tmp_path / "t"
+    ring = RingFile(str(path), SIZE)
+    for number in range(50):
+        append(ring, number)
+    with pytest.raises(OSError, match="another server records in it"):
+        RingFile(str(path), SIZE)
+    ring.close()
+    RingFile(str(path), SIZE).close()
+
+
 def test_incomplete_line_is_ended(tmp_path):
     path = tmp_path / "t"
     RingFile(str(path), SIZE).close()

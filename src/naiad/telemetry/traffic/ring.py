@@ -6,6 +6,7 @@ monotonic clock of the lines that follow to the wall clock.
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 import time
@@ -23,7 +24,7 @@ class RingFile:
     """The two files; used by one thread at a time. A process continues the files of an earlier one."""
 
     def __init__(self, path: str, size_bytes: int) -> None:
-        """Open the files. Raises OSError if that is not possible, or if one is not a recording."""
+        """Open the files. Raises OSError if that is not possible, if one is not a recording, or if it is in use."""
         self._path = path
         wall_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
         self._opening = _OPENING + b'"wall_ns":%d,"monotonic_ns":%d}\n' % (wall_ns, monotonic_ns)
@@ -45,6 +46,11 @@ class RingFile:
         # Other users must not read what clients send.
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         file = os.fdopen(descriptor, "ab", buffering=_BUFFER_BYTES)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise OSError(errno.EBUSY, "another server records in it", self._path) from None
         size_bytes = file.tell()
         if size_bytes and os.pread(descriptor, 1, size_bytes - 1) != b"\n":
             file.write(b"\n")  # ends the incomplete line of a process that was killed
