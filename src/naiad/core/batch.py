@@ -36,6 +36,7 @@ class Batch:
         "emit",
         "exec_end_ns",
         "exec_start_ns",
+        "free_ns",
         "late",
         "left_open",
         "release_reason",
@@ -65,6 +66,8 @@ class Batch:
         """The applied transforms with the headers that they replaced, in order; they are undone in reverse order."""
         self.slots: Sequence[int] = ()
         """Direct sequences only: the row of each request, ascending; other rows stay empty."""
+        self.free_ns = 0
+        """Since when the instance had been free; 0 if it took this batch as soon as it had executed another one."""
         self.exec_start_ns = 0
         self.compute_start_ns = 0
         self.compute_end_ns = 0

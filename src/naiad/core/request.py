@@ -14,13 +14,25 @@ if TYPE_CHECKING:
 class ExecutionTimes:
     """The times of the execution of a request, in monotonic ns; 0 before it has ended."""
 
-    __slots__ = ("compute_end_ns", "compute_start_ns", "exec_end_ns", "exec_start_ns", "traceparent")
+    __slots__ = (
+        "compute_end_ns",
+        "compute_start_ns",
+        "exec_end_ns",
+        "exec_start_ns",
+        "free_ns",
+        "is_open",
+        "traceparent",
+    )
 
     def __init__(self) -> None:
         self.exec_start_ns = 0
         self.compute_start_ns = 0
         self.compute_end_ns = 0
         self.exec_end_ns = 0
+        self.free_ns = 0
+        """Since when the instance had been free before the execution; 0 if it had not been."""
+        self.is_open = False
+        """Whether the response comes after the end of the execution."""
         self.traceparent = ""
         """The parent span for work of the model, as W3C Trace Context; empty for none."""
 

@@ -16,6 +16,7 @@ from typing import Protocol
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer
+from naiad.telemetry.server_timing import RequestTiming
 from naiad.wire.header_fields import Headers
 
 
@@ -95,6 +96,9 @@ class HttpContext(Protocol):
     def release_bytes(self, size: int) -> None:
         """Release `size` bytes, which were reserved but not needed."""
 
+    def start_timing(self) -> RequestTiming:
+        """Return the timing of the request, the same for each call, which its response then carries."""
+
 
 class GrpcCall(Protocol):
     """One gRPC call over HTTP/2."""
@@ -106,6 +110,8 @@ class GrpcCall(Protocol):
     deadline_ns: int
     """Monotonic time from `grpc-timeout`; 0 for none."""
     arrival_ns: int
+    timing: RequestTiming | None
+    """Set if the client asks for the timing of a unary call; its response then carries it."""
     on_cancel: OnCancel | None
     """Set by the service: called on RST_STREAM, on a passed deadline and on a lost connection. It may finish the
     call; only after a deadline does the client receive that status.
@@ -238,6 +244,10 @@ class HttpContextLayer:
         """Release bytes of the request."""
         self._context.release_bytes(size)
 
+    def start_timing(self) -> RequestTiming:
+        """Return the timing of the request."""
+        return self._context.start_timing()
+
 
 EARLY_REJECTION_BYTES = 64 * 1024
 """Smaller bodies over HTTP/1.1 are always read: the connection can then be reused."""
@@ -284,6 +294,10 @@ class UnreadRequest:
 
     def release_bytes(self, size: int) -> None:
         """Do nothing: nothing is buffered."""
+
+    def start_timing(self) -> RequestTiming:
+        """Return a timing that the response does not carry."""
+        return RequestTiming(self.arrival_ns)
 
 
 RejectEarly = Callable[[HttpContext], object]

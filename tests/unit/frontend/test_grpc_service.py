@@ -23,6 +23,7 @@ class Call:
     client = None
     metadata = ()
     deadline_ns = 0
+    timing = None
     arrival_ns = 77
 
     def __init__(self, path):

@@ -19,7 +19,7 @@ _Specs = tuple[tuple[str, str, Shape], ...]
 """Name, datatype and shape of each tensor."""
 _Error = tuple[int, str, str, str | None]
 """Code, message, detail, reason."""
-_Times = tuple[int, int, int, int]
+_Times = tuple[int, int, int, int, int]
 
 
 class Submit(NamedTuple):
@@ -124,7 +124,13 @@ def pack_response(number: int, times: ExecutionTimes | None, response: InferResp
     header = response.header
     packed_times = None
     if times is not None and response.final:
-        packed_times = (times.exec_start_ns, times.compute_start_ns, times.compute_end_ns, times.exec_end_ns)
+        packed_times = (
+            times.free_ns,
+            times.exec_start_ns,
+            times.compute_start_ns,
+            times.compute_end_ns,
+            times.exec_end_ns,
+        )
     return Answer(
         number,
         header.model_version,
@@ -174,7 +180,7 @@ def unpack_response(answer: Answer, header: ResponseHeader) -> InferResponse:
 
 def unpack_times(times: _Times, into: ExecutionTimes) -> None:
     """Fill in the times of an execution; processes of one machine share the clock."""
-    into.exec_start_ns, into.compute_start_ns, into.compute_end_ns, into.exec_end_ns = times
+    into.free_ns, into.exec_start_ns, into.compute_start_ns, into.compute_end_ns, into.exec_end_ns = times
 
 
 def _pack_specs(specs: Sequence[TensorSpec]) -> _Specs:

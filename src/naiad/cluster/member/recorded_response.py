@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from naiad.cluster.messages import GrpcCall, HttpCall, Outcome
 from naiad.core.tensor import Buffer
+from naiad.telemetry.server_timing import RequestTiming
 from naiad.wire.header_fields import Headers
 
 if TYPE_CHECKING:
@@ -54,11 +55,16 @@ class RecordedHttpContext:
     def release_bytes(self, size: int) -> None:
         """Do nothing: the process of the client counts the bytes of the call."""
 
+    def start_timing(self) -> RequestTiming:
+        """Return a timing that the response does not carry: control calls have none."""
+        return RequestTiming(self.arrival_ns)
+
 
 class RecordedGrpcCall:
     """A unary `GrpcCall` with a recorded response."""
 
     deadline_ns = 0
+    timing: RequestTiming | None = None
 
     def __init__(self, call: GrpcCall) -> None:
         self.path = call.path

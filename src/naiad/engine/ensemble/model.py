@@ -22,6 +22,7 @@ from naiad.engine.ensemble.graph import DEFAULT_LIMIT, EnsembleGraph, Step, brid
 from naiad.engine.ensemble.run import Absent, EnsembleRun, Flow, SequenceFields, StepRequest, Value
 from naiad.engine.serving.served import Router
 from naiad.scheduler.rate_limiter import Usage
+from naiad.telemetry.server_timing import RequestTiming
 from naiad.telemetry.statistics.model import ModelStatistics
 from naiad.telemetry.statistics.parts import StepCounts
 
@@ -150,6 +151,9 @@ class EnsembleModel:
         """Count a completed request of a step."""
         counts = self._counts[request.step.index]
         duration_ns = time.monotonic_ns() - request.arrival_ns
+        whole = request.run.request.times
+        if isinstance(whole, RequestTiming):
+            whole.note_step(request.step.model_name, duration_ns)
         if has_failed:
             counts.record_failure(duration_ns)
             return

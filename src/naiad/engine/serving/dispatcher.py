@@ -333,7 +333,9 @@ class Dispatcher:
                 dropped = (*dropped, *scheduler.pop_dropped())
             if batch is None:
                 wake_ns = self._rest(runner)
+                runner.free_ns = runner.free_ns or now_ns
             else:
+                batch.free_ns, runner.free_ns = runner.free_ns, 0
                 if self.decoupled_responses is not None:
                     self.decoupled_responses.begin(batch, runner.instance)
                 else:

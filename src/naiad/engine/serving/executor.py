@@ -192,6 +192,8 @@ def _tell_times(batch: Batch) -> None:
     for request in batch.requests:
         times = request.times
         if times is not None:
+            times.free_ns = batch.free_ns
+            times.is_open = request in batch.left_open
             times.exec_start_ns = batch.exec_start_ns
             times.compute_start_ns = batch.compute_start_ns
             times.compute_end_ns = batch.compute_end_ns

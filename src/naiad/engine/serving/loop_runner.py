@@ -39,6 +39,7 @@ class LoopRunner:
     ) -> None:
         self.index = index
         """Number of the instance among the instances of its version."""
+        self.free_ns = time.monotonic_ns()
         self.instance: RemoteInstance = instance
         self._dispatcher = dispatcher
         self._executor = executor

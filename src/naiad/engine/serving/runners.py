@@ -22,6 +22,8 @@ class InstanceRunner(Protocol):
 
     index: int
     """Number of the instance among all instances of its version."""
+    free_ns: int
+    """Since when the instance has been free, in monotonic ns; 0 if its next batch was not asked for yet."""
 
     @property
     def instance(self) -> Instance:

@@ -162,6 +162,7 @@ class ThreadRunner:
         """`name` is the name of the thread in debuggers."""
         self.index = index
         """Number of the instance among the instances of its version."""
+        self.free_ns = time.monotonic_ns()
         self.instance = instance
         self._dispatcher = dispatcher
         self._executor = executor
@@ -250,6 +251,7 @@ class ThreadRunner:
                 if batch.exec_end_ns < until_ns and self._placement.is_on_loop:
                     continue
                 if self._was_single and self._dispatcher.join_idle_if_empty(self):
+                    self.free_ns = batch.exec_end_ns
                     self._left_ns = _NEVER_NS
                     self._dispatcher.request_busy_polling.begin()
                 else:

@@ -164,8 +164,7 @@ class InferenceGrpcService:
         request = InferRequest(
             header, data, self._on_response, id=request_id, arrival_ns=call.arrival_ns, context=call
         )
-        if call.deadline_ns:
-            request.deadline_ns = call.deadline_ns
+        request.deadline_ns = call.deadline_ns
         if element_counts:
             request.element_counts = element_counts
         try:
@@ -173,6 +172,8 @@ class InferenceGrpcService:
             if served.is_decoupled:
                 raise unsupported(_DECOUPLED)
             call.on_cancel = partial(self._abandon, request)
+            if call.timing is not None:
+                call.timing.submit(request)
             self._engine.submit(request, served)
         except InferError as error:
             call.on_cancel = None
@@ -235,6 +236,8 @@ class InferenceGrpcService:
         call.on_cancel = None
         if request.cancelled:
             return  # cancellation has finished the call already
+        if call.timing is not None:
+            call.timing.note_answer(response)
         error = response.error
         if error is None:
             try:

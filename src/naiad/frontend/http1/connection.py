@@ -279,13 +279,16 @@ class Http1Connection(asyncio.BufferedProtocol):
         # hot: bench/micro_http1.py
         responses = self._responses
         context = Http1Context(responses, head, body, _now_ns())
+        reader = self._reader
+        if reader.first_byte_ns:
+            context.first_byte_ns, reader.first_byte_ns = reader.first_byte_ns, 0
         if reserved_bytes:
             context.reserved_bytes = reserved_bytes
         responses.contexts.append(context)
         self._clock.start_ns = 0
         self._has_probed = True
         if not head.keep_alive:
-            self._reader.is_closed = True
+            reader.is_closed = True
         try:
             self._endpoint.handle(context)
         except Exception:

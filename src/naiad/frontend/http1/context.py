@@ -12,6 +12,7 @@ from naiad.core.request_limits import RequestBudget
 from naiad.core.tensor import Buffer
 from naiad.frontend.context import CancelReason
 from naiad.telemetry.metrics.responses import http_responses
+from naiad.telemetry.server_timing import RequestTiming
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import RequestHead
 
@@ -120,6 +121,7 @@ class Http1Context:
         "arrival_ns",
         "body",
         "done",
+        "first_byte_ns",
         "has_begun",
         "headers",
         "keep_alive",
@@ -128,6 +130,7 @@ class Http1Context:
         "on_pause",
         "path",
         "reserved_bytes",
+        "timing",
         "waiting_buffers",
         "waiting_bytes",
     )
@@ -142,7 +145,8 @@ class Http1Context:
         self.headers = head.headers
         self.keep_alive = head.keep_alive
         self.body = body
-        self.arrival_ns = arrival_ns
+        self.arrival_ns = self.first_byte_ns = arrival_ns
+        self.timing: RequestTiming | None = None
         self.reserved_bytes = 0
         """Bytes reserved in the budget until the response."""
         self.on_disconnect: OnCancel | None = None
@@ -176,6 +180,8 @@ class Http1Context:
         if self.reserved_bytes:
             self.release_bytes(self.reserved_bytes)
         length = sum(map(len, parts))
+        if self.timing is not None:
+            headers = [*headers, (b"Server-Timing", self.timing.value())]  # a list: these are not cached
         head = connection.response_headers.complete(status, headers, length, connection.connection_option(self))
         if self.method == "HEAD":
             # RFC 9110 9.3.2: a HEAD response has the fields of GET, including Content-Length, without the body.
@@ -235,6 +241,12 @@ class Http1Context:
         if self._connection is not None and size:
             self.reserved_bytes -= size
             self._connection.budget.release(size)
+
+    def start_timing(self) -> RequestTiming:
+        """Return the timing of the request, which its response carries."""
+        if self.timing is None:
+            self.timing = RequestTiming(self.first_byte_ns)
+        return self.timing
 
     def disconnect(self) -> None:
         """Notify the route that the peer has disconnected, and discard the response."""

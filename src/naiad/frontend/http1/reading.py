@@ -54,6 +54,7 @@ class RequestReader:
         "_responses",
         "body",
         "filled",
+        "first_byte_ns",
         "head",
         "is_closed",
     )
@@ -80,6 +81,8 @@ class RequestReader:
         self._head_parser: HeadParser | None = None
         self._head_text = bytearray()
         """The first part of incomplete request headers."""
+        self.first_byte_ns = 0
+        """When the current request began to arrive; 0 for one that is delivered at once."""
         self.is_closed = False
         """The last request of the connection has arrived."""
 
@@ -115,6 +118,7 @@ class RequestReader:
                 return _skip_empty_lines(view, position, end)
             if len(text) > self._limits.head_bytes:
                 raise self._head_too_long(text)
+            self.first_byte_ns = time.monotonic_ns()
             head = self._endpoint.heads.parse(text)
         length = head.content_length
         if length > end - at or head.is_chunked:
@@ -195,6 +199,7 @@ class RequestReader:
             position = _skip_empty_lines(view, position, end)
             if position == end:
                 return end
+            self.first_byte_ns = time.monotonic_ns()
             self._head_parser = HeadParser(self._limits)
             self._clock.restart()
         text = self._head_text
@@ -245,6 +250,7 @@ class RequestReader:
             self.body = allocate_body(head.content_length, head.binary_offset)
             self.filled = 0
         self.head = head
+        self.first_byte_ns = self.first_byte_ns or time.monotonic_ns()
         self._rate = LeastRate(self._limits.body_rate_bytes_per_s, self._limits.body_timeout_s)
         self._clock.restart()
         if head.expects_continue and not len(arrived):

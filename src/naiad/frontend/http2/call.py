@@ -17,6 +17,7 @@ from naiad.frontend.context import CancelReason, GrpcService
 from naiad.frontend.http2.rest_headers import RestHeaders
 from naiad.protocol.status import status_of
 from naiad.telemetry.metrics.responses import grpc_responses, http_responses, rejections
+from naiad.telemetry.server_timing import TIMING_FIELD, TIMING_VALUE, RequestTiming
 from naiad.wire.grpc import (
     COMPRESSED_HEADER_BLOCKS,
     HEADER_BLOCK,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from naiad.wire.http2.headers import Fields
 
 _CHUNK_BYTES = 64 * 1024
+_TIMING_TRAILER = b"server-timing"
 
 
 class PausedBody:
@@ -95,7 +97,9 @@ class CallPlan:
     __slots__ = (
         "count_rejection",
         "encoding",
+        "has_settings",
         "is_streaming",
+        "is_timed",
         "is_unary",
         "rejection_block",
         "rejection_text",
@@ -103,7 +107,17 @@ class CallPlan:
         "timeout_ns",
     )
 
-    def __init__(self, *, is_streaming: bool = False, timeout_ns: int = 0, encoding: bytes | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        is_streaming: bool = False,
+        timeout_ns: int = 0,
+        encoding: bytes | None = None,
+        is_timed: bool = False,
+    ) -> None:
+        self.is_timed = is_timed
+        self.has_settings = bool(timeout_ns) or is_timed
+        """Each call has a deadline, or gets its timing."""
         self.is_streaming = is_streaming
         self.is_unary = not is_streaming
         """One message is expected, and the headers are valid."""
@@ -172,7 +186,13 @@ def make_plan(
         timeout_ns = 0 if timeout is None else parse_timeout_ns(timeout)
     except GrpcError as error:
         return _grpc_rejection(error.status, error.message)
-    return CallPlan(is_streaming=service.is_streaming(head.path), timeout_ns=timeout_ns, encoding=encoding)
+    is_streaming = service.is_streaming(head.path)
+    return CallPlan(
+        is_streaming=is_streaming,
+        timeout_ns=timeout_ns,
+        encoding=encoding,
+        is_timed=not is_streaming and head.field(TIMING_FIELD) == TIMING_VALUE,
+    )
 
 
 def _rejected_call(head: RequestHead, service: GrpcService, rule: AccessRule | None) -> CallPlan | None:
@@ -277,6 +297,7 @@ class Http2Call(Stream):
         "paused_body",
         "reserved_bytes",
         "rest_context",
+        "timing",
     )
 
     head: RequestHead
@@ -295,6 +316,7 @@ class Http2Call(Stream):
         self.metadata: Headers = head.fields
         self.arrival_ns = arrival_ns
         self.deadline_ns = 0
+        self.timing: RequestTiming | None = None
         self.on_cancel: OnCancel | None = None
         self.has_sent_headers = False
         self.reserved_bytes = 0
@@ -333,7 +355,11 @@ class Http2Call(Stream):
         grpc_responses[0] += 1
         owner = self.owner
         owner.output.send_answer(
-            self, HEADER_BLOCK, (_pack_prefix(0, size), *parts), size + PREFIX_BYTES, OK_TRAILER_BLOCK
+            self,
+            HEADER_BLOCK,
+            (_pack_prefix(0, size), *parts),
+            size + PREFIX_BYTES,
+            OK_TRAILER_BLOCK if self.timing is None else _timed_trailers(self.timing),
         )
         if self.reserved_bytes:
             owner.release(self)
@@ -347,7 +373,8 @@ class Http2Call(Stream):
         grpc_responses[0] += 1
         block = COMPRESSED_HEADER_BLOCKS[encoding]
         prefix = _pack_prefix(1, len(message))
-        self.owner.output.send_answer(self, block, (prefix, message), len(message) + PREFIX_BYTES, OK_TRAILER_BLOCK)
+        trailers = OK_TRAILER_BLOCK if self.timing is None else _timed_trailers(self.timing)
+        self.owner.output.send_answer(self, block, (prefix, message), len(message) + PREFIX_BYTES, trailers)
         if self.reserved_bytes:
             self.owner.release(self)
         if not self.owner.is_dirty:
@@ -390,6 +417,8 @@ class Http2Call(Stream):
         if self.is_local_closed:
             return
         grpc_responses[status] += 1
+        if self.timing is not None:
+            trailers = (*trailers, (_TIMING_TRAILER, self.timing.value()))
         owner = self.owner
         if self.has_sent_headers:
             owner.output.send_end(self, encode_trailers(status, message, trailers))
@@ -452,6 +481,10 @@ class Http2Call(Stream):
             on_cancel(why)
         except Exception:
             _log.exception("cancelling gRPC call %s failed", self.path)
+
+
+def _timed_trailers(timing: RequestTiming) -> bytes:
+    return encode_trailers(GrpcStatus.OK, fields=((_TIMING_TRAILER, timing.value()),))
 
 
 def _too_large(size: int) -> str:

@@ -26,6 +26,7 @@ from naiad.frontend.http2.rest_context import Http2Context
 from naiad.frontend.http2.rest_headers import RestHeaders, RestSide
 from naiad.frontend.http2.time_limits import DeadlineTimer
 from naiad.frontend.thread_pool import RunInThread
+from naiad.telemetry.server_timing import RequestTiming
 from naiad.wire.grpc import PREFIX, PREFIX_BYTES, CompressedMessage, GrpcError, GrpcStatus, MessageAssembler
 from naiad.wire.http1 import HttpError
 from naiad.wire.http2.frames import Http2Code
@@ -176,8 +177,8 @@ class Http2Receiving:
                 and size <= self._max_message_bytes
                 and (size <= UNCOUNTED_BYTES or self._request_bytes.reserve(call, size))
             ):
-                if plan.timeout_ns:
-                    self._set_deadline(call, plan.timeout_ns)
+                if plan.has_settings:
+                    self._apply(plan, call)
                 try:
                     self._service.unary(call, body[PREFIX_BYTES:])
                 except Exception:
@@ -205,8 +206,8 @@ class Http2Receiving:
             max_decompressed_bytes=self._limits.decompressed_bytes,
             max_ratio=self._limits.decompression_ratio,
         )
-        if plan.timeout_ns:
-            self._set_deadline(call, plan.timeout_ns)
+        if plan.has_settings:
+            self._apply(plan, call)
 
     def body_received(self, call: Http2Call, data: memoryview) -> None:
         """Collect messages; a streaming call gets each as it completes."""
@@ -291,9 +292,12 @@ class Http2Receiving:
         head.memo = plan
         return plan
 
-    def _set_deadline(self, call: Http2Call, timeout_ns: int) -> None:
-        call.deadline_ns = self.arrival_ns + timeout_ns
-        self._deadlines.watch(call.deadline_ns, self.arrival_ns)
+    def _apply(self, plan: CallPlan, call: Http2Call) -> None:
+        if plan.is_timed:
+            call.timing = RequestTiming(call.arrival_ns)
+        if plan.timeout_ns:
+            call.deadline_ns = self.arrival_ns + plan.timeout_ns
+            self._deadlines.watch(call.deadline_ns, self.arrival_ns)
 
     def _feed(self, call: Http2Call, assembler: MessageAssembler, data: memoryview) -> None:
         """Cut messages from the data and deliver them. Raises GrpcError."""

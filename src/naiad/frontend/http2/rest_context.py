@@ -10,6 +10,7 @@ from naiad.frontend.context import OnCancel, UnreadRequest
 from naiad.frontend.http2.call import Http2Call
 from naiad.frontend.http2.rest_headers import RestHeaders, RestSide
 from naiad.protocol.json.control import encode_error
+from naiad.telemetry.server_timing import RequestTiming
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import HttpError, allocate_body
 from naiad.wire.http2.headers import encode_fields
@@ -31,11 +32,13 @@ class Http2Context:
         "_body",
         "_call",
         "_filled",
+        "_first_byte_ns",
         "_head",
         "_is_done",
         "_is_paused",
         "_is_streaming",
         "_side",
+        "_timing",
         "arrival_ns",
         "body",
         "headers",
@@ -52,7 +55,8 @@ class Http2Context:
         self.path = head.path
         self.headers: Mapping[bytes, bytes] = head.headers
         self.body: Buffer = b""
-        self.arrival_ns = call.arrival_ns
+        self.arrival_ns = self._first_byte_ns = call.arrival_ns
+        self._timing: RequestTiming | None = None
         self._body: memoryview | bytearray | None = None
         self._filled = 0
         self.on_pause: Callable[[bool], object] | None = None
@@ -153,6 +157,8 @@ class Http2Context:
             return
         length = sum(map(len, parts))
         output = call.owner.output
+        if self._timing is not None:
+            headers = [*headers, (b"server-timing", self._timing.value())]  # a list: these are not cached
         block = self._side.response_headers.complete(status, headers, length)
         # RFC 9110 9.3.2: a HEAD response has the fields of GET, including Content-Length, without the body.
         if not length or self.method == "HEAD":
@@ -220,6 +226,12 @@ class Http2Context:
         """Release bytes of the request."""
         if self._call is not None:
             self._call.release_bytes(size)
+
+    def start_timing(self) -> RequestTiming:
+        """Return the timing of the request, which its response carries."""
+        if self._timing is None:
+            self._timing = RequestTiming(self._first_byte_ns)
+        return self._timing
 
     def _finish(self) -> Http2Call | None:
         """Return the call, once, for its response; None if it has one or its peer has disconnected."""

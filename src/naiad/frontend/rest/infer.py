@@ -37,6 +37,7 @@ from naiad.protocol.json.response import (
     with_binary_outputs,
     without_binary_outputs,
 )
+from naiad.telemetry.server_timing import TIMING_FIELD, TIMING_VALUE, RequestTiming
 from naiad.wire.compression import WINDOW_BITS
 from naiad.wire.header_fields import Headers, written_fields
 
@@ -135,6 +136,7 @@ class InferRoute:
         model, version = arguments["model"], arguments["version"]
         accept = context.headers.get(b"accept")
         framing = None if accept is None or accept == b"*/*" else accepted_framing(accept)
+        timing = _timing_of(context) if TIMING_FIELD in context.headers else None
         request_id = ""
         try:
             # Before parsing: the error of an unknown model has priority over invalid tensors.
@@ -160,6 +162,8 @@ class InferRoute:
                 header, data, self._on_response, id=request_id, arrival_ns=context.arrival_ns, context=context
             )
             context.on_disconnect = functools.partial(rest_failure.abandon, self._engine, request)
+            if timing is not None:
+                timing.submit(request)
             self._engine.submit(request, served)
         except InferError as error:
             rest_failure.respond(context, request_id or self._find_id(context), model, version, error)
@@ -229,6 +233,9 @@ class InferRoute:
             )
             request.element_counts = element_counts
             context.on_disconnect = functools.partial(rest_failure.abandon, self._engine, request)
+            timing = _timing_of(context)
+            if timing is not None:
+                timing.submit(request)
             self._engine.submit(request)
         except InferError as error:
             rest_failure.respond(context, request_id, header.model_name, header.model_version, error)
@@ -313,6 +320,8 @@ class InferRoute:
         """Send a response; `more` are additional header fields."""
         if request.cancelled:
             return  # cancellation has ended the request already
+        if isinstance(request.times, RequestTiming):
+            request.times.note_answer(response)
         context: HttpContext = request.context  # type: ignore[assignment]  # set in handle
         header = request.header
         error = response.error
@@ -365,6 +374,10 @@ class InferRoute:
         text = context.headers.get(_JSON_LENGTH, b"")
         end = int(text) if text.isdigit() and len(text) < 20 else len(context.body)
         return rest_failure.find_id(context.body[:end])
+
+
+def _timing_of(context: HttpContext) -> RequestTiming | None:
+    return context.start_timing() if context.headers.get(TIMING_FIELD) == TIMING_VALUE else None
 
 
 def cancel_job(runner: SliceRunner, job: SliceJob, why: CancelReason) -> None:
