@@ -1,6 +1,6 @@
 """What a client asks of a server, whichever protocol carries it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from naiad.config.model_config_pb2 import ModelConfig
@@ -9,8 +9,8 @@ from naiad.core.request import RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
 
-Decoded: TypeAlias = tuple[str, InferResponse]
-"""Request id and response."""
+Decoded: TypeAlias = tuple[str, InferResponse, Iterable[tuple[bytes, bytes]]]
+"""Request id, response, and header fields with lower-case names; over gRPC also trailing metadata."""
 
 
 class Calls(Protocol):

@@ -5,7 +5,7 @@ from typing import Any
 
 from naiad.client.calls import Decoded
 from naiad.client.connecting import Address
-from naiad.client.http2 import Http2Pool
+from naiad.client.http2 import CallResponse, Http2Pool
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, unsupported
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
@@ -34,7 +34,8 @@ class GrpcCalls:
     ) -> Decoded:
         """Execute a model."""
         message = messages.encode_request(header, request_id, data)
-        return messages.decode_response(await self._call("ModelInfer", message, timeout_s))
+        response = await self._exchange("ModelInfer", message, timeout_s)
+        return *messages.decode_response(response.message), response.fields
 
     async def is_live(self) -> bool:
         """Return whether the server responds."""
@@ -94,7 +95,10 @@ class GrpcCalls:
     async def _of_model(self, method: str, model: str, version: str) -> Buffer:
         return await self._call(method, (messages.encode_model_reference(model, version),))
 
-    async def _call(self, method: str, message: Sequence[Buffer] = (), timeout_s: float | None = None) -> Buffer:
+    async def _call(self, method: str, message: Sequence[Buffer] = ()) -> Buffer:
+        return (await self._exchange(method, message)).message
+
+    async def _exchange(self, method: str, message: Sequence[Buffer], timeout_s: float | None = None) -> CallResponse:
         block = self._blocks.get(method)
         if block is None:
             fields = request_fields(_SERVICE + method, self._authority, self._scheme, self._metadata)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 from naiad.client.connecting import ConnectionFailedError, Connector
 from naiad.core.errors import ErrorCode, InferError, internal
@@ -24,12 +24,20 @@ class CallRefusedError(ConnectionFailedError):
     """The server has not processed the call; it may be sent again."""
 
 
+class CallResponse(NamedTuple):
+    """The response to a call that has ended with status OK."""
+
+    message: Buffer
+    fields: Fields
+    """Initial and trailing metadata, with the fields of gRPC itself."""
+
+
 class Call(ClientStream):
     """A unary call."""
 
     __slots__ = ("assembler", "message", "result")
 
-    def __init__(self, result: "asyncio.Future[Buffer]") -> None:
+    def __init__(self, result: "asyncio.Future[CallResponse]") -> None:
         super().__init__()
         self.result = result
         self.assembler: MessageAssembler | None = None
@@ -65,8 +73,8 @@ class Http2Protocol(asyncio.Protocol):
         """Whether it takes no new calls: the server goes away. Open calls continue."""
         return self._connection.is_retired
 
-    async def call(self, header_block: bytes, message: Sequence[Buffer]) -> Buffer:
-        """Send a call and return the message of its response; a caller that is cancelled resets the stream.
+    async def call(self, header_block: bytes, message: Sequence[Buffer]) -> CallResponse:
+        """Send a call and return its response; a caller that is cancelled resets the stream.
 
         Raises InferError; CallRefusedError when the call may be sent again.
         """
@@ -178,7 +186,7 @@ class Http2Protocol(asyncio.Protocol):
         elif stream.message is None:
             self._end(stream, internal("the server ended the call without a complete message"))
         elif not stream.result.done():
-            stream.result.set_result(stream.message)
+            stream.result.set_result(CallResponse(stream.message, (*stream.head.fields, *trailers)))
 
     def stream_reset(self, stream: Call, code: int) -> None:
         """The server has reset the call."""
@@ -215,8 +223,8 @@ class Http2Pool:
         self._waiting = asyncio.Lock()
         self._freed = asyncio.Event()
 
-    async def call(self, header_block: bytes, message: Sequence[Buffer]) -> Buffer:
-        """Send a call and return the message of its response; once more if the server refused it unprocessed.
+    async def call(self, header_block: bytes, message: Sequence[Buffer]) -> CallResponse:
+        """Send a call and return its response; once more if the server refused it unprocessed.
 
         Raises InferError.
         """

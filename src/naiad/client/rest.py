@@ -38,7 +38,8 @@ class RestCalls:
         length = response.headers.get(b"inference-header-content-length")
         if length is not None and not (length.isdigit() and len(length) < 20):
             raise internal(f"the response has an invalid {_HEADER_LENGTH}")
-        return bodies.decode_response(response.body, None if length is None else int(length))
+        decoded = bodies.decode_response(response.body, None if length is None else int(length))
+        return *decoded, response.headers.items()
 
     async def is_live(self) -> bool:
         """Return whether the server responds."""

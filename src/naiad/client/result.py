@@ -1,6 +1,6 @@
 """What an inference returns."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from naiad.core.response import InferResponse
@@ -17,7 +17,8 @@ class InferResult(Mapping[str, Array]):
     makes a new array. An output in shared memory is not part of the response and raises InferError.
     """
 
-    def __init__(self, request_id: str, response: InferResponse) -> None:
+    def __init__(self, request_id: str, response: InferResponse, fields: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """`fields` are header fields of the response with lower-case names."""
         header = response.header
         self.id = request_id
         """The request id that the server has returned; "" for none."""
@@ -26,9 +27,15 @@ class InferResult(Mapping[str, Array]):
         self.parameters: Parameters = response.parameters
         self.specs: Sequence[TensorSpec] = header.outputs
         """Name, datatype and shape of each output."""
+        self._fields = fields
         self._tensors: dict[str, tuple[TensorSpec, Buffer]] = {
             spec.name: (spec, data) for spec, data in zip(header.outputs, response.data, strict=True)
         }
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Header fields of the response by lower-case name; over gRPC with the trailing metadata."""
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self._fields}
 
     def __getitem__(self, name: str) -> Array:
         """Return an output. Raises KeyError, and InferError when the data does not fit its shape."""
