@@ -18,6 +18,7 @@ class NotedDriver:
 
     def __init__(self, index: int, *, ends: bool = True) -> None:
         self.index = index
+        self.free_ns = 0
         self.instance = ScriptedInstance()
         self.woken = 0
         self.ends = ends
