@@ -4,7 +4,10 @@ It has the interface of libcudart, so all but the GPU is real: finding and loadi
 them, handles, copies, refusals.
 """
 
+import asyncio
 import base64
+import ctypes
+import json
 import os
 import shutil
 import subprocess
@@ -17,6 +20,10 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
+from naiad.client import Client
+from naiad.memory.cuda_runtime import CudaError, CudaRuntime
+from naiad.perf.inputs import InputError, in_shared_memory, memory_blocks, prepare_inputs
+from naiad.perf.plan import InputSettings, ModelPlan
 from support.model_repository import write_identity, write_python_add_sub
 from support.server_process import serving
 
@@ -27,12 +34,17 @@ ROW = np.arange(16, dtype=np.float32).reshape(1, 16)
 
 
 @pytest.fixture(scope="module")
-def gpu_server(tmp_path_factory):
+def library(tmp_path_factory):
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler")
     library = tmp_path_factory.mktemp("cuda") / "libcudart.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, SOURCE], check=True)
+    return library
+
+
+@pytest.fixture(scope="module")
+def gpu_server(library, tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     write_identity(root)
     write_python_add_sub(root)
@@ -143,3 +155,40 @@ def test_nothing_stays_mapped(peer, device, gpu_server):
         peer.unregister_cuda_shared_memory("r")
     assert mapped() == 0
     assert os.path.exists(f"/proc/{gpu_server.process.pid}")
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_load_generator_uses_cuda_memory(gpu_server, library, protocol, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_CUDA_EXPORTS", "1")
+    runtime = CudaRuntime(ctypes.CDLL(library))
+    monkeypatch.setattr(memory_blocks, "load_runtime", lambda: runtime)
+    values = ROW.ravel().tolist()
+    path = tmp_path / "data.json"
+    data = [{"INPUT0": values}]
+    outputs = [{"OUTPUT0": values}]
+    path.write_text(json.dumps({"data": data, "validation_data": outputs}))
+    plan = ModelPlan("identity", inputs=InputSettings((str(path),), output_bytes=128))
+    url = f"http://{gpu_server.http_url}" if protocol == "http" else f"grpc://{gpu_server.grpc_url}"
+
+    async def body():
+        async with Client(url) as client:
+            plain = prepare_inputs(
+                plan, await client.model_metadata("identity"), await client.model_config("identity")
+            )
+            async with in_shared_memory(client, "cuda", plain, slots=2) as templates:
+                for slot in range(2):
+                    template = templates.variant(0, slot)
+                    _, response = await client._calls.infer(template.header, "", template.data, None)
+                    assert templates.validate(0, slot, [(response.header.outputs, response.data)]) == ""
+
+    asyncio.run(body())
+    assert not ctypes.CDLL(library).fakeAllocationCount()
+
+
+def test_missing_cuda_runtime_is_explained(monkeypatch):
+    def missing():
+        raise CudaError("libcudart was not found")
+
+    monkeypatch.setattr(memory_blocks, "load_runtime", missing)
+    with pytest.raises(InputError, match="--shared-memory cuda: 8 bytes of GPU 0: libcudart was not found"):
+        memory_blocks.CudaBlock("name", 8)

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -70,6 +71,34 @@ int cudaIpcCloseMemHandle(void *pointer) {
     return NOT_MAPPED;
 }
 
+static char *shared_name(char *name, int slot) {
+    snprintf(name, 64, "/fake_cuda_%d_%d", (int)getpid(), slot);
+    return name;
+}
+
+/* With FAKE_CUDA_EXPORTS set, device memory is that of shared objects, which other processes can open. */
+static int is_shared(int owner) { return owner >= 0 && getenv("FAKE_CUDA_EXPORTS") != NULL; }
+
+static void *allocate_shared(size_t size, int slot) {
+    char name[64];
+    int descriptor = shm_open(shared_name(name, slot), O_RDWR | O_CREAT | O_EXCL, 0600);
+    if (descriptor < 0) return NULL;
+    void *address = ftruncate(descriptor, size) ? MAP_FAILED
+                                                : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    close(descriptor);
+    return address == MAP_FAILED ? NULL : address;
+}
+
+int cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *pointer) {
+    for (int slot = 0; slot < ALLOCATIONS; slot++) {
+        if (pointer && allocations[slot].address == pointer && is_shared(allocations[slot].device)) {
+            shared_name(handle->reserved, slot);
+            return 0;
+        }
+    }
+    return INVALID_VALUE;
+}
+
 static int create(void **pointer, size_t size, int owner) {
     int status = OUT_OF_MEMORY;
     if (device < 0) return INVALID_DEVICE;
@@ -77,7 +106,8 @@ static int create(void **pointer, size_t size, int owner) {
     pthread_mutex_lock(&lock);
     for (int slot = 0; slot < ALLOCATIONS && status; slot++) {
         if (!allocations[slot].address) {
-            *pointer = malloc(size ? size : 1);
+            *pointer = is_shared(owner) ? allocate_shared(size ? size : 1, slot) : malloc(size ? size : 1);
+            if (!*pointer) break;
             allocations[slot] = (Memory){*pointer, size, owner};
             status = 0;
         }
@@ -91,7 +121,13 @@ static int destroy(void *pointer, int owner) {
     pthread_mutex_lock(&lock);
     for (int slot = 0; slot < ALLOCATIONS && status; slot++) {
         if (pointer && allocations[slot].address == pointer && allocations[slot].device == owner) {
-            free(pointer);
+            if (is_shared(owner)) {
+                char name[64];
+                munmap(pointer, allocations[slot].size ? allocations[slot].size : 1);
+                shm_unlink(shared_name(name, slot));
+            } else {
+                free(pointer);
+            }
             allocations[slot].address = NULL;
             status = 0;
         }

@@ -54,5 +54,17 @@ class Calls(Protocol):
     async def unload(self, model: str, *, unload_dependents: bool) -> None:
         """Unload a model."""
 
+    async def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Register a part of a POSIX shared-memory object."""
+
+    async def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """Register an allocation of a GPU."""
+
+    async def unregister_system(self, name: str) -> None:
+        """Unregister a system region."""
+
+    async def unregister_cuda(self, name: str) -> None:
+        """Unregister a CUDA region."""
+
     def close(self) -> None:
         """Close all connections."""

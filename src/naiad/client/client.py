@@ -195,6 +195,30 @@ class Client:
         async with self._deadline(timeout_s):
             await self._calls.unload(model, unload_dependents=unload_dependents)
 
+    async def register_system_shared_memory(
+        self, name: str, key: str, byte_size: int, *, offset: int = 0, timeout_s: float | None = None
+    ) -> None:
+        """Register a part of the POSIX shared-memory object `key` as the region `name`."""
+        async with self._deadline(timeout_s):
+            await self._calls.register_system(name, key, offset, byte_size)
+
+    async def register_cuda_shared_memory(
+        self, name: str, raw_handle: bytes, device_id: int, byte_size: int, *, timeout_s: float | None = None
+    ) -> None:
+        """Register the GPU allocation behind a `cudaIpcMemHandle_t` as the region `name`."""
+        async with self._deadline(timeout_s):
+            await self._calls.register_cuda(name, raw_handle, device_id, byte_size)
+
+    async def unregister_system_shared_memory(self, name: str, *, timeout_s: float | None = None) -> None:
+        """Unregister a system region. Raises InferError(INVALID_ARG) for an empty name."""
+        async with self._deadline(timeout_s):
+            await self._calls.unregister_system(_region_name(name))
+
+    async def unregister_cuda_shared_memory(self, name: str, *, timeout_s: float | None = None) -> None:
+        """Unregister a CUDA region. Raises InferError(INVALID_ARG) for an empty name."""
+        async with self._deadline(timeout_s):
+            await self._calls.unregister_cuda(_region_name(name))
+
     @asynccontextmanager
     async def _deadline(self, timeout_s: float | None) -> AsyncIterator[None]:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
@@ -205,6 +229,12 @@ class Client:
             raise InferError(
                 ErrorCode.DEADLINE_EXCEEDED, f"no response from {self._url} within {limit_s:g} s"
             ) from None
+
+
+def _region_name(name: str) -> str:
+    if not name:
+        raise invalid_argument("an empty region name would unregister the regions of every client; name a region")
+    return name
 
 
 def _tensors(inputs: Mapping[str, Array]) -> tuple[Sequence[TensorSpec], Sequence[Buffer]]:

@@ -88,6 +88,24 @@ class GrpcCalls:
         message = messages.encode_unload(model, unload_dependents=unload_dependents)
         await self._call("RepositoryModelUnload", (message,))
 
+    async def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Register a part of a POSIX shared-memory object."""
+        message = messages.encode_system_registration(name, key, offset, byte_size)
+        await self._call("SystemSharedMemoryRegister", (message,))
+
+    async def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """Register an allocation of a GPU."""
+        message = messages.encode_cuda_registration(name, handle, device_id, byte_size)
+        await self._call("CudaSharedMemoryRegister", (message,))
+
+    async def unregister_system(self, name: str) -> None:
+        """Unregister a system region."""
+        await self._call("SystemSharedMemoryUnregister", (messages.encode_region_name(name),))
+
+    async def unregister_cuda(self, name: str) -> None:
+        """Unregister a CUDA region."""
+        await self._call("CudaSharedMemoryUnregister", (messages.encode_region_name(name),))
+
     def close(self) -> None:
         """Close all connections."""
         self._pool.close()

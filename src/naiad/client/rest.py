@@ -88,6 +88,24 @@ class RestCalls:
         body = bodies.encode_unload(unload_dependents=unload_dependents)
         await self._send("POST", _repository_path(model) + "/unload", (body,))
 
+    async def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Register a part of a POSIX shared-memory object."""
+        body = bodies.encode_system_registration(key, offset, byte_size)
+        await self._send("POST", _region_path("system", name) + "/register", (body,))
+
+    async def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """Register an allocation of a GPU."""
+        body = bodies.encode_cuda_registration(handle, device_id, byte_size)
+        await self._send("POST", _region_path("cuda", name) + "/register", (body,))
+
+    async def unregister_system(self, name: str) -> None:
+        """Unregister a system region."""
+        await self._send("POST", _region_path("system", name) + "/unregister")
+
+    async def unregister_cuda(self, name: str) -> None:
+        """Unregister a CUDA region."""
+        await self._send("POST", _region_path("cuda", name) + "/unregister")
+
     def close(self) -> None:
         """Close all connections."""
         self._pool.close()
@@ -125,6 +143,10 @@ def _failure(response: Response) -> InferError:
 def _model_path(model: str, version: str) -> str:
     path = f"/v2/models/{quote(model, safe='')}"
     return f"{path}/versions/{quote(version, safe='')}" if version else path
+
+
+def _region_path(kind: str, name: str) -> str:
+    return f"/v2/{kind}sharedmemory/region/{quote(name, safe='')}"
 
 
 def _repository_path(model: str) -> str:

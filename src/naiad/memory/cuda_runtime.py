@@ -48,6 +48,7 @@ class CudaRuntime:
             "cudaSetDevice": (ctypes.c_int,),
             "cudaIpcOpenMemHandle": (ctypes.POINTER(pointer), _IpcHandle, ctypes.c_uint),
             "cudaIpcCloseMemHandle": (pointer,),
+            "cudaIpcGetMemHandle": (ctypes.POINTER(_IpcHandle), pointer),
             "cudaMemcpy": (pointer, pointer, size, ctypes.c_int),
             "cudaMalloc": (ctypes.POINTER(pointer), size),
             "cudaFree": (pointer,),
@@ -88,6 +89,12 @@ class CudaRuntime:
         """Unmap what `open` returned. Raises CudaError."""
         self.set_device(device_id)
         self._call("cudaIpcCloseMemHandle", address)
+
+    def export(self, address: int) -> bytes:
+        """Return the handle by which another process opens memory that `allocate` returned. Raises CudaError."""
+        handle = _IpcHandle()
+        self._call("cudaIpcGetMemHandle", ctypes.byref(handle), address)
+        return bytes(handle)
 
     def read(self, address: int, byte_size: int, device_id: int) -> Buffer:
         """Return a copy of device memory. Raises CudaError."""

@@ -9,8 +9,10 @@ from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetada
 from naiad.core.tensor import TensorSpec
 from naiad.protocol.grpc import client as grpc_client
 from naiad.protocol.grpc import control as grpc_server
+from naiad.protocol.grpc import settings as grpc_settings
 from naiad.protocol.json import client as json_client
 from naiad.protocol.json import control as json_server
+from naiad.protocol.json import settings as json_settings
 from naiad.protocol.status import code_of_grpc, code_of_http, status_of
 from naiad.telemetry.statistics.parts import Duration
 from naiad.telemetry.statistics.version import BatchStatistics, PositionStatistics, VersionStatistics
@@ -79,6 +81,22 @@ def test_unload_survives(flag):
     assert json_server.decode_unload_parameters(json_client.encode_unload(unload_dependents=flag)) == expected
     message = grpc_client.encode_unload("m", unload_dependents=flag)
     assert grpc_server.decode_unload_request(message) == ("m", expected)
+
+
+def test_system_registration_survives():
+    body = json_client.encode_system_registration("/k", 4096, 2**40)
+    assert json_settings.decode_system_registration(body) == ("/k", 4096, 2**40)
+    message = grpc_client.encode_system_registration("r", "/k", 4096, 2**40)
+    assert grpc_settings.decode_system_registration(message) == ("r", "/k", 4096, 2**40)
+
+
+def test_cuda_registration_survives():
+    handle = bytes(range(64))
+    body = json_client.encode_cuda_registration(handle, 1, 2**40)
+    assert json_settings.decode_cuda_registration(body) == (handle, 1, 2**40)
+    message = grpc_client.encode_cuda_registration("r", handle, 1, 2**40)
+    assert grpc_settings.decode_cuda_registration(message) == ("r", handle, 1, 2**40)
+    assert grpc_settings.decode_name(grpc_client.encode_region_name("r")) == "r"
 
 
 def test_model_reference_survives():

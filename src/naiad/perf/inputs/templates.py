@@ -1,19 +1,23 @@
 """The requests that a run sends to a model: made once, sent many times."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import DataType
 from naiad.core.model import ModelMetadata
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import Array, TensorSpec, to_buffer
 from naiad.perf.exchange import RequestTemplate
-from naiad.perf.inputs.signature import InputError, Signature, read_signature
+from naiad.perf.inputs.output_slots import OutputSlots, with_memory
+from naiad.perf.inputs.signature import InputError, ModelTensor, Signature, read_signature
 from naiad.perf.inputs.sources import read_sources
 from naiad.perf.inputs.step import Step, Stream
+from naiad.perf.inputs.validation import Body, validate
 from naiad.perf.plan import Mode, ModelPlan, Protocol, Service
 
 _RESERVED_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output")
@@ -28,6 +32,33 @@ class TemplateSet:
     """Indexes of templates: one stream for plain data, one for each sequence of data files."""
     offsets_ns: tuple[int, ...] = ()
     """Moments of a fixed schedule from the start, a template each and ascending; empty for data without."""
+    output_bytes: Mapping[str, int] = field(default_factory=dict)
+    """What each output of a request takes in shared memory."""
+    tolerance: float = 0.0
+    """Of validation."""
+    outputs: OutputSlots | None = None
+    """Outputs in shared memory."""
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether a request depends on its slot, so that each slot has prepared requests of its own."""
+        return self.outputs is not None and bool(self.outputs.byte_size)
+
+    def variant(self, index: int, slot: int) -> RequestTemplate:
+        """Return a template as the request in a slot sends it: with the places of its outputs in shared memory."""
+        template = self.templates[index]
+        if self.outputs is None or not self.outputs.byte_size:
+            return template
+        header = template.header
+        return replace(template, header=with_memory(header, header.shared_memory, self.outputs.requested(slot)))
+
+    def validate(self, index: int, slot: int, body: Body) -> str:
+        """Return "" if a response has the expected outputs of its template, otherwise the first difference."""
+        expected = self.templates[index].expected
+        outputs = self.outputs
+        if outputs is not None and expected:
+            body = [(specs, outputs.fill(slot, specs, data)) for specs, data in body]
+        return validate(expected, body, self.tolerance)
 
     def index_of(self, request: int, process: int = 0, processes: int = 1) -> int:
         """Return the template of a process's request number `request`: in turn, over all processes together."""
@@ -60,7 +91,15 @@ def prepare_inputs(
         start = len(templates)
         templates += [_template(plan, signature, rows, service) for rows in _rows(stream, plan, signature)]
         ranges.append(range(start, len(templates)))
-    return TemplateSet(templates, ranges, offsets_ns)
+    sizes = {tensor.name: _output_bytes(tensor, plan) for tensor in signature.outputs.values()}
+    return TemplateSet(templates, ranges, offsets_ns, sizes, plan.inputs.validation_tolerance)
+
+
+def _output_bytes(tensor: ModelTensor, plan: ModelPlan) -> int:
+    if tensor.datatype is DataType.BYTES or -1 in tensor.dims:
+        return plan.inputs.output_bytes * plan.batch_size
+    rows = plan.batch_size if tensor.is_batched else 1
+    return max(1, math.prod(tensor.dims) * tensor.datatype.item_bytes * rows)
 
 
 def _check_parameters(parameters: Mapping[str, ParameterValue]) -> None:
@@ -99,7 +138,8 @@ def _template(
         binary_output_default=service is None or service.has_binary_outputs,
         wants_empty_final=service is not None and service.protocol is Protocol.GRPC and service.mode is Mode.STREAM,
     )
-    data = [to_buffer(array) for array in arrays.values()]
+    # As bytes, so that a template can be sent to another generator process.
+    data = [bytes(to_buffer(array)) for array in arrays.values()]
     expected = _joined([row.expected for row in rows], "output", rows, signature)
     return RequestTemplate(header, data, expected, rows[0].source)
 

@@ -192,6 +192,25 @@ def encode_unload(name: str, *, unload_dependents: bool) -> bytes:
     return message.SerializeToString()
 
 
+def encode_system_registration(name: str, key: str, offset: int, byte_size: int) -> bytes:
+    """Return a registration of system shared memory."""
+    request = pb.SystemSharedMemoryRegisterRequest(name=name, key=key, offset=offset, byte_size=byte_size)
+    return request.SerializeToString()
+
+
+def encode_cuda_registration(name: str, handle: bytes, device_id: int, byte_size: int) -> bytes:
+    """Return a registration of CUDA shared memory."""
+    request = pb.CudaSharedMemoryRegisterRequest(
+        name=name, raw_handle=handle, device_id=device_id, byte_size=byte_size
+    )
+    return request.SerializeToString()
+
+
+def encode_region_name(name: str) -> bytes:
+    """Return a request about one region; the messages of system and CUDA memory have the same fields."""
+    return pb.SystemSharedMemoryUnregisterRequest(name=name).SerializeToString()
+
+
 def encode_index_request(*, only_ready: bool) -> bytes:
     """Return a request for the repository index."""
     return pb.RepositoryIndexRequest(ready=only_ready).SerializeToString()

@@ -251,6 +251,17 @@ def encode_unload(*, unload_dependents: bool) -> bytes:
     return orjson.dumps({"parameters": {"unload_dependents": unload_dependents}})
 
 
+def encode_system_registration(key: str, offset: int, byte_size: int) -> bytes:
+    """Return the body of a registration of system shared memory."""
+    return orjson.dumps({"key": key, "offset": offset, "byte_size": byte_size})
+
+
+def encode_cuda_registration(handle: bytes, device_id: int, byte_size: int) -> bytes:
+    """Return the body of a registration of CUDA shared memory."""
+    raw_handle = {"b64": b64encode(handle).decode()}
+    return orjson.dumps({"raw_handle": raw_handle, "device_id": device_id, "byte_size": byte_size})
+
+
 def encode_index_request(*, only_ready: bool) -> bytes:
     """Return the body of a request for the repository index."""
     return orjson.dumps({"ready": only_ready})

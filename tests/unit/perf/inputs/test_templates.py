@@ -1,6 +1,7 @@
 """Requests from random data, zeros and JSON files: shapes, batches, streams, and errors that name their place."""
 
 import json
+import pickle
 
 import pytest
 
@@ -159,6 +160,13 @@ def test_header_follows_the_service():
     service = Service("grpc://localhost:1", Protocol.GRPC, Mode.STREAM, has_binary_outputs=False)
     header = prepare(described, service=service).templates[0].header
     assert (header.wants_empty_final, header.binary_output_default) == (True, False)
+
+
+def test_templates_can_go_to_other_processes():
+    prepared = prepare(model(("A", DataType.BYTES, (1,)), outputs=[("B", DataType.FP32, (1,))]))
+    copy = pickle.loads(pickle.dumps(prepared))
+    assert copy.templates[3].data == prepared.templates[3].data
+    assert copy.templates[3].header.inputs == prepared.templates[3].header.inputs
 
 
 def test_metadata_alone_shows_batching():
