@@ -155,7 +155,7 @@ class Engine:
                 self._submit_exchanged(request, served)
         except InferError as error:
             if recording is not None:
-                recording.end(error)
+                recording.end(request, error)
             raise
 
     def _submit_exchanged(self, request: InferRequest, served: Served) -> None:

@@ -96,7 +96,7 @@ def test_an_error_before_the_end_counts(scene):
 
 def test_rejected_requests_are_recorded(scene):
     request = InferRequest(RequestHeader(model_name="m"), (), scene.frontend.take)
-    scene.recorder.begin(request).end(invalid_argument("no"))
+    scene.recorder.begin(request).end(request, invalid_argument("no"))
     assert scene.lines()[0]["outcome"] == "INVALID_ARG"
 
 
@@ -116,7 +116,7 @@ def test_forwarded_header_fields_are_not_recorded(scene):
     header = RequestHeader(model_name="m", parameters={"a": 1})
     request = InferRequest(_with_parameters(header, (("secret", "key"),)), (), scene.frontend.take)
     assert request.header.parameters == {"a": 1, "secret": "key"}
-    scene.recorder.begin(request).end(None)
+    scene.recorder.begin(request).end(request, None)
     assert scene.lines()[0]["parameters"] == {"a": 1}
 
 

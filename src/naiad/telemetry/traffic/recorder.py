@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
@@ -27,18 +28,35 @@ class Recorder:
     def __init__(self, writer: TrafficWriter, *, has_payloads: bool = False) -> None:
         self._writer = writer
         self._has_payloads = has_payloads
+        self._members: BoundedCache[RequestHeader, bytes] = BoundedCache(
+            max_entries=1024, max_bytes=1 << 20, max_entry_bytes=1 << 12
+        )
+        """The encoded members of headers that clients repeat."""
 
     def begin(self, request: InferRequest) -> "Recording | None":
         """Record a request before its submission, unless it comes from within the server."""
+        # hot: every request of a server that records
         caller = caller_of(request.on_response)
         transport: str = getattr(caller, "transport", "")
         if not transport or not self._writer.is_open:
             return None
-        recording = Recording(request, caller, transport, self._writer)
+        recording = Recording(request, caller, transport, self)
         if self._has_payloads:
             recording.payload = _payload(request)
         request.on_response = recording.take
         return recording
+
+    def members_of(self, header: RequestHeader) -> bytes:
+        """Return the members of a line for a header, encoded and without braces."""
+        found = self._members.get(header)
+        if found is None:
+            found = _encode(_members_of(header))[1:-1]
+            self._members.remember(header, found, len(found))
+        return found
+
+    def write(self, line: bytes, payload: Payload | None) -> None:
+        """Queue a line."""
+        self._writer.put(line, payload)
 
     def close(self) -> None:
         """Write what waits to be written, within a time limit."""
@@ -48,51 +66,46 @@ class Recorder:
 class Recording:
     """A request in progress that is recorded. For the tracer it stands for the frontend."""
 
-    __slots__ = (
-        "_arrival_ns",
-        "_error",
-        "_header",
-        "_id",
-        "_on_response",
-        "_writer",
-        "payload",
-        "protocol",
-        "trace_fields",
-        "transport",
-    )
+    __slots__ = ("_caller", "_error", "_header", "_on_response", "_recorder", "payload", "transport")
 
-    def __init__(self, request: InferRequest, caller: object, transport: str, writer: TrafficWriter) -> None:
+    def __init__(self, request: InferRequest, caller: object, transport: str, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._caller = caller
         self._on_response: Callable[[InferRequest, InferResponse], object] = request.on_response
         self._header = request.header
-        self._id = request.id
-        self._arrival_ns = request.arrival_ns
         self._error: InferError | None = None
-        self._writer = writer
         self.payload: Payload | None = None
         self.transport = transport
-        self.protocol: str = getattr(caller, "protocol", "")
-        self.trace_fields: Any = getattr(caller, "trace_fields", None)
+
+    @property
+    def protocol(self) -> str:
+        """The protocol of the frontend."""
+        return getattr(self._caller, "protocol", "")
+
+    @property
+    def trace_fields(self) -> Any:
+        """The method of the frontend; None if it has none."""
+        return getattr(self._caller, "trace_fields", None)
 
     def take(self, request: InferRequest, response: InferResponse) -> None:
         """Pass a response on; the final one completes the line."""
         if response.error is not None:
             self._error = response.error
         if response.final:
-            self.end(self._error)
+            self.end(request, self._error)
         self._on_response(request, response)
 
-    def end(self, error: InferError | None) -> None:
+    def end(self, request: InferRequest, error: InferError | None) -> None:
         """Queue the line of a request that was answered or rejected."""
-        members = {
-            "arrival_ns": self._arrival_ns,
-            "duration_ns": _now_ns() - self._arrival_ns,
-            "outcome": OK if error is None else error.code.name,
-            "transport": self.transport,
-            **_members_of(self._header),
-        }
-        if self._id:
-            members["id"] = self._id
-        self._writer.put(_encode(members), self.payload)
+        line = b'{"arrival_ns":%d,"duration_ns":%d,"outcome":"%b","transport":"%b",%b%b}' % (
+            request.arrival_ns,
+            _now_ns() - request.arrival_ns,
+            (OK if error is None else error.code.name).encode(),
+            self.transport.encode(),
+            self._recorder.members_of(self._header),
+            b',"id":' + _encode(request.id) if request.id else b"",
+        )
+        self._recorder.write(line, self.payload)
 
 
 def _payload(request: InferRequest) -> Payload:
@@ -128,9 +141,9 @@ def _members_of(header: RequestHeader) -> dict[str, Any]:
     return members
 
 
-def _encode(members: dict[str, Any]) -> bytes:
+def _encode(value: object) -> bytes:
     try:
-        return orjson.dumps(members)
+        return orjson.dumps(value)
     except TypeError:
         # Integers of more than 64 bits, and strings that are not Unicode.
-        return json.dumps(members).encode()
+        return json.dumps(value).encode()
