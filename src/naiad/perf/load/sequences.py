@@ -32,6 +32,10 @@ class LiveSequence:
         self.outstanding += 1
         return self.templates[position % len(self.templates)], position == 0, position + 1 == self.length
 
+    def abandon(self) -> None:
+        """Send no more of it."""
+        self.length = self.position
+
     def cut(self) -> None:
         """End the sequence early: its next request is the last; without any it is over."""
         if not self.is_sent:

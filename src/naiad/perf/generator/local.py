@@ -1,0 +1,148 @@
+"""The generator of one process: sends loads to a target on the event loop of the caller."""
+
+import asyncio
+import contextlib
+import gc
+import time
+from array import array
+from collections.abc import Callable
+
+from naiad.client import ConnectionFailedError
+from naiad.perf.exchange import Exchange, Target
+from naiad.perf.generator.loops import ClosedLoop, Loop, OpenLoop
+from naiad.perf.generator.requests import Requests
+from naiad.perf.generator.setup import Chunk, Setup
+from naiad.perf.plan import Concurrency, Load
+from naiad.perf.records import Records
+
+Check = Callable[[Exchange], None]
+"""Looks at an exchange with a body before it is recorded; sets its failure if the outputs are wrong."""
+
+_POLL_S = 0.005
+_MAX_CONNECTIONS = 1024
+
+
+class LocalGenerator:
+    """Sends one load after another.
+
+    The loop creates no coroutine, future or cyclic object for a request: reference counts free what it makes. The
+    objects of the run itself are frozen, so that a full garbage collection, milliseconds in which nothing is sent,
+    has nearly nothing to look at.
+    """
+
+    def __init__(self, setup: Setup, target: Target, check: Check | None = None) -> None:
+        """Raises InferError(INVALID_ARG) for settings that are wrong."""
+        self._setup = setup
+        self._target = target
+        self._check = check
+        self._requests = Requests(
+            setup, [[target.prepare(template) for template in model.templates] for model in setup.models]
+        )
+        self._loop: Loop | None = None
+        self._records = Records()
+        self._is_recording = False
+        self._connections = 0
+        self._growth: asyncio.Task[None] | None = None
+
+    async def open(self, connections: int) -> None:
+        """Connect for a number of outstanding requests, more than before. Raises ConnectionFailedError."""
+        self._connections = max(1, -(-connections // self._setup.parts), self._connections)
+        await self._target.open(self._connections)
+        gc.collect()
+        gc.freeze()
+
+    def start(self, load: Load, limit: int | None = None, begin_ns: int = 0) -> None:
+        """Begin to send; at most `limit` requests. The offsets of an open loop count from `begin_ns`, default now."""
+        assert self._loop is None, "the load before has not been stopped"
+        setup = self._setup
+        if limit is not None:
+            limit = len(range(setup.part, limit, setup.parts))
+        self._records = Records()
+        self._is_recording = True
+        if isinstance(load, Concurrency):
+            self._loop = ClosedLoop(load, setup, limit, self._target, self._requests, self._record)
+        else:
+            begin_ns = begin_ns or time.monotonic_ns()
+            self._loop = OpenLoop(load, setup, limit, self._target, self._requests, self._record, begin_ns)
+        self._loop.start()
+
+    async def take(self) -> Chunk:
+        """Return what was measured since the last call."""
+        loop = self._loop
+        assert loop is not None, "no load has been started"
+        records, self._records = self._records, Records()
+        late_ns = array("q")
+        if isinstance(loop, OpenLoop):
+            late_ns, loop.late_ns = loop.late_ns, late_ns
+            self._grow(loop.outstanding)
+        return Chunk(
+            records,
+            late_ns,
+            at_ns=time.monotonic_ns(),
+            cpu_ns=time.thread_time_ns(),
+            sent=loop.sent,
+            outstanding=loop.outstanding,
+            unsent=loop.unsent,
+            is_finished=loop.is_finished,
+        )
+
+    async def stop(self, drain_s: float) -> Chunk:
+        """Send no more, wait for the outstanding requests, end the sequences, and return the rest.
+
+        Requests without a response after `drain_s` are given up with their connections.
+        """
+        loop = self._loop
+        assert loop is not None, "no load has been started"
+        loop.stop(time.monotonic_ns())
+        chunk = await self.take()
+        deadline_ns = time.monotonic_ns() + int(drain_s * 1e9)
+        while not loop.is_finished and time.monotonic_ns() < deadline_ns:
+            await asyncio.sleep(_POLL_S)
+        await self._end_sequences(deadline_ns)
+        self._is_recording = False
+        if not loop.is_finished:
+            await self._target.close()
+            await self._connect()
+        self._loop = None
+        return chunk
+
+    async def close(self) -> None:
+        """Close the target."""
+        self._is_recording = False
+        if self._growth is not None:
+            self._growth.cancel()
+        await self._target.close()
+        gc.unfreeze()
+
+    def _record(self, exchange: Exchange) -> None:
+        if exchange.body is not None and self._check is not None:
+            self._check(exchange)
+        if exchange.sequence_id:
+            self._requests.ended(exchange)
+        if self._is_recording:
+            self._records.add(exchange)
+
+    async def _end_sequences(self, deadline_ns: int) -> None:
+        outstanding: set[Exchange] = set()
+
+        def ended(exchange: Exchange) -> None:
+            self._requests.ended(exchange)
+            outstanding.discard(exchange)
+
+        for exchange, prepared in list(self._requests.endings(ended)):
+            outstanding.add(exchange)
+            self._target.send(prepared, exchange)
+        while outstanding and time.monotonic_ns() < deadline_ns:
+            await asyncio.sleep(_POLL_S)
+
+    def _grow(self, outstanding: int) -> None:
+        """Open more connections when the requests outstanding of an open loop need them."""
+        wanted = min(2 * outstanding, _MAX_CONNECTIONS)
+        if outstanding > self._connections and wanted > self._connections:
+            self._connections = wanted
+            self._growth = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        # Without a connection requests fail, and the failures are in the records.
+        with contextlib.suppress(ConnectionFailedError):
+            await self._target.open(self._connections)

@@ -1,0 +1,221 @@
+"""The loops that send the requests of a load: closed, with a constant number outstanding, and open, when due."""
+
+import asyncio
+import time
+from array import array
+from collections.abc import Callable
+from typing import Protocol
+
+from naiad.perf.exchange import Exchange, Target
+from naiad.perf.generator.due_timer import DueTimer
+from naiad.perf.generator.requests import Requests
+from naiad.perf.generator.setup import Setup
+from naiad.perf.load.arrivals import OpenLoad, arrivals_ns, deal
+from naiad.perf.plan import Concurrency
+
+_RETRY_S = 0.02
+"""Pause of a slot of a closed loop after a broken connection: a server that is gone must not cost a core."""
+_BURST = 32
+"""Requests of an open loop sent in one turn of the event loop; responses are read between turns."""
+_MAX_COUNTED = 100_000
+"""Unsent requests that are counted one by one; more are extrapolated, since counting takes time, too."""
+
+
+class Loop(Protocol):
+    """A load in progress."""
+
+    sent: int
+    """Requests so far."""
+    outstanding: int
+
+    def start(self) -> None:
+        """Begin to send."""
+
+    def stop(self, at_ns: int) -> None:
+        """Send no more; requests that are due after `at_ns` do not belong to the load."""
+
+    @property
+    def unsent(self) -> int:
+        """Requests that were due and not sent when the load was stopped."""
+
+    @property
+    def is_finished(self) -> bool:
+        """All requests of the load have ended."""
+
+
+class ClosedLoop:
+    """Keeps a number of requests outstanding: the end of one sends the next, in the same callback."""
+
+    def __init__(
+        self,
+        load: Concurrency,
+        setup: Setup,
+        limit: int | None,
+        target: Target,
+        requests: Requests,
+        record: Callable[[Exchange], object],
+    ) -> None:
+        """`limit`: send only this many requests."""
+        self._slots = range(setup.part, load.value, setup.parts)
+        self._limit = limit
+        self._target = target
+        self._requests = requests
+        self._record = record
+        self._event_loop = asyncio.get_running_loop()
+        self._is_stopped = False
+        self.sent = self.outstanding = self.unsent = 0
+
+    def start(self) -> None:
+        """Fill all slots."""
+        for slot in self._slots:
+            self._send(slot)
+
+    def stop(self, at_ns: int) -> None:
+        """Send no more."""
+        self._is_stopped = True
+
+    @property
+    def is_finished(self) -> bool:
+        """The limit is reached, or the load was stopped, and all requests have ended."""
+        return not self.outstanding and (self._is_stopped or self.sent == self._limit)
+
+    def _send(self, slot: int) -> None:
+        if self._is_stopped or self.sent == self._limit:
+            return
+        # hot: a new exchange costs 1 us. Reused ones would need a reset of nearly all fields, and a target that
+        # looks at an exchange after its end would see that of another request.
+        exchange = Exchange(self._ended)
+        exchange.slot = slot
+        prepared = self._requests.in_slot(slot, exchange)
+        self.sent += 1
+        self.outstanding += 1
+        self._target.send(prepared, exchange)
+        exchange.intended_ns = exchange.start_ns
+
+    def _ended(self, exchange: Exchange) -> None:
+        self.outstanding -= 1
+        self._record(exchange)
+        if exchange.failure == "connection":
+            self._event_loop.call_later(_RETRY_S, self._send, exchange.slot)
+        else:
+            self._send(exchange.slot)
+
+
+class OpenLoop:
+    """Sends requests when they are due, whatever is outstanding.
+
+    A request that cannot leave because `max_outstanding` are outstanding, or all serial sequences are busy, leaves as
+    soon as it can; its latency counts from the moment at which it was due, and nothing is dropped. `late_ns` has by how
+    much each request left late for reasons of the generator, which excludes such waits.
+    """
+
+    def __init__(
+        self,
+        load: OpenLoad,
+        setup: Setup,
+        limit: int | None,
+        target: Target,
+        requests: Requests,
+        record: Callable[[Exchange], object],
+        begin_ns: int,
+    ) -> None:
+        """`limit`: send only this many requests; `begin_ns`: the start of the load's offsets."""
+        self._arrivals = deal(arrivals_ns(load, setup.seed), setup.part, setup.parts)
+        self._limit = limit
+        self._part, self._parts = setup.part, setup.parts
+        self._max_outstanding = max(1, setup.max_outstanding // setup.parts)
+        self._target = target
+        self._requests = requests
+        self._record = record
+        self._begin_ns = begin_ns
+        self._event_loop = asyncio.get_running_loop()
+        self._timer = DueTimer(self._event_loop, self._pump)
+        self._due: tuple[int, int] | None = None
+        """Number and moment of the next request; None when there is no more."""
+        self._is_blocked = False
+        self._unblocked_ns = 0
+        self._free_slots: list[int] = []
+        self._is_over = False
+        self.late_ns = array("q")
+        self.sent = self.outstanding = self.unsent = 0
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._advance()
+        self._pump()
+
+    def stop(self, at_ns: int) -> None:
+        """Send no more, and count the requests that were due by `at_ns`."""
+        if self._is_over:
+            return
+        first_ns = self._due[1] if self._due else at_ns
+        while self._due is not None and self._due[1] <= at_ns:
+            self.unsent += 1
+            if self.unsent >= _MAX_COUNTED:
+                self.unsent = int(self.unsent * (at_ns - first_ns) / max(self._due[1] - first_ns, 1))
+                break
+            self._advance()
+        self._end()
+
+    @property
+    def is_finished(self) -> bool:
+        """The schedule is played or the load was stopped, and all requests have ended."""
+        return self._is_over and not self.outstanding
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._due = None
+        self._timer.close()
+
+    def _advance(self) -> None:
+        following = None if self.sent + self.unsent == self._limit else next(self._arrivals, None)
+        self._due = following and (following[0], following[1] + self._begin_ns)
+
+    def _pump(self) -> None:
+        """Send what is due, then set the timer for the next request."""
+        if self._is_over:
+            return
+        now_ns = 0
+        for _ in range(_BURST):
+            if self._due is None:
+                self._end()
+                return
+            number, due_ns = self._due
+            if due_ns > now_ns:
+                now_ns = time.monotonic_ns()
+                if due_ns > now_ns:
+                    self._timer.arm(due_ns)
+                    return
+            if not self._send(number, due_ns):
+                self._is_blocked = True
+                self._timer.disarm()
+                return
+        # Behind schedule: the timer would wait for a turn of the event loop's poll, as this does.
+        self._timer.arm(1)
+
+    def _send(self, number: int, due_ns: int) -> bool:
+        if self.outstanding >= self._max_outstanding:
+            return False
+        exchange = Exchange(self._ended)
+        prepared = self._requests.in_turn(number, exchange)
+        if prepared is None:
+            return False
+        exchange.slot = self._free_slots.pop() if self._free_slots else self.outstanding * self._parts + self._part
+        exchange.intended_ns = due_ns
+        self.sent += 1
+        self.outstanding += 1
+        self._advance()
+        self._target.send(prepared, exchange)
+        self.late_ns.append(exchange.start_ns - max(due_ns, self._unblocked_ns))
+        return True
+
+    def _ended(self, exchange: Exchange) -> None:
+        self.outstanding -= 1
+        self._free_slots.append(exchange.slot)
+        self._record(exchange)
+        if self._is_blocked:
+            self._is_blocked = False
+            self._unblocked_ns = time.monotonic_ns()
+            self._pump()
+        elif self._due is not None and self._due[1] <= exchange.end_ns:
+            self._pump()
