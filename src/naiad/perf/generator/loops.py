@@ -105,8 +105,8 @@ class OpenLoop:
     """Sends requests when they are due, whatever is outstanding.
 
     A request that cannot leave because `max_outstanding` are outstanding, or all serial sequences are busy, leaves as
-    soon as it can; its latency counts from the moment at which it was due, and nothing is dropped. `late_ns` has by how
-    much each request left late for reasons of the generator, which excludes such waits.
+    soon as it can; its latency counts from the moment at which it was due, and nothing is dropped. `late_ns` has by
+    how much each request left late for reasons of the generator, which excludes such waits.
     """
 
     def __init__(

@@ -104,7 +104,9 @@ class Requests:
     def endings(self, on_end: Callable[[Exchange], object]) -> Iterator[tuple[Exchange, Prepared]]:
         """Return the requests that end the sequences which have begun."""
         for sequences in self._sequences:
-            for sequence in sequences.unfinished() if sequences is not None else ():
+            if sequences is None:
+                continue
+            for sequence in sequences.unfinished():
                 exchange = Exchange(on_end)
                 yield exchange, self._step(sequences.index, sequence, exchange)
 
