@@ -1,0 +1,90 @@
+"""False alarms and detections of `naiad perf --baseline`, by simulation: `python -m bench.perf_comparison [PAIRS]`.
+
+Two runs are simulated request by request and measured with `verdict` and `row`. Each run has a speed of its own, with
+the standard deviation given as drift; the current one of a pair may be 10 % slower. The limit is 5 %.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.perf_coverage import Arrays, Random, columns_of, queue_closed
+from naiad.perf.plan import Concurrency, Measuring, ModelPlan, Plan, Protocol, Service
+from naiad.perf.records import GeneratorFacts, Measurement
+from naiad.perf.result import Result, Row
+from naiad.perf.statistics import Change, compare, row, verdict
+
+_PLAN = Plan(Service("http://localhost:8000", Protocol.HTTP), [ModelPlan("model")], Concurrency(8))
+_LIMIT_PERCENT = 5.0
+
+
+def run_once(random: Random, simulate: Callable[[Random], Arrays], slowdown: float, measuring: Measuring) -> Row:
+    ends, latencies = simulate(random)
+    columns = columns_of(ends * slowdown, latencies * slowdown)
+    now_ns = 0
+    while True:
+        now_ns += 250_000_000
+        if verdict(measuring, columns, [0], 0, now_ns, Concurrency(8)).is_done:
+            break
+    facts = GeneratorFacts(1, now_ns / 1e9, 0.1, 0.1, np.zeros(0, np.int64), 1e6)
+    return row(_PLAN, 0, Concurrency(8), Measurement(0, now_ns, [0, now_ns], columns, facts))
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    simulate: Callable[[Random], Arrays]
+    drift: float
+    repeat: int
+    stability_percent: float = 10.0
+
+
+def steady_eight(random: Random) -> Arrays:
+    """Steady, with 5 % of jitter."""
+    latencies = 0.001 * random.normal(1, 0.05, 20_000)
+    return np.cumsum(latencies), latencies
+
+
+CASES = [
+    Case("steady, drift 1 %, single", steady_eight, 0.01, 1),
+    Case("steady, drift 1.5 %, single", steady_eight, 0.015, 1),
+    Case("steady, drift 3 %, single", steady_eight, 0.03, 1),
+    Case("steady, drift 3 %, 5 repetitions", steady_eight, 0.03, 5),
+    Case("queue, drift 1.5 %, single", queue_closed, 0.015, 1),
+    Case("queue, drift 1.5 %, single, stability 4 %", queue_closed, 0.015, 1, 4.0),
+    Case("queue, drift 1.5 %, 3 repetitions", queue_closed, 0.015, 3),
+    Case("queue, drift 1.5 %, 5 repetitions", queue_closed, 0.015, 5),
+    Case("queue, drift 3 %, 5 repetitions", queue_closed, 0.03, 5),
+]
+
+
+def changes(case: Case, seed: int, slowdown: float) -> set[Change]:
+    """Verdicts on a pair of runs of which the second is slower."""
+    random = np.random.default_rng(seed)
+    measuring = Measuring(stability_percent=case.stability_percent)
+    results = []
+    for factor in (1.0, slowdown):
+        rows = [
+            run_once(random, case.simulate, factor * float(np.exp(random.normal(0, case.drift))), measuring)
+            for _ in range(case.repeat)
+        ]
+        results.append(Result([], "", {}, None, rows))
+    return {figure.change for figure in compare(results[0], results[1], _LIMIT_PERCENT).figures}
+
+
+def main() -> None:
+    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    print("| case | A/A worse past limit | A/A not same | +10 % caught |\n|---|---|---|---|")
+    for case in CASES:
+        alike = [changes(case, seed, 1.0) for seed in range(pairs)]
+        slower = [changes(case, 10_000 + seed, 1.1) for seed in range(pairs)]
+        alarms = sum(Change.WORSE_PAST_LIMIT in each for each in alike) / pairs
+        differing = sum(each != {Change.SAME} for each in alike) / pairs
+        caught = sum(Change.WORSE_PAST_LIMIT in each for each in slower) / pairs
+        print(f"| {case.name} | {alarms:.1%} | {differing:.1%} | {caught:.1%} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
