@@ -224,3 +224,5 @@ class Plan:
     """Called by a BLS model, as `NAME` or `NAME:VERSION`; their statistics are reported, too."""
     keeps_requests: bool = False
     """Keep inputs and outputs of each request for the profile export."""
+    repeat: int = 1
+    """All loads are measured so often, in turn; a comparison then knows the variation between runs."""
