@@ -1,0 +1,262 @@
+"""What the targets behind sockets share: connections that are opened again, requests that wait, and time limits."""
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar, cast
+
+from naiad.client.connecting import Address, ConnectionFailedError, Connector, default_tls, parse_address
+from naiad.core.errors import invalid_argument
+from naiad.perf.exchange import Exchange
+from naiad.perf.plan import Service
+
+CONNECTION, TIMEOUT = "connection", "timeout"
+"""Kinds of failure that no server reports."""
+_CONNECT_TIMEOUT_S = 10.0
+_CONNECTS_AT_ONCE = 64
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_SWEEPS_PER_TIMEOUT = 20
+_SHORTEST_SWEEP_S, _LONGEST_SWEEP_S = 0.005, 1.0
+
+
+def fail(exchange: Exchange, kind: str, message: str) -> None:
+    """End a request with a failure."""
+    exchange.end_ns = time.monotonic_ns()
+    exchange.failure = kind
+    exchange.failure_message = message
+    exchange.on_end(exchange)
+
+
+class TargetConnection(asyncio.Protocol):
+    """One connection of a target."""
+
+    def __init__(self, target: "SocketTarget[Any]") -> None:
+        self._target = target
+        self.transport: asyncio.Transport | None = None
+        self.has_served = False
+        """It has brought a response: the next connection is opened without a pause."""
+        self.lost_reason = ""
+
+    @property
+    def outstanding(self) -> Iterable[Exchange]:
+        """The requests that it carries."""
+        raise NotImplementedError
+
+    async def wait_ready(self) -> None:
+        """Wait until requests may be sent. Raises ConnectionFailedError."""
+
+    def expire(self, before_ns: int, message: str) -> None:
+        """Fail the requests that have started before `before_ns`."""
+        raise NotImplementedError
+
+    def fail_outstanding(self, kind: str, message: str) -> None:
+        """Fail all requests."""
+        raise NotImplementedError
+
+    def abort(self, why: str = "") -> None:
+        """Close the connection at once; its requests fail."""
+        if self.transport is not None:
+            self.lost_reason = self.lost_reason or why
+            self.transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self.transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the requests; the target opens another connection."""
+        self.transport = None
+        why = self.lost_reason or (f"the connection was lost: {exc}" if exc else "the server closed the connection")
+        self._target.connection_lost(self)
+        self.fail_outstanding(CONNECTION, why)
+
+
+C = TypeVar("C", bound=TargetConnection)
+
+
+class SocketTarget(Generic[C]):
+    """Keeps a number of connections to one server.
+
+    A connection that breaks is opened again: at once if it has brought a response, otherwise after pauses that
+    double. Requests without a free connection wait. While the server cannot be reached at all, they fail at once.
+    """
+
+    def __init__(self, service: Service, *, is_grpc: bool) -> None:
+        """Raises InferError(INVALID_ARG) for an address or a file of TLS that is wrong."""
+        address = parse_address(service.url)
+        if address.is_grpc is not is_grpc:
+            expected = "grpc://HOST:PORT" if is_grpc else "http://HOST:PORT"
+            raise invalid_argument(f"'{service.url}' is not an address of {service.protocol.value}; use {expected}")
+        self._service = service
+        self._address = address
+        self._connector = Connector(address, default_tls(address, _tls(service, address)), _CONNECT_TIMEOUT_S)
+        self._connections: list[C] = []
+        self._retired: list[C] = []
+        """Connections that carry no new requests."""
+        self._waiting: deque[tuple[Any, Exchange]] = deque()
+        self._wanted = 0
+        self._down = "the target is not open"
+        """Why there is no connection and the last attempt to open one has failed; "" otherwise."""
+        self._pause_s = 0.0
+        self._is_closed = False
+        self._repair: asyncio.Task[None] | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def open(self, connections: int) -> None:
+        """Connect for a number of requests that are outstanding at once; more when it is called again.
+
+        Raises ConnectionFailedError.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._is_closed = False
+        wanted = self._connection_count(connections)
+        try:
+            while len(self._connections) < wanted:
+                await self._connect(wanted - len(self._connections))
+        except BaseException:
+            await self.close()
+            raise
+        self._wanted = max(wanted, self._wanted)
+        if self._sweeper is None and self._service.request_timeout_s > 0:
+            self._sweep()
+
+    async def close(self) -> None:
+        """Close connections; outstanding requests fail as `connection`."""
+        self._is_closed = True
+        self._wanted = 0
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        if self._repair is not None:
+            self._repair.cancel()
+            await asyncio.gather(self._repair, return_exceptions=True)
+        self._set_down("the target was closed")
+        for connection in (*self._connections, *self._retired):
+            connection.abort("the target was closed")
+            connection.fail_outstanding(CONNECTION, "the target was closed")
+        await asyncio.sleep(0)  # Requests that fail at once do so in the next turn of the loop.
+
+    # For subclasses
+
+    def _connection_count(self, outstanding: int) -> int:
+        raise NotImplementedError
+
+    def _make(self) -> C:
+        raise NotImplementedError
+
+    def _send_waiting(self) -> None:
+        """Send the requests that wait, as far as connections are free."""
+        raise NotImplementedError
+
+    def _enqueue(self, prepared: object, exchange: Exchange) -> None:
+        """Keep a request until a connection is free."""
+        if self._down:
+            self._loop.call_soon(fail, exchange, CONNECTION, self._down)
+        else:
+            self._waiting.append((prepared, exchange))
+
+    # Connections
+
+    def connection_lost(self, connection: C) -> None:
+        """Take a connection out and have another opened."""
+        if connection in self._retired:
+            self._retired.remove(connection)
+        elif connection in self._connections:
+            self._connections.remove(connection)
+            self._pause_s = 0.0 if connection.has_served else _next_pause_s(self._pause_s)
+            self.repair()
+
+    def retire(self, connection: C) -> None:
+        """Take a connection out, which ends what it carries, and have another opened."""
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._retired.append(connection)
+            self.repair()
+
+    def repair(self) -> None:
+        """Open the connections that are missing."""
+        if not self._is_closed and (self._repair is None or self._repair.done()):
+            self._repair = self._loop.create_task(self._keep_connected())
+
+    async def _keep_connected(self) -> None:
+        while len(self._connections) < self._wanted:
+            if self._pause_s:
+                if not self._connections:
+                    self._set_down(self._down or f"connections to {self._address.url} break before a response")
+                await asyncio.sleep(self._pause_s)
+            try:
+                await self._connect(self._wanted - len(self._connections))
+            except ConnectionFailedError as error:
+                self._pause_s = _next_pause_s(self._pause_s)
+                if not self._connections:
+                    self._set_down(error.message)
+
+    async def _connect(self, count: int) -> None:
+        """Open up to `count` connections. Raises ConnectionFailedError if one of them cannot be opened."""
+        attempts = [self._open_one() for _ in range(min(count, _CONNECTS_AT_ONCE))]
+        failed: BaseException | None = None
+        for found in await asyncio.gather(*attempts, return_exceptions=True):
+            if isinstance(found, BaseException):
+                failed = found
+            elif found.transport is not None:
+                self._connections.append(found)
+                self._down = ""
+        if self._connections:
+            self._send_waiting()
+        if failed is not None:
+            raise failed
+
+    async def _open_one(self) -> C:
+        connection = await self._connector.open(self._make)
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                await connection.wait_ready()
+        except TimeoutError:
+            connection.abort()
+            raise ConnectionFailedError(f"{self._address.url} does not respond as a server of its protocol") from None
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
+
+    def _set_down(self, why: str) -> None:
+        self._down = why
+        waiting, self._waiting = self._waiting, deque()
+        for _, exchange in waiting:
+            fail(exchange, CONNECTION, why)
+
+    # Time limits
+
+    def _sweep(self) -> None:
+        """Fail the requests that have had no response for too long; one timer serves all of them."""
+        timeout_s = self._service.request_timeout_s
+        interval_s = min(max(timeout_s / _SWEEPS_PER_TIMEOUT, _SHORTEST_SWEEP_S), _LONGEST_SWEEP_S)
+        self._sweeper = self._loop.call_later(interval_s, self._sweep)
+        before_ns = time.monotonic_ns() - int(timeout_s * 1e9)
+        message = f"no response within {timeout_s:g} s"
+        for connection in (*self._connections, *self._retired):
+            connection.expire(before_ns, message)
+        while self._waiting and self._waiting[0][1].start_ns < before_ns:
+            fail(self._waiting.popleft()[1], TIMEOUT, message)
+
+
+def _next_pause_s(pause_s: float) -> float:
+    return min(2 * pause_s, _LONGEST_PAUSE_S) or _FIRST_PAUSE_S
+
+
+def _tls(service: Service, address: Address) -> ssl.SSLContext | None:
+    if not address.uses_tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=service.ca_file or None)
+        if service.certificate_file:
+            context.load_cert_chain(service.certificate_file, service.key_file or None)
+    except (OSError, ssl.SSLError) as error:
+        files = [each for each in (service.ca_file, service.certificate_file, service.key_file) if each]
+        raise invalid_argument(f"cannot read the TLS files {', '.join(files)}: {error}; expected PEM files") from None
+    if not service.verifies_peer:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
