@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import httptools
 
+from naiad.core.bounded_cache import BoundedCache
 from naiad.wire.header_fields import HeaderFields, check_field
 from naiad.wire.http1 import HttpError, allocate_body
 from naiad.wire.http2.stream import Payload
@@ -73,7 +74,9 @@ class ResponseHeads:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[bytes, tuple[int, HeaderFields, int]] = {}
+        self._known: BoundedCache[bytes, tuple[int, HeaderFields, int]] = BoundedCache(
+            max_entries=_KNOWN_HEADS, max_bytes=_KNOWN_HEADS * _KNOWN_HEAD_BYTES, max_entry_bytes=_KNOWN_HEAD_BYTES
+        )
 
     def find(self, data: bytes) -> Response | None:
         """Return the response that `data` is, if it is whole and its head is known."""
@@ -87,12 +90,10 @@ class ResponseHeads:
     def remember(self, data: bytes, response: Response) -> None:
         """Keep the head of a response that `data` is, if the connection stays open after it."""
         head = data[: data.find(b"\r\n\r\n") + 4]
-        if len(head) > _KNOWN_HEAD_BYTES or len(data) != len(head) + len(response.body):
+        if len(data) != len(head) + len(response.body):
             return  # An interim response precedes it, or it is chunked.
         if response.headers.get(b"content-length", b"").isdigit():
-            if len(self._known) >= _KNOWN_HEADS:
-                self._known.clear()
-            self._known[head] = (response.status, response.headers, len(response.body))
+            self._known.remember(head, (response.status, response.headers, len(response.body)), len(head))
 
 
 class Http1ClientConnection:

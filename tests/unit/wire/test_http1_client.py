@@ -1,7 +1,13 @@
 import pytest
 
 from naiad.wire.http1 import HeadCache, Http1Limits
-from naiad.wire.http1_client import Http1ClientConnection, Http1ClientLimits, ResponseError, encode_request
+from naiad.wire.http1_client import (
+    Http1ClientConnection,
+    Http1ClientLimits,
+    ResponseError,
+    ResponseHeads,
+    encode_request,
+)
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: 1\r\nx-a: 2\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\nX-T: 1\r\n\r\n"
@@ -136,3 +142,37 @@ def test_bytes_without_a_request_are_an_error():
     with pytest.raises(ResponseError, match="no request"):
         connection.receive_data(OK)
     assert not connection.can_send
+
+
+def test_repeated_heads_are_read_once():
+    connection = Http1ClientConnection()
+    bodies = [b"hello", b"HELLO", b"later"]
+    for body in bodies:
+        connection.expect()
+        response = connection.receive_data(OK[:-5] + body)
+        assert (response.status, bytes(response.body), response.headers[b"x-a"]) == (200, body, b"1, 2")
+        assert connection.can_send
+    connection.expect()
+    assert connection.receive_data(OK[:-1]) is None
+    assert bytes(connection.receive_data(OK[-1:]).body) == b"hello"
+
+
+@pytest.mark.parametrize(
+    "first", [CHUNKED, OK.replace(b"X-A: 1", b"Connection: close"), b"HTTP/1.1 100 Continue\r\n\r\n" + OK]
+)
+def test_heads_with_other_forms_are_read_again(first):
+    heads = ResponseHeads()
+    for _ in range(2):
+        connection = Http1ClientConnection(heads=heads)
+        connection.expect()
+        assert bytes(connection.receive_data(first).body) == b"hello"
+        assert connection.can_send is (b"close" not in first)
+
+
+def test_bytes_after_a_known_head_are_an_error():
+    connection = Http1ClientConnection()
+    connection.expect()
+    connection.receive_data(OK)
+    connection.expect()
+    with pytest.raises(ResponseError):
+        connection.receive_data(OK + OK)

@@ -11,6 +11,7 @@ from naiad.client.connecting import Address, ConnectionFailedError, Connector, d
 from naiad.core.errors import invalid_argument
 from naiad.perf.exchange import Exchange
 from naiad.perf.plan import Service
+from naiad.wire.header_fields import check_field
 
 CONNECTION, TIMEOUT = "connection", "timeout"
 """Kinds of failure that no server reports."""
@@ -84,12 +85,13 @@ class SocketTarget(Generic[C]):
     """
 
     def __init__(self, service: Service, *, is_grpc: bool) -> None:
-        """Raises InferError(INVALID_ARG) for an address or a file of TLS that is wrong."""
+        """Raises InferError(INVALID_ARG) for an address, a header or a TLS file that is wrong."""
         address = parse_address(service.url)
         if address.is_grpc is not is_grpc:
             expected = "grpc://HOST:PORT" if is_grpc else "http://HOST:PORT"
             raise invalid_argument(f"'{service.url}' is not an address of {service.protocol.value}; use {expected}")
         self._service = service
+        self._headers = _checked_headers(service)
         self._address = address
         self._connector = Connector(address, default_tls(address, _tls(service, address)), _CONNECT_TIMEOUT_S)
         self._connections: list[C] = []
@@ -244,6 +246,13 @@ class SocketTarget(Generic[C]):
 
 def _next_pause_s(pause_s: float) -> float:
     return min(2 * pause_s, _LONGEST_PAUSE_S) or _FIRST_PAUSE_S
+
+
+def _checked_headers(service: Service) -> list[tuple[bytes, bytes]]:
+    try:
+        return [check_field(name, value) for name, value in service.headers.items()]
+    except ValueError as error:
+        raise invalid_argument(str(error)) from None
 
 
 def _tls(service: Service, address: Address) -> ssl.SSLContext | None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from naiad.client.connecting import Address
-from naiad.core.errors import InferError, invalid_argument
+from naiad.core.errors import InferError
 from naiad.core.tensor import Buffer
 from naiad.perf.exchange import Exchange, Prepared, RequestTemplate
 from naiad.perf.plan import Service
@@ -14,8 +14,7 @@ from naiad.protocol.grpc.client import decode_response
 from naiad.protocol.grpc.repeated_request import RepeatedRequest, identity_fields
 from naiad.wire.compression import WINDOW_BITS, compress
 from naiad.wire.grpc import PREFIX, GrpcError, GrpcStatus, request_fields
-from naiad.wire.header_fields import check_field
-from naiad.wire.http2.headers import Fields, encode_fields
+from naiad.wire.http2.headers import Field, Fields, encode_fields
 from naiad.wire.http2.stream import Payload
 
 _SERVICE = "/inference.GRPCInferenceService/"
@@ -151,7 +150,9 @@ class GrpcTarget(SocketTarget[UnaryConnection]):
         """
         super().__init__(service, is_grpc=True)
         self._count = connections
-        self._block = call_block("ModelInfer", service, self._address)
+        self._positions: dict[int, int] = {}
+        """Slots in the order of their first use: each keeps its connection, so that requests leave in groups."""
+        self._block = call_block("ModelInfer", service, self._address, self._headers)
         self._timing_block = self._block + _TIMING_BLOCK
 
     def prepare(self, template: RequestTemplate) -> PreparedMessage:
@@ -165,7 +166,10 @@ class GrpcTarget(SocketTarget[UnaryConnection]):
         exchange.start_ns = time.monotonic_ns()
         connections = self._connections
         if connections:
-            connection = connections[exchange.slot % len(connections)]
+            position = self._positions.get(exchange.slot)
+            if position is None:
+                position = self._positions[exchange.slot] = len(self._positions)
+            connection = connections[position % len(connections)]
             if self._send_over(connection, prepared, exchange):
                 return
             for connection in connections:
@@ -204,16 +208,10 @@ class GrpcTarget(SocketTarget[UnaryConnection]):
                 self._send_over(connection, *self._waiting.popleft())
 
 
-def call_block(method: str, service: Service, address: Address) -> bytes:
-    """Return the header block of a call. Raises InferError(INVALID_ARG) for metadata that cannot be sent."""
-    metadata = []
-    for name, value in service.headers.items():
-        try:
-            raw_name, raw_value = check_field(name, value)
-        except ValueError as error:
-            raise invalid_argument(str(error)) from None
-        metadata.append((raw_name.lower(), raw_value))
+def call_block(method: str, service: Service, address: Address, metadata: Sequence[Field]) -> bytes:
+    """Return the header block of a call."""
+    fields = [(name.lower(), value) for name, value in metadata]
     if service.compression != "none":
-        metadata.append((b"grpc-encoding", service.compression.encode()))
+        fields.append((b"grpc-encoding", service.compression.encode()))
     scheme = "https" if address.uses_tls else "http"
-    return encode_fields(request_fields(_SERVICE + method, address.authority, scheme, metadata))
+    return encode_fields(request_fields(_SERVICE + method, address.authority, scheme, fields))

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from urllib.parse import quote
@@ -17,7 +17,6 @@ from naiad.protocol.json.client import decode_error, decode_response
 from naiad.protocol.json.repeated_request import RepeatedRequest
 from naiad.protocol.status import code_of_http
 from naiad.wire.compression import WINDOW_BITS, compress
-from naiad.wire.header_fields import check_field
 from naiad.wire.http1_client import Http1ClientConnection, Http1ClientLimits, Response, ResponseError, ResponseHeads
 
 _OK = 200
@@ -30,19 +29,19 @@ class PreparedRequest:
 
     __slots__ = ("_begin", "_bits", "_request", "whole")
 
-    def __init__(self, service: Service, authority: str, template: RequestTemplate) -> None:
+    def __init__(self, service: Service, fields: Sequence[tuple[bytes, bytes]], template: RequestTemplate) -> None:
+        """Encode a template; `fields` are those of the head, from Host on."""
         header = _with_outputs(template.header, is_binary=service.has_binary_outputs)
         self._request = RepeatedRequest(header, template.data, binary_inputs=service.has_binary_inputs)
         path = f"/v2/models/{quote(header.model_name, safe='')}"
         if header.model_version:
             path += f"/versions/{quote(header.model_version, safe='')}"
-        headers = {"Host": authority, **service.headers}
         self._bits = 0
         if service.compression != "none":
             self._bits = WINDOW_BITS[service.compression.encode()]
-            headers["Content-Encoding"] = service.compression
+            fields = (*fields, (b"Content-Encoding", service.compression.encode()))
         lines = [f"POST {path}/infer HTTP/1.1".encode()]
-        lines += [b"%b: %b" % check_field(name, value) for name, value in headers.items()]
+        lines += [b"%b: %b" % field for field in fields]
         self._begin = b"\r\n".join((*lines, b""))
         self.whole = self._encode(self._request.text, b"")
         """A request without id, sequence and timing."""
@@ -195,12 +194,13 @@ class HttpTarget(SocketTarget[HttpConnection]):
     def __init__(self, service: Service) -> None:
         """Raises InferError(INVALID_ARG) for an address, a header or a TLS file that is wrong."""
         super().__init__(service, is_grpc=False)
+        self._fields = [(b"Host", self._address.authority.encode()), *self._headers]
         self._heads = ResponseHeads()
         self._free: deque[HttpConnection] = deque()
 
     def prepare(self, template: RequestTemplate) -> PreparedRequest:
         """Encode a template. Raises InferError(INVALID_ARG) for one that HTTP cannot carry."""
-        return PreparedRequest(self._service, self._address.authority, template)
+        return PreparedRequest(self._service, self._fields, template)
 
     def send(self, prepared: Prepared, exchange: Exchange) -> None:
         """Send a request over the connection that has been free for the longest time."""

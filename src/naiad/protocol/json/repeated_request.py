@@ -1,4 +1,4 @@
-"""An inference request in JSON that a client sends many times: encoded once but for its id and place in a sequence."""
+"""An inference request in JSON that a client sends many times: encoded once but for id and place in a sequence."""
 
 from collections.abc import Sequence
 

@@ -1,0 +1,97 @@
+"""The targets of naiad perf against a real server."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from naiad.core.tensor import to_array
+from support.certificates import Certificates
+from support.perf_targets import Sender, opened, run, template
+from support.server_process import ServerProcess
+
+ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
+URLS = ["http", "grpc"]
+
+
+def url_of(server: ServerProcess, protocol: str) -> str:
+    return f"{protocol}://{server.http_url if protocol == 'http' else server.grpc_url}"
+
+
+async def check_identity(url: str, **fields: object) -> None:
+    """Send requests of all variations, many at once."""
+    async with opened(url, 8, **fields) as target:
+        sender = Sender(target, template("identity", ROWS))
+        variations = ({}, {"request_id": "a"}, {"wants_timing": True}, {"request_id": "b", "sequence_id": 3})
+        for ended in [sender.begin(wants_body=True, **each) for each in variations * 8]:
+            exchange = await ended
+            assert not exchange.failure, exchange.failure_message
+            ((specs, data),) = exchange.body
+            assert [spec.name for spec in specs] == ["OUTPUT0"]
+            assert np.array_equal(to_array(specs[0], data[0]), ROWS)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "deflate"])
+@pytest.mark.parametrize("protocol", URLS)
+def test_outputs_are_those_of_the_model(server: ServerProcess, protocol: str, compression: str) -> None:
+    run(check_identity(url_of(server, protocol), compression=compression))
+
+
+@pytest.mark.parametrize("has_binary_outputs", [True, False])
+@pytest.mark.parametrize("has_binary_inputs", [True, False])
+def test_json_and_binary_tensors(server: ServerProcess, has_binary_inputs: bool, has_binary_outputs: bool) -> None:
+    url = url_of(server, "http")
+    run(check_identity(url, has_binary_inputs=has_binary_inputs, has_binary_outputs=has_binary_outputs))
+
+
+def test_tls_and_unix_sockets(tls_unix_server: ServerProcess, certificates: Certificates) -> None:
+    https = f"https://{tls_unix_server.http_url}"
+    run(check_identity(https, ca_file=str(certificates.root)))
+    run(check_identity(https, verifies_peer=False))
+    run(check_identity(f"grpc+{tls_unix_server.grpc_url.replace('unix:', 'unix://')}"))
+
+
+@pytest.mark.parametrize("protocol", URLS)
+def test_large_inputs_and_outputs(server: ServerProcess, protocol: str) -> None:
+    array = np.arange(3 << 20, dtype=np.float32).reshape(1, -1)
+
+    async def body() -> None:
+        async with opened(url_of(server, protocol), 4) as target:
+            sender = Sender(target, template("identity", array))
+            for ended in [sender.begin(wants_body=True, request_id=str(i)) for i in range(4)]:
+                exchange = await ended
+                assert not exchange.failure, exchange.failure_message
+                assert bytes(exchange.body[0][1][0]) == array.tobytes()
+
+    run(body())
+
+
+@pytest.mark.parametrize("protocol", URLS)
+def test_errors_have_the_server_code(server: ServerProcess, protocol: str) -> None:
+    async def body() -> None:
+        async with opened(url_of(server, protocol)) as target:
+            exchange = await Sender(target, template("missing", ROWS)).send()
+            assert exchange.failure == "not_found"
+            assert "unknown model: 'missing'" in exchange.failure_message
+            exchange = await Sender(target, template("identity", ROWS, "WRONG")).send()
+            assert exchange.failure == "invalid_arg"
+
+    run(body())
+
+
+@pytest.mark.parametrize("protocol", URLS)
+def test_killed_server_ends_every_request(start_server, repository: Path, protocol: str) -> None:
+    server = start_server(repository)
+    server.wait_ready()
+
+    async def body() -> None:
+        async with opened(url_of(server, protocol), 16) as target:
+            sender = Sender(target, template("slow_identity", ROWS))
+            begun = [sender.begin() for _ in range(16)]
+            server.process.kill()
+            failures = [(await ended).failure for ended in begun]
+            assert set(failures) <= {"connection", ""}
+            assert "connection" in failures
+            assert len(sender.ends) == 16
+
+    run(body())
