@@ -173,6 +173,8 @@ class InputSettings:
     """Without the batch dimension, by input."""
     integer_bounds: Mapping[str, int] = field(default_factory=dict)
     """Random integers of an input are below it; by default below 128."""
+    image_scale: float = 1 / 255
+    """Pixels of pictures are multiplied by it for floating-point inputs."""
     string_data: str | None = None
     string_length: int = 128
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+from naiad.perf.inputs.files import read_directory, read_numpy
 from naiad.perf.inputs.generated import random_stream, zero_stream
+from naiad.perf.inputs.images import SUFFIXES, read_image
 from naiad.perf.inputs.json_data import read_json
 from naiad.perf.inputs.signature import InputError, Signature
 from naiad.perf.inputs.step import Stream
@@ -32,4 +34,13 @@ def _read(source: str, plan: ModelPlan, signature: Signature) -> tuple[list[Stre
         raise InputError(f"--input-data {source}: expected random, zero, or a path that exists")
     if path.suffix == ".json":
         return read_json(path, signature)
-    raise InputError(f"--input-data {source}: expected a .json file")
+    if path.is_dir():
+        return [read_directory(path, signature, plan.inputs)], False
+    if path.suffix in (".npy", ".npz"):
+        return [read_numpy(path, signature)], False
+    if path.suffix.lower() in SUFFIXES:
+        return [[read_image(path, signature, plan.inputs)]], False
+    raise InputError(
+        f"--input-data {source}: expected random, zero, a directory, or a .json, .npy, .npz or picture file "
+        f"({', '.join(SUFFIXES)})"
+    )

@@ -102,10 +102,20 @@ def _output_bytes(tensor: ModelTensor, plan: ModelPlan) -> int:
     return max(1, math.prod(tensor.dims) * tensor.datatype.item_bytes * rows)
 
 
+def is_reserved(parameter: str) -> bool:
+    """Return whether the protocol uses the name of a parameter itself."""
+    return parameter in _RESERVED_PARAMETERS or parameter.startswith("triton_")
+
+
+def waits_for_empty_final(service: Service | None) -> bool:
+    """Return whether requests ask for an empty final response: on streams, for decoupled models."""
+    return service is not None and service.protocol is Protocol.GRPC and service.mode is Mode.STREAM
+
+
 def _check_parameters(parameters: Mapping[str, ParameterValue]) -> None:
     """Check that no request parameter has a name that the protocol uses itself. Raises InputError."""
     for name in parameters:
-        if name in _RESERVED_PARAMETERS or name.startswith("triton_"):
+        if is_reserved(name):
             raise InputError(
                 f"--request-parameter {name}: the name is reserved by the protocol; names other than "
                 f"{', '.join(_RESERVED_PARAMETERS)} and triton_* are free"
@@ -136,7 +146,7 @@ def _template(
         inputs=[TensorSpec(name, signature.inputs[name].datatype, array.shape) for name, array in arrays.items()],
         parameters=plan.inputs.parameters,
         binary_output_default=service is None or service.has_binary_outputs,
-        wants_empty_final=service is not None and service.protocol is Protocol.GRPC and service.mode is Mode.STREAM,
+        wants_empty_final=waits_for_empty_final(service),
     )
     # As bytes, so that a template can be sent to another generator process.
     data = [bytes(to_buffer(array)) for array in arrays.values()]

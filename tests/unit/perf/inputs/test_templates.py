@@ -3,7 +3,9 @@
 import json
 import pickle
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
@@ -207,3 +209,21 @@ def test_different_shapes_cannot_share_a_batch(tmp_path):
     file = json_file(tmp_path, [{"A": [1]}, {"A": [1, 2]}])
     with pytest.raises(InputError, match=r"step 0 and data.json step 1 .* input 'A' has shape \[1\] and \[2\]"):
         prepare(model(("A", DataType.FP32, (-1,)), max_batch_size=8), 2, sources=file)
+
+
+def test_other_files_are_explained(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("")
+    with pytest.raises(InputError, match=r"data.csv: expected random, zero, a directory, or a .json, .npy, .npz"):
+        prepare(model(("A", DataType.FP32, (1,))), sources=(str(path),))
+
+
+def test_every_kind_of_source_is_read(tmp_path):
+    (tmp_path / "directory").mkdir()
+    np.save(tmp_path / "directory" / "A.npy", np.zeros((2, 3, 1, 1), np.uint8))
+    np.save(tmp_path / "a.npy", np.ones((3, 1, 1), np.uint8))
+    np.savez(tmp_path / "a.npz", A=np.full((3, 1, 1), 2, np.uint8))
+    Image.new("RGB", (1, 1), (3, 3, 3)).save(tmp_path / "a.png")
+    sources = tuple(str(tmp_path / name) for name in ("directory", "a.npy", "a.npz", "a.png"))
+    prepared = prepare(model(("A", DataType.UINT8, (3, 1, 1)), max_batch_size=1), sources=sources)
+    assert [arrays(each)["A"].ravel().tolist() for each in prepared.templates] == [[i] * 3 for i in (0, 0, 1, 2, 3)]
