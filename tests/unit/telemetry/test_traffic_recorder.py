@@ -195,7 +195,7 @@ def test_an_error_of_the_disk_stops_it(caplog):
     caplog.set_level(logging.ERROR)
     writer = TrafficWriter(StuckRing(OSError(28, "No space left on device")))
     frontend = Frontend()
-    writer.put(b"{}")
+    writer.put(b"{}\n")
     wait_until(lambda: not writer.is_open, "the writer has not stopped")
     request = InferRequest(RequestHeader(model_name="m"), (), frontend.take)
     assert Recorder(writer).begin(request) is None

@@ -97,7 +97,7 @@ class Recording:
 
     def end(self, request: InferRequest, error: InferError | None) -> None:
         """Queue the line of a request that was answered or rejected."""
-        line = b'{"arrival_ns":%d,"duration_ns":%d,"outcome":"%b","transport":"%b",%b%b}' % (
+        line = b'{"arrival_ns":%d,"duration_ns":%d,"outcome":"%b","transport":"%b",%b%b}\n' % (
             request.arrival_ns,
             _now_ns() - request.arrival_ns,
             (OK if error is None else error.code.name).encode(),
