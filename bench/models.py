@@ -11,6 +11,7 @@
 | identity_64m | ONNX, one FP32 tensor of any length in and out |
 | count_py | decoupled `model.py`: COUNT responses with the numbers from 0 |
 | repeat | the repeat backend |
+| running_sum | ONNX, sequences: FP32[1] in, the sum of the sequence out, kept as implicit state |
 | chain | an ensemble of three add_sub steps |
 | bls_onnx, bls_py | a `model.py` that passes its inputs to add_sub, or to add_sub_py, and answers what comes back |
 | deep_N_DELAY, deep_N_adaptive | ONNX, 288 layers of 128, N instances of a thread; a fixed delay in us or adaptive |
@@ -144,6 +145,19 @@ instance_group [ { count: 1 kind: KIND_CPU } ]
 """
 
 
+RUNNING_SUM_CONFIG = """
+name: "running_sum"
+backend: "onnxruntime"
+max_batch_size: 8
+input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
+sequence_batching {
+  max_sequence_idle_microseconds: 10000000
+  oldest { max_candidate_sequences: 64 }
+  state [ { input_name: "STATE_IN" output_name: "STATE_OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
+}
+"""
+
 CHAIN_CONFIG = """
 name: "chain"
 platform: "ensemble"
@@ -261,6 +275,17 @@ def identity_64m() -> onnx.ModelProto:
     return _model(
         helper.make_graph([node], "identity", [_tensor("INPUT0", ["length"])], [_tensor("OUTPUT0", ["length"])])
     )
+
+
+def running_sum() -> onnx.ModelProto:
+    """Return a model that adds its input to its state."""
+    nodes = [
+        helper.make_node("Add", ["INPUT", "STATE_IN"], ["OUTPUT"]),
+        helper.make_node("Identity", ["OUTPUT"], ["STATE_OUT"]),
+    ]
+    inputs = [_tensor(name, ["batch", 1]) for name in ("INPUT", "STATE_IN")]
+    outputs = [_tensor(name, ["batch", 1]) for name in ("OUTPUT", "STATE_OUT")]
+    return _model(helper.make_graph(nodes, "running_sum", inputs, outputs))
 
 
 def busy(layers: int = BUSY_LAYERS) -> onnx.ModelProto:
@@ -454,6 +479,9 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "identity_64m": write_identity_64m,
     "count_py": write_count_py,
     "repeat": write_repeat,
+    "running_sum": lambda repository: _write(
+        repository, "running_sum", RUNNING_SUM_CONFIG, "model.onnx", running_sum().SerializeToString()
+    ),
     "chain": write_chain,
     "busy": write_busy,
     "bls_onnx": lambda repository: write_bls(repository, "bls_onnx", "add_sub"),

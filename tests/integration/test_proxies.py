@@ -1,7 +1,9 @@
 """REST and gRPC over TLS through nginx and HAProxy with the files of deploy/proxies, also when a server ends."""
 
+import itertools
 import json
 import shutil
+import signal
 import threading
 import time
 from collections import Counter
@@ -19,13 +21,17 @@ from tritonclient.utils import InferenceServerException
 from support.certificates import Certificates
 from support.model_repository import write_identity
 from support.proxies import PROXIES, Proxy, free_port
+from support.sequence_models import write_running_sum
 from support.server_process import ServerProcess
 
 INFER = "/v2/models/identity/infer"
 RESTARTS = 2
 PAUSE_S = 0.02
-SETTLE_S = 3.0
+SETTLE_S = 2.5
 """After this the proxy has noticed that a server is ready."""
+STALL_S = 4.0
+"""After this a server that does not answer would have failed two checks of a second each."""
+SEQUENCE_LENGTH = 10
 VALUES = np.arange(4, dtype=np.float32).reshape(1, 4)
 ROW = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": VALUES.ravel().tolist()}
 BODY = json.dumps({"inputs": [ROW]}).encode()
@@ -45,6 +51,7 @@ class Scene:
         self._root = root
         self._start_count = 0
         write_identity(root / "models")
+        write_running_sum(root / "models", "running_sum", "direct { }")
         self._ports = [free_port(), free_port()]
         self.servers = [self._start(index) for index in range(2)]
         for server in self.servers:
@@ -54,7 +61,8 @@ class Scene:
     def _start(self, index: int) -> ServerProcess:
         self._start_count += 1
         flags = (f"--model-repository={self._root / 'models'}", f"--http-port={self._ports[index]}")
-        return ServerProcess(self._root / f"log-{self._start_count}", *flags, "--drain-seconds=4")
+        ends = ("--drain-seconds=3", "--exit-timeout-secs=4")
+        return ServerProcess(self._root / f"log-{self._start_count}", *flags, *ends)
 
     def restart(self, index: int) -> None:
         """End a server gracefully and start its successor on the same port."""
@@ -65,9 +73,10 @@ class Scene:
         time.sleep(SETTLE_S)
 
     def stop(self) -> None:
-        """End the servers."""
+        """End the servers, without a drain."""
         for server in self.servers:
-            server.stop()
+            server.process.kill()
+            server.wait_exit()
 
 
 @pytest.fixture
@@ -93,6 +102,25 @@ def stream(client: grpcclient.InferenceServerClient, count: int) -> list[bool]:
     arrived = [responses.get(timeout=30) for _ in range(count)]
     client.stop_stream()
     return [error is None and np.array_equal(result.as_numpy("OUTPUT0"), VALUES) for result, error in arrived]
+
+
+def sequence_sums(client: grpcclient.InferenceServerClient, number: int) -> list[float]:
+    """Send a sequence of ones, which the proxy keeps on a server; return the sums that the model answers."""
+    one = grpcclient.InferInput("INPUT", [1, 1], "FP32")
+    one.set_data_from_numpy(np.ones((1, 1), np.float32))
+    sums = []
+    for place in range(SEQUENCE_LENGTH):
+        result = client.infer(
+            "running_sum",
+            [one],
+            headers={"sequence-id": str(number)},
+            sequence_id=number,
+            sequence_start=place == 0,
+            sequence_end=place == SEQUENCE_LENGTH - 1,
+        )
+        sums.append(result.as_numpy("OUTPUT").item())
+        time.sleep(5 * PAUSE_S)
+    return sums
 
 
 def test_rest_and_grpc_pass_and_are_retried(scene: Scene) -> None:
@@ -162,11 +190,33 @@ def test_rolling_restarts_fail_no_request(scene: Scene) -> None:
             with scene.proxy.grpc() as own:
                 return all(stream(own, 3))
 
-        with Load([("rest", rest), ("rest", rest), ("grpc", infer), ("grpc", infer), ("stream", streams)]) as load:
+        def sequence() -> bool:
+            number = next(ids)
+            return sequence_sums(client, number) == [float(place + 1) for place in range(SEQUENCE_LENGTH)]
+
+        ids = itertools.count(1)
+        senders = [("rest", rest), ("grpc", infer), ("stream", streams), ("sequence", sequence)]
+        with Load([*senders, *senders]) as load:
             for restart in range(RESTARTS):
                 scene.restart(restart % 2)
     assert load.failures == []
     assert min(load.counts.values()) > RESTARTS, load.counts
+
+
+@pytest.mark.parametrize("kind", ["haproxy"], indirect=True)
+def test_late_health_checks_fail_no_request(scene: Scene) -> None:
+    scene.servers[0].process.kill()
+    scene.servers[0].wait_exit()
+    process = scene.servers[1].process
+    process.send_signal(signal.SIGSTOP)
+    try:
+        time.sleep(STALL_S)
+        going_on = threading.Timer(1.0, process.send_signal, [signal.SIGCONT])
+        going_on.start()
+        assert scene.proxy.rest(INFER, BODY)[0] == 200
+        going_on.join()
+    finally:
+        process.send_signal(signal.SIGCONT)
 
 
 def test_envoy_file_is_yaml() -> None:
