@@ -111,6 +111,7 @@ def test_parameters_have_their_types() -> None:
         (("--streaming",), "add -i grpc"),
         (("--shape", "INPUT"), "--shape is 'INPUT'"),
         (("--shape", "INPUT:3,-1"), "above 0"),
+        (("--input-bound", "ids:0"), "--input-bound is 'ids:0'; use NAME:N with N above 0"),
         (("--request-parameter", "a:b"), "NAME:VALUE:TYPE"),
         (("--request-parameter", "a:b:int"), "'b' is no int"),
         (("--sequence-id-range", "5:5"), "START < END"),

@@ -139,6 +139,20 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
         help="random (default), zero, a JSON file, a directory, .npy or .npz files, pictures",
     )
     group.add_argument("--shape", action="append", default=[], metavar="NAME:DIMS", help="INPUT:3,224,224")
+    group.add_argument(
+        "--input-bound",
+        action="append",
+        default=[],
+        metavar="NAME:N",
+        help="random integers of an input are below N; default 128",
+    )
+    group.add_argument(
+        "--image-scale",
+        type=float,
+        default=1 / 255,
+        metavar="FACTOR",
+        help="pixels of pictures are multiplied by it for floating-point inputs; default 1/255",
+    )
     group.add_argument("--string-data", metavar="TEXT", help="value of string inputs")
     group.add_argument("--string-length", type=int, default=128, metavar="N", help="of random strings; default 128")
     group.add_argument("--request-parameter", action="append", default=[], metavar="NAME:VALUE:TYPE")

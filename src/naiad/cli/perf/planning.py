@@ -234,6 +234,8 @@ def _inputs(flags: argparse.Namespace) -> InputSettings:
     return InputSettings(
         sources,
         shapes=dict(_shape(text) for text in flags.shape),
+        integer_bounds=dict(_bound(text) for text in flags.input_bound),
+        image_scale=flags.image_scale,
         string_data=flags.string_data,
         string_length=count(flags.string_length, 0, "--string-length"),
         parameters=dict(_parameter(text) for text in flags.request_parameter),
@@ -253,6 +255,13 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not colon or any(dim < 1 for dim in shape):
         raise FlagError(f"--shape is '{text}'; use NAME:DIMS with dimensions above 0, for example INPUT:3,224,224")
     return name, shape
+
+
+def _bound(text: str) -> tuple[str, int]:
+    name, _, bound = text.rpartition(":")
+    if not name or not bound.isdecimal() or not 1 <= int(bound) < 1 << 63:
+        raise FlagError(f"--input-bound is '{text}'; use NAME:N with N above 0, for example input_ids:30522")
+    return name, int(bound)
 
 
 def _parameter(text: str) -> tuple[str, ParameterValue]:

@@ -55,8 +55,10 @@ def random_array(tensor: ModelTensor, shape: Shape, settings: InputSettings, gen
         return _random_strings(shape, settings, generator)
     if is_float(datatype):
         return generator.random(shape, np.float32).astype(datatype.numpy)
-    bound = 2 if datatype is DataType.BOOL else settings.integer_bounds.get(tensor.name) or _bound_of(tensor.name)
-    return generator.integers(0, bound, shape).astype(datatype.numpy)
+    if datatype is DataType.BOOL:
+        return generator.integers(0, 2, shape).astype(np.bool_)
+    bound = settings.integer_bounds.get(tensor.name) or _bound_of(tensor.name)
+    return generator.integers(0, min(bound, int(np.iinfo(datatype.numpy).max) + 1), shape).astype(datatype.numpy)
 
 
 def _bound_of(name: str) -> int:

@@ -104,11 +104,14 @@ class Signature:
                 )
 
 
-def read_signature(plan: ModelPlan, metadata: ModelMetadata, config: ModelConfig | None) -> Signature:
+def read_signature(
+    plan: ModelPlan, metadata: ModelMetadata, config: ModelConfig | None, *, is_only_model: bool = True
+) -> Signature:
     """Return the signature of a model, with the shapes of the plan.
 
     `config` is None for a server without the configuration extension: then a model batches if the first dimension
-    of all inputs is variable. Raises InputError for a shape or a batch size that the model does not allow.
+    of all inputs is variable. Unless `is_only_model` the settings may name inputs of other models. Raises InputError
+    for a shape or a batch size that the model does not allow.
     """
     if config is None:
         is_batching = all(spec.shape[:1] == (-1,) for spec in metadata.inputs) and bool(metadata.inputs)
@@ -117,9 +120,13 @@ def read_signature(plan: ModelPlan, metadata: ModelMetadata, config: ModelConfig
     _check_batch_size(plan, config, is_batching=is_batching)
     hints = {} if config is None else {each.name: each for each in config.input}
     inputs = {spec.name: _input(spec, hints.get(spec.name), is_batching=is_batching) for spec in metadata.inputs}
+    for flag, named in (("--shape", plan.inputs.shapes), ("--input-bound", plan.inputs.integer_bounds)):
+        for name in named if is_only_model else ():
+            if name not in inputs:
+                raise InputError(f"{flag} {name}: model '{plan.name}' has no such input; it has {_names(inputs)}")
     for name, shape in plan.inputs.shapes.items():
         if name not in inputs:
-            raise InputError(f"--shape {name}: model '{plan.name}' has no such input; it has {_names(inputs)}")
+            continue
         tensor = inputs[name]
         tensor.check(shape, f"--shape {name}")
         inputs[name] = replace(tensor, dims=shape)

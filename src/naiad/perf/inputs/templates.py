@@ -71,15 +71,21 @@ class TemplateSet:
 
 
 def prepare_inputs(
-    plan: ModelPlan, metadata: ModelMetadata, config: ModelConfig | None, service: Service | None = None
+    plan: ModelPlan,
+    metadata: ModelMetadata,
+    config: ModelConfig | None,
+    service: Service | None = None,
+    *,
+    is_only_model: bool = True,
 ) -> TemplateSet:
     """Return the requests of a plan for a model.
 
-    `config` is None for a server without the configuration extension. Reads files. For the same plan and seed the
+    `config` is None for a server without the configuration extension. Unless `is_only_model` the settings, which the
+    models of a run share, may name inputs of other models. Reads files. For the same plan and seed the
     result is the same in each process. Raises InputError.
     """
     _check_parameters(plan.inputs.parameters)
-    signature = read_signature(plan, metadata, config)
+    signature = read_signature(plan, metadata, config, is_only_model=is_only_model)
     streams = read_sources(plan, signature)
     offsets_ns: tuple[int, ...] = ()
     if plan.batch_size == 1 and len(streams) == 1 and all(step.timestamp_ms is not None for step in streams[0]):

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -150,3 +151,16 @@ def test_wrong_tensors_are_named(tmp_path, value, of, words):
 def test_wrong_documents_are_explained(tmp_path, document, words):
     with pytest.raises(InputError, match=words):
         read(tmp_path, document)
+
+
+def test_example_of_the_page_is_read(tmp_path):
+    page = Path(__file__).resolve().parents[4] / "docs" / "perf-data.md"
+    example = page.read_text().split("```json")[1].split("```")[0]
+    names = [
+        {name: ModelTensor(name, DataType.INT32, (-1,)) for name in group}
+        for group in (("INPUT0", "INPUT1"), ("OUTPUT0",))
+    ]
+    (tmp_path / "data.json").write_text(example)
+    (steps,), _ = read_json(tmp_path / "data.json", Signature("m", *names, False))
+    for step in steps:
+        assert (step.tensors["INPUT0"] + step.tensors["INPUT1"]).tolist() == step.expected["OUTPUT0"].tolist()

@@ -73,6 +73,20 @@ def test_integer_bounds_hold_for_embeddings():
     assert set(values["attention_mask"]) == {0, 1}
 
 
+def test_integer_bounds_stay_in_the_datatype():
+    described = model(("A", DataType.INT8, (500,)))
+    values = arrays(prepare(described, integer_bounds={"A": 1 << 40}).templates[0])["A"]
+    assert values.min() >= 0
+    assert values.max() > 100
+
+
+def test_settings_may_name_inputs_of_other_models():
+    metadata, config = model(("A", DataType.FP32, (-1,)))
+    plan = ModelPlan("m", inputs=InputSettings(shapes={"A": (2,), "B": (3,)}, integer_bounds={"C": 4}))
+    prepared = prepare_inputs(plan, metadata, config, is_only_model=False)
+    assert prepared.templates[0].header.inputs[0].shape == (2,)
+
+
 def test_large_random_requests_are_fewer():
     described = model(("A", DataType.UINT8, (20 << 20,)), max_batch_size=2)
     assert len(prepare(described, batch_size=2).templates) == 1
@@ -187,6 +201,7 @@ def test_metadata_alone_shows_batching():
             r"--shape A: expected shape \[-1, 3\], without a batch dimension, got \[2, 4\]",
         ),
         (1, {"shapes": {"X": (2,)}}, "--shape X: model 'm' has no such input; it has 'A'"),
+        (1, {"integer_bounds": {"X": 2}}, "--input-bound X: model 'm' has no such input; it has 'A'"),
         (9, {"shapes": {"A": (2, 3)}}, "batch size 9: model 'm' has max_batch_size 8"),
         (0, {"shapes": {"A": (2, 3)}}, "batch size 0"),
         (1, {"sources": ("nothing.json",)}, "nothing.json: expected random, zero, or a path"),
