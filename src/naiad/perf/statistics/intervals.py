@@ -21,6 +21,7 @@ values, is that of the percentile (Woodruff 1952). It needs no density, so it ho
 import math
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -89,8 +90,7 @@ class Sample:
 
     def block_sums(self, values: "np.ndarray[Any, Any]") -> Floats:
         """Sum of values over each block, float64 [32]."""
-        sums = np.concatenate(([0.0], np.cumsum(values, dtype=np.float64)))
-        return np.diff(sums[self._places])
+        return np.array([values[first:last].sum() for first, last in pairwise(self._places)], np.float64)
 
     def block_counts(self) -> Floats:
         """Requests of each block, float64 [32]."""
@@ -104,10 +104,14 @@ class Sample:
         if count < _FEWEST:
             low, high = _poisson(count)
             return Interval(count / seconds, low / seconds, high / seconds)
-        # Counts are read between the ends, so that whole requests in short blocks are not taken for variation.
-        ends = np.concatenate(([self._begin_ns], self._ends_ns))
-        counts = np.diff(np.interp(self._edges, ends, np.arange(count + 1)))
-        return _around(count / seconds, half_width(counts) * BLOCKS / seconds)
+        return _around(count / seconds, half_width(self._smooth_counts()) * BLOCKS / seconds)
+
+    def _smooth_counts(self) -> Floats:
+        """Counts read between the ends, so that whole requests in short blocks are not taken for variation."""
+        before = np.where(self._places > 0, self._ends_ns[self._places - 1], self._begin_ns)
+        after = self._ends_ns[np.minimum(self._places, len(self._ends_ns) - 1)]
+        gaps = np.maximum(after - before, 1)
+        return np.diff(self._places + np.clip((self._edges - before) / gaps, 0, 1) * (after > before))
 
     def mean(self) -> Interval:
         """Of the values. A single value has an interval of 100 %."""

@@ -15,17 +15,21 @@ _PERCENTILES = (50, 90, 95, 99)
 _BINS_PER_DECADE = 20
 
 
+def percents(percentile: int | None) -> list[int]:
+    """The percentiles of a report, with that asked for."""
+    return sorted({*_PERCENTILES, percentile or 50})
+
+
 def latency(sample: Sample, percentile: int | None = None) -> Latency:
     """Figures of the values of a sample, in us."""
     values = sample.values
     has_values = len(values) > 0
-    percents = sorted({*_PERCENTILES, percentile or 50})
     return Latency(
         mean=sample.mean(),
         std_us=float(values.std(ddof=1)) if len(values) > 1 else 0.0,
         min_us=float(values.min()) if has_values else 0.0,
         max_us=float(values.max()) if has_values else 0.0,
-        percentiles=sample.percentiles(percents),
+        percentiles=sample.percentiles(percents(percentile)),
     )
 
 

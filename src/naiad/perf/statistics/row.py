@@ -8,11 +8,12 @@ import numpy as np
 
 from naiad.perf.plan import Concurrency, Intervals, Load, Plan, Ramp, RequestRate, Schedule, Stop
 from naiad.perf.records import Measurement
-from naiad.perf.result import ClientFigures, Errors, Latency, Row, ServerFigures
+from naiad.perf.result import ClientFigures, Errors, Latency, Parts, Row, ServerFigures
 from naiad.perf.statistics.generator_figures import generator_figures, is_remote, limited_by
 from naiad.perf.statistics.intervals import Floats, Sample
 from naiad.perf.statistics.latency import histogram, latency, latency_without_times
 from naiad.perf.statistics.metrics import metric_figures
+from naiad.perf.statistics.parts import parts
 from naiad.perf.statistics.server_figures import server_figures
 from naiad.perf.statistics.stability import Verdict, judged_value, verdict
 
@@ -59,6 +60,7 @@ def row(plan: Plan, model_index: int, load: Load, measurement: Measurement) -> R
         is_stable=state.is_done and state.is_stable,
         verdict=state.reason,
         windows=_timeline(requests, measuring.percentile),
+        parts=requests.parts(measuring.percentile),
         metrics=metric_figures(measurement.metrics, measurement.begin_ns),
         histogram=histogram(latency_us),
         interrupted=measurement.interrupted,
@@ -142,6 +144,10 @@ class _Requests:
         if not len(self._columns.gaps_ns):
             return None
         return latency_without_times(self._columns.gaps_ns, percentile)
+
+    def parts(self, percentile: int | None) -> Parts | None:
+        """The breakdown of the successes on one clock."""
+        return parts(self._columns, self._successes, percentile)
 
     def errors(self) -> Sequence[Errors]:
         """By kind, most frequent first."""

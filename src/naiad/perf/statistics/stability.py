@@ -116,9 +116,10 @@ def _last_look(elapsed_ns: int, limit_ns: int) -> int:
 def successes(columns: Columns, begin_ns: int, end_ns: int) -> "tuple[Int64s, Floats]":
     """Ends in ns and latencies in us, from the intended send, of the successes of a span; the begin is outside."""
     first, last = np.searchsorted(columns.end_ns, (begin_ns, end_ns), side="right")
-    is_success = columns.failure[first:last] == 0
-    ends = columns.end_ns[first:last][is_success]
-    return ends, (ends - columns.intended_ns[first:last][is_success]) / 1e3
+    ends, intended, failure = (each[first:last] for each in (columns.end_ns, columns.intended_ns, columns.failure))
+    if failure.any():
+        ends, intended = ends[failure == 0], intended[failure == 0]
+    return ends, (ends - intended) * 1e-3
 
 
 def judged_latency(percentile: int | None, sample: Sample) -> Interval:
