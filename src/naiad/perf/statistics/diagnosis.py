@@ -7,6 +7,7 @@ import numpy as np
 from naiad.perf.statistics.intervals import BLOCKS, Floats, Sample, t_quantile
 
 _TREND_BLOCKS = 8
+_MAX_VALUES = 100_000
 _TREND_CONFIDENCE = 0.995
 _MODES_SEPARATION = 0.85
 """Share of the variance of log latency between two classes (Otsu); 0.64 for a normal, 0.75 for a uniform."""
@@ -65,7 +66,7 @@ def _stall(sample: Sample) -> str:
 
 def _modes(values: Floats) -> str:
     """Two groups of latencies, split where the variance between them is greatest (Otsu 1979)."""
-    logs = np.sort(np.log(np.maximum(values, 1e-3)))
+    logs = np.sort(np.log(np.maximum(values[:: len(values) // _MAX_VALUES + 1], 1e-3)))
     count, total = len(logs), float(logs.var())
     if count < _TREND_BLOCKS or total <= 0:
         return ""

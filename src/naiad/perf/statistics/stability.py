@@ -116,10 +116,11 @@ def _last_look(elapsed_ns: int, limit_ns: int) -> int:
 def successes(columns: Columns, begin_ns: int, end_ns: int) -> "tuple[Int64s, Floats]":
     """Ends in ns and latencies in us, from the intended send, of the successes of a span; the begin is outside."""
     first, last = np.searchsorted(columns.end_ns, (begin_ns, end_ns), side="right")
-    ends, intended, failure = (each[first:last] for each in (columns.end_ns, columns.intended_ns, columns.failure))
-    if failure.any():
-        ends, intended = ends[failure == 0], intended[failure == 0]
-    return ends, (ends - intended) * 1e-3
+    ends, intended = columns.end_ns[first:last], columns.intended_ns[first:last]
+    is_success = columns.failure[first:last] == 0
+    if not is_success.all():
+        ends, intended = ends[is_success], intended[is_success]
+    return ends, (ends - intended) / 1e3
 
 
 def judged_latency(percentile: int | None, sample: Sample) -> Interval:
