@@ -21,10 +21,11 @@ from naiad.core.datatype import DataType
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec, to_buffer
 from naiad.perf.exchange import Exchange, RequestTemplate
-from naiad.perf.plan import Protocol, Service
+from naiad.perf.plan import Mode, Protocol, Service
 from naiad.perf.targets import make_target
+from naiad.protocol.grpc.walk import encode_varint
 from naiad.wire.grpc import HEADER_BLOCK, OK_TRAILER_BLOCK, PREFIX
-from naiad.wire.http2.frames import DATA, HEADERS, SETTINGS, frame, window_update
+from naiad.wire.http2.frames import DATA, HEADERS, SETTING_INITIAL_WINDOW_SIZE, frame, settings, window_update
 from naiad.wire.preface import PREFACE
 
 JSON = (
@@ -53,16 +54,17 @@ class HttpScript(asyncio.Protocol):
 class GrpcScript(asyncio.Protocol):
     """Returns a response for each stream that ends."""
 
-    head = frame(HEADERS, 4, 1, HEADER_BLOCK)[:5], HEADER_BLOCK
+    head = b""
     body = PREFIX.pack(0, len(MESSAGE)) + MESSAGE
     response = b"".join((frame(HEADERS, 4, 1, HEADER_BLOCK), frame(DATA, 0, 1, body)))
     response += frame(HEADERS, 5, 1, OK_TRAILER_BLOCK)
+    flag = 1
     stream_id = struct.Struct(">I")
-    offsets = (5, 9 + len(HEADER_BLOCK) + 5, 9 + len(HEADER_BLOCK) + 9 + len(body) + 5)
+    offsets: tuple[int, ...] = (5, 9 + len(HEADER_BLOCK) + 5, 9 + len(HEADER_BLOCK) + 9 + len(body) + 5)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        self.transport.write(frame(SETTINGS, 0, 0) + window_update(0, 2**31 - 1 - 65535))
+        self.transport.write(settings({SETTING_INITIAL_WINDOW_SIZE: 2**31 - 1}) + window_update(0, 2**31 - 1 - 65535))
         self.rest = b""
         self.skip = len(PREFACE)
         self.received = 0
@@ -76,7 +78,9 @@ class GrpcScript(asyncio.Protocol):
             if position + 9 + (word >> 8) > end:
                 break
             position += 9 + (word >> 8)
-            if word & 0xFF == DATA and flags & 1:
+            if word & 0xFF == HEADERS:
+                responses.append(bytearray(self.head))
+            if word & 0xFF == DATA and flags & 1 == self.flag:
                 response = bytearray(self.response)
                 for offset in self.offsets:
                     self.stream_id.pack_into(response, offset, stream_id)
@@ -88,6 +92,16 @@ class GrpcScript(asyncio.Protocol):
             self.received = 0
         if responses:
             self.transport.write(b"".join(responses))
+
+
+class StreamScript(GrpcScript):
+    """Returns a response for each message of a stream, without an id."""
+
+    head = frame(HEADERS, 4, 1, HEADER_BLOCK)
+    wrapped = b"\x12" + encode_varint(len(MESSAGE)) + MESSAGE
+    response = frame(DATA, 0, 1, PREFIX.pack(0, len(wrapped)) + wrapped)
+    offsets = (5,)
+    flag = 0
 
 
 def serve(listener: socket.socket, factory: Callable[[], asyncio.Protocol]) -> None:
@@ -104,6 +118,13 @@ def listen(port: int) -> socket.socket:
     listener.bind(("127.0.0.1", port))
     listener.listen(1024)
     return listener
+
+
+CASES = (
+    ("http", Protocol.HTTP, Mode.UNARY, HttpScript),
+    ("grpc", Protocol.GRPC, Mode.UNARY, GrpcScript),
+    ("stream", Protocol.GRPC, Mode.STREAM, StreamScript),
+)
 
 
 class ClosedLoop:
@@ -137,8 +158,8 @@ class ClosedLoop:
             self.ended.set_result(None)
 
 
-async def measure(url: str, protocol: Protocol, args: argparse.Namespace) -> None:
-    target = make_target(Service(url, protocol))
+async def measure(url: str, protocol: Protocol, mode: Mode, args: argparse.Namespace) -> None:
+    target = make_target(Service(url, protocol, mode))
     await target.open(args.concurrency)
     specs = [TensorSpec("INPUT0", DataType.FP32, (1, 4))]
     header = RequestHeader(model_name="identity", inputs=specs)
@@ -152,22 +173,23 @@ async def measure(url: str, protocol: Protocol, args: argparse.Namespace) -> Non
         cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
         cpu_us = cpu_s / loop.count * 1e6
         print(
-            f"{protocol.value:5} {variation:9} {cpu_us:6.1f} us CPU/request = {1e6 / cpu_us:7.0f} requests/s a core; "
-            f"{loop.count / wall_s:7.0f} requests/s here, {loop.failures or 'no failures'}"
+            f"{protocol.value} {mode.value:6} {variation:9} {cpu_us:6.1f} us CPU/request, "
+            f"{1e6 / cpu_us:7.0f} requests/s a core; {loop.count / wall_s:7.0f} requests/s here, "
+            f"{loop.failures or 'no failures'}"
         )
     await target.close()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--protocol", choices=["http", "grpc"])
+    parser.add_argument("--protocol", choices=["http", "grpc", "stream"])
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
     context = multiprocessing.get_context("fork")
-    for protocol, script in ((Protocol.HTTP, HttpScript), (Protocol.GRPC, GrpcScript)):
-        if args.protocol not in (None, protocol.value):
+    for name, protocol, mode, script in CASES:
+        if args.protocol not in (None, name):
             continue
         listeners = [listen(0)]
         port = listeners[0].getsockname()[1]
@@ -180,7 +202,7 @@ def main() -> None:
         profiler = cProfile.Profile()
         if args.profile:
             profiler.enable()
-        uvloop.run(measure(f"{protocol.value}://127.0.0.1:{port}", protocol, args))
+        uvloop.run(measure(f"{protocol.value}://127.0.0.1:{port}", protocol, mode, args))
         if args.profile:
             profiler.disable()
             pstats.Stats(profiler).sort_stats("tottime").print_stats(25)

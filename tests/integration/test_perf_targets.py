@@ -1,16 +1,22 @@
 """The targets of naiad perf against a real server."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from naiad.core.tensor import to_array
+from naiad.core.datatype import DataType
+from naiad.core.request import RequestHeader
+from naiad.core.tensor import TensorSpec, to_array, to_buffer
+from naiad.perf.exchange import RequestTemplate
+from naiad.perf.plan import Mode
 from support.certificates import Certificates
 from support.perf_targets import Sender, opened, run, template
 from support.server_process import ServerProcess
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
+StartServer = Callable[..., ServerProcess]
 URLS = ["http", "grpc"]
 
 
@@ -18,9 +24,9 @@ def url_of(server: ServerProcess, protocol: str) -> str:
     return f"{protocol}://{server.http_url if protocol == 'http' else server.grpc_url}"
 
 
-async def check_identity(url: str, **fields: object) -> None:
+async def check_identity(url: str, mode: Mode = Mode.UNARY, **fields: object) -> None:
     """Send requests of all variations, many at once."""
-    async with opened(url, 8, **fields) as target:
+    async with opened(url, 8, mode, **fields) as target:
         sender = Sender(target, template("identity", ROWS))
         variations = ({}, {"request_id": "a"}, {"wants_timing": True}, {"request_id": "b", "sequence_id": 3})
         for ended in [sender.begin(wants_body=True, **each) for each in variations * 8]:
@@ -35,6 +41,44 @@ async def check_identity(url: str, **fields: object) -> None:
 @pytest.mark.parametrize("protocol", URLS)
 def test_outputs_are_those_of_the_model(server: ServerProcess, protocol: str, compression: str) -> None:
     run(check_identity(url_of(server, protocol), compression=compression))
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_streams_carry_many_requests(server: ServerProcess, compression: str) -> None:
+    run(check_identity(url_of(server, "grpc"), Mode.STREAM, compression=compression))
+
+
+def test_decoupled_responses_are_timed(server: ServerProcess) -> None:
+    values = {
+        "IN": np.array([4, 2, 0, 1], np.int32),
+        "DELAY": np.full(4, 5, np.uint32),
+        "WAIT": np.zeros(1, np.uint32),
+    }
+    kinds = {"IN": DataType.INT32, "DELAY": DataType.UINT32, "WAIT": DataType.UINT32}
+    specs = [TensorSpec(name, kinds[name], array.shape) for name, array in values.items()]
+    request = RequestTemplate(RequestHeader(model_name="repeat", inputs=specs), [*map(to_buffer, values.values())])
+
+    async def body() -> None:
+        async with opened(url_of(server, "grpc"), 3, Mode.STREAM) as target:
+            sender = Sender(target, request)
+            for ended in [sender.begin(wants_body=True) for _ in range(3)]:
+                exchange = await ended
+                assert (exchange.failure, exchange.responses, len(exchange.gaps_ns)) == ("", 4, 3)
+                assert [int.from_bytes(data[0], "little") for _, data in exchange.body] == [4, 2, 0, 1]
+                assert exchange.end_ns - exchange.first_ns == sum(exchange.gaps_ns)
+
+    run(body())
+
+
+def test_stream_errors_fail_one_request(server: ServerProcess) -> None:
+    async def body() -> None:
+        async with opened(url_of(server, "grpc"), 1, Mode.STREAM) as target:
+            exchange = await Sender(target, template("missing", ROWS)).send()
+            assert exchange.failure == "unknown"
+            assert "unknown model: 'missing'" in exchange.failure_message
+            assert not (await Sender(target, template("identity", ROWS)).send()).failure
+
+    run(body())
 
 
 @pytest.mark.parametrize("has_binary_outputs", [True, False])
@@ -80,7 +124,9 @@ def test_errors_have_the_server_code(server: ServerProcess, protocol: str) -> No
 
 
 @pytest.mark.parametrize("protocol", URLS)
-def test_killed_server_ends_every_request(start_server, repository: Path, protocol: str) -> None:
+def test_killed_server_ends_every_request(
+    start_server: Callable[..., ServerProcess], repository: Path, protocol: str
+) -> None:
     server = start_server(repository)
     server.wait_ready()
 

@@ -1,60 +1,14 @@
 """Unary gRPC calls, several on a connection."""
 
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from naiad.client.connecting import Address
-from naiad.core.errors import InferError
-from naiad.core.tensor import Buffer
-from naiad.perf.exchange import Exchange, Prepared, RequestTemplate
-from naiad.perf.plan import Service
-from naiad.perf.targets.connections import TIMEOUT, SocketTarget, fail
-from naiad.perf.targets.grpc_connection import Call, GrpcConnection
-from naiad.protocol.grpc.client import decode_response
-from naiad.protocol.grpc.repeated_request import RepeatedRequest, identity_fields
-from naiad.wire.compression import WINDOW_BITS, compress
-from naiad.wire.grpc import PREFIX, GrpcError, GrpcStatus, request_fields
-from naiad.wire.http2.headers import Field, Fields, encode_fields
+from naiad.perf.exchange import Exchange
+from naiad.perf.targets.connections import TIMEOUT, fail
+from naiad.perf.targets.grpc_connection import Call
+from naiad.perf.targets.grpc_target import GrpcTarget, PreparedMessage, SendingConnection, keep_body
+from naiad.wire.grpc import GrpcError, GrpcStatus
+from naiad.wire.http2.headers import Fields
 from naiad.wire.http2.stream import Payload
-
-_SERVICE = "/inference.GRPCInferenceService/"
-_TIMING_BLOCK = encode_fields(((b"x-naiad-timing", b"1"),))
-_CALLS_PER_CONNECTION = 6
-"""As Triton's client library shares a channel, so that figures compare."""
-_MAX_CONNECTIONS = 64
-
-
-class PreparedMessage:
-    """A message as bytes: whole with its prefix, and in the parts around what varies."""
-
-    __slots__ = ("_bits", "_request", "whole")
-
-    def __init__(self, compression: str, template: RequestTemplate) -> None:
-        self._bits = WINDOW_BITS[compression.encode()] if compression != "none" else 0
-        self._request = RepeatedRequest(template.header, template.data)
-        self.whole: Sequence[Buffer] = self._encode(b"")
-        """A message without id and sequence."""
-
-    def varied(self, exchange: Exchange) -> Sequence[Buffer]:
-        """Return the message with the variation of `exchange`."""
-        if not exchange.request_id and not exchange.sequence_id:
-            return self.whole
-        return self._encode(
-            identity_fields(
-                exchange.request_id,
-                exchange.sequence_id,
-                starts_sequence=exchange.sequence_start,
-                ends_sequence=exchange.sequence_end,
-            )
-        )
-
-    def _encode(self, fields: bytes) -> Sequence[Buffer]:
-        request = self._request
-        if self._bits:
-            message = compress((request.head, fields, request.rest, *request.large), self._bits)
-            return (PREFIX.pack(1, len(message)) + message,)
-        prefix = PREFIX.pack(0, request.byte_size + len(fields))
-        return (b"%b%b%b%b" % (prefix, request.head, fields, request.rest), *request.large)
 
 
 class UnaryCall(Call):
@@ -95,7 +49,7 @@ class UnaryCall(Call):
             exchange.first_ns = exchange.end_ns = connection.now_ns
             exchange.responses = 1
             if exchange.wants_body:
-                _keep_body(exchange, self.message)
+                keep_body(exchange, self.message)
             exchange.on_end(exchange)
 
     def expire(self, before_ns: int, message: str) -> None:
@@ -103,16 +57,6 @@ class UnaryCall(Call):
         if self.exchange.start_ns < before_ns:
             self.connection.cancel(self)
             self.ended(TIMEOUT, message)
-
-
-def _keep_body(exchange: Exchange, message: Payload) -> None:
-    try:
-        _, response = decode_response(message)
-    except InferError as error:
-        exchange.failure = "internal"
-        exchange.failure_message = f"the response cannot be decoded: {error}"
-        return
-    exchange.body = [(response.header.outputs, response.data)]
 
 
 def timing_of(call: Call, trailers: Fields) -> str:
@@ -123,16 +67,15 @@ def timing_of(call: Call, trailers: Fields) -> str:
     return ""
 
 
-class UnaryConnection(GrpcConnection):
+class UnaryConnection(SendingConnection):
     """A connection of unary calls."""
 
-    _target: "GrpcTarget"
-
-    def send(self, block: bytes, message: Sequence[Buffer], exchange: Exchange) -> None:
+    def send(self, prepared: PreparedMessage, exchange: Exchange) -> None:
         """Send a request; the connection can open a stream."""
+        target = self._target
         call = UnaryCall(self, exchange)
-        self.http2.open(call, block)
-        self.http2.output.send_body(call, message)
+        self.http2.open(call, target.timing_block if exchange.wants_timing else target.block)
+        self.http2.output.send_body(call, prepared.varied(exchange))
         self.send_soon(call, exchange)
 
     def freed(self) -> None:
@@ -140,78 +83,10 @@ class UnaryConnection(GrpcConnection):
         self._target.freed()
 
 
-class GrpcTarget(SocketTarget[UnaryConnection]):
+class UnaryTarget(GrpcTarget[UnaryConnection]):
     """A server behind gRPC, called with `ModelInfer`."""
 
-    def __init__(self, service: Service, connections: int = 0) -> None:
-        """Use a number of connections; 0 for one for every six requests that are outstanding at once.
-
-        Raises InferError(INVALID_ARG) for an address, metadata or a TLS file that is wrong.
-        """
-        super().__init__(service, is_grpc=True)
-        self._count = connections
-        self._positions: dict[int, int] = {}
-        """Slots in the order of their first use: each keeps its connection, so that requests leave in groups."""
-        self._block = call_block("ModelInfer", service, self._address, self._headers)
-        self._timing_block = self._block + _TIMING_BLOCK
-
-    def prepare(self, template: RequestTemplate) -> PreparedMessage:
-        """Encode a template. Raises InferError(INVALID_ARG) for one that gRPC cannot carry."""
-        return PreparedMessage(self._service.compression, template)
-
-    def send(self, prepared: Prepared, exchange: Exchange) -> None:
-        """Send a request over the connection of its slot, or one that has room."""
-        # hot: bench/micro_perf.py
-        assert isinstance(prepared, PreparedMessage)
-        exchange.start_ns = time.monotonic_ns()
-        connections = self._connections
-        if connections:
-            position = self._positions.get(exchange.slot)
-            if position is None:
-                position = self._positions[exchange.slot] = len(self._positions)
-            connection = connections[position % len(connections)]
-            if self._send_over(connection, prepared, exchange):
-                return
-            for connection in connections:
-                if self._send_over(connection, prepared, exchange):
-                    return
-            self._widen()
-        self._enqueue(prepared, exchange)
-
-    def freed(self) -> None:
-        """A call has ended: send requests that wait for a stream."""
-        if self._waiting:
-            self._send_waiting()
-
-    def _send_over(self, connection: UnaryConnection, prepared: PreparedMessage, exchange: Exchange) -> bool:
-        if not connection.can_open:
-            return False
-        block = self._timing_block if exchange.wants_timing else self._block
-        connection.send(block, prepared.varied(exchange), exchange)
-        return True
-
-    def _widen(self) -> None:
-        """Have one more connection opened: the streams of all are in use."""
-        if len(self._connections) == self._wanted < _MAX_CONNECTIONS:
-            self._wanted += 1
-            self.repair()
-
-    def _connection_count(self, outstanding: int) -> int:
-        return self._count or min(-(-outstanding // _CALLS_PER_CONNECTION), _MAX_CONNECTIONS)
+    _METHOD = "ModelInfer"
 
     def _make(self) -> UnaryConnection:
         return UnaryConnection(self)
-
-    def _send_waiting(self) -> None:
-        for connection in self._connections:
-            while self._waiting and connection.can_open:
-                self._send_over(connection, *self._waiting.popleft())
-
-
-def call_block(method: str, service: Service, address: Address, metadata: Sequence[Field]) -> bytes:
-    """Return the header block of a call."""
-    fields = [(name.lower(), value) for name, value in metadata]
-    if service.compression != "none":
-        fields.append((b"grpc-encoding", service.compression.encode()))
-    scheme = "https" if address.uses_tls else "http"
-    return encode_fields(request_fields(_SERVICE + method, address.authority, scheme, fields))

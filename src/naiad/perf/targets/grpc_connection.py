@@ -118,7 +118,7 @@ class GrpcConnection(TargetConnection):
 
     def _retire(self) -> None:
         self._target.retire(self)
-        if not self.http2.streams:
+        if next(iter(self.outstanding), None) is None:
             self.abort()
 
     # Callbacks of asyncio.
@@ -162,6 +162,7 @@ class GrpcConnection(TargetConnection):
         if not self._ready.done():
             why = self.lost_reason or "the server closed the connection before its SETTINGS"
             self._ready.set_exception(ConnectionFailedError(why))
+            self._ready.exception()  # Nothing may wait for it.
         super().connection_lost(exc)
 
     def _flush(self) -> None:
