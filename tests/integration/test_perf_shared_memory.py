@@ -3,6 +3,9 @@
 import asyncio
 import json
 import os
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,8 +53,8 @@ async def prepared(client, model, batch_size=1, **settings):
 
 async def answer(client, template):
     """Send a template; the body of its exchange."""
-    _, response = await client._calls.infer(template.header, "", template.data, None)
-    return [(response.header.outputs, response.data)]
+    response = (await client._calls.infer(template.header, "", template.data, None))[1]
+    return [(response.header.outputs, [bytes(each) for each in response.data])]
 
 
 def left():
@@ -95,6 +98,30 @@ def test_wrong_outputs_are_found_in_shared_memory(url, tmp_path):
                 assert templates.validate(1, 0, got) == "output 'OUTPUT0'[0, 0]: expected 3.0, got 2.0"
 
     asyncio.run(body())
+
+
+def test_copies_in_other_processes_are_the_same_memory(url, tmp_path):
+    async def body():
+        async with Client(url) as client:
+            plain = await prepared(client, "add_sub", sources=samples(tmp_path))
+            async with in_shared_memory(client, "system", plain, slots=2) as templates:
+                pickled = tmp_path / "templates"
+                pickled.write_bytes(pickle.dumps(templates))
+                got = await answer(client, templates.variant(1, 1))
+                (tmp_path / "body").write_bytes(pickle.dumps(got))
+                code = (
+                    "import pickle, sys; read = lambda path: pickle.loads(open(path, 'rb').read());"
+                    "templates, body = map(read, sys.argv[1:]);"
+                    "print([templates.validate(1, slot, body) for slot in range(2)])"
+                )
+                command = [sys.executable, "-c", code, str(pickled), str(tmp_path / "body")]
+                done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+                # Nothing was written to slot 0.
+                assert done.stdout.strip() == "[\"output 'OUTPUT0'[0, 0]: expected 2.0, got 0.0\", '']"
+                assert left()
+
+    asyncio.run(body())
+    assert not left()
 
 
 def test_strings_fit_their_slots(url, tmp_path):

@@ -23,7 +23,11 @@ def new_region_name(purpose: str) -> str:
 
 
 class MemoryBlock(Protocol):
-    """A block and its region on the server, which have the same name."""
+    """A block and its region on the server, which have the same name.
+
+    A block can be pickled for another process of the machine, where the copy is the same memory. `close` is for the
+    process that has made the block.
+    """
 
     name: str
 
@@ -69,6 +73,20 @@ class SystemBlock:
                 "fewer requests outstanding or a smaller --output-shared-memory-size"
             ) from None
 
+    def __getstate__(self) -> tuple[str, int]:
+        """Return name and size."""
+        return self.name, self._byte_size
+
+    def __setstate__(self, state: tuple[str, int]) -> None:
+        """Map the object of the other process. Raises OSError if it is gone."""
+        self.name, self._byte_size = state
+        self._path = f"{DIRECTORY}/{self.name}"
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._mapping = mmap.mmap(descriptor, self._byte_size)
+        finally:
+            os.close(descriptor)
+
     async def register(self, client: Client) -> None:
         """Register the object with the server. Raises InferError."""
         await client.register_system_shared_memory(self.name, f"/{self.name}", self._byte_size)
@@ -103,13 +121,23 @@ class CudaBlock:
             self._runtime: CudaRuntime = load_runtime()
             self._runtime.set_device(0)
             self._address = self._runtime.allocate(byte_size)
+            self._handle = self._runtime.export(self._address)
         except CudaError as error:
             raise InputError(f"--shared-memory cuda: {byte_size} bytes of GPU 0: {error}") from None
 
+    def __getstate__(self) -> tuple[str, int, bytes]:
+        """Return name, size and handle."""
+        return self.name, self._byte_size, self._handle
+
+    def __setstate__(self, state: tuple[str, int, bytes]) -> None:
+        """Open the allocation of the other process. Raises CudaError."""
+        self.name, self._byte_size, self._handle = state
+        self._runtime = load_runtime()
+        self._address = self._runtime.open(self._handle, 0)
+
     async def register(self, client: Client) -> None:
         """Register the allocation with the server. Raises InferError."""
-        handle = self._runtime.export(self._address)
-        await client.register_cuda_shared_memory(self.name, handle, 0, self._byte_size)
+        await client.register_cuda_shared_memory(self.name, self._handle, 0, self._byte_size)
 
     async def unregister(self, client: Client) -> None:
         """Unregister it. Raises InferError."""
