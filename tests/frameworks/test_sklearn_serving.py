@@ -14,9 +14,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tritonclient.utils import InferenceServerException
 
+from naiad.cli.check import check
 from support.estimators import TABLE, TEXTS, table_pipeline, text_pipeline, texts
 from support.forests import parameters
-from support.server_process import ServerProcess, serving
+from support.server_process import SOURCE, ServerProcess, serving
 
 CANCER = datasets.load_breast_cancer()
 NUMBERS = make_pipeline(StandardScaler(), LogisticRegression()).fit(CANCER.data, CANCER.target)
@@ -126,6 +127,13 @@ def test_bare_file_needs_permission(bare_file, tmp_path):
     server = ServerProcess(tmp_path / "log", str(bare_file))
     assert server.wait_exit() == 1
     assert "start the server with --allow-pickle" in server.log_text()
+
+
+@pytest.mark.parametrize(("flags", "status"), [([], 1), (["--allow-pickle"], 0)])
+def test_check_loads_pickles_with_permission_only(bare_file, capsys, monkeypatch, flags, status):
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    assert check.run([str(bare_file), "--load", *flags]) == status
+    assert ("loading a pickle executes its code" in capsys.readouterr().out) is (status == 1)
 
 
 def test_bare_file_is_served(bare_file, tmp_path):

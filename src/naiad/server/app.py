@@ -249,7 +249,7 @@ class Server:
         stopping.cancel()
         all_loaded = await loading
         log_backends(self._backends.modules(), self._options.backend_settings)
-        log_models(self._engine, self._options.repository)
+        await asyncio.to_thread(log_models, self._engine, self._options.repository)
         if all_loaded or not self._options.repository.exit_on_error:
             return
         from naiad.server.reporting.start_failure import failed_start  # a start without failures does not need it

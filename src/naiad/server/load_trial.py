@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from naiad.core.errors import InferError
 from naiad.core.model import IndexEntry, ModelState
-from naiad.options.options import RepositoryOptions, ServerOptions
+from naiad.options.options import ServerOptions
 from naiad.server.app import Server
 
 _UNLOAD_S = 10.0
@@ -23,13 +23,11 @@ class TrialOutcome:
     seconds: float
 
 
-def try_to_load(path: str, model: str, *, auto_complete: bool, backend_directory: str = "") -> TrialOutcome:
-    """Load a model of the repository at `path`, with its members if it is an ensemble, and unload it again.
+def try_to_load(options: ServerOptions, model: str) -> TrialOutcome:
+    """Load a model of a repository in explicit mode, with its members if it is an ensemble, and unload it again.
 
     Raises InferError if the repository cannot be opened.
     """
-    repository = RepositoryOptions(paths=(path,), control_mode="explicit", auto_complete=auto_complete)
-    options = ServerOptions(repository=repository, backend_directory=backend_directory)
     return asyncio.run(_Trial(options).load(model))
 
 

@@ -1,6 +1,7 @@
 """The start-up report in the log."""
 
 import logging
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,11 +13,15 @@ from naiad.server.reporting.report import loading_text, log_models, log_ready
 
 
 class Engine:
-    def __init__(self, *rows: IndexEntry) -> None:
+    def __init__(self, *rows: IndexEntry, others: Sequence[IndexEntry] = ()) -> None:
         self.rows = rows
+        self.others = others
 
     def repository_index(self):
         return self.rows
+
+    def survey_repository(self):
+        return [*self.rows, *self.others]
 
     def served(self, name, version):
         raise not_found(f"'{name}' is not served")
@@ -26,7 +31,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-@pytest.mark.parametrize("mode", ["none", "poll"])
+@pytest.mark.parametrize("mode", ["none", "poll", "explicit"])
 def test_empty_repositories_are_reported_with_expected_layout(caplog, mode: str) -> None:
     log_models(Engine(), RepositoryOptions(paths=("/a", "/b"), control_mode=mode))
     assert warnings(caplog) == [
@@ -39,8 +44,8 @@ def test_a_model_that_failed_is_a_model(caplog) -> None:
     assert not warnings(caplog)
 
 
-def test_explicit_mode_starts_without_models(caplog) -> None:
-    log_models(Engine(), RepositoryOptions(paths=("/a",), control_mode="explicit"))
+def test_explicit_mode_starts_without_loaded_models(caplog) -> None:
+    log_models(Engine(others=[IndexEntry("m")]), RepositoryOptions(paths=("/a",), control_mode="explicit"))
     assert not warnings(caplog)
 
 

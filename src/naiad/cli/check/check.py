@@ -47,6 +47,7 @@ def run(argv: Sequence[str]) -> int:
                 options.load_timeout_secs,
                 options.jobs,
                 str(options.backend_directory or ""),
+                options.allow_pickle,
             )
             seconds = load_reported(options.path, reports, rules)
     except InferError as error:
@@ -158,6 +159,11 @@ def make_parser() -> argparse.ArgumentParser:
         "--load-timeout-secs", type=_positive, default=600.0, metavar="S", help="the most a load may take (600)"
     )
     parser.add_argument("--jobs", type=_count_of_jobs, default=1, metavar="N", help="models to load at a time (1)")
+    parser.add_argument(
+        "--allow-pickle",
+        action="store_true",
+        help="load pickles too, which executes their code, as a server with this flag",
+    )
     parser.add_argument(
         "--backend-directory",
         type=Path,

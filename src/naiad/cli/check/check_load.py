@@ -30,6 +30,8 @@ class LoadRules:
     """Number of models that load at the same time."""
     backend_directory: str = ""
     """Directory of Python-based backends; empty for none."""
+    allow_pickle: bool = False
+    """Whether to load pickles, which executes their code."""
 
 
 def load_reported(path: str, reports: Sequence[ModelReport], rules: LoadRules) -> dict[str, float]:
@@ -81,8 +83,10 @@ class _Loads:
             return ["it was not tried"], 0.0
         with tempfile.TemporaryDirectory(prefix="naiad-check-") as home:
             outcome, log = Path(home) / "outcome", Path(home) / "log"
-            strict = "strict" if self._rules.strict else "complete"
-            status = self._run([self._path, name, strict, str(outcome), self._rules.backend_directory], log)
+            rules = self._rules
+            strict = "strict" if rules.strict else "complete"
+            pickles = "pickles" if rules.allow_pickle else "no-pickles"
+            status = self._run([self._path, name, strict, pickles, str(outcome), rules.backend_directory], log)
             if outcome.is_file():
                 found = orjson.loads(outcome.read_bytes())
                 return found["failures"], found["seconds"]

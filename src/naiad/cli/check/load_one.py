@@ -8,17 +8,22 @@ from pathlib import Path
 import orjson
 
 from naiad.core.errors import InferError
+from naiad.options.options import RepositoryOptions, ServerOptions
 from naiad.server.load_trial import try_to_load
 
 
 def run(argv: Sequence[str]) -> None:
     """Load the model in `argv`, write the outcome and exit.
 
-    Arguments: path, model, strict or not, file for the outcome, and directory of Python-based backends.
+    Arguments: path, model, strict or not, pickles or not, file for the outcome, directory of Python-based backends.
     """
-    path, model, strict, outcome_file, backend_directory = argv
+    path, model, strict, pickles, outcome_file, backend_directory = argv
     try:
-        outcome = try_to_load(path, model, auto_complete=strict != "strict", backend_directory=backend_directory)
+        repository = RepositoryOptions(paths=(path,), control_mode="explicit", auto_complete=strict != "strict")
+        options = ServerOptions(
+            repository=repository, backend_directory=backend_directory, allow_pickle=pickles == "pickles"
+        )
+        outcome = try_to_load(options, model)
         found: object = {"failures": list(outcome.failures), "seconds": outcome.seconds}
     except InferError as error:
         found = {"failures": [error.message], "seconds": 0.0}

@@ -21,10 +21,11 @@ _MAX_LOADING = 5
 def log_models(engine: Engine, options: RepositoryOptions) -> None:
     """Log the table of model versions: name, version, backend, instances, seconds to load, state and its reason.
 
-    Warns if there is no model and clients cannot load one.
+    Warns if the repositories contain no model; in explicit mode it reads them again: not for the event loop.
     """
     rows = engine.repository_index()
-    if not rows and options.control_mode != "explicit":
+    is_explicit = options.control_mode == "explicit"
+    if options.paths and not rows and not (is_explicit and engine.survey_repository()):
         _log.warning("%s", nothing_to_serve(options.paths))
     headings = ["Model", "Version", "Backend", "Instances", "Load (s)", "Status"]
     log_table(_log, headings, [_model_row(engine, row) for row in rows])
