@@ -70,7 +70,7 @@ def _random_strings(shape: Shape, settings: InputSettings, generator: np.random.
     count = math.prod(shape)
     if settings.string_data is not None:
         return strings([settings.string_data.encode()] * count).reshape(shape)
-    letters = generator.choice(_CHARACTERS, (count, settings.string_length))
+    letters = _CHARACTERS[generator.integers(0, len(_CHARACTERS), (count, settings.string_length), np.uint8)]
     return strings([row.tobytes() for row in letters]).reshape(shape)
 
 
