@@ -24,6 +24,7 @@ class ScriptedTarget:
         self.delay_s = delay_s
         self.failure = failure
         self.sent: list[Exchange] = []
+        self.prepared: list[ScriptedPrepared] = []
         self.ended: list[Exchange] = []
         self.outstanding = 0
         self.most_outstanding = 0
@@ -46,6 +47,7 @@ class ScriptedTarget:
         loop = asyncio.get_running_loop()
         exchange.start_ns = exchange.sent_ns = time.monotonic_ns()
         self.sent.append(exchange)
+        self.prepared.append(prepared)
         self.outstanding += 1
         self.most_outstanding = max(self.most_outstanding, self.outstanding)
         delay_s = self.delay_s(exchange) + max(0.0, self.stall_until_s - time.monotonic())

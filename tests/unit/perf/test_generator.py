@@ -6,14 +6,19 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from naiad.core.datatype import DataType
 from naiad.core.request import RequestHeader
+from naiad.core.tensor import TensorSpec
 from naiad.perf.exchange import Exchange, RequestTemplate
 from naiad.perf.generator.local import LocalGenerator
-from naiad.perf.generator.setup import Chunk, ModelSetup, Setup
+from naiad.perf.generator.setup import Chunk, ModelSetup, ScriptedRequest, Setup
+from naiad.perf.inputs import TemplateSet
+from naiad.perf.inputs.output_slots import OutputSlots
 from naiad.perf.plan import (
     Concurrency,
     Intervals,
@@ -30,8 +35,10 @@ from support.scripted_target import ScriptedTarget
 from support.uvloop_run import run
 
 _TEMPLATES = [RequestTemplate(RequestHeader(model_name="m"), [], source=str(index)) for index in range(3)]
-_PLAIN = ModelSetup(_TEMPLATES, [range(3)])
-_STATEFUL = ModelSetup(_TEMPLATES, [range(3)], sequences=Sequences(length=4, length_variation_percent=50, count=3))
+_PLAIN = ModelSetup(TemplateSet(_TEMPLATES, [range(3)]))
+_STATEFUL = ModelSetup(
+    TemplateSet(_TEMPLATES, [range(3)]), sequences=Sequences(length=4, length_variation_percent=50, count=3)
+)
 _SETUP = Setup(Service("http://localhost", Protocol.HTTP), [_PLAIN])
 
 
@@ -46,13 +53,13 @@ def run_on(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[N
 
 async def _play(generator: LocalGenerator, load: Load, limit: int | None = None) -> Chunk:
     """Send a load that ends, or a limited number of requests, and return what was measured."""
-    generator.start(load, limit)
+    await generator.start(load, limit)
     while True:
         await asyncio.sleep(0.002)
         loop = generator._loop
         assert loop is not None
         if loop.is_finished:
-            chunk = await generator.take()
+            (chunk,) = await generator.take()
             await generator.stop(1)
             return chunk
 
@@ -77,7 +84,7 @@ def test_stop_waits_for_outstanding_requests() -> None:
         target = ScriptedTarget(lambda _: 0.01)
         generator = LocalGenerator(_setup(), target)
         await generator.open(4)
-        generator.start(Concurrency(4))
+        await generator.start(Concurrency(4))
         await asyncio.sleep(0.03)
         await generator.stop(1)
         assert len(target.sent) == len(target.ended) == len({id(each) for each in target.ended})
@@ -92,8 +99,8 @@ def test_requests_without_response_are_given_up() -> None:
         target = ScriptedTarget(lambda _: 60)
         generator = LocalGenerator(_setup(), target)
         await generator.open(2)
-        generator.start(Concurrency(2))
-        chunk = await generator.stop(0.02)
+        await generator.start(Concurrency(2))
+        (chunk,) = await generator.stop(0.02)
         assert chunk.outstanding == 2
         assert target.connections == [2, 2]
 
@@ -136,9 +143,9 @@ def test_unsent_requests_are_counted() -> None:
     async def main() -> None:
         generator = LocalGenerator(_setup(max_outstanding=1), ScriptedTarget(lambda _: 0.05))
         await generator.open(1)
-        generator.start(RequestRate(1000))
+        await generator.start(RequestRate(1000))
         await asyncio.sleep(0.1)
-        chunk = await generator.stop(1)
+        (chunk,) = await generator.stop(1)
         assert chunk.sent + chunk.unsent >= 100
 
     run(main)
@@ -168,7 +175,7 @@ def test_parts_of_a_schedule_are_complete() -> None:
             generator = LocalGenerator(_setup(part=part, parts=3), target)
             await generator.open(1)
             begin_ns = time.monotonic_ns()
-            generator.start(Schedule(tuple(range(0, 10_000_000, 1_000_000))), begin_ns=begin_ns)
+            await generator.start(Schedule(tuple(range(0, 10_000_000, 1_000_000))), begin_ns=begin_ns)
             while len(target.ended) < (4, 3, 3)[part]:
                 await asyncio.sleep(0.001)
             offsets += [each.intended_ns - begin_ns for each in target.sent]
@@ -184,7 +191,7 @@ def test_sequences_end_with_their_load(load: Load) -> None:
         target = ScriptedTarget(lambda _: 0.002)
         generator = LocalGenerator(_setup(_STATEFUL), target)
         await generator.open(3)
-        generator.start(load)
+        await generator.start(load)
         await asyncio.sleep(0.1)
         await generator.stop(1)
         _check_sequences(target.sent)
@@ -250,7 +257,7 @@ def test_broken_connections_do_not_spin() -> None:
         target = ScriptedTarget(failure=lambda _: "connection")
         generator = LocalGenerator(_setup(), target)
         await generator.open(2)
-        generator.start(Concurrency(2))
+        await generator.start(Concurrency(2))
         await asyncio.sleep(0.1)
         await generator.stop(1)
         assert 2 <= len(target.sent) <= 14
@@ -263,7 +270,7 @@ def test_connections_grow_with_outstanding_requests() -> None:
         target = ScriptedTarget(lambda _: 0.2)
         generator = LocalGenerator(_setup(), target)
         await generator.open(2)
-        generator.start(RequestRate(500))
+        await generator.start(RequestRate(500))
         await asyncio.sleep(0.05)
         await generator.take()
         await asyncio.sleep(0)
@@ -274,16 +281,57 @@ def test_connections_grow_with_outstanding_requests() -> None:
 
 
 def test_wrong_outputs_are_failures() -> None:
-    def check(exchange: Exchange) -> None:
-        exchange.failure = "validation"
+    expected = {"OUT": np.array([1, 2], np.int32)}
+    inputs = TemplateSet(
+        [RequestTemplate(RequestHeader(model_name="m"), [], expected, "data.json step 0")], [range(1)]
+    )
+
+    def respond(exchange: Exchange) -> str:
+        values = np.array([1, 2 + len(target.ended) % 2], np.int32)
+        exchange.body = [([TensorSpec("OUT", DataType.INT32, (2,))], [values.tobytes()])]
+        return ""
+
+    target = ScriptedTarget(failure=respond)
 
     async def main() -> None:
-        target = ScriptedTarget()
-        target.failure = lambda exchange: setattr(exchange, "body", []) or ""  # type: ignore[func-returns-value]
-        generator = LocalGenerator(_setup(), target, check)
+        generator = LocalGenerator(replace(_SETUP, models=[ModelSetup(inputs)], validates=True), target)
         await generator.open(1)
-        chunk = await _play(generator, Concurrency(1), 5)
-        assert chunk.records.failures[0].kind == "validation"
-        assert chunk.records.failures[0].count == 5
+        chunk = await _play(generator, Concurrency(1), 6)
+        (failure,) = chunk.records.failures
+        assert (failure.kind, failure.count) == ("validation", 3)
+        assert failure.message == "data.json step 0: output 'OUT'[1]: expected 2, got 3"
+
+    run(main)
+
+
+def test_recorded_traffic_is_sent_as_scripted() -> None:
+    async def main() -> None:
+        script = [ScriptedRequest(number % 2, 2 - number, 7, number == 0, number == 2) for number in range(3)]
+        target = ScriptedTarget()
+        generator = LocalGenerator(replace(_setup(_PLAIN, _PLAIN), script=script), target)
+        await generator.open(1)
+        await _play(generator, Schedule((0, 0, 1_000_000)))
+        sent = [
+            (each.model_index, each.template_index, each.sequence_id, each.sequence_start, each.sequence_end)
+            for each in target.sent
+        ]
+        assert sent == [(0, 2, 7, True, False), (1, 1, 7, False, False), (0, 0, 7, False, True)]
+
+    run(main)
+
+
+def test_slots_have_requests_of_their_own() -> None:
+    async def main() -> None:
+        outputs = OutputSlots({"OUT": 64}, 4)
+        outputs.block = SimpleNamespace(name="region")  # type: ignore[assignment]
+        inputs = replace(_PLAIN.inputs, outputs=outputs)
+        target = ScriptedTarget(lambda _: 0.001)
+        generator = LocalGenerator(_setup(ModelSetup(inputs)), target)
+        await generator.open(4)
+        await _play(generator, Concurrency(4), 50)
+        for exchange, prepared in zip(target.sent, target.prepared, strict=True):
+            (output,) = prepared.template.header.outputs
+            assert output.shared_memory is not None
+            assert output.shared_memory.offset == 64 * exchange.slot
 
     run(main)

@@ -5,7 +5,6 @@ import contextlib
 import gc
 import time
 from array import array
-from collections.abc import Callable
 
 from naiad.client import ConnectionFailedError
 from naiad.perf.exchange import Exchange, Target
@@ -14,9 +13,6 @@ from naiad.perf.generator.requests import Requests
 from naiad.perf.generator.setup import Chunk, Setup
 from naiad.perf.plan import Concurrency, Load
 from naiad.perf.records import Records
-
-Check = Callable[[Exchange], None]
-"""Looks at an exchange with a body before it is recorded; sets its failure if the outputs are wrong."""
 
 _POLL_S = 0.005
 _MAX_CONNECTIONS = 1024
@@ -30,14 +26,11 @@ class LocalGenerator:
     has nearly nothing to look at.
     """
 
-    def __init__(self, setup: Setup, target: Target, check: Check | None = None) -> None:
+    def __init__(self, setup: Setup, target: Target) -> None:
         """Raises InferError(INVALID_ARG) for settings that are wrong."""
         self._setup = setup
         self._target = target
-        self._check = check
-        self._requests = Requests(
-            setup, [[target.prepare(template) for template in model.templates] for model in setup.models]
-        )
+        self._requests = Requests(setup, target.prepare)
         self._loop: Loop | None = None
         self._records = Records()
         self._is_recording = False
@@ -51,7 +44,7 @@ class LocalGenerator:
         gc.collect()
         gc.freeze()
 
-    def start(self, load: Load, limit: int | None = None, begin_ns: int = 0) -> None:
+    async def start(self, load: Load, limit: int | None = None, begin_ns: int = 0) -> None:
         """Begin to send; at most `limit` requests. The offsets of an open loop count from `begin_ns`, default now."""
         assert self._loop is None, "the load before has not been stopped"
         setup = self._setup
@@ -66,7 +59,7 @@ class LocalGenerator:
             self._loop = OpenLoop(load, setup, limit, self._target, self._requests, self._record, begin_ns)
         self._loop.start()
 
-    async def take(self) -> Chunk:
+    async def take(self) -> list[Chunk]:
         """Return what was measured since the last call."""
         loop = self._loop
         assert loop is not None, "no load has been started"
@@ -75,7 +68,7 @@ class LocalGenerator:
         if isinstance(loop, OpenLoop):
             late_ns, loop.late_ns = loop.late_ns, late_ns
             self._grow(loop.outstanding)
-        return Chunk(
+        chunk = Chunk(
             records,
             late_ns,
             at_ns=time.monotonic_ns(),
@@ -85,8 +78,9 @@ class LocalGenerator:
             unsent=loop.unsent,
             is_finished=loop.is_finished,
         )
+        return [chunk]
 
-    async def stop(self, drain_s: float) -> Chunk:
+    async def stop(self, drain_s: float) -> list[Chunk]:
         """Send no more, wait for the outstanding requests, end the sequences, and return the rest.
 
         Requests without a response after `drain_s` are given up with their connections.
@@ -94,7 +88,7 @@ class LocalGenerator:
         loop = self._loop
         assert loop is not None, "no load has been started"
         loop.stop(time.monotonic_ns())
-        chunk = await self.take()
+        chunks = await self.take()
         deadline_ns = time.monotonic_ns() + int(drain_s * 1e9)
         while not loop.is_finished and time.monotonic_ns() < deadline_ns:
             await asyncio.sleep(_POLL_S)
@@ -104,7 +98,7 @@ class LocalGenerator:
             await self._target.close()
             await self._connect()
         self._loop = None
-        return chunk
+        return chunks
 
     async def close(self) -> None:
         """Close the target."""
@@ -115,12 +109,22 @@ class LocalGenerator:
         gc.unfreeze()
 
     def _record(self, exchange: Exchange) -> None:
-        if exchange.body is not None and self._check is not None:
-            self._check(exchange)
+        if exchange.wants_body:
+            self._validate(exchange)
         if exchange.sequence_id:
             self._requests.ended(exchange)
         if self._is_recording:
             self._records.add(exchange)
+
+    def _validate(self, exchange: Exchange) -> None:
+        if exchange.body is None or exchange.failure:
+            return
+        inputs = self._setup.models[exchange.model_index].inputs
+        difference = inputs.validate(exchange.template_index, exchange.slot, exchange.body)  # type: ignore[arg-type]
+        exchange.body = None
+        if difference:
+            exchange.failure = "validation"
+            exchange.failure_message = f"{inputs.templates[exchange.template_index].source}: {difference}"
 
     async def _end_sequences(self, deadline_ns: int) -> None:
         outstanding: set[Exchange] = set()

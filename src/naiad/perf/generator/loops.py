@@ -196,11 +196,14 @@ class OpenLoop:
     def _send(self, number: int, due_ns: int) -> bool:
         if self.outstanding >= self._max_outstanding:
             return False
+        if not self._free_slots:
+            self._free_slots.append(self.outstanding * self._parts + self._part)
         exchange = Exchange(self._ended)
+        exchange.slot = self._free_slots[-1]
         prepared = self._requests.in_turn(number, exchange)
         if prepared is None:
             return False
-        exchange.slot = self._free_slots.pop() if self._free_slots else self.outstanding * self._parts + self._part
+        self._free_slots.pop()
         exchange.intended_ns = due_ns
         self.sent += 1
         self.outstanding += 1

@@ -1,14 +1,16 @@
 """The next request of a load: its model, its data, its place in a sequence."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import count
 
-from naiad.perf.exchange import Exchange, Prepared
+from naiad.perf.exchange import Exchange, Prepared, RequestTemplate
 from naiad.perf.generator.setup import Setup
 from naiad.perf.load.mixture import model_chooser
 from naiad.perf.load.sequences import LiveSequence, SequenceSource
 from naiad.perf.plan import Sequences
+
+_MAX_PREPARED = 100_000
 
 
 class _SequenceModel:
@@ -68,13 +70,23 @@ class _SequenceModel:
 class Requests:
     """Makes the requests of one generator process."""
 
-    def __init__(self, setup: Setup, prepared: Sequence[Sequence[Prepared]]) -> None:
-        """`prepared` are the templates of each model. Raises InferError(INVALID_ARG) for settings that are wrong."""
-        self._prepared = prepared
+    def __init__(self, setup: Setup, prepare: Callable[[RequestTemplate], Prepared]) -> None:
+        """`prepare` is the target's. Raises InferError(INVALID_ARG) for settings that are wrong."""
+        self._inputs = [model.inputs for model in setup.models]
+        self._prepare = prepare
+        self._prepared = [
+            [] if inputs.has_slots else [prepare(template) for template in inputs.templates]
+            for inputs in self._inputs
+        ]
+        self._prepared_by_slot: dict[tuple[int, int, int], Prepared] = {}
+        """By model, template and slot, for outputs in shared memory."""
+        self._script = setup.script
         self._choose = model_chooser([model.weight for model in setup.models])
         self._numbers = [count(setup.part, setup.parts) for _ in setup.models]
         self._timing_share = setup.timing_share
-        self._wants_body = setup.wants_body
+        self._wants_body = [
+            setup.validates and any(template.expected for template in inputs.templates) for inputs in self._inputs
+        ]
         self._chance = random.Random(setup.seed * setup.parts + setup.part).random
         self._sequences = [_sequence_model(index, setup) for index in range(len(setup.models))]
 
@@ -88,10 +100,12 @@ class Requests:
 
     def in_turn(self, number: int, exchange: Exchange) -> Prepared | None:
         """Fill in request `number` of an open loop; None if it has to wait for the request ahead in its sequence."""
+        if self._script:
+            return self._scripted(number, exchange)
         index = self._choose()
         sequences = self._sequences[index]
         if sequences is None:
-            return self._fill(index, number if len(self._prepared) == 1 else next(self._numbers[index]), exchange)
+            return self._fill(index, number if len(self._inputs) == 1 else next(self._numbers[index]), exchange)
         sequence = sequences.in_turn()
         return sequence and self._step(index, sequence, exchange)
 
@@ -110,6 +124,13 @@ class Requests:
                 exchange = Exchange(on_end)
                 yield exchange, self._step(sequences.index, sequence, exchange)
 
+    def _scripted(self, number: int, exchange: Exchange) -> Prepared:
+        entry = self._script[number]
+        exchange.sequence_id = entry.sequence_id
+        exchange.sequence_start = entry.sequence_start
+        exchange.sequence_end = entry.sequence_end
+        return self._fill(entry.model_index, entry.template_index, exchange)
+
     def _step(self, index: int, sequence: LiveSequence, exchange: Exchange) -> Prepared:
         template, exchange.sequence_start, exchange.sequence_end = sequence.step()
         exchange.sequence_id = sequence.sequence_id
@@ -117,12 +138,22 @@ class Requests:
 
     def _fill(self, index: int, number: int, exchange: Exchange) -> Prepared:
         prepared = self._prepared[index]
-        template = number % len(prepared)
+        template = number % len(self._inputs[index].templates)
         exchange.model_index = index
         exchange.template_index = template
-        exchange.wants_body = self._wants_body
+        exchange.wants_body = self._wants_body[index]
         exchange.wants_timing = self._timing_share > 0 and self._chance() < self._timing_share
-        return prepared[template]
+        return prepared[template] if prepared else self._of_slot(index, template, exchange.slot)
+
+    def _of_slot(self, index: int, template: int, slot: int) -> Prepared:
+        key = index, template, slot
+        prepared = self._prepared_by_slot.get(key)
+        if prepared is None:
+            prepared = self._prepare(self._inputs[index].variant(template, slot))
+            if len(self._prepared_by_slot) >= _MAX_PREPARED:
+                self._prepared_by_slot.clear()
+            self._prepared_by_slot[key] = prepared
+        return prepared
 
 
 def _sequence_model(index: int, setup: Setup) -> _SequenceModel | None:
@@ -131,7 +162,7 @@ def _sequence_model(index: int, setup: Setup) -> _SequenceModel | None:
         return None
     source = SequenceSource(
         model.sequences,
-        model.streams,
+        model.inputs.streams,
         uses_stream_length=model.uses_stream_length,
         part=setup.part,
         parts=setup.parts,

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from naiad.perf.exchange import RequestTemplate
+from naiad.perf.inputs import TemplateSet
 from naiad.perf.plan import Sequences, Service
 from naiad.perf.records import Records
 
@@ -13,14 +13,23 @@ from naiad.perf.records import Records
 class ModelSetup:
     """A model of the run with its requests."""
 
-    templates: Sequence[RequestTemplate]
-    streams: Sequence[Sequence[int]]
-    """Template indices of each data stream."""
+    inputs: TemplateSet
     weight: float = 1.0
     sequences: Sequences | None = None
     """None for a model without sequences."""
     uses_stream_length: bool = False
     """A sequence is as long as its stream, unless a length was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedRequest:
+    """What a request of recorded traffic sends."""
+
+    model_index: int
+    template_index: int
+    sequence_id: int
+    sequence_start: bool
+    sequence_end: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +39,10 @@ class Setup:
     service: Service
     models: Sequence[ModelSetup]
     timing_share: float = 0.0
-    wants_body: bool = False
+    validates: bool = False
+    """Compare the outputs of responses with those that the data expects."""
+    script: Sequence[ScriptedRequest] = ()
+    """Recorded traffic: request number i of the schedule sends entry i."""
     max_outstanding: int = 10_000
     """Of an open loop, over all processes; requests that are due beyond it wait."""
     part: int = 0

@@ -93,7 +93,7 @@ class SocketTarget(Generic[C]):
         self._service = service
         self._headers = _checked_headers(service)
         self._address = address
-        self._connector = Connector(address, default_tls(address, _tls(service, address)), _CONNECT_TIMEOUT_S)
+        self._connector = Connector(address, default_tls(address, service_tls(service, address)), _CONNECT_TIMEOUT_S)
         self._connections: list[C] = []
         self._retired: list[C] = []
         """Connections that carry no new requests."""
@@ -109,7 +109,7 @@ class SocketTarget(Generic[C]):
     async def open(self, connections: int) -> None:
         """Connect for a number of requests that are outstanding at once; more when it is called again.
 
-        Raises ConnectionFailedError.
+        Raises ConnectionFailedError. Connections that were open before stay.
         """
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
@@ -118,7 +118,8 @@ class SocketTarget(Generic[C]):
             while len(self._connections) < wanted:
                 await self._connect(wanted - len(self._connections))
         except BaseException:
-            await self.close()
+            if not self._wanted:
+                await self.close()
             raise
         self._wanted = max(wanted, self._wanted)
         if self._sweeper is None and self._service.request_timeout_s > 0:
@@ -255,7 +256,13 @@ def _checked_headers(service: Service) -> list[tuple[bytes, bytes]]:
         raise invalid_argument(str(error)) from None
 
 
-def _tls(service: Service, address: Address) -> ssl.SSLContext | None:
+def client_tls(service: Service) -> ssl.SSLContext | None:
+    """Return the TLS context of a service; None without TLS. Raises InferError(INVALID_ARG)."""
+    return service_tls(service, parse_address(service.url))
+
+
+def service_tls(service: Service, address: Address) -> ssl.SSLContext | None:
+    """Return the TLS context of a service at its address; None without TLS. Raises InferError(INVALID_ARG)."""
     if not address.uses_tls:
         return None
     try:
