@@ -44,7 +44,7 @@ class ColumnStore:
             numbers = np.array([0, *(self._number(each) for each in records.failures)], np.int16)
             values["failure"] = numbers[values["failure"]]
         gaps_ns = np.array(records.gaps_ns, np.int64)
-        return Columns(**values, gaps_ns=gaps_ns, failures=self._failures, timings=records.timings)  # type: ignore[arg-type]
+        return Columns(**values, gaps_ns=gaps_ns, failures=self._failures, timings=records.timings)
 
     def _number(self, failure: FailureKind) -> int:
         """Return 1 + the index of a kind, and count its failures."""
@@ -65,7 +65,7 @@ def _joined(parts: Sequence[Columns]) -> Columns:
         start += len(part.end_ns)
     values = {name: np.concatenate([getattr(part, name) for part in parts]) for name, _ in _NAMES}
     values["gaps_ns"] = np.concatenate([part.gaps_ns for part in parts])
-    return _sorted(Columns(**values, failures=parts[0].failures, timings=timings))  # type: ignore[arg-type]
+    return _sorted(Columns(**values, failures=parts[0].failures, timings=timings))
 
 
 def _sorted(columns: Columns) -> Columns:
