@@ -21,17 +21,13 @@ from naiad.perf.exchange import Target
 from naiad.perf.generator.local import LocalGenerator
 from naiad.perf.generator.processes import GeneratorProcesses
 from naiad.perf.generator.setup import ModelSetup, ScriptedRequest, Setup
-from naiad.perf.idle_cores import IdleCores
-from naiad.perf.inputs import TemplateSet, in_shared_memory, prepare_inputs, replay_inputs
-from naiad.perf.level import Generator, Level
+from naiad.perf.inputs import Replay, TemplateSet, in_shared_memory, prepare_inputs, replay_inputs
 from naiad.perf.load.arrivals import check_load, is_played_once
 from naiad.perf.load.search import check_loads, load_of, values
-from naiad.perf.metrics_scrape import MetricsScrape
-from naiad.perf.plan import Concurrency, Load, Mode, ModelPlan, Plan, Protocol, Schedule, Search, Service
-from naiad.perf.progress import NoProgress, Progress
-from naiad.perf.records import Measurement
-from naiad.perf.result import Result, Row
-from naiad.perf.server_model import (
+from naiad.perf.measuring.idle_cores import IdleCores
+from naiad.perf.measuring.level import Generator, Level
+from naiad.perf.measuring.metrics_scrape import MetricsScrape
+from naiad.perf.measuring.server_model import (
     ServerModel,
     composing_models,
     make_client,
@@ -39,6 +35,10 @@ from naiad.perf.server_model import (
     read_server,
     read_statistics,
 )
+from naiad.perf.plan import Concurrency, Load, Mode, ModelPlan, Plan, Protocol, Schedule, Search, Service
+from naiad.perf.progress import NoProgress, Progress
+from naiad.perf.records import Measurement
+from naiad.perf.result import Result, Row
 from naiad.perf.statistics import row
 from naiad.perf.targets import make_target
 
@@ -112,6 +112,7 @@ class Session:
         self._stack.callback(self._client.close)
         self.server = await read_server(self._client)
         script: Sequence[ScriptedRequest] = ()
+        replay: Replay | None = None
         if self.plan.replay_files:
             replay = await asyncio.to_thread(replay_inputs, self.plan)
             named = {model.name: model for model in self.plan.models}
@@ -119,7 +120,7 @@ class Session:
             self.loads, script = replay.schedule, [ScriptedRequest(*_fields(each)) for each in replay.requests]
         found = [await read_model(self._client, self.plan, model) for model in self.plan.models]
         self._composing = await composing_models(self._client, found)
-        if self.plan.replay_files:
+        if replay is not None:
             models = [ModelSetup(inputs) for inputs in replay.inputs]
         else:
             models = [await self._model(*pair) for pair in zip(self.plan.models, found, strict=True)]

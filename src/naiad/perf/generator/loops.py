@@ -102,7 +102,7 @@ class ClosedLoop:
 
 
 class OpenLoop:
-    """Sends requests when they are due, whatever is outstanding.
+    """Sends requests when they are due, however many are outstanding.
 
     A request that cannot leave because `max_outstanding` are outstanding, or all serial sequences are busy, leaves as
     soon as it can; its latency counts from the moment at which it was due, and nothing is dropped. `late_ns` has by

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from naiad.perf.column_store import ColumnStore
 from naiad.perf.generator.setup import Chunk
 from naiad.perf.load.arrivals import is_played_once
+from naiad.perf.measuring.column_store import ColumnStore
 from naiad.perf.plan import Concurrency, Load, Measuring, Ramp, Stop
 from naiad.perf.progress import Progress, Tick
 from naiad.perf.records import Columns, GeneratorFacts, Measurement, Records

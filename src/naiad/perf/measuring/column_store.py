@@ -1,6 +1,7 @@
 """The columns of a measurement, gathered from the chunks of generator processes."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +38,9 @@ class ColumnStore:
 
     def _columns_of(self, records: Records) -> Columns:
         # The generator appends no more to these records, so their memory is used as it is.
-        values = {name: np.frombuffer(getattr(records, name), kind) for name, kind in _NAMES if len(records)}
+        values: dict[str, Any] = {
+            name: np.frombuffer(getattr(records, name), kind) for name, kind in _NAMES if len(records)
+        }
         if not values:
             values = {name: np.empty(0, kind) for name, kind in _NAMES}
         elif records.failures:
