@@ -71,7 +71,7 @@ class Session:
         self.plan = plan
         self.server = ServerMetadata("", "", ())
         self.loads: Search | Load = plan.loads
-        """Those of the plan, or the schedule of its data or of recorded traffic."""
+        """Of the plan, or the schedule of its data or of recorded traffic."""
         self.measurements: list[tuple[Load, Measurement]] = []
         """With `keeps_requests`: what each load has measured, for the profile export."""
         self.latest: Measurement | None = None

@@ -1,8 +1,7 @@
 """Levels with scripted generators, and the columns that chunks make."""
 
 import asyncio
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hypothesis import given
@@ -26,19 +25,21 @@ _SETUP = Setup(Service("http://localhost", Protocol.HTTP), [ModelSetup(_INPUTS)]
 
 
 class _Ticks(NoProgress):
-    def __init__(self, interrupted: asyncio.Event, after: int) -> None:
+    """Calls `call` with a tick."""
+
+    def __init__(self, call: Callable[[], None], after: int) -> None:
         self.ticks: list[Tick] = []
-        self._interrupted = interrupted
+        self._call = call
         self._after = after
 
     def tick(self, tick: Tick) -> None:
         self.ticks.append(tick)
         if len(self.ticks) == self._after:
-            self._interrupted.set()
+            self._call()
 
 
 async def _measure(
-    target: ScriptedTarget, load: Load, measuring: Measuring, interrupt_after: int = 0
+    target: ScriptedTarget, load: Load, measuring: Measuring, call: Callable[[], None] | None = None, after: int = 0
 ) -> tuple[Measurement, list[Tick]]:
     reads = 0
 
@@ -48,7 +49,7 @@ async def _measure(
         return {"m/1": {"read": reads}}
 
     interrupted = asyncio.Event()
-    progress = _Ticks(interrupted, interrupt_after)
+    progress = _Ticks(call or interrupted.set, after)
     generator = LocalGenerator(_SETUP, target)
     await generator.open(1)
     level = Level(load, measuring, generator, progress, read_statistics, interrupted)
@@ -103,7 +104,7 @@ def test_windows_are_the_last_three() -> None:
 
 def test_interrupt_reports_so_far() -> None:
     async def main() -> None:
-        measurement, ticks = await _measure(ScriptedTarget(lambda _: 0.002), RequestRate(200), Measuring(), 4)
+        measurement, ticks = await _measure(ScriptedTarget(lambda _: 0.002), RequestRate(200), Measuring(), after=4)
         assert measurement.interrupted == "interrupt"
         assert len(measurement.columns.end_ns) == ticks[-1].requests > 0
         assert len(measurement.generator.late_ns) > 0
@@ -113,13 +114,14 @@ def test_interrupt_reports_so_far() -> None:
 
 def test_failures_alone_end_measurement(monkeypatch: Any) -> None:
     monkeypatch.setattr("naiad.perf.measuring.level._FAILURES_ONLY_S", 0.3)
-    began_s = time.monotonic()
-
-    def failure(_: Exchange) -> str:
-        return "connection" if time.monotonic() > began_s + 0.6 else ""
 
     async def main() -> None:
-        measurement, _ = await _measure(ScriptedTarget(lambda _: 0.001, failure), Concurrency(2), Measuring())
+        target = ScriptedTarget(lambda _: 0.001)
+
+        def fail() -> None:
+            target.failure = lambda _: "connection"
+
+        measurement, _ = await _measure(target, Concurrency(2), Measuring(), fail, 2)
         assert measurement.interrupted == "server"
         assert (measurement.columns.failure == 0).any()
         assert [each.kind for each in measurement.columns.failures] == ["connection"]

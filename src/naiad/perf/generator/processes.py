@@ -7,8 +7,8 @@ number of processes; each later one is a call of a method of the generator, and 
 ends when its socket is closed, so none outlives the session.
 
 - The load is shared without messages: concurrency slots and requests of an open loop are dealt round robin by number,
-  so the processes compute the same schedule, each sends every n-th request, and arrivals, also those of a Poisson
-  process, are those of one generator. Ids of sequences are partitioned.
+  so the processes compute the same schedule and each sends every n-th request: arrivals, also Poisson ones, are as
+  with one generator. Ids of sequences are partitioned.
 - Times need no alignment: CLOCK_MONOTONIC is one clock for all processes of a host. An open loop begins at a moment a
   little in the future that all processes get.
 - Records travel as raw arrays in the answer to `take`, four times a second, and are merged by their ends.
