@@ -1,8 +1,7 @@
-"""What the targets behind sockets share: connections that are opened again, requests that wait, and time limits."""
+"""What the targets behind sockets share: connections that are opened again, and requests that wait for one."""
 
 import asyncio
 import ssl
-import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar, cast
@@ -11,23 +10,13 @@ from naiad.client.connecting import Address, ConnectionFailedError, Connector, d
 from naiad.core.errors import invalid_argument
 from naiad.perf.exchange import Exchange
 from naiad.perf.plan import Service
+from naiad.perf.targets.deadlines import Deadlines
+from naiad.perf.targets.ending import CONNECTION, TIMEOUT, fail
 from naiad.wire.header_fields import check_field
 
-CONNECTION, TIMEOUT = "connection", "timeout"
-"""Kinds of failure that no server reports."""
 _CONNECT_TIMEOUT_S = 10.0
 _CONNECTS_AT_ONCE = 64
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
-_SWEEPS_PER_TIMEOUT = 20
-_SHORTEST_SWEEP_S, _LONGEST_SWEEP_S = 0.005, 1.0
-
-
-def fail(exchange: Exchange, kind: str, message: str) -> None:
-    """End a request with a failure."""
-    exchange.end_ns = time.monotonic_ns()
-    exchange.failure = kind
-    exchange.failure_message = message
-    exchange.on_end(exchange)
 
 
 class TargetConnection(asyncio.Protocol):
@@ -104,7 +93,7 @@ class SocketTarget(Generic[C]):
         self._pause_s = 0.0
         self._is_closed = False
         self._repair: asyncio.Task[None] | None = None
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._deadlines = Deadlines(service.request_timeout_s, self._expire)
 
     async def open(self, connections: int) -> None:
         """Connect for a number of requests that are outstanding at once; more when it is called again.
@@ -122,16 +111,13 @@ class SocketTarget(Generic[C]):
                 await self.close()
             raise
         self._wanted = max(wanted, self._wanted)
-        if self._sweeper is None and self._service.request_timeout_s > 0:
-            self._sweep()
+        self._deadlines.start()
 
     async def close(self) -> None:
         """Close connections; outstanding requests fail as `connection`."""
         self._is_closed = True
         self._wanted = 0
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            self._sweeper = None
+        self._deadlines.stop()
         if self._repair is not None:
             self._repair.cancel()
             await asyncio.gather(self._repair, return_exceptions=True)
@@ -230,15 +216,7 @@ class SocketTarget(Generic[C]):
         for _, exchange in waiting:
             fail(exchange, CONNECTION, why)
 
-    # Time limits
-
-    def _sweep(self) -> None:
-        """Fail the requests that have had no response for too long; one timer serves all of them."""
-        timeout_s = self._service.request_timeout_s
-        interval_s = min(max(timeout_s / _SWEEPS_PER_TIMEOUT, _SHORTEST_SWEEP_S), _LONGEST_SWEEP_S)
-        self._sweeper = self._loop.call_later(interval_s, self._sweep)
-        before_ns = time.monotonic_ns() - int(timeout_s * 1e9)
-        message = f"no response within {timeout_s:g} s"
+    def _expire(self, before_ns: int, message: str) -> None:
         for connection in (*self._connections, *self._retired):
             connection.expire(before_ns, message)
         while self._waiting and self._waiting[0][1].start_ns < before_ns:

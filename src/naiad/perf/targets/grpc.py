@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from naiad.perf.exchange import Exchange
-from naiad.perf.targets.connections import TIMEOUT, fail
+from naiad.perf.targets.ending import TIMEOUT, fail
 from naiad.perf.targets.grpc_connection import Call
 from naiad.perf.targets.grpc_target import GrpcTarget, PreparedMessage, SendingConnection, keep_body
 from naiad.wire.grpc import GrpcError, GrpcStatus

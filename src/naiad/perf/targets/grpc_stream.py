@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from naiad.core.errors import InferError
 from naiad.perf.exchange import Exchange, RequestTemplate
-from naiad.perf.targets.connections import TIMEOUT, fail
+from naiad.perf.targets.ending import TIMEOUT, count_response, fail, finish
 from naiad.perf.targets.grpc_connection import Call
 from naiad.perf.targets.grpc_target import GrpcTarget, PreparedMessage, SendingConnection, keep_body
 from naiad.protocol.grpc.stream_response import StreamResponse, read_stream_response
@@ -54,25 +54,15 @@ class StreamCall(Call):
             self._take(exchange, response)
         if response.is_final:
             del pending[request_id]
-            exchange.end_ns = self.connection.now_ns
-            exchange.first_ns = exchange.first_ns or exchange.end_ns
-            exchange.on_end(exchange)
+            finish(exchange, self.connection.now_ns)
 
     def _take(self, exchange: Exchange, response: StreamResponse) -> None:
-        now_ns = self.connection.now_ns
         if response.error:
             # Triton: a stream carries the texts of errors, and no codes.
             exchange.failure = exchange.failure or "unknown"
             exchange.failure_message = exchange.failure_message or response.error
             return
-        exchange.responses += 1
-        if exchange.responses == 1:
-            exchange.first_ns = now_ns
-        elif exchange.gaps_ns is None:
-            exchange.gaps_ns = [now_ns - exchange.end_ns]
-        else:
-            exchange.gaps_ns.append(now_ns - exchange.end_ns)
-        exchange.end_ns = now_ns
+        count_response(exchange, self.connection.now_ns)
         if exchange.wants_body:
             keep_body(exchange, response.response)
 

@@ -12,7 +12,8 @@ from naiad.core.request import RequestHeader
 from naiad.core.tensor import Buffer
 from naiad.perf.exchange import Exchange, Prepared, RequestTemplate
 from naiad.perf.plan import Service
-from naiad.perf.targets.connections import TIMEOUT, SocketTarget, TargetConnection, fail
+from naiad.perf.targets.connections import SocketTarget, TargetConnection
+from naiad.perf.targets.ending import TIMEOUT, fail
 from naiad.protocol.json.client import decode_error, decode_response
 from naiad.protocol.json.repeated_request import RepeatedRequest
 from naiad.protocol.status import code_of_http
