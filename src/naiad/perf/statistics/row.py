@@ -34,10 +34,11 @@ def row(plan: Plan, model_index: int, load: Load, measurement: Measurement) -> R
     server = server_figures(measurement, model.name, model.version, plan.composing_models)
     client = _client(requests, service, server)
     facts = measurement.generator
-    limit = limited_by(facts, load, requests.sent_per_s, service, client, is_remote(plan.service.url))
+    mode, value = mode_and_value(load)
+    asked_per_s = 0.0 if isinstance(load, Concurrency) else value
+    limit = limited_by(facts, asked_per_s, requests.ended_per_s, service, client, is_remote(plan.service.url))
     is_good = latency_us <= (measuring.slo_us or np.inf)
     state = _state(plan, load, measurement)
-    mode, value = mode_and_value(load)
     return Row(
         mode=mode,
         value=value,
@@ -111,7 +112,8 @@ class _Requests:
             self.end_ns = int(columns.end_ns[last - 1])
         self.duration_s = max((self.end_ns - self.begin_ns) / 1e9, 0.0)
         self.ends_ns = columns.end_ns[self._successes]
-        self.sent_per_s = self.per_second(len(places))
+        self.ended_per_s = self.per_second(int(last - first))
+        """Of all models."""
 
     def column(self, name: str) -> "np.ndarray[Any, Any]":
         """Of the successes."""
