@@ -1,4 +1,4 @@
-"""The result of a run as a JSON file, and back. The fields are those of `naiad.perf.result`, times in us.
+"""The result of a run as a JSON file, and back. The fields have the names of `naiad.perf.result`; times in us.
 
 A reader takes the version of the schema it knows. Fields that it does not know are ignored, and fields with a default
 may be missing, so new fields do not need a new version.

@@ -8,7 +8,7 @@ the log of the ratio of the means and s its standard error, a difference is sign
 - Single rows: two runs of the same program differ by more than their intervals say, since memory layout, CPU clock
   and neighbours change from run to run, and a single run cannot know by how much. s is that of the two intervals and
   of an assumed 1.5 % of variation between runs. Where a machine varies more, repeat the loads, best in alternation
-  with those of the baseline.
+  with the baseline.
 
 A run with many loads makes many tests; the 5 % of false alarms is that of the whole comparison, divided over the
 tests (Bonferroni). Throughput and mean latency of a closed loop are one test, since their product is the concurrency

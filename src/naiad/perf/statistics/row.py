@@ -142,7 +142,7 @@ class _Requests:
         return latency(self.sample(self.times_us("intended_ns", "first_ns")), percentile)
 
     def between_responses(self, percentile: int | None) -> Latency | None:
-        """Gaps are not kept by model, so they are those of all models."""
+        """Of all models together: gaps are not kept by model."""
         if not len(self._columns.gaps_ns):
             return None
         return latency_without_times(self._columns.gaps_ns, percentile)

@@ -43,8 +43,8 @@ def verdict(
 ) -> Verdict:
     """The state of a measurement that began at `begin_ns`.
 
-    `columns` has at least the requests that ended since; `boundaries_ns` are those of finished windows, with
-    `begin_ns`. Loads that are played once end when they have been played.
+    `columns` has at least the requests that ended since; `boundaries_ns` has `begin_ns`
+    and the ends of finished windows. Loads that are played once end when they have been played.
     """
     if isinstance(load, Schedule | Ramp):
         return _played(columns, begin_ns, now_ns, load)

@@ -30,7 +30,7 @@ def measurement(before, after, composing=None):
     return Measurement(0, 1, [0, 1], None, facts, before, after, composing or {})  # type: ignore[arg-type]
 
 
-def test_means_are_those_of_difference():
+def test_means_follow_difference_of_counters():
     found = server_figures(measurement({"m/1": stats(100)}, {"m/1": stats(300, executions=50)}), "m")
     assert found is not None
     assert (found.success_count, found.execution_count, found.inference_count) == (200, 50, 200)

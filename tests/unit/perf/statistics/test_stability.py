@@ -91,7 +91,7 @@ def test_silent_server_lasts_until_limit():
 
 
 def windows(counts, latency_ms=1.0, *, seconds=1, **measuring):
-    """Windows of `seconds` with so many requests each."""
+    """Windows of `seconds` with a number of requests each."""
     ends = np.concatenate(
         [number * seconds + (np.arange(count) + 0.5) / count * seconds for number, count in enumerate(counts)]
     )
