@@ -74,7 +74,9 @@ class PreparedRequest:
 def _with_outputs(header: RequestHeader, *, is_binary: bool) -> RequestHeader:
     changed = copy(header)
     changed.binary_output_default = is_binary
-    changed.outputs = tuple([replace(output, binary=is_binary) for output in header.outputs])
+    changed.outputs = tuple(
+        [replace(output, binary=is_binary and output.shared_memory is None) for output in header.outputs]
+    )
     changed.wants_empty_final = False  # A stream of gRPC has it, HTTP has none.
     return changed
 

@@ -1,0 +1,213 @@
+"""A run of naiad perf against a real server."""
+
+import asyncio
+import json
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
+from naiad.perf.inputs import InputError
+from naiad.perf.plan import (
+    Concurrency,
+    InputSettings,
+    Load,
+    Measuring,
+    ModelPlan,
+    Phase,
+    Plan,
+    Protocol,
+    Ramp,
+    RequestRate,
+    Search,
+    Sequences,
+    Service,
+    Stop,
+)
+from naiad.perf.progress import NoProgress
+from naiad.perf.session import Session, run
+from support.model_repository import write_identity
+from support.sequence_models import write_running_sum
+from support.server_process import serving
+
+SHORT = Measuring(window_ms=600, max_trials=1)
+COUNTED = Measuring(Stop.REQUEST_COUNT, request_count=40)
+IDENTITY = ModelPlan("identity", inputs=InputSettings(shapes={"INPUT0": (4,)}))
+
+
+@pytest.fixture(params=["http", "grpc"])
+def service(request, server):
+    if request.param == "http":
+        return Service(f"http://{server.http_url}", Protocol.HTTP)
+    return Service(f"grpc://{server.grpc_url}", Protocol.GRPC)
+
+
+def http(server):
+    return Service(f"http://{server.http_url}", Protocol.HTTP)
+
+
+def measured(service, loads: Search | Load, *models, progress=None, **settings):
+    settings.setdefault("measuring", SHORT)
+    return asyncio.run(run(Plan(service, models or [IDENTITY], loads, **settings), progress))
+
+
+def test_sweep_gives_a_row_per_load(service):
+    result = measured(service, Search(1, 3, 2))
+    assert [(row.mode, row.value) for row in result.rows] == [("concurrency", 1), ("concurrency", 3)]
+    for row in result.rows:
+        assert row.request_count > 10
+        assert row.throughput.value == pytest.approx(row.request_count / row.duration_s)
+        assert row.server.success_count >= row.request_count
+        assert not row.errors
+    assert result.environment["server"] == "triton"
+    assert not result.exit_reason
+
+
+@pytest.mark.parametrize("load", [RequestRate(200, is_poisson=True), Ramp((Phase(0.5, 0, 400),))])
+def test_open_loops_are_measured(service, load):
+    (row,) = measured(service, load).rows
+    assert row.request_count > 20
+    assert row.generator.late_p99_us > 0
+
+
+def test_request_count_is_exact_on_the_server(server):
+    model = replace(IDENTITY, name="identity_fp64", inputs=InputSettings(shapes={"INPUT0": (4,)}))
+    (row,) = measured(http(server), Concurrency(4), model, measuring=COUNTED).rows
+    assert row.request_count == row.server.success_count == 40
+
+
+def test_processes_share_the_load(service):
+    plan = {"processes": 2, "measuring": COUNTED}
+    (row,) = measured(service, Concurrency(4), **plan).rows
+    assert row.request_count == row.server.success_count == 40
+    assert row.generator.processes == 2
+
+
+def test_models_share_the_load_by_weight(server):
+    models = [replace(IDENTITY, weight=3), replace(IDENTITY, name="identity_fp64")]
+    rows = measured(http(server), Concurrency(4), *models, measuring=COUNTED).rows
+    assert [(row.model, row.request_count) for row in rows] == [("identity", 30), ("identity_fp64", 10)]
+
+
+def test_metrics_are_scraped(server):
+    url = server.metrics_url if "://" in server.metrics_url else f"http://{server.metrics_url}"
+    (row,) = measured(http(server), Concurrency(1), metrics_url=f"{url}/metrics", metrics_interval_ms=100).rows
+    assert {"nv_cpu_utilization"} <= {series.name for series in row.metrics}
+    assert max(len(series.values) for series in row.metrics) >= 3
+
+
+def test_outputs_in_shared_memory_are_validated(tmp_path, start_server):
+    write_identity(tmp_path)
+    server = start_server(tmp_path, "--allow-client-shm=true")
+    server.wait_ready()
+    data = {"data": [{"INPUT0": [1, 2, 3, 4]}], "validation_data": [{"OUTPUT0": [1, 2, 3, 4]}]}
+    (tmp_path / "data.json").write_text(json.dumps(data))
+    inputs = InputSettings(sources=(str(tmp_path / "data.json"),), shapes={"INPUT0": (4,)}, shared_memory="system")
+    model = replace(IDENTITY, inputs=inputs)
+    (row,) = measured(http(server), Concurrency(3), model, measuring=COUNTED).rows
+    assert (row.request_count, list(row.errors)) == (40, [])
+
+
+def test_wrong_outputs_are_errors(server, tmp_path):
+    data = {"data": [{"INPUT0": [1, 2]}], "validation_data": [{"OUTPUT0": [1, 3]}]}
+    (tmp_path / "data.json").write_text(json.dumps(data))
+    model = replace(IDENTITY, inputs=InputSettings(sources=(str(tmp_path / "data.json"),), shapes={"INPUT0": (2,)}))
+    (row,) = measured(http(server), Concurrency(2), model, measuring=COUNTED).rows
+    assert row.request_count == 0
+    (error,) = row.errors
+    assert (error.kind, error.count) == ("validation", 40)
+    assert "OUTPUT0" in error.message
+
+
+@pytest.mark.parametrize("load", [Concurrency(3), RequestRate(300)])
+def test_sequences_leave_nothing_behind(tmp_path, start_server, load):
+    write_running_sum(tmp_path, "sum", "direct { }", max_batch_size=4, idle_us=600_000_000)
+    server = start_server(tmp_path)
+    server.wait_ready()
+    model = ModelPlan("sum", sequences=Sequences(length=5, count=3))
+    plan = Plan(http(server), [model], load, measuring=SHORT)
+
+    async def main():
+        async with Session(plan) as session:
+            (row,) = await session.measure(load)
+        # The model has four places for sequences: four new ones at once fit only if all old ones have ended.
+        async with Client(plan.service.url) as client:
+            for sequence_id in range(1, 5):
+                value = np.zeros((1, 1), np.float32)
+                await client.infer("sum", {"INPUT": value}, sequence_id=sequence_id, sequence_start=True, timeout_s=5)
+        return row
+
+    row = asyncio.run(main())
+    assert not row.errors
+    assert row.sequences_per_s > 0
+
+
+def test_session_measures_repeatedly(service):
+    async def main():
+        async with Session(Plan(service, [IDENTITY], Concurrency(1), measuring=SHORT)) as session:
+            return [(await session.measure(Concurrency(value)))[0].value for value in (2, 1, 2)]
+
+    assert asyncio.run(main()) == [2, 1, 2]
+
+
+def test_unknown_model_is_named(service):
+    with pytest.raises(InferError, match=rf"model 'nope' at {service.url}: .*unknown model") as raised:
+        measured(service, Concurrency(1), ModelPlan("nope"))
+    assert raised.value.code is ErrorCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "grpc://127.0.0.1:9"])
+def test_unreachable_server_is_named(url):
+    protocol = Protocol.HTTP if url.startswith("http") else Protocol.GRPC
+    with pytest.raises(ConnectionFailedError, match=f"no connection to {url}"):
+        measured(Service(url, protocol), Concurrency(1))
+
+
+def test_data_that_does_not_fit_is_refused(server):
+    with pytest.raises(InputError, match="variable dimension"):
+        measured(http(server), Concurrency(1), ModelPlan("identity"))
+
+
+def test_server_that_dies_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("naiad.perf.measuring.level._FAILURES_ONLY_S", 1.0)
+    write_identity(tmp_path)
+    with serving(tmp_path / "log", f"--model-repository={tmp_path}") as server:
+
+        class KillServer(NoProgress):
+            def tick(self, tick):
+                if tick.requests:
+                    server.process.kill()
+
+        result = measured(http(server), Search(1, 5), progress=KillServer(), measuring=Measuring())
+    (row,) = result.rows
+    assert row.interrupted == "server"
+    assert row.request_count > 0
+    assert [error.kind for error in row.errors] == ["connection"]
+    assert result.exit_reason.startswith(f"the server at http://{server.http_url} has answered no request")
+
+
+def test_interrupt_reports_what_was_measured(server):
+    class Interrupt(NoProgress):
+        is_sent = False
+
+        def tick(self, tick):
+            if tick.requests and not self.is_sent:
+                self.is_sent = True
+                os.kill(os.getpid(), signal.SIGINT)
+
+    result = measured(http(server), Search(1, 5), progress=Interrupt(), measuring=Measuring())
+    (row,) = result.rows
+    assert (row.interrupted, result.exit_reason) == ("interrupt", "interrupted")
+    assert row.request_count > 0
+
+
+def test_search_finds_highest_load_in_limit(server):
+    measuring = Measuring(Stop.REQUEST_COUNT, request_count=8, latency_limit_us=1_300_000)
+    model = replace(IDENTITY, name="slow_identity")
+    # Requests take 0.5 s, one at a time: with two outstanding the mean is at most 1 s, with four nearly 2 s.
+    result = measured(http(server), Search(1, 4, 1, is_binary=True), model, measuring=measuring)
+    assert [row.value for row in result.rows] in ([1, 4, 2, 3], [1, 4, 2])
+    assert result.found in (2, 3)
