@@ -20,6 +20,7 @@ VERBS = {
         "naiad.cli.config.config_init",
         "write a config.pbtxt for a model (init), show the values of flags (show)",
     ),
+    "perf": ("naiad.cli.perf.command", "measure throughput and latency of a server, as perf_analyzer does"),
     "split": ("naiad.cli.create.split", "cut an ONNX model into stages that run as a pipeline"),
     "new": ("naiad.cli.create.new", "write a package with a backend of your own"),
     "demo": ("naiad.cli.demo", "build a repository of real models, serve it and send real inputs"),

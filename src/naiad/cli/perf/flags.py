@@ -118,6 +118,7 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         "--warmup-request-count", type=int, default=0, metavar="N", help="requests not measured before"
     )
     group.add_argument("--slo", type=float, default=0.0, metavar="MS", help="responses within it count as goodput")
+    group.add_argument("--repeat", type=int, default=1, metavar="N", help="measure all loads N times, in turn")
     group.add_argument("--strict", action="store_true", help="exit with 2 if unstable or limited by the generator")
 
 

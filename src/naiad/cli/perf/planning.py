@@ -57,6 +57,7 @@ def make_plan(flags: argparse.Namespace, *, is_perf_analyzer: bool = False) -> P
         metrics_url=_metrics_url(flags),
         metrics_interval_ms=count(flags.metrics_interval, 10, "--metrics-interval"),
         timing_share=share(flags.timing_share, "--timing-share"),
+        repeat=count(flags.repeat, 1, "--repeat"),
         replay_files=tuple(flags.replay or ()),
         replay_speed=positive(flags.replay_speed, "--replay-speed"),
         is_fixed_schedule=flags.fixed_schedule,

@@ -1,0 +1,114 @@
+"""`naiad perf`: plan, run, report."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from naiad.cli.perf.console import ConsoleProgress
+from naiad.cli.perf.flags import BAD_OPTION, parse
+from naiad.cli.perf.planning import make_plan
+from naiad.cli.perf.values import FlagError
+from naiad.core.errors import InferError
+from naiad.perf.plan import Plan, Stop
+from naiad.perf.report.charts import ChartsMissingError
+from naiad.perf.report.comparison_text import comparison_text
+from naiad.perf.report.html import write_html
+from naiad.perf.report.latency_csv import write_latency_csv
+from naiad.perf.report.text import closing_text, settings_text, unstable_text
+from naiad.perf.result import Result, Row
+from naiad.perf.result_json import ResultFileError, from_json, to_json
+from naiad.perf.statistics.comparison import compare
+
+WORSE, NOT_STABLE, FAILED = 1, 2, 99
+"""Exit statuses; perf_analyzer's but for WORSE, which it does not have."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run `naiad perf` and return the exit status."""
+    return _run(argv, "naiad perf", is_perf_analyzer=False)
+
+
+def perf_analyzer() -> int:
+    """Run with perf_analyzer's defaults: the command that the package installs for scripts and Model Analyzer."""
+    return _run(sys.argv[1:], "perf_analyzer", is_perf_analyzer=True)
+
+
+def _run(argv: Sequence[str], program: str, *, is_perf_analyzer: bool) -> int:
+    flags = parse(argv, program)
+    try:
+        plan = make_plan(flags, is_perf_analyzer=is_perf_analyzer)
+        baseline = _read_baseline(flags.baseline) if flags.baseline else None
+        limit_percent = _percent(flags.fail_over)
+    except FlagError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return BAD_OPTION
+    progress = ConsoleProgress(plan.measuring.percentile, flags.verbosity, is_quiet=flags.quiet)
+    print(settings_text(plan), end="\n\n", flush=True)
+    try:
+        result = _measure(plan, [program, *argv], progress)
+        status = _report(result, plan, flags, is_perf_analyzer=is_perf_analyzer)
+        if baseline is not None:
+            comparison = compare(baseline, result, limit_percent)
+            print(comparison_text(comparison))
+            status = status or (WORSE if comparison.is_worse_past_limit else 0)
+    except (InferError, OSError, ValueError, ChartsMissingError) as error:
+        progress.clear()
+        print(f"{program}: {getattr(error, 'message', None) or error}", file=sys.stderr)
+        return FAILED
+    return status
+
+
+def _measure(plan: Plan, command: Sequence[str], progress: ConsoleProgress) -> Result:
+    from naiad.perf.session import run as run_session
+
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return asyncio.run(run_session(plan, progress, command=command))
+    return uvloop.run(run_session(plan, progress, command=command))
+
+
+def _report(result: Result, plan: Plan, flags: argparse.Namespace, *, is_perf_analyzer: bool) -> int:
+    """Write all reports that were asked for; return the exit status."""
+    print(closing_text(result), flush=True)
+    if flags.json:
+        Path(flags.json).write_text(to_json(result))
+    if flags.latency_report_file and result.rows:
+        write_latency_csv(
+            result, Path(flags.latency_report_file), is_verbose=flags.verbose_csv, has_metrics=bool(plan.metrics_url)
+        )
+    if flags.html:
+        write_html(result, Path(flags.html), plan.measuring.latency_limit_us)
+        print(f"\nReport: {flags.html}")
+    if result.exit_reason:
+        print(f"The run ended early: {result.exit_reason}", file=sys.stderr)
+        return FAILED
+    uses_windows = plan.measuring.stop in (Stop.TIME_WINDOWS, Stop.COUNT_WINDOWS)
+    doubtful = [row for row in result.rows if _is_doubtful(row, is_strict=flags.strict)]
+    if doubtful and (flags.strict or is_perf_analyzer or (uses_windows and flags.measurement_mode)):
+        print(unstable_text(doubtful))
+        return NOT_STABLE
+    return 0
+
+
+def _is_doubtful(row: Row, *, is_strict: bool) -> bool:
+    return not row.is_stable or (is_strict and row.generator.limited_by == "generator")
+
+
+def _read_baseline(file: str) -> Result:
+    try:
+        return from_json(Path(file).read_bytes())
+    except (OSError, ResultFileError) as error:
+        raise FlagError(f"--baseline {file} cannot be used: {error}; write it with --json") from None
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text.rstrip("%"))
+    except ValueError:
+        value = -1.0
+    if not value >= 0:
+        raise FlagError(f"--fail-over is '{text}'; use a percentage, for example 5%")
+    return value
