@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from naiad.perf.plan import Load, Measuring, Plan, RequestRate, Search, Stop
+from naiad.perf.plan import Concurrency, Load, Measuring, Plan, RequestRate, Search, Stop
 from naiad.perf.result import Interval, Latency, Result, Row, ServerFigures
 
 _PART_PERCENTILES = (50, 99)
@@ -48,6 +48,8 @@ def _load_text(loads: Search | Load, *, is_rate: bool) -> str:
         end = f"{loads.end:g}" if loads.end else "the latency limit"
         how = "binary search" if loads.is_binary else f"steps of {loads.step:g}"
         return f"Load: {loads.start:g} to {end} {unit}, {how}" if loads.start != loads.end else f"Load: {end} {unit}"
+    if isinstance(loads, Concurrency):
+        return f"Load: {loads.value} concurrent requests"
     if isinstance(loads, RequestRate):
         return f"Load: {loads.per_s:g} requests/s"
     return f"Load: {type(loads).__name__.lower()}"
