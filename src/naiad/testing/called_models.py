@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from naiad.testing.model_error import ModelError
 from naiad.worker.api import pb_utils
 from naiad.worker.api.failure import ErrorCode, TritonError, TritonModelException
-from naiad.worker.api.inference import InferenceRequest, InferenceResponse, set_caller
 from naiad.worker.api.iteration import Arrivals, ResponseIterator, Waiter
+from naiad.worker.api.request import InferenceRequest, set_caller
+from naiad.worker.api.response import InferenceResponse
 
 if TYPE_CHECKING:
     import numpy as np

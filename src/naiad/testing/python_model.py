@@ -17,7 +17,8 @@ from naiad.testing.called_models import Array, CalledModels, FakeModel
 from naiad.testing.custom_metrics import METRICS
 from naiad.testing.model_error import ModelError
 from naiad.worker.api import pb_utils
-from naiad.worker.api.inference import InferenceRequest, InferenceResponse, RequestPlan, StreamedRequest
+from naiad.worker.api.request import InferenceRequest, RequestPlan, StreamedRequest
+from naiad.worker.api.response import InferenceResponse
 from naiad.worker.execution.execution import ModelLoop, awaited, checked
 from naiad.worker.loading import load_model_class
 from naiad.worker.loop import completed_config

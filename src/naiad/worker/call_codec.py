@@ -6,7 +6,8 @@ import json
 from typing import Any, Sequence
 
 from naiad.worker.api.failure import ErrorCode, TritonError
-from naiad.worker.api.inference import InferenceRequest, InferenceResponse
+from naiad.worker.api.request import InferenceRequest
+from naiad.worker.api.response import InferenceResponse
 from naiad.worker.api.tensor import TensorPlan
 from naiad.worker.channel.frame import ChannelError, Frame
 from naiad.worker.channel.layout import ReceivedHeaders, SentHeaders, TensorLayout

@@ -19,9 +19,10 @@ from collections import deque
 from typing import Any, Mapping, Sequence
 
 from naiad.worker.api.failure import ErrorCode, TritonError, TritonModelException
-from naiad.worker.api.inference import InferenceRequest, InferenceResponse
 from naiad.worker.api.iteration import Arrivals, LeaderFollowerLock, ResponseIterator, Waiter, settle_soon
 from naiad.worker.api.metrics import MetricCells
+from naiad.worker.api.request import InferenceRequest
+from naiad.worker.api.response import InferenceResponse
 from naiad.worker.busy_polling import SpinWait
 from naiad.worker.call_codec import DECOUPLED, FINAL, HOLDS, TRACED, CallEncoder, CallResponseDecoder
 from naiad.worker.channel import channel as channel_module

@@ -11,14 +11,9 @@ from typing import Any
 
 from naiad.worker.api import pb_utils
 from naiad.worker.api.failure import ErrorCode, describe, format_traceback
-from naiad.worker.api.inference import (
-    InferenceRequest,
-    InferenceResponse,
-    SingleResponse,
-    set_caller,
-    set_rescheduling,
-)
 from naiad.worker.api.metrics import set_metric_server
+from naiad.worker.api.request import InferenceRequest, set_caller, set_rescheduling
+from naiad.worker.api.response import InferenceResponse, SingleResponse
 from naiad.worker.busy_polling import SpinWait
 from naiad.worker.calls import Calls, MetricChannel
 from naiad.worker.channel import channel as channel_module

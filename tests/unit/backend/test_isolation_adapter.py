@@ -20,8 +20,8 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.worker.api import inference
-from naiad.worker.api.inference import ReceivedRequest, RequestPlan, StreamedRequest
+from naiad.worker.api import request as request_api
+from naiad.worker.api.request import ReceivedRequest, RequestPlan, StreamedRequest
 from naiad.worker.api.tensor import Tensor
 from naiad.worker.loading import LoadError, load_adapter_class
 from support.backend_parts import make_context
@@ -177,14 +177,14 @@ def test_parameters_and_errors_of_responses_are_passed_on():
 
 
 def test_iterative_models_reschedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "_may_reschedule", True)
+    monkeypatch.setattr(request_api, "_may_reschedule", True)
     ScriptedBackend.script = lambda batch: [RESCHEDULE, answer()]
     requests = [request(), request()]
     made = started().execute(requests)
     assert made is not None
     assert made[0] is None
     assert made[1] is not None
-    assert [inference.is_rescheduled(each) for each in requests] == [True, False]
+    assert [request_api.is_rescheduled(each) for each in requests] == [True, False]
 
 
 class Stream:

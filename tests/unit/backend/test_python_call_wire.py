@@ -14,7 +14,7 @@ from naiad.core.errors import ErrorCode, InferError
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.worker.api.failure import ErrorCode as WorkerCode
-from naiad.worker.api.inference import InferenceRequest
+from naiad.worker.api.request import InferenceRequest
 from naiad.worker.api.tensor import Tensor
 from naiad.worker.call_codec import FINAL, CallEncoder, CallResponseDecoder
 from naiad.worker.channel.frame import ChannelError, Frame, decode_frame, encode_frame

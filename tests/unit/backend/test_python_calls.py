@@ -20,7 +20,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.worker import calls as calls_module
 from naiad.worker.api.failure import ErrorCode as WorkerCode
 from naiad.worker.api.failure import TritonModelException
-from naiad.worker.api.inference import InferenceRequest
+from naiad.worker.api.request import InferenceRequest
 from naiad.worker.api.tensor import Tensor
 from naiad.worker.calls import Calls
 from naiad.worker.channel import buffer_pool as block

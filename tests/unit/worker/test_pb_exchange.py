@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
 
-from naiad.worker.api import inference as exchange
+from naiad.worker.api import response as responses
 from naiad.worker.api.failure import describe, format_traceback
-from naiad.worker.api.inference import SingleResponse
+from naiad.worker.api.response import SingleResponse
 from naiad.worker.execution.execution import ExecutionFault, answered, awaited, checked
 
 TENSOR = pb_utils.Tensor("x", np.zeros(2, np.float32))
@@ -183,7 +183,7 @@ def test_a_sender_may_be_asked_for_after_execute():
 
 
 def test_a_sender_in_a_reference_cycle_is_found(monkeypatch):
-    monkeypatch.setattr(exchange, "_FIRST_COLLECTION_S", 0.001)
+    monkeypatch.setattr(responses, "_FIRST_COLLECTION_S", 0.001)
     lost = request()
     circle = [lost.get_response_sender()]
     circle.append(circle)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from naiad.worker.api.inference import InferenceResponse
 from naiad.worker.api.iteration import Arrivals, ResponseIterator
+from naiad.worker.api.response import InferenceResponse
 
 
 class Calls:

@@ -15,7 +15,7 @@ from naiad.backend.python.conversation.tensors import TensorRules
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode
 from naiad.core.response import InferResponse
-from naiad.worker.api.inference import InferenceResponseSender
+from naiad.worker.api.response import InferenceResponseSender
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import GRANULE_BYTES, NUMBERS, BufferOwner
 from naiad.worker.channel.flags_page import CANCELLED, PAUSED, FlagsPage, create_board

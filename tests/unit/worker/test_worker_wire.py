@@ -19,7 +19,7 @@ from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Array, TensorSpec, to_array, to_buffer
 from naiad.worker.api.failure import ErrorCode as WorkerErrorCode
-from naiad.worker.api.inference import InferenceRequest
+from naiad.worker.api.request import InferenceRequest
 from naiad.worker.channel.frame import EXECUTE, EXECUTED, ChannelError, Frame, decode_frame, encode_frame
 from naiad.worker.execution.request_decoder import RequestDecoder
 from naiad.worker.execution.response_encoder import ResponseEncoder

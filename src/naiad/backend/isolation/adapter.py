@@ -21,15 +21,14 @@ from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec, to_buffer
 from naiad.worker.api.failure import ErrorCode as WorkerErrorCode
 from naiad.worker.api.failure import TritonError
-from naiad.worker.api.inference import (
+from naiad.worker.api.request import (
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
     TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
-    TRITONSERVER_RESPONSE_COMPLETE_FINAL,
     InferenceRequest,
-    InferenceResponse,
     RequestPlan,
 )
+from naiad.worker.api.response import TRITONSERVER_RESPONSE_COMPLETE_FINAL, InferenceResponse
 from naiad.worker.api.tensor import ReceivedStrings, ReceivedTensor, Tensor, TensorPlan
 from naiad.worker.loading import LoadError
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from naiad.backend.api import (
     Backend,
@@ -20,8 +20,7 @@ from naiad.backend.api import (
     ModelContext,
     RemoteInstance,
 )
-from naiad.backend.cores import is_charged_for_waiting
-from naiad.backend.onnx import telemetry as onnx_telemetry
+from naiad.backend.python.arguments import WorkerSource, instance_args, rank_args, worker_environment
 from naiad.backend.python.calls import BlsChannel, CallingWorker, listen
 from naiad.backend.python.conversation.conversation import Conversation
 from naiad.backend.python.conversation.decoupled import DecoupledConversation
@@ -29,12 +28,12 @@ from naiad.backend.python.conversation.late_responses import OrdinaryConversatio
 from naiad.backend.python.conversation.tensors import TensorRules
 from naiad.backend.python.metrics import InstanceMetrics
 from naiad.backend.python.ranks import RankConversation, RankGroup
-from naiad.backend.python.settings import WorkerSettings, rank_count, read_settings
+from naiad.backend.python.settings import WorkerSettings, read_settings
 from naiad.backend.python.worker.channel import ServerChannel
 from naiad.backend.python.worker.process import WorkerProcess
 from naiad.backend.python.worker_life import WorkerLife, begin, end
 from naiad.config.execution import execution_config
-from naiad.config.forms.json_form import config_from_dict, config_to_json
+from naiad.config.forms.json_form import config_from_dict
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import raise_problems
 from naiad.core.batch import Batch, SequenceEnd
@@ -42,24 +41,11 @@ from naiad.core.errors import ErrorCode, FailureReason, InferError, internal, in
 from naiad.core.ports import InferencePort
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
-from naiad.options.host_policy import policy_name
-from naiad.worker.busy_polling import NEVER_AWAKE
 
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _EXIT_POLL_S = 0.05
 _COMPLETES = "auto_complete_config"
 _PARSING = threading.Lock()
 """Before Python 3.13 all threads share the depth counter of `ast.parse`, which fails with SystemError (gh-106905)."""
-
-
-class WorkerSource(Protocol):
-    """The code that the workers of a model execute."""
-
-    def notes(self, context: ModelContext) -> dict[str, Any]:
-        """Return the notes that a worker needs before it loads the model."""
-
-    def args(self, context: ModelContext, spec: InstanceSpec) -> Mapping[str, str]:
-        """Return arguments of `initialize` that extend or replace the usual ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,10 +373,6 @@ class DecoupledInstance(PythonInstance):
     conversation_type: ClassVar[type[Conversation]] = DecoupledConversation
 
 
-# --- arguments of workers
-# ----------------------------------------------------------------------------------------------
-
-
 def find_model_file(context: ModelContext) -> Path:
     """Return the path of the model's file. Raises InferError(NOT_FOUND) without one."""
     filename = context.config.default_model_filename or "model.py"
@@ -426,7 +408,7 @@ def ask_once(context: ModelContext, source: WorkerSource, settings: WorkerSettin
     notes = {
         **source.notes(context),
         "completes": True,
-        "args": {**_args(context, spec), **source.args(context, spec)},
+        "args": {**instance_args(context, spec), **source.args(context, spec)},
     }
     wake_read, wake_write = os.pipe()
     try:
@@ -448,54 +430,3 @@ def ask_once(context: ModelContext, source: WorkerSource, settings: WorkerSettin
         process.close()
         os.close(wake_read)
         os.close(wake_write)
-
-
-def _args(context: ModelContext, spec: InstanceSpec) -> dict[str, str]:
-    """Return the arguments of `initialize`: strings only, as Triton."""
-    return {
-        "model_config": config_to_json(context.config).decode(),
-        "model_instance_kind": spec.kind.removeprefix("KIND_"),
-        "model_instance_name": spec.name,
-        "model_instance_device_id": str(spec.device_id),
-        "model_repository": str(context.model_dir),
-        "model_version": str(context.version),
-        "model_name": context.name,
-    }
-
-
-def rank_args(
-    context: ModelContext, source: WorkerSource, spec: InstanceSpec, settings: WorkerSettings, rank: int = 0
-) -> dict[str, str]:
-    """Return the arguments of `initialize` in a rank. The GPU of rank r is the r-th after that of the instance."""
-    if settings.has_ranks and spec.kind == "KIND_GPU":
-        spec = replace(spec, device_id=spec.device_id + rank)
-    args = {**_args(context, spec), **source.args(context, spec)}
-    if settings.has_ranks:
-        args |= {"rank": str(rank), "world_size": str(settings.tensor_parallel_size)}
-    return args
-
-
-def worker_environment(context: ModelContext, host_policy: str = "") -> dict[str, str]:
-    """Return the environment of a worker: threads times workers do not exceed the cores, unless configured
-    otherwise."""
-    environment = dict(os.environ)
-    if is_charged_for_waiting():
-        environment[NEVER_AWAKE] = "1"
-    onnx_telemetry.turn_off(environment)
-    if not any(name in environment for name in _THREAD_VARIABLES):
-        threads = thread_count(context, context.host_policies.get(host_policy))
-        environment.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
-    return environment
-
-
-def thread_count(context: ModelContext, cores: frozenset[int] | None) -> int:
-    """Return the thread limit of each worker on these cores; None for no limit."""
-    policies = context.host_policies
-    workers = sum(
-        group.count
-        for group in context.config.instance_group
-        for device in group.gpus or (0,)
-        if policies.get(policy_name(group, device)) == cores
-    )
-    usable = min(context.usable_cores, len(cores)) if cores else context.usable_cores
-    return max(1, usable // (max(1, workers) * rank_count(context)))

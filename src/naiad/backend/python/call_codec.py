@@ -7,10 +7,7 @@ from naiad.backend.python.conversation.codec import layout_of, read_specs
 from naiad.core.request import RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.worker.api.inference import (
-    TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
-    TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
-)
+from naiad.worker.api.request import TRITONSERVER_REQUEST_FLAG_SEQUENCE_END, TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
 from naiad.worker.call_codec import HAS_RESPONSE
 from naiad.worker.channel.frame import ChannelError, Frame
 from naiad.worker.channel.layout import ReceivedHeaders, SentHeaders, TensorLayout

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, Callable, Protocol
 
-from naiad.worker.api.inference import InferenceResponse
+from naiad.worker.api.response import InferenceResponse
 
 
 class Waiter(ABC):

@@ -9,19 +9,6 @@ from typing import Any, Mapping, Protocol, Sequence
 import numpy as np
 
 from naiad.worker.api.failure import TritonError, TritonModelException
-from naiad.worker.api.inference import (
-    TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
-    TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
-    TRITONSERVER_REQUEST_RELEASE_ALL,
-    TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
-    TRITONSERVER_RESPONSE_COMPLETE_FINAL,
-    InferenceRequest,
-    InferenceResponse,
-    InferenceResponseSender,
-    InferenceTrace,
-    MemoryType,
-    PreferredMemory,
-)
 from naiad.worker.api.iteration import ResponseIterator
 from naiad.worker.api.logger import Logger
 from naiad.worker.api.metrics import Metric, MetricFamily, MetricKind
@@ -31,6 +18,17 @@ from naiad.worker.api.model_config import (
     get_output_config_by_name,
     using_decoupled_model_transaction_policy,
 )
+from naiad.worker.api.request import (
+    TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
+    TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
+    TRITONSERVER_REQUEST_RELEASE_ALL,
+    TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
+    InferenceRequest,
+    InferenceTrace,
+    MemoryType,
+    PreferredMemory,
+)
+from naiad.worker.api.response import TRITONSERVER_RESPONSE_COMPLETE_FINAL, InferenceResponse, InferenceResponseSender
 from naiad.worker.api.tensor import BY_DTYPE, NUMBERS, NUMPY, Tensor, encode_strings
 
 __all__ = [

@@ -23,14 +23,8 @@ from typing import Any, Coroutine
 
 from naiad.worker import control as scope
 from naiad.worker.api.failure import TritonError, describe, format_traceback
-from naiad.worker.api.inference import (
-    InferenceRequest,
-    InferenceResponse,
-    RequestPlan,
-    SingleResponse,
-    StreamedRequest,
-    is_rescheduled,
-)
+from naiad.worker.api.request import InferenceRequest, RequestPlan, StreamedRequest, is_rescheduled
+from naiad.worker.api.response import InferenceResponse, SingleResponse
 from naiad.worker.channel.frame import Frame
 from naiad.worker.control import ControlSocket
 from naiad.worker.execution.request_decoder import RequestDecoder

@@ -10,7 +10,8 @@ import weakref
 from typing import Any, Sequence
 
 from naiad.worker.api.failure import describe
-from naiad.worker.api.inference import InferenceRequest, SingleResponse
+from naiad.worker.api.request import InferenceRequest
+from naiad.worker.api.response import SingleResponse
 from naiad.worker.channel.channel import Channel
 from naiad.worker.channel.flags_page import FIRST_LATE_PLACE, FIRST_LATE_SLOT, SLOTS, FlagsPage
 from naiad.worker.execution.execution import LATE

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, Sequence
 
-from naiad.worker.api.inference import Cancellation, InferenceTrace, ReceivedRequest, RequestPlan, StreamedRequest
+from naiad.worker.api.request import InferenceTrace, ReceivedRequest, RequestPlan, StreamedRequest
+from naiad.worker.api.response import Cancellation
 from naiad.worker.api.tensor import ReceivedStrings, ReceivedTensor, Tensor, TensorPlan
 from naiad.worker.channel.frame import ChannelError, Frame
 from naiad.worker.channel.layout import ReceivedHeaders, Spans, TensorLayout

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from naiad.worker.api.inference import InferenceRequest, InferenceResponse
+from naiad.worker.api.request import InferenceRequest
+from naiad.worker.api.response import InferenceResponse
 from naiad.worker.api.tensor import encode_strings
 from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel.layout import SentHeaders, TensorLayout

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from naiad.worker.api.failure import TritonError, TritonModelException
-from naiad.worker.api.inference import InferenceResponse, closed_sender
+from naiad.worker.api.response import InferenceResponse, closed_sender
 from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import TransportFullError, rounded

@@ -12,10 +12,7 @@ from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.worker.api.inference import (
-    TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
-    TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
-)
+from naiad.worker.api.request import TRITONSERVER_REQUEST_FLAG_SEQUENCE_END, TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
 from naiad.worker.channel.frame import ChannelError, Frame
 from naiad.worker.channel.layout import ReceivedHeaders, SentHeaders, TensorLayout
 
