@@ -263,7 +263,7 @@ def test_random_bodies_raise_grpc_errors_only(pieces, encoding):
 def test_slices_of_any_size_change_nothing(conversation, slice_bytes):
     expected = play(conversation, [])
     peer, error = Peer(LIMITS, opened=False), None
-    peer.connection._slice_bytes = slice_bytes
+    peer.connection._unread.slice_bytes = slice_bytes
     try:
         peer.connection.receive_slice(conversation, peer.now_ns)
         while peer.connection.has_unread:

@@ -4,9 +4,8 @@ Theory of operation: the wake-up of instances. A runner (a thread, or a callback
 instance is free. It gets a batch, or joins the idle list and sleeps until a wake-up or until the time that `take`
 returns.
 
-- One lock guards the scheduler (which is pure), the idle list and the list of leaving runners. No response is sent
-  and
-  no instance is called while it is held.
+- One lock guards the scheduler (which is pure), the idle list and the list of leaving runners. No response is sent,
+  and no instance is called, while it is held.
 - Only the thread that removes a runner from the idle list may wake it, exactly once. `withdraw` returns False if
   another thread has removed it; the runner then waits for that wake-up.
 - `enqueue` adds the request and removes an idle runner in one critical section, and wakes it after the lock is
@@ -14,8 +13,7 @@ returns.
   the `take` of a busy runner, or its `enqueue` finds that runner on the idle list: no wake-up is lost.
 - `take` wakes a second runner if requests remain after its batch, because one wake-up may cover many requests.
 - A scheduler may skip wake-ups (`enqueue` returns False) only while a woken runner has not yet called `take`, or
-  while
-  it holds a batch back; then the returned time is the deadline.
+  while it holds a batch back; then the returned time is the deadline.
 - `Scheduler.wake_up_ns` guards against a woken runner that is late: its timer wakes another one.
 - With every instance busy no runner waits for timeouts, so a timer on the loop (`_arm_timer`) expires requests.
 - `stop` wakes all idle runners; `take` returns STOPPED when the queue is empty and nothing can be put back.
@@ -36,12 +34,13 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.admission import prefix
 from naiad.engine.resources import ModelResources
+from naiad.engine.serving.batch_source import BatchSource
 from naiad.engine.serving.busy_polling import BusyPolling, serial_clients_hint, watch_for_serial_clients
 from naiad.engine.serving.decoupled import DecoupledResponses
 from naiad.engine.serving.responses import OrderedResponseQueue, ResponseQueue
 from naiad.engine.serving.runners import InstanceRunner, InstanceRunners, join_all
 from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
-from naiad.scheduler.api import Dropped, Scheduler
+from naiad.scheduler.api import Scheduler
 from naiad.telemetry.statistics.model import ModelStatistics
 from naiad.telemetry.statistics.responses import ResponseStatistics
 
@@ -50,8 +49,6 @@ _now_ns = time.monotonic_ns
 
 _NEXT_REQUEST_NS = 600_000
 """Busy polling after a response expects the next request within this time."""
-_LATE_NS = 10_000_000
-"""Requests that waited for less are not checked again for an expired deadline before execution."""
 STOPPED = -1
 """Returned by `Dispatcher.take` instead of a time when the runner must end."""
 
@@ -81,9 +78,7 @@ class Dispatcher:
             self.decoupled_responses = DecoupledResponses(
                 response_queue.hand_over, statistics.responses, self._on_final, self._on_again
             )
-        self.late = (
-            None if self.decoupled_responses is not None else self._late_responses(config, response_queue.hand_over)
-        )
+        self.late = self._late_responses(config, response_queue.hand_over)
         """Of an ordinary model: collects the responses after the return of `execute`."""
         self.open_requests = self.decoupled_responses or self.late
         """Requests that stay open beyond their batch, of any kind of model."""
@@ -98,12 +93,13 @@ class Dispatcher:
         self._ordered = response_queue if isinstance(response_queue, OrderedResponseQueue) else None
         self._loop = loop
         self._resources = resources
+        self._source = BatchSource(scheduler, resources)
         self._serial_clients = watch_for_serial_clients(config)
         self._lock = threading.Lock()
         self._idle, self._leaving = self.runners.idle, self.runners.leaving
         self._executing_count = 0
-        self._is_stopping = self._is_refusing = False
-        """`_is_refusing`: whether only requests of live sequences are accepted."""
+        self.is_stopping = self._is_refusing = False
+        """`is_stopping`: the version ends; `_is_refusing`: only requests of live sequences are accepted."""
         self._timer: TimerHandle | None = None
         self._timer_ns = 0
         self._wake_up: TimerHandle | None = None
@@ -114,7 +110,7 @@ class Dispatcher:
 
         A sequence continues with the state in a response, and padding is removed from a whole batch.
         """
-        if config.HasField("sequence_batching") or read_padding(config) is not None:
+        if self.decoupled_responses or config.HasField("sequence_batching") or read_padding(config) is not None:
             return None
         # Triton: responses are counted one by one for decoupled models only.
         return DecoupledResponses(deliver, ResponseStatistics(), self._on_final)
@@ -252,11 +248,6 @@ class Dispatcher:
         with self._lock:
             return not self._may_leave(runner)
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the version is being stopped."""
-        return self._is_stopping
-
     def forget_runners(self, runners: Collection[InstanceRunner]) -> None:
         """Remove runners that have left."""
         with self._lock:
@@ -271,7 +262,7 @@ class Dispatcher:
         Returns whether they did; requests still queued fail with UNAVAILABLE. Blocks, so it must not run on the loop.
         """
         with self._lock:
-            self._is_stopping = self._is_refusing = True
+            self.is_stopping = self._is_refusing = True
             self.runners.wake_all()
         if self._resources is not None:
             for runner in self.runners:
@@ -319,18 +310,7 @@ class Dispatcher:
                 # Its wake-up was for a request that another runner must take.
                 self._wake_another()
                 return None, STOPPED
-            now_ns = _now_ns()
-            scheduler = self._scheduler
-            dropped = scheduler.expire(now_ns) if scheduler.has_timeouts else ()
-            if self._resources is None:
-                batch = scheduler.take(now_ns, runner.index)
-            else:
-                batch = self._resources.take(scheduler, now_ns, runner.index)
-            if batch is not None and batch.requests[0].arrival_ns < now_ns - _LATE_NS:
-                batch, overdue = self._without_overdue(batch, now_ns, runner)
-                dropped = (*dropped, *overdue)
-            if scheduler.dropped:
-                dropped = (*dropped, *scheduler.pop_dropped())
+            batch, dropped = self._source.take(_now_ns(), runner.index)
             if batch is None:
                 wake_ns = self._rest(runner)
                 runner.free_ns = runner.free_ns or now_ns
@@ -348,34 +328,6 @@ class Dispatcher:
             other.wake_now()
         return batch, wake_ns
 
-    def _without_overdue(
-        self, batch: Batch | None, now_ns: int, runner: InstanceRunner
-    ) -> tuple[Batch | None, Sequence[Dropped]]:
-        """Return a batch, or a later one, without the requests past their deadline, and those requests.
-
-        Timers drop them too, but a busy loop is late for its timers. The lock is held.
-        """
-        dropped: list[Dropped] = []
-        if self._scheduler.is_by_instance:
-            return batch, dropped  # A sequence continues with each of its requests, or not at all.
-        while batch is not None:
-            overdue = [request for request in batch.requests if 0 < request.deadline_ns <= now_ns]
-            if not overdue:
-                break
-            dropped += [Dropped(request, _overdue()) for request in overdue]
-            batch.requests = [request for request in batch.requests if request not in overdue]
-            if batch.requests:
-                batch.size -= sum(request.batch_size for request in overdue)
-                break
-            if self._scheduler.learns:
-                batch.exec_start_ns = batch.exec_end_ns = now_ns
-                self._scheduler.record_execution(batch, failed=True)
-            if self._resources is None:
-                batch = self._scheduler.take(now_ns, runner.index)
-            else:
-                batch = self._resources.take(self._scheduler, now_ns, runner.index)
-        return batch, dropped
-
     def _pop_idle(self) -> InstanceRunner | None:
         """Remove a runner from the idle list if requests are queued. The lock is held."""
         return self._idle.pop() if self._idle and self._scheduler.pending_count else None
@@ -391,7 +343,7 @@ class Dispatcher:
             # Another instance, with other resources or none, may execute the queued requests.
             self._wake_another()
             return 0
-        if self._is_stopping and not (self._scheduler.pending_count or self._may_put_back()):
+        if self.is_stopping and not (self._scheduler.pending_count or self._may_put_back()):
             return STOPPED
         self._idle.append(runner)
         return self._scheduler.wake_ns(runner.index)
@@ -403,7 +355,7 @@ class Dispatcher:
     def join_idle(self, runner: InstanceRunner) -> bool:
         """Add a starting runner to the idle list; return True if there is work, without adding it."""
         with self._lock:
-            if self._is_stopping or self._scheduler.pending_count:
+            if self.is_stopping or self._scheduler.pending_count:
                 return True
             self._idle.append(runner)
         return False
@@ -413,7 +365,7 @@ class Dispatcher:
         if self._resources is not None:
             return False
         with self._lock:
-            if self._scheduler.pending_count or self._is_stopping or self._leaving:
+            if self._scheduler.pending_count or self.is_stopping or self._leaving:
                 return False
             self._idle.append(runner)
         return True
@@ -436,7 +388,7 @@ class Dispatcher:
             self.runners.withdraw(runner)
             self._wake_another()
         self.reject_unexecutable(runner)
-        return not (self._is_stopping or runner in self._leaving)
+        return not (self.is_stopping or runner in self._leaving)
 
     def reject_unexecutable(self, runner: InstanceRunner) -> None:
         """Fail the requests that only an unhealthy instance could execute, unless it is being restarted."""
@@ -449,7 +401,7 @@ class Dispatcher:
     def abort(self, reason: str) -> None:
         """Fail all queued and executing requests with UNAVAILABLE: the server exits. On the loop."""
         with self._lock:
-            self._is_stopping = self._is_refusing = True
+            self.is_stopping = self._is_refusing = True
             left = self._scheduler.drain()
         self._drop([(request, unavailable(reason)) for request in left], on_loop=True)
         for runner in (*self.runners, *list(self._leaving)):
@@ -459,8 +411,7 @@ class Dispatcher:
             self.open_requests.abandon(InferResponse(self._error_header, error=unavailable(reason)))
 
     def _unhealthy_reason(self, runner: InstanceRunner) -> str:
-        """Return the reason why no instance can execute the requests of an unhealthy one; empty if another one
-        can."""
+        """Return why no instance can execute the requests of an unhealthy one; empty if another one can."""
         return self.runners.health
 
     def _awaits_restart(self, runner: InstanceRunner) -> bool:
@@ -475,7 +426,7 @@ class Dispatcher:
         batch.exec_end_ns = now_ns = _now_ns()
         refused: list[tuple[InferRequest, InferError]] = []
         with self._lock:
-            if self._is_stopping or not self._may_execute_elsewhere():
+            if self.is_stopping or not self._may_execute_elsewhere():
                 return False
             if self._scheduler.learns:
                 self._scheduler.record_execution(batch, failed=True)
@@ -541,12 +492,6 @@ class Dispatcher:
 
     def _on_again(self, request: InferRequest) -> None:
         """Put back a request of a decoupled model for another execution."""
-
-
-def _overdue() -> InferError:
-    return InferError(
-        ErrorCode.DEADLINE_EXCEEDED, "the deadline passed while it was queued", reason=FailureReason.CANCELED
-    )
 
 
 def _stopped(request: InferRequest) -> InferError:

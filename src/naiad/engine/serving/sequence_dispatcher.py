@@ -142,7 +142,7 @@ class SequenceDispatcher(Dispatcher):
     def handle_unhealthy(self, runner: InstanceRunner) -> bool:
         """Handle the queue of an instance that cannot execute; a leaving one does not wait for a restart."""
         serves_on = super().handle_unhealthy(runner)
-        if runner in self._leaving and not self._is_stopping:
+        if runner in self._leaving and not self.is_stopping:
             reason = runner.instance.health
             with self._lock:
                 left = self._scheduler.drain_instance(runner.index)
@@ -194,7 +194,7 @@ class SequenceDispatcher(Dispatcher):
 
     def _wake_for_end(self) -> None:
         """Let the runners end when no work is left for them. The lock is held."""
-        if self._is_stopping and not (self._scheduler.pending_count or self._may_put_back()):
+        if self.is_stopping and not (self._scheduler.pending_count or self._may_put_back()):
             self.runners.wake_all()
 
     def _pop_idle(self) -> InstanceRunner | None:

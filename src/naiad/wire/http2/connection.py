@@ -19,6 +19,7 @@ from naiad.wire.http2.hpack import HeaderListTooLargeError, HpackError
 from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.http2.output import Http2Output
 from naiad.wire.http2.stream import Stream
+from naiad.wire.http2.unread import UnreadBytes
 from naiad.wire.http2.windows import ReceiveWindows, apply_settings
 
 S = TypeVar("S", bound=Stream)
@@ -32,8 +33,6 @@ NO_TRAILERS: Fields = ()
 _KEEPALIVE_PING = b"alive..?"
 _SMALL_DATA_BYTES = 256
 """A DATA frame with less, after which the body goes on, is counted."""
-_SLICE_BYTES = 16 * 1024
-_SLOW_SLICE_BYTES = 2 * 1024
 
 
 class Http2Sink(Protocol[S_contra]):
@@ -74,13 +73,8 @@ class Http2Connection(Generic[S]):
         """The last stream that the client has opened, whichever side this is."""
         self.windows = ReceiveWindows(self.output, limits)
         """What the peer may send."""
-        # Received bytes that are not yet a complete frame, and how many it takes to go on.
-        self._tail = bytearray()
-        self._needed_bytes = 0
-        # Received bytes that no slice has come to yet, from a position on.
-        self._unread = b""
-        self._unread_position = 0
-        self._slice_bytes = _SLICE_BYTES
+        self._unread = UnreadBytes()
+        self.slow_down = self._unread.slow_down
         self._has_preface = False
         self._has_settings = False
         # The DATA frame in progress; its stream is None when its bytes are dropped.
@@ -122,8 +116,7 @@ class Http2Connection(Generic[S]):
     def lose(self) -> None:
         """The connection is lost: nothing more is received, and the sink is not referred to any more."""
         self._is_closed = True
-        self._unread = b""
-        self._tail.clear()
+        self._unread.clear()
         del self._sink
 
     def fail(self, code: Http2Code, message: str) -> None:
@@ -140,11 +133,7 @@ class Http2Connection(Generic[S]):
     @property
     def has_unread(self) -> bool:
         """`receive_slice` has left some of the bytes that it was given."""
-        return bool(self._unread) and not self._is_closed
-
-    def slow_down(self, is_slow: bool) -> None:
-        """Make slices small for a peer whose bytes take long, or large again."""
-        self._slice_bytes = _SLOW_SLICE_BYTES if is_slow else _SLICE_BYTES
+        return bool(self._unread.rest) and not self._is_closed
 
     def receive_data(self, data: bytes, now_ns: int) -> None:
         """Take received bytes, cut anywhere. Raises Http2Error when the connection must be closed."""
@@ -161,32 +150,23 @@ class Http2Connection(Generic[S]):
         if self._is_closed:
             return False
         self._now_ns = now_ns
-        begin = 0
-        if self._unread:
-            data, begin = self._take_unread(data)
-        elif self._tail:
-            self._tail += data
-            if len(self._tail) < self._needed_bytes:
+        begin, unread = 0, self._unread
+        if unread.rest or unread.tail:
+            joined = unread.join(data)
+            if joined is None:
                 return False
-            data = bytes(self._tail)
-            self._tail.clear()
+            data, begin = joined
         try:
             position = begin if self._has_preface else self._receive_preface(data)
             self._receive_frames(data, position)
         except Http2Error as error:
             self.fail(error.code, error.message)
             raise
-        if not self._tail and not self._blocks.open_stream_id:
+        if not unread.tail and not self._blocks.open_stream_id:
             self.incomplete_since_ns = 0
         elif not self.incomplete_since_ns:
             self.incomplete_since_ns = now_ns
-        return not self._is_closed if self._unread else False
-
-    def _take_unread(self, data: bytes) -> tuple[bytes, int]:
-        """Return what an earlier slice has left, and `data` behind it, and the position to begin at."""
-        begin, unread = self._unread_position, self._unread
-        self._unread = b""
-        return (unread[begin:] + data, 0) if data else (unread, begin)
+        return not self._is_closed if unread.rest else False
 
     # Frames
 
@@ -201,27 +181,14 @@ class Http2Connection(Generic[S]):
         if self._data_left or self._data_padding:
             position = self._continue_data(view, position)
         # Frames that begin before it are handled: whole headers, and not more than a slice.
-        limit = min(end - 8, position + self._slice_bytes)
+        limit = min(end - 8, position + self._unread.slice_bytes)
         while position < limit:
             following = self._receive_frame(data, view, position)
             if following < 0:
                 limit = end
                 break
             position = following
-        self._keep_rest(data, position, limit)
-
-    def _keep_rest(self, data: bytes, position: int, limit: int) -> None:
-        """Keep the bytes from `position` on: a slice ended at `limit`, or a frame is incomplete."""
-        end = len(data)
-        if position < end:
-            if limit <= position < end - 8:
-                self._unread, self._unread_position = data, position
-            else:
-                self._keep_tail(data, position, self._needed_bytes)
-
-    def _keep_tail(self, data: bytes, position: int, needed_bytes: int) -> None:
-        self._tail += memoryview(data)[position:]
-        self._needed_bytes = needed_bytes if len(self._tail) >= wire.FRAME_HEADER_BYTES else wire.FRAME_HEADER_BYTES
+        self._unread.keep(data, position, limit)
 
     def _receive_frame(self, data: bytes, view: memoryview, position: int) -> int:
         """Handle the frame at `position` and return where the next begins, or INCOMPLETE."""
@@ -234,7 +201,7 @@ class Http2Connection(Generic[S]):
         if kind == wire.DATA:
             return self._data_frame(view, body, flags, stream_id, length)
         if len(data) - body < length:
-            self._needed_bytes = wire.FRAME_HEADER_BYTES + length
+            self._unread.needed_bytes = wire.FRAME_HEADER_BYTES + length
             return INCOMPLETE
         handler = self._handlers.get(kind)
         if handler is None:
@@ -267,7 +234,7 @@ class Http2Connection(Generic[S]):
             if length == 0:
                 raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "padded DATA without a pad length")
             if body >= len(view):
-                self._needed_bytes = wire.FRAME_HEADER_BYTES + 1
+                self._unread.needed_bytes = wire.FRAME_HEADER_BYTES + 1
                 return INCOMPLETE
             padding = view[body]
             content += 1

@@ -100,7 +100,7 @@ class ServerConnection(Http2Connection[S]):
         # hot: bench/micro_http2.py
         end = len(data)
         if not self._has_preface:
-            self._keep_tail(data, position, len(PREFACE))
+            self._unread.keep_tail(data, position, len(PREFACE))
             return
         view = memoryview(data)
         unpack, unpack_uint32 = wire.FRAME_HEADER.unpack_from, wire.UINT32.unpack_from
@@ -116,8 +116,9 @@ class ServerConnection(Http2Connection[S]):
             position = self._continue_data(view, position)
         # Frames that begin before it are handled: whole headers, and not more than a slice.
         limit = end - 8
-        if end > self._slice_bytes:
-            limit = min(limit, position + self._slice_bytes)
+        unread = self._unread
+        if end > unread.slice_bytes:
+            limit = min(limit, position + unread.slice_bytes)
         while position < limit:
             word, flags, stream_id = unpack(data, position)
             body = position + 9
@@ -168,7 +169,7 @@ class ServerConnection(Http2Connection[S]):
         if updates > _FREE_UPDATES:
             self._count_frame("WINDOW_UPDATE", updates * SMALL_FRAME)
         if position < end:
-            self._keep_rest(data, position, limit)
+            unread.keep(data, position, limit)
 
     def _report_heads(self, unreported: dict[int, S]) -> None:
         for stream in unreported.values():
