@@ -78,12 +78,11 @@ class Dispatcher:
             self.decoupled_responses = DecoupledResponses(
                 response_queue.hand_over, statistics.responses, self._on_final, self._on_again
             )
+            loop.call_soon_threadsafe(self.decoupled_responses.bind_loop_thread)
         self.late = self._late_responses(config, response_queue.hand_over)
         """Of an ordinary model: collects the responses after the return of `execute`."""
         self.open_requests = self.decoupled_responses or self.late
         """Requests that stay open beyond their batch, of any kind of model."""
-        if self.decoupled_responses is not None:
-            loop.call_soon_threadsafe(self.decoupled_responses.bind_loop_thread)
         self.request_busy_polling = BusyPolling(loop, _NEXT_REQUEST_NS)
         """For runners on the loop: begins when the last request is completed, and ends with the next."""
         self._scheduler = scheduler
@@ -310,7 +309,8 @@ class Dispatcher:
                 # Its wake-up was for a request that another runner must take.
                 self._wake_another()
                 return None, STOPPED
-            batch, dropped = self._source.take(_now_ns(), runner.index)
+            now_ns = _now_ns()
+            batch, dropped = self._source.take(now_ns, runner.index)
             if batch is None:
                 wake_ns = self._rest(runner)
                 runner.free_ns = runner.free_ns or now_ns
