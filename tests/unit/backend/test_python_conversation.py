@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from naiad.backend.python.conversation.conversation import Conversation
+from naiad.backend.python.conversation.conversation import Conversation, Terms
 from naiad.backend.python.conversation.decoupled import DecoupledConversation
 from naiad.backend.python.conversation.tensors import TensorRules
 from naiad.backend.python.worker import process as python_process
@@ -43,7 +43,7 @@ class Talk:
         self.worker = Channel(their_read, their_write, theirs, limit_bytes=0, own=bytearray)
         self.board, self._board_fd = create_board()
         process: Any = SimpleNamespace(channel=self.channel, board=self.board, settled=threading.Event())
-        self.conversation = kind(process, "m_0", "m", "1", CAP_BYTES, TensorRules(ModelConfig(name="m")))
+        self.conversation = kind(process, Terms("m_0", "m", "1", CAP_BYTES, TensorRules(ModelConfig(name="m"))))
         self._headers: dict[int, Any] = {}
         self.request_decoder = RequestDecoder(frozenset({"OUT"}))
 

@@ -22,7 +22,7 @@ from naiad.backend.api import (
 )
 from naiad.backend.python.arguments import WorkerSource, instance_args, rank_args, worker_environment
 from naiad.backend.python.calls import BlsChannel, CallingWorker, listen
-from naiad.backend.python.conversation.conversation import Conversation
+from naiad.backend.python.conversation.conversation import Conversation, OpenConversation, Terms
 from naiad.backend.python.conversation.decoupled import DecoupledConversation
 from naiad.backend.python.conversation.late_responses import OrdinaryConversation
 from naiad.backend.python.conversation.tensors import TensorRules
@@ -194,12 +194,12 @@ class PythonInstance(RemoteInstance):
         def rank_notes(rank: int) -> dict[str, Any]:
             return {**notes, "metrics": -1, "args": rank_args(context, source, spec, settings, rank)}
 
+        terms = Terms(spec.name, context.name, str(context.version), settings.transport_bytes, rules)
+
         def converse(process: WorkerProcess) -> Conversation:
             kind = RankConversation if settings.has_ranks else self.conversation_type
-            conversation = kind(
-                process, spec.name, context.name, str(context.version), settings.transport_bytes, rules
-            )
-            if isinstance(conversation, (DecoupledConversation, OrdinaryConversation)):
+            conversation = kind(process, terms)
+            if isinstance(conversation, OpenConversation):
                 conversation.owner = self
             return conversation
 

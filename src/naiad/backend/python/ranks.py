@@ -23,8 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from naiad.backend.python.conversation.conversation import Conversation
-from naiad.backend.python.conversation.tensors import TensorRules
+from naiad.backend.python.conversation.conversation import Conversation, Terms
 from naiad.backend.python.settings import WorkerSettings
 from naiad.backend.python.worker.process import Event, WorkerProcess
 from naiad.backend.python.worker_life import StartError, begin, end
@@ -207,16 +206,8 @@ class _PeerConversation(Conversation):
 class RankConversation(Conversation):
     """The conversation with all ranks of a group."""
 
-    def __init__(
-        self,
-        process: RankGroup,
-        instance: str,
-        model: str,
-        version: str,
-        transport_bytes: int,
-        rules: TensorRules,
-    ) -> None:
-        super().__init__(process, instance, model, version, transport_bytes, rules)
+    def __init__(self, process: RankGroup, terms: Terms) -> None:
+        super().__init__(process, terms)
         self._group = process
         self._peers: list[_PeerConversation] = []
         # One descriptor for the channels of all ranks: that of epoll or kqueue.
@@ -224,7 +215,7 @@ class RankConversation(Conversation):
         self._selector.register(self._channel.fileno(), selectors.EVENT_READ, 0)
         for peer in process.peers:
             assert peer.process is not None  # it is ready
-            conversation = _PeerConversation(peer.process, instance, model, version, transport_bytes, rules)
+            conversation = _PeerConversation(peer.process, terms)
             self._peers.append(conversation)
             self._selector.register(conversation.fileno(), selectors.EVENT_READ, peer.rank)
         self._outcomes: dict[int, Sequence[InferResponse] | InferError] = {}

@@ -10,13 +10,11 @@ The engine limits the time that a request may stay paused, for all backends (eng
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from naiad.backend.api import InstanceDiedError, RemoteInstance
 from naiad.backend.python.conversation.codec import ResponseDecoder, ResponseShape
-from naiad.backend.python.conversation.conversation import Conversation
-from naiad.backend.python.conversation.tensors import TensorRules
+from naiad.backend.python.conversation.conversation import OpenConversation, Terms
 from naiad.backend.python.worker.process import WorkerProcess
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal
@@ -24,13 +22,11 @@ from naiad.core.request import InferRequest
 from naiad.core.response import RESCHEDULE, InferResponse
 from naiad.core.tensor import Buffer
 from naiad.worker.channel import frame as frames
-from naiad.worker.channel.buffer_pool import NUMBERS, RELEASED
 from naiad.worker.channel.flags_page import CANCELLED, PAUSED, SLOTS
 from naiad.worker.channel.frame import ChannelError, Frame
 from naiad.worker.execution.response_sender import FINAL, HAS_RESPONSE, RESCHEDULED, SLOT_SHIFT
 
 _now_ns = time.monotonic_ns
-Emit = Callable[[InferRequest, InferResponse], None]
 _FEW_OPEN = 64
 """Up to this number of open requests, all are parents of a call from a thread without requests."""
 _UNTAKEN_BYTES = 4 << 20
@@ -109,28 +105,14 @@ def _cut(shape: ResponseShape, view: memoryview, position: int, words: Any) -> t
     return [view[position + begin : position + end] for begin, end in spans], position + size
 
 
-class DecoupledConversation(Conversation):
-    """A conversation with requests that stay open after their batch until their final responses.
+class DecoupledConversation(OpenConversation):
+    """A conversation in which every request stays open until its final response."""
 
-    Each open request has a slot: its number in messages, and its byte on the flags page.
-    """
+    fate_of_open: ClassVar[str] = "while it executed this request"
 
-    def __init__(
-        self,
-        process: WorkerProcess,
-        instance: str,
-        model: str,
-        version: str,
-        transport_bytes: int,
-        rules: TensorRules,
-    ) -> None:
-        super().__init__(process, instance, model, version, transport_bytes, rules)
-        self.owner: RemoteInstance | None = None
-        """The instance that converses."""
-        self._emissions = DecoupledDecoder(model, version, rules)
-        self._emit: Emit | None = None
-        self._open: dict[int, InferRequest] = {}
-        self._slots: dict[InferRequest, int] = {}
+    def __init__(self, process: WorkerProcess, terms: Terms) -> None:
+        super().__init__(process, terms)
+        self._emissions = DecoupledDecoder(terms.model, terms.version, terms.rules)
         self._free: list[int] = []
         self._paused: dict[int, int] = {}
         """Slots whose clients are slow, and since when."""
@@ -141,11 +123,6 @@ class DecoupledConversation(Conversation):
         self._untaken_bytes: dict[int, int] = {}
         """Bytes queued since, for slots of slow clients with models that continue."""
         self._fresh = itertools.count()
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether the worker executes a batch or has open requests."""
-        return self._batch is not None or bool(self._open)
 
     def finish(self) -> Sequence[InferResponse] | None:
         """Emit the received responses. () if the batch sent was executed, otherwise None.
@@ -267,7 +244,7 @@ class DecoupledConversation(Conversation):
     def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
         """Return the requests in these slots; all open ones if the worker does not know the caller's."""
         if slots:
-            return [request for slot in slots if (request := self._open.get(slot)) is not None]
+            return super().parents(serial, slots)
         return list(self._open.values()) if len(self._open) <= _FEW_OPEN else ()
 
     def request_at(self, serial: int, place: int) -> InferRequest | None:
@@ -318,33 +295,3 @@ class DecoupledConversation(Conversation):
             request = self._open.get(slot)
             if request is None or not request.is_paused:
                 del self._untaken_bytes[slot]
-
-    def _release_blocks(self) -> None:
-        """Report released blocks on the flags page: the worker may wait for a block, and no frame may be due."""
-        blocks = self._process.board.blocks
-        for number in self._channel.buffer_user.released():
-            blocks[number % NUMBERS] = RELEASED
-
-    def _settle(self) -> None:
-        """Fail all open requests as soon as the cause of the worker's death is known. Raises InstanceDiedError."""
-        error = self._death()
-        if error is None:
-            return
-        was_executing = self._batch is not None
-        if not error.has_begun:
-            self._dismiss(self._requests)
-        left = list(self._open.values())
-        self._open.clear()
-        self._slots.clear()
-        self._ended()
-        if self._emit is not None and left:
-            response = InferResponse(self._emissions.failed_header, error=self._death_of_open(error))
-            for request in left:
-                self._emit(request, response)
-        if was_executing:
-            raise error
-
-    def _death_of_open(self, error: InstanceDiedError) -> InstanceDiedError:
-        """Return the error for open requests, which were executed, unlike perhaps the batch sent last."""
-        text = f"the worker of instance '{self._instance}' {self._process.exit_text} while it executed this request"
-        return InstanceDiedError(error.code, text, reason=error.reason)

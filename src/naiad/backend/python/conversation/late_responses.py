@@ -9,16 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from naiad.backend.python.conversation.codec import ResponseShape
-from naiad.backend.python.conversation.conversation import Conversation
+from naiad.backend.python.conversation.conversation import OpenConversation, Terms
 from naiad.backend.python.conversation.decoupled import DecoupledDecoder
 from naiad.backend.python.conversation.tensors import TensorRules
 from naiad.backend.python.worker.process import WorkerProcess
-from naiad.core.batch import Batch, LateResponses
+from naiad.core.batch import Batch
 from naiad.core.request import InferRequest
 from naiad.core.response import LATE, InferResponse
 from naiad.core.tensor import Buffer
 from naiad.worker.channel import frame as frames
-from naiad.worker.channel.buffer_pool import NUMBERS, RELEASED
 from naiad.worker.channel.flags_page import CANCELLED, FIRST_LATE_PLACE, FIRST_LATE_SLOT, SLOTS
 from naiad.worker.channel.frame import ChannelError, Frame
 
@@ -37,31 +36,14 @@ class LateDecoder(DecoupledDecoder):
         return self._checked(shape, self._requests[slot], data)
 
 
-class OrdinaryConversation(Conversation):
+class OrdinaryConversation(OpenConversation):
     """A conversation in which a batch ends with `execute`, and some of its requests perhaps later."""
 
-    def __init__(
-        self,
-        process: WorkerProcess,
-        instance: str,
-        model: str,
-        version: str,
-        transport_bytes: int,
-        rules: TensorRules,
-    ) -> None:
-        super().__init__(process, instance, model, version, transport_bytes, rules)
-        self.owner: object = None
-        """The instance that converses."""
-        self._open: dict[int, InferRequest] = {}
-        self._slots: dict[InferRequest, int] = {}
-        self._late: LateResponses | None = None
-        """Takes late responses, once there were any."""
-        self._late_decoder = LateDecoder(model, version, rules, self._open)
+    fate_of_open: ClassVar[str] = "before it answered this request"
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether the worker executes a batch or has open requests."""
-        return self._batch is not None or bool(self._open)
+    def __init__(self, process: WorkerProcess, terms: Terms) -> None:
+        super().__init__(process, terms)
+        self._late_decoder = LateDecoder(terms.model, terms.version, terms.rules, self._open)
 
     def mark(self, request: InferRequest) -> None:
         """Mark the cancellation of an executing or open request for the worker."""
@@ -71,12 +53,6 @@ class OrdinaryConversation(Conversation):
         else:
             self._process.board.slots[slot] = CANCELLED if request.cancelled else 0
 
-    def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
-        """Return the requests in these slots, or the requests of the batch with that number."""
-        if slots:
-            return [request for slot in slots if (request := self._open.get(slot)) is not None]
-        return super().parents(serial, slots)
-
     def request_at(self, serial: int, place: int) -> InferRequest | None:
         """Return the request at a place of the batch with that number, or an open one."""
         if place >= FIRST_LATE_PLACE:
@@ -85,7 +61,7 @@ class OrdinaryConversation(Conversation):
 
     def _receive(self) -> Frame | None:
         """Return the response to the batch sent, if complete; received late responses are emitted."""
-        if self._late is None:
+        if self._emit is None:
             return super()._receive()
         return self._take(self._channel.receive_some())
 
@@ -94,7 +70,7 @@ class OrdinaryConversation(Conversation):
         for frame in received:
             if frame.kind == frames.EMITTED:
                 self._process.board.count_taken()
-                self._emit(frame)
+                self._emit_late(frame)
             elif frame.kind in (frames.EXECUTED, frames.FAILED) and self._batch is not None and outcome is None:
                 outcome = frame
                 # Late responses of this batch may follow.
@@ -107,7 +83,7 @@ class OrdinaryConversation(Conversation):
 
     def _responses(self, frame: Frame, batch: Batch | None) -> Sequence[InferResponse]:
         """Return the responses of the batch, LATE for pending ones. Raises ChannelError."""
-        if batch is not None and self._late is None and "late" in frame.extra:
+        if batch is not None and self._emit is None and "late" in frame.extra:
             self._leave_open(frame, batch)
             if self._take(self._channel.receive_rest()) is not None:
                 raise ChannelError("two answers to a batch")
@@ -136,44 +112,16 @@ class OrdinaryConversation(Conversation):
                 requests.append(request)
         except (LookupError, TypeError, ValueError) as error:
             raise ChannelError(f"unreadable slots of late responses: {error!r}") from None
-        self._late = batch.late
+        self._emit = batch.late.emit
         batch.left_open = requests
         batch.late.open(requests, self.owner)
 
-    def _emit(self, frame: Frame) -> None:
-        marks, late = self._process.board.slots, self._late
+    def _emit_late(self, frame: Frame) -> None:
+        marks, emit = self._process.board.slots, self._emit
         for slot, response in self._late_decoder.emitted(frame):
             request = self._open.pop(slot, None)
-            if request is None or late is None or not response.final:
+            if request is None or emit is None or not response.final:
                 raise ChannelError(f"a late response for slot {slot}, which is not open")
             del self._slots[request]
             marks[slot] = 0
-            late.emit(request, response)
-
-    def _release_blocks(self) -> None:
-        """Report released blocks on the flags page: the worker may wait for one between two batches."""
-        blocks = self._process.board.blocks
-        for number in self._channel.buffer_user.released():
-            blocks[number % NUMBERS] = RELEASED
-
-    def _settle(self) -> None:
-        """Fail all open requests once the cause of the worker's death is known. Raises InstanceDiedError for a
-        batch."""
-        error = self._death()
-        if error is None:
-            return
-        was_executing = self._batch is not None
-        left, late = list(self._open.values()), self._late
-        self._open.clear()
-        self._slots.clear()
-        self._ended()
-        if late is not None and left:
-            text = (
-                f"the worker of instance '{self._instance}' {self._process.exit_text} before it answered this request"
-            )
-            died = type(error)(error.code, text, reason=error.reason)
-            response = InferResponse(self._late_decoder.failed_header, error=died)
-            for request in left:
-                late.emit(request, response)
-        if was_executing:
-            raise error
+            emit(request, response)
