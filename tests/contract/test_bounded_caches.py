@@ -71,7 +71,6 @@ GROWING = {
     "wire.http1_client:_block": "the body of one response",
     "client.grpc:_blocks": "one entry for each method of the service",
     "wire.http2.client:_streams": BY_OPEN,
-    "wire.http2.hpack:_responses": BY_COUNT,
     "wire.http2.server:_streams": BY_OPEN,
     "wire.http2.output:_blocked": BY_OPEN,
     "wire.http2.output:_ready": BY_OPEN,

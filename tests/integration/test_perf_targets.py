@@ -32,6 +32,8 @@ async def check_identity(url: str, mode: Mode = Mode.UNARY, **fields: object) ->
         for ended in [sender.begin(wants_body=True, **each) for each in variations * 8]:
             exchange = await ended
             assert not exchange.failure, exchange.failure_message
+            is_timed = exchange.wants_timing and mode is Mode.UNARY
+            assert ("compute" in exchange.timing) is is_timed
             ((specs, data),) = exchange.body
             assert [spec.name for spec in specs] == ["OUTPUT0"]
             assert np.array_equal(to_array(specs[0], data[0]), ROWS)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import zlib
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from naiad.client import ConnectionFailedError, InferError
 from naiad.perf.plan import Mode, Protocol, Service
 from naiad.perf.targets import make_target
-from support.perf_targets import HttpScript, Last, Sender, opened, run, server_of, service
+from support.perf_targets import HttpScript, Last, Sender, opened, run, server_of, service, template
 
 
 def response(body=b"{}", status=b"200 OK", fields=b""):
@@ -126,6 +127,18 @@ def test_forms_of_responses_are_read(answer):
             assert (await sender.send(wants_body=True)).body == [((), [])]
 
     with_script(lambda number, request: answer, body)
+
+
+def test_long_json_is_sent_whole():
+    request = template(array=np.arange(1 << 20, dtype=np.float32))
+
+    async def body(sender):
+        sender.prepared = sender.target.prepare(request)
+        for ended in [sender.begin() for _ in range(3)]:
+            assert not (await ended).failure
+
+    script = with_script(lambda number, request: OK, body, has_binary_inputs=False)
+    assert [len(json_of(each)["inputs"][0]["data"]) for each in script.requests] == [1 << 20] * 3
 
 
 def test_silent_server_times_out():

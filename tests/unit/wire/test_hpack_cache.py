@@ -2,7 +2,7 @@ import hpack
 import pytest
 
 from naiad.wire.http2.headers import encode_fields, parse_request_head, trailers_error
-from naiad.wire.http2.hpack import HeaderDecoder, HeaderListTooLargeError, HpackError
+from naiad.wire.http2.hpack import HeaderDecoder, HeaderListTooLargeError, HpackError, ResponseDecoder
 
 FIELDS = [
     (b":method", b"POST"),
@@ -226,3 +226,19 @@ def test_encoding_does_not_depend_on_the_dynamic_table():
     decoder = hpack.Decoder()
     decoder.decode(block)
     assert not decoder.header_table.dynamic_entries
+
+
+def test_responses_that_refer_to_the_table_are_kept():
+    decoder = ResponseDecoder(65536, 128)
+    inserting = b"\x88" + field(b"a", b"1")  # :status 200
+    first, second = decoder.decode_response(inserting), decoder.decode_response(inserting)
+    assert first is not second
+    newest = b"\x88\xbe"
+    found = decoder.decode_response(newest)
+    assert found.head.fields == ((b"a", b"1"),)
+    assert decoder.decode_response(newest) is found
+    decoder.decode_response(b"\x88" + field(b"b", b"2"))
+    assert decoder.decode_response(newest).head.fields == ((b"b", b"2"),)
+    decoder.decode_response(b"\x20\x88")  # RFC 7541 6.3: a table of 0 bytes
+    with pytest.raises(HpackError):
+        decoder.decode_response(newest)

@@ -169,7 +169,11 @@ class GrpcConnection(TargetConnection):
         self._flushes_later = False
         output = self.http2.output
         while self.transport is not None and output.frames:
-            self.transport.writelines(output.take())
+            pieces = output.take()
+            if len(pieces) == 1:
+                self.write(pieces[0])
+            else:
+                self.transport.writelines(pieces)
             output.pump()
         if self._unsent:
             now_ns = time.monotonic_ns()

@@ -110,7 +110,7 @@ class HttpConnection(TargetConnection):
         self._http.expect()
         self._exchange = exchange
         if len(parts) == 1:
-            transport.write(parts[0])
+            self.write(parts[0])
         else:
             transport.writelines(parts)
         exchange.sent_ns = time.monotonic_ns()

@@ -175,27 +175,34 @@ class ResponseBlock(NamedTuple):
 
 
 class ResponseDecoder(HeaderDecoder):
-    """Decodes the header blocks of a server; keeps those that do not refer to the dynamic table."""
+    """Decodes the header blocks of a server; keeps those that mean the same when they come again."""
 
-    __slots__ = ("_responses",)
+    __slots__ = ("_dynamic_responses", "_responses")
 
     def __init__(self, header_list_bytes: int, header_fields: int) -> None:
         super().__init__(header_list_bytes, header_fields)
         self._responses: dict[bytes, ResponseBlock] = {}
+        self._dynamic_responses: dict[bytes, ResponseBlock] = {}
+        """Blocks that refer to the dynamic table, which has not changed since."""
 
     def decode_response(self, block: bytes) -> ResponseBlock:
         """Return what `block` encodes. Raises as `decode_request` does."""
-        known = self._responses.get(block)
+        known = self._responses.get(block) or self._dynamic_responses.get(block)
         if known is not None:
             return known
         # gRPC's PROTOCOL-HTTP2 lets metadata have outer spaces, which RFC 9113 8.2.1 forbids, and strips them.
         fields = tuple([(name, value.strip(b" \t")) for name, value in self._decode(block)])
         decoded = ResponseBlock(fields, parse_response_head(fields))
-        if not self._changed_table and not self._used_dynamic and len(block) <= _CACHED_BLOCK_BYTES:
-            if len(self._responses) >= _CACHED_BLOCKS:
-                self._responses.clear()
-            self._responses[block] = decoded
+        if not self._changed_table and len(block) <= _CACHED_BLOCK_BYTES:
+            blocks = self._dynamic_responses if self._used_dynamic else self._responses
+            if len(blocks) >= _CACHED_BLOCKS:
+                blocks.clear()
+            blocks[block] = decoded
         return decoded
+
+    def _note_change(self) -> None:
+        super()._note_change()
+        self._dynamic_responses.clear()
 
 
 def _read_integer(block: bytes, position: int, mask: int) -> tuple[int, int]:
