@@ -11,17 +11,9 @@ if TYPE_CHECKING:
 
 _PERCENTILES = (50, 90, 95, 99)
 _COLOURS = (
-    "#1f6feb",
-    "#d1495b",
-    "#2a9d8f",
-    "#e9a23b",
-    "#7a5cc7",
-    "#5f6b7a",
-    "#0b7285",
-    "#9c6644",
-    "#b5179e",
-    "#94a3b8",
-)
+    "#1f6feb", "#d1495b", "#2a9d8f", "#e9a23b", "#7a5cc7", "#5f6b7a", "#0b7285", "#9c6644", "#b5179e", "#94a3b8",
+    "#4d7c0f", "#111827",
+)  # fmt: skip
 _WIDTH_INCHES = 7.6
 _SVG_METADATA = {"Date": None, "Creator": "naiad"}
 
@@ -52,6 +44,16 @@ def draw(paint: "Callable[[Axes], None]", height_inches: float = 3.6) -> str:
         figure.savefig(text, format="svg", metadata=_SVG_METADATA)
     svg = text.getvalue()
     return svg[svg.index("<svg") :]
+
+
+def log_axis(axes: "Axes") -> None:
+    """Make the horizontal axis logarithmic, with plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def colour(index: int) -> str:
@@ -144,7 +146,7 @@ def parts_of_requests(rows: Sequence[Row]) -> str:
 def mean_parts_us(row: Row) -> dict[str, float]:
     """Return the mean parts of a request in order."""
     if row.parts is not None and row.parts.requests:
-        return dict(row.parts.mean_us)
+        return {name: value for name, value in row.parts.mean_us.items() if value or name != "cache"}
     parts = {"client send": row.client.send_us, "network": row.client.network_us}
     if row.server is not None:
         parts |= {

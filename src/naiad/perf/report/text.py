@@ -32,7 +32,7 @@ def _stop_text(measuring: Measuring) -> str:
     match measuring.stop:
         case Stop.CONFIDENCE:
             return (
-                f"Measuring until the 95 % intervals are within {measuring.stability_percent:g} %, "
+                f"Measuring until the 95 % intervals are at most {measuring.stability_percent:g} % wide, "
                 f"at most {measuring.window_ms * measuring.max_trials / 1e3:g} s"
             )
         case Stop.REQUEST_COUNT:

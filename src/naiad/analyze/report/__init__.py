@@ -1,0 +1,1 @@
+"""The result of an analysis as CSV, text and HTML."""

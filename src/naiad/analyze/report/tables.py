@@ -1,0 +1,104 @@
+"""The CSV files of an analysis, with Model Analyzer's columns and file names."""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from naiad.analyze.measurement import Measured, Ranking
+from naiad.analyze.space import Variant
+
+INFERENCE_FILE = "metrics-model-inference.csv"
+GPU_FILE = "metrics-model-gpu.csv"
+
+METRIC_NAMES = {
+    "perf_throughput": "Throughput (infer/sec)",
+    "perf_latency_avg": "Avg Latency (ms)",
+    "perf_latency_p50": "p50 Latency (ms)",
+    "perf_latency_p90": "p90 Latency (ms)",
+    "perf_latency_p95": "p95 Latency (ms)",
+    "perf_latency_p99": "p99 Latency (ms)",
+    "perf_client_send_recv": "Client Send/Recv (ms)",
+    "perf_client_response_wait": "Response Wait Time (ms)",
+    "perf_server_queue": "Server Queue time (ms)",
+    "perf_server_compute_input": "Server Compute Input time (ms)",
+    "perf_server_compute_infer": "Server Compute Infer time (ms)",
+    "perf_server_compute_output": "Server Compute Output time (ms)",
+    "cpu_utilization": "CPU Utilization (cores)",
+    "cpu_used_ram": "RAM Usage (MB)",
+    "gpu_used_memory": "GPU Memory Usage (MB)",
+    "gpu_utilization": "GPU Utilization (%)",
+    "gpu_power_usage": "GPU Power Usage (W)",
+}
+"""Model Analyzer's headings; the p50 and the CPU utilization are naiad's own."""
+
+_DEFAULT_FIELDS = ("perf_throughput", "perf_latency_p99")
+_GPU_FIELDS = ("gpu_used_memory", "gpu_utilization", "gpu_power_usage")
+
+
+def write_tables(ranking: Ranking, folder: Path, fields: Sequence[str] = _DEFAULT_FIELDS) -> list[Path]:
+    """Write the measurements, best candidates first, and return the paths. `fields` are metrics. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    accepted = {each.measured.point.key for each in ranking.candidates if each.meets_constraints}
+    order = [each.measured for each in ranking.candidates]
+    order += [each for each in ranking.measurements if all(each.point.key != done.point.key for done in order)]
+    written = [folder / INFERENCE_FILE]
+    _write(written[0], _rows(order, fields, accepted))
+    if any(name in metrics for each in order for metrics in each.metrics.values() for name in _GPU_FIELDS):
+        written.append(folder / GPU_FILE)
+        _write(written[1], _rows(order, _GPU_FIELDS, accepted))
+    return written
+
+
+def _rows(measured: Sequence[Measured], fields: Sequence[str], accepted: set[str]) -> Iterator[dict[str, str]]:
+    for each in measured:
+        point = each.point
+        load = {"Request Rate": f"{point.request_rate:g}"} if point.request_rate else {}
+        for model, metrics in each.metrics.items():
+            variant = variant_of(each, model)
+            yield {
+                "Model": model,
+                "Batch": str(point.batch_size),
+                **(load or {"Concurrency": str(point.concurrency)}),
+                "Model Config Path": variant.name if variant else model,
+                "Instance Group": instance_group(variant.settings if variant else {}),
+                "Max Batch Size": str(variant.settings.get("max_batch_size", "")) if variant else "",
+                "Satisfies Constraints": "Yes" if point.key in accepted else "No",
+                **{
+                    METRIC_NAMES.get(name, name): f"{metrics[name].value:.6g}" if name in metrics else ""
+                    for name in fields
+                },
+            }
+
+
+def _write(path: Path, rows: Iterator[dict[str, str]]) -> None:
+    found = list(rows)
+    names = list(dict.fromkeys(name for row in found for name in row))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(found)
+
+
+def variant_of(measured: Measured, model: str) -> Variant | None:
+    """Return the variant of a model in a measurement; None for a model that does not vary."""
+    return next((each for each in measured.point.variants if each.model == model), None)
+
+
+def instance_group(settings: Mapping[str, object]) -> str:
+    """Return the instances as Model Analyzer shows them: `2:CPU`."""
+    count = settings.get("instance_group.count", "")
+    return f"{count}:{str(settings.get('instance_group.kind', 'KIND_CPU')).removeprefix('KIND_')}" if count else ""
+
+
+def load_name(measured: Measured) -> str:
+    """Return the load of a measurement in words."""
+    point = measured.point
+    load = f"{point.request_rate:g} requests/s" if point.request_rate else f"concurrency {point.concurrency}"
+    return load if point.batch_size == 1 else f"{load}, batch {point.batch_size}"
+
+
+def variants_text(measured: Measured) -> str:
+    """Return what the variants of a measurement change, in a line."""
+    if len(measured.point.variants) == 1:
+        return measured.point.variants[0].summary
+    return "; ".join(f"{each.model}: {each.summary}" for each in measured.point.variants)
