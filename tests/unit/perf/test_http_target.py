@@ -202,6 +202,16 @@ def test_closing_ends_outstanding_requests():
     with_script(lambda number, request: b"", body, connections=3)
 
 
+def test_closed_target_opens_again():
+    async def body(sender):
+        await sender.target.close()
+        await sender.target.open(3)
+        for ended in [sender.begin() for _ in range(9)]:
+            assert not (await ended).failure
+
+    assert with_script(lambda number, request: OK, body).connections == 4
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

@@ -143,7 +143,10 @@ class SocketTarget(Generic[C]):
             self._repair.cancel()
             await asyncio.gather(self._repair, return_exceptions=True)
         self._set_down("the target was closed")
-        for connection in (*self._connections, *self._retired):
+        connections = (*self._connections, *self._retired)
+        self._connections.clear()
+        self._retired.clear()
+        for connection in connections:
             connection.abort("the target was closed")
             connection.fail_outstanding(CONNECTION, "the target was closed")
         await asyncio.sleep(0)  # Requests that fail at once do so in the next turn of the loop.
