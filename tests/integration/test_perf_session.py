@@ -16,6 +16,7 @@ from naiad.perf.plan import (
     InputSettings,
     Load,
     Measuring,
+    Mode,
     ModelPlan,
     Phase,
     Plan,
@@ -86,6 +87,14 @@ def test_processes_share_the_load(service):
     assert row.generator.processes == 2
 
 
+def test_busy_generator_gets_more_processes(service, monkeypatch):
+    monkeypatch.setattr("naiad.perf.session._BUSY_CPU_SHARE", -1.0)
+    idle = iter((1.5, 0.5))
+    monkeypatch.setattr("naiad.perf.session.IdleCores.mean", lambda _: next(idle))
+    (row,) = measured(service, Concurrency(4), measuring=COUNTED).rows
+    assert (row.generator.processes, row.request_count) == (2, 40)
+
+
 def test_models_share_the_load_by_weight(server):
     models = [replace(IDENTITY, weight=3), replace(IDENTITY, name="identity_fp64")]
     rows = measured(http(server), Concurrency(4), *models, measuring=COUNTED).rows
@@ -151,6 +160,60 @@ def test_session_measures_repeatedly(service):
             return [(await session.measure(Concurrency(value)))[0].value for value in (2, 1, 2)]
 
     assert asyncio.run(main()) == [2, 1, 2]
+
+
+def test_recorded_traffic_is_replayed(tmp_path, start_server):
+    write_identity(tmp_path)
+    write_running_sum(tmp_path, "sum", "direct { }")
+    server = start_server(tmp_path, f"--record-traffic={tmp_path / 'recording'}")
+    server.wait_ready()
+
+    async def send():
+        async with Client(f"grpc://{server.grpc_url}") as client:
+            for number in range(4):
+                await client.infer("identity", {"INPUT0": np.ones((1, 4), np.float32)})
+                options = {"sequence_id": 9, "sequence_start": number == 0, "sequence_end": number == 3}
+                await client.infer("sum", {"INPUT": np.ones((1, 1), np.float32)}, **options)
+
+    asyncio.run(send())
+    server.signal()
+    assert server.wait_exit() == 0
+    server = start_server(tmp_path)
+    server.wait_ready()
+    plan = Plan(http(server), [], Concurrency(1), replay_files=(str(tmp_path / "recording"),))
+    rows = asyncio.run(run(plan)).rows
+    assert sorted((row.mode, row.model, row.request_count) for row in rows) == [
+        ("schedule", "identity", 4),
+        ("schedule", "sum", 4),
+    ]
+    assert all(not row.errors and row.is_stable for row in rows)
+
+
+def test_fixed_schedule_is_played(server, tmp_path):
+    data = [{"INPUT0": [1, 2], "timestamp": moment} for moment in (200, 0, 100)]
+    (tmp_path / "data.json").write_text(json.dumps({"data": data}))
+    model = replace(IDENTITY, inputs=InputSettings(sources=(str(tmp_path / "data.json"),), shapes={"INPUT0": (2,)}))
+    (row,) = measured(http(server), Concurrency(1), model, is_fixed_schedule=True).rows
+    assert (row.mode, row.request_count) == ("schedule", 3)
+    assert row.duration_s >= 0.2
+
+
+def test_model_in_this_process_is_measured(repository):
+    service = Service(str(repository), Protocol.IN_PROCESS)
+    result = measured(service, Search(1, 4, 3), measuring=COUNTED)
+    assert [(row.request_count, row.server.success_count) for row in result.rows] == [(40, 40), (40, 40)]
+    assert result.environment["server"] == "naiad"
+
+
+def test_decoupled_model_is_measured(server, tmp_path):
+    service = Service(f"grpc://{server.grpc_url}", Protocol.GRPC, Mode.STREAM)
+    step = {name: {"content": [0, 0, 0], "shape": [3]} for name in ("IN", "DELAY")}
+    (tmp_path / "data.json").write_text(json.dumps({"data": [{**step, "WAIT": [0]}]}))
+    model = ModelPlan("repeat", inputs=InputSettings(sources=(str(tmp_path / "data.json"),)))
+    (row,) = measured(service, Concurrency(2), model, measuring=COUNTED).rows
+    assert (row.request_count, list(row.errors)) == (40, [])
+    assert row.response_throughput == pytest.approx(3 * row.throughput.value, rel=0.01)
+    assert row.first_response is not None
 
 
 def test_unknown_model_is_named(service):

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from naiad import __version__
+from naiad.client import Client
 from naiad.core.errors import invalid_argument
 from naiad.core.model import ServerMetadata
 from naiad.perf.exchange import Target
@@ -28,6 +29,7 @@ from naiad.perf.measuring.idle_cores import IdleCores
 from naiad.perf.measuring.level import Generator, Level
 from naiad.perf.measuring.metrics_scrape import MetricsScrape
 from naiad.perf.measuring.server_model import (
+    ModelReader,
     ServerModel,
     composing_models,
     make_client,
@@ -66,7 +68,7 @@ class Session:
         self,
         plan: Plan,
         progress: Progress | None = None,
-        targets: Callable[[Service], Target] = make_target,
+        targets: Callable[[Service, Sequence[str]], Target] = make_target,
     ) -> None:
         self.plan = plan
         self.server = ServerMetadata("", "", ())
@@ -82,6 +84,8 @@ class Session:
         self._composing: Mapping[str, Sequence[str]] = {}
         self._generator: Generator | None = None
         self._processes = max(1, plan.processes)
+        self._target: Target | None = None
+        """The models in this process, which serve all loads."""
 
     async def __aenter__(self) -> Self:
         """Open the session."""
@@ -108,7 +112,7 @@ class Session:
 
     async def _open(self) -> None:
         check_loads(self.plan)
-        self._client = make_client(self.plan)
+        self._client = await self._make_client()
         self._stack.callback(self._client.close)
         self.server = await read_server(self._client)
         script: Sequence[ScriptedRequest] = ()
@@ -140,10 +144,26 @@ class Session:
         )
         self._generator = await self._make_generator()
 
+    async def _make_client(self) -> ModelReader:
+        if self.plan.service.protocol is not Protocol.IN_PROCESS:
+            return make_client(self.plan)
+        from naiad.perf.measuring.embedded_client import EmbeddedClient  # modules of a server
+        from naiad.perf.targets.in_process import InProcessTarget
+
+        if self._processes > 1:
+            raise invalid_argument("a model in this process is measured by one process; leave out --processes")
+        target = InProcessTarget(self.plan.service, [model.name for model in self.plan.models])
+        self._stack.push_async_callback(target.close)
+        await target.open(1)
+        self._target = target
+        return EmbeddedClient(target.server)
+
     async def _model(self, plan: ModelPlan, found: ServerModel) -> ModelSetup:
         inputs = await asyncio.to_thread(prepare_inputs, plan, found.metadata, found.config, self.plan.service)
         kind = plan.inputs.shared_memory
         if kind != "none":
+            if not isinstance(self._client, Client):
+                raise invalid_argument("a model in this process needs no shared memory; leave out --shared-memory")
             if self._processes > 1:
                 raise invalid_argument("shared memory is used by one generator process; leave out --processes")
             slots = self._slots()
@@ -170,7 +190,8 @@ class Session:
         if self._processes > 1:
             generator = GeneratorProcesses(self._setup, self._processes)
         else:
-            generator = LocalGenerator(self._setup, self._targets(self.plan.service))
+            target = self._target or self._targets(self.plan.service, [model.name for model in self.plan.models])
+            generator = LocalGenerator(self._setup, target)
         try:
             await generator.open(1)
         except BaseException:
@@ -224,7 +245,7 @@ class Session:
         return [row(self.plan, index, load, measurement) for index in range(len(self.plan.models))]
 
     def _can_grow(self, measurement: Measurement, load: Load, idle_cores: float) -> bool:
-        if self.plan.processes or self._setup.script or measurement.interrupted or is_played_once(load):
+        if self.plan.processes or self._target or measurement.interrupted or is_played_once(load):
             return False
         facts = measurement.generator
         wants_more = isinstance(load, Concurrency) or facts.unsent > 0 or _is_late(facts.late_ns)
@@ -257,7 +278,7 @@ async def run(
     progress: Progress | None = None,
     *,
     command: Sequence[str] = (),
-    targets: Callable[[Service], Target] = make_target,
+    targets: Callable[[Service, Sequence[str]], Target] = make_target,
 ) -> Result:
     """Carry out a plan: open a session, measure its loads, and return the result.
 

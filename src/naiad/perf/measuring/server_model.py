@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
 from naiad.config.model_config_pb2 import ModelConfig
@@ -15,6 +15,25 @@ _MISSING = (ErrorCode.NOT_FOUND, ErrorCode.UNSUPPORTED, ErrorCode.UNKNOWN, Error
 _TIMEOUT_S = 10.0
 _STATISTICS_TIMEOUT_S = 2.0
 _MAX_COMPOSING = 256
+
+
+class ModelReader(Protocol):
+    """A client of a server, or of models in this process. All calls raise InferError."""
+
+    async def server_metadata(self) -> ServerMetadata:
+        """Return name and version."""
+
+    async def model_metadata(self, model: str, version: str = "") -> ModelMetadata:
+        """Return inputs, outputs and versions of a model."""
+
+    async def model_config(self, model: str, version: str = "") -> ModelConfig:
+        """Return the complete configuration of a model."""
+
+    async def statistics(self, *, timeout_s: float | None = None) -> list[dict[str, Any]]:
+        """Return counts and durations, a row per version."""
+
+    def close(self) -> None:
+        """Disconnect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +51,7 @@ def make_client(plan: Plan) -> Client:
     return Client(service.url, headers=service.headers, tls=client_tls(service), timeout_s=_TIMEOUT_S)
 
 
-async def read_server(client: Client) -> ServerMetadata:
+async def read_server(client: ModelReader) -> ServerMetadata:
     """Return the server's metadata. Raises ConnectionFailedError with the URL; empty without the endpoint."""
     try:
         return await client.server_metadata()
@@ -44,7 +63,7 @@ async def read_server(client: Client) -> ServerMetadata:
         raise
 
 
-async def read_model(client: Client, plan: Plan, model: ModelPlan) -> ServerModel:
+async def read_model(client: ModelReader, plan: Plan, model: ModelPlan) -> ServerModel:
     """Return a model. Raises InferError, which names URL and model."""
     try:
         metadata = await client.model_metadata(model.name, model.version)
@@ -58,7 +77,7 @@ async def read_model(client: Client, plan: Plan, model: ModelPlan) -> ServerMode
     return ServerModel(metadata, await _config(client, model.name, model.version))
 
 
-async def _config(client: Client, name: str, version: str) -> ModelConfig | None:
+async def _config(client: ModelReader, name: str, version: str) -> ModelConfig | None:
     try:
         return await client.model_config(name, version)
     except ConnectionFailedError:
@@ -69,7 +88,7 @@ async def _config(client: Client, name: str, version: str) -> ModelConfig | None
         raise
 
 
-async def composing_models(client: Client, models: Sequence[ServerModel]) -> dict[str, list[str]]:
+async def composing_models(client: ModelReader, models: Sequence[ServerModel]) -> dict[str, list[str]]:
     """Return the models of the steps of each ensemble, by its name, of nested ensembles as well."""
     composing: dict[str, list[str]] = {}
     waiting = [model.config for model in models if model.config is not None]
@@ -90,7 +109,7 @@ async def composing_models(client: Client, models: Sequence[ServerModel]) -> dic
     return composing
 
 
-async def read_statistics(client: Client) -> Mapping[str, Any]:
+async def read_statistics(client: ModelReader) -> Mapping[str, Any]:
     """Return the rows of all models by `MODEL/VERSION`; empty for a server that has none or does not answer."""
     try:
         rows = await client.statistics(timeout_s=_STATISTICS_TIMEOUT_S)
