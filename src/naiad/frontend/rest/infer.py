@@ -320,7 +320,7 @@ class InferRoute:
         """Send a response; `more` are additional header fields."""
         if request.cancelled:
             return  # cancellation has ended the request already
-        if isinstance(request.times, RequestTiming):
+        if request.times is not None and isinstance(request.times, RequestTiming):  # mostly None
             request.times.note_answer(response)
         context: HttpContext = request.context  # type: ignore[assignment]  # set in handle
         header = request.header
