@@ -131,6 +131,23 @@ def test_wrong_outputs_are_errors(server, tmp_path):
     assert "OUTPUT0" in error.message
 
 
+def test_requests_are_exported(service):
+    exported = []
+
+    def export(session, load, measurement):
+        exported.append(load)
+        columns = measurement.columns
+        assert [index for index, _ in columns.bodies] == list(range(40))
+        for index, ((specs, data),) in columns.bodies:
+            template = session.inputs[0].templates[columns.template[index]]
+            assert specs[0].name == "OUTPUT0"
+            assert bytes(data[0]) == bytes(template.data[0])
+
+    plan = Plan(service, [IDENTITY], Concurrency(2), measuring=COUNTED, keeps_requests=True)
+    asyncio.run(run(plan, export=export))
+    assert exported == [Concurrency(2)]
+
+
 @pytest.mark.parametrize("load", [Concurrency(3), RequestRate(300)])
 def test_sequences_leave_nothing_behind(tmp_path, start_server, load):
     write_running_sum(tmp_path, "sum", "direct { }", max_batch_size=4, idle_us=600_000_000)

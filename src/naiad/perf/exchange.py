@@ -7,10 +7,13 @@ the event loop. All times are those of CLOCK_MONOTONIC in ns.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import Array, Buffer
+
+Body: TypeAlias = list[tuple[Sequence[object], Sequence[Buffer]]]
+"""Output specs (`TensorSpec`) and data of each response to a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,8 @@ class Exchange:
         self.failure_message = ""
         self.timing = ""
         """The value of `server-timing`, if the server has sent one."""
-        self.body: list[tuple[Sequence[object], Sequence[Buffer]]] | None = None
-        """With `wants_body`: output specs (`TensorSpec`) and data of each response."""
+        self.body: Body | None = None
+        """With `wants_body`."""
 
 
 class Prepared(Protocol):

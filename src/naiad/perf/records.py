@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from naiad.perf.exchange import Exchange
+from naiad.perf.exchange import Body, Exchange
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,6 +45,8 @@ class Records:
         self.failures: list[FailureKind] = []
         self.timings: list[tuple[int, str]] = []
         """Index of a request and its `server-timing`."""
+        self.bodies: list[tuple[int, Body]] = []
+        """Index of a request and its responses, where they are kept for the profile export."""
         self.gaps_ns = array("q")
         """Between responses of decoupled requests."""
 
@@ -55,6 +57,8 @@ class Records:
         """Append a request that has ended."""
         if exchange.timing and len(self.timings) < _MAX_TIMINGS:
             self.timings.append((len(self.end_ns), exchange.timing))
+        if exchange.body is not None:
+            self.bodies.append((len(self.end_ns), exchange.body))
         self.intended_ns.append(exchange.intended_ns)
         self.start_ns.append(exchange.start_ns)
         self.sent_ns.append(exchange.sent_ns)
@@ -100,6 +104,7 @@ class Columns:
     gaps_ns: Int64s
     failures: list[FailureKind] = field(default_factory=list)
     timings: list[tuple[int, str]] = field(default_factory=list)
+    bodies: list[tuple[int, Body]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,16 +69,15 @@ class Session:
         plan: Plan,
         progress: Progress | None = None,
         targets: Callable[[Service, Sequence[str]], Target] = make_target,
+        export: Callable[["Session", Load, Measurement], None] | None = None,
     ) -> None:
         self.plan = plan
         self.server = ServerMetadata("", "", ())
         self.loads: Search | Load = plan.loads
         """Of the plan, or the schedule of its data or of recorded traffic."""
-        self.measurements: list[tuple[Load, Measurement]] = []
-        """With `keeps_requests`: what each load has measured, for the profile export."""
-        self.latest: Measurement | None = None
         self._progress = progress or NoProgress()
         self._targets = targets
+        self._export = export
         self._stack = contextlib.AsyncExitStack()
         self._interrupted = asyncio.Event()
         self._composing: Mapping[str, Sequence[str]] = {}
@@ -138,6 +137,7 @@ class Session:
             models=models,
             timing_share=self.plan.timing_share,
             validates=True,
+            keeps_bodies=self.plan.keeps_requests,
             script=script,
             max_outstanding=_max_outstanding(models),
             seed=self.plan.models[0].inputs.seed,
@@ -215,10 +215,9 @@ class Session:
             await self._generator.close()
             self._generator = None
             self._generator = await self._make_generator()
-        self.latest = measurement
-        if self.plan.keeps_requests:
-            self.measurements.append((load, measurement))
         rows = await asyncio.to_thread(self._rows, load, measurement)
+        if self._export is not None:
+            self._export(self, load, measurement)
         self._progress.level_done(rows)
         return rows
 
@@ -253,6 +252,11 @@ class Session:
         is_busy = facts.busiest_cpu_share > _BUSY_CPU_SHARE
         return is_busy and wants_more and not is_shared and idle_cores >= 1.0
 
+    @property
+    def inputs(self) -> Sequence[TemplateSet]:
+        """The requests of each model."""
+        return [model.inputs for model in self._setup.models]
+
     async def _statistics(self) -> Mapping[str, Any]:
         return await read_statistics(self._client)
 
@@ -279,14 +283,17 @@ async def run(
     *,
     command: Sequence[str] = (),
     targets: Callable[[Service, Sequence[str]], Target] = make_target,
+    export: Callable[[Session, Load, Measurement], None] | None = None,
 ) -> Result:
     """Carry out a plan: open a session, measure its loads, and return the result.
+
+    `export` gets each load when it has been measured.
 
     SIGINT and SIGTERM end the load in progress, and the result has what was measured so far; a second signal ends the
     process. Raises as `Session.open` does.
     """
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    async with Session(plan, progress, targets) as session:
+    async with Session(plan, progress, targets, export) as session:
         with _signals(session):
             rows, found, exit_reason = await _measure_all(session)
         return Result(

@@ -7,7 +7,7 @@ import time
 from array import array
 
 from naiad.client import ConnectionFailedError
-from naiad.perf.exchange import Exchange, Target
+from naiad.perf.exchange import Body, Exchange, Target
 from naiad.perf.generator.loops import ClosedLoop, Loop, OpenLoop
 from naiad.perf.generator.requests import Requests
 from naiad.perf.generator.setup import Chunk, Setup
@@ -16,6 +16,8 @@ from naiad.perf.records import Records
 
 _POLL_S = 0.005
 _MAX_CONNECTIONS = 1024
+_MAX_BODY_BYTES = 256 * 1024 * 1024
+"""Of a load; later responses are not exported."""
 
 
 class LocalGenerator:
@@ -34,6 +36,7 @@ class LocalGenerator:
         self._loop: Loop | None = None
         self._records = Records()
         self._is_recording = False
+        self._free_body_bytes = 0
         self._connections = 0
         self._growth: asyncio.Task[None] | None = None
 
@@ -52,6 +55,7 @@ class LocalGenerator:
             limit = len(range(setup.part, limit, setup.parts))
         self._records = Records()
         self._is_recording = True
+        self._free_body_bytes = _MAX_BODY_BYTES // setup.parts
         if isinstance(load, Concurrency):
             self._loop = ClosedLoop(load, setup, limit, self._target, self._requests, self._record)
         else:
@@ -109,22 +113,24 @@ class LocalGenerator:
         gc.unfreeze()
 
     def _record(self, exchange: Exchange) -> None:
-        if exchange.wants_body:
-            self._validate(exchange)
+        if exchange.body is not None:
+            self._use_body(exchange, exchange.body)
         if exchange.sequence_id:
             self._requests.ended(exchange)
         if self._is_recording:
             self._records.add(exchange)
 
-    def _validate(self, exchange: Exchange) -> None:
-        if exchange.body is None or exchange.failure:
-            return
-        inputs = self._setup.models[exchange.model_index].inputs
-        difference = inputs.validate(exchange.template_index, exchange.slot, exchange.body)  # type: ignore[arg-type]
-        exchange.body = None
-        if difference:
-            exchange.failure = "validation"
-            exchange.failure_message = f"{inputs.templates[exchange.template_index].source}: {difference}"
+    def _use_body(self, exchange: Exchange, body: Body) -> None:
+        """Validate the outputs of a request, and keep them within the limit if they are exported."""
+        inputs, exchange.body = self._setup.models[exchange.model_index].inputs, None
+        if self._setup.validates and not exchange.failure:
+            difference = inputs.validate(exchange.template_index, exchange.slot, body)  # type: ignore[arg-type]
+            if difference:
+                exchange.failure = "validation"
+                exchange.failure_message = f"{inputs.templates[exchange.template_index].source}: {difference}"
+        if self._setup.keeps_bodies and self._is_recording and self._free_body_bytes > 0:
+            self._free_body_bytes -= sum(len(content) for _, data in body for content in data)
+            exchange.body = body
 
     async def _end_sequences(self, deadline_ns: int) -> None:
         outstanding: set[Exchange] = set()

@@ -85,7 +85,8 @@ class Requests:
         self._numbers = [count(setup.part, setup.parts) for _ in setup.models]
         self._timing_share = setup.timing_share
         self._wants_body = [
-            setup.validates and any(template.expected for template in inputs.templates) for inputs in self._inputs
+            setup.keeps_bodies or (setup.validates and any(template.expected for template in inputs.templates))
+            for inputs in self._inputs
         ]
         self._chance = random.Random(setup.seed * setup.parts + setup.part).random
         self._sequences = [_sequence_model(index, setup) for index in range(len(setup.models))]

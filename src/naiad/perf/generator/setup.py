@@ -41,6 +41,8 @@ class Setup:
     timing_share: float = 0.0
     validates: bool = False
     """Compare the outputs of responses with those that the data expects."""
+    keeps_bodies: bool = False
+    """Keep responses for the profile export."""
     script: Sequence[ScriptedRequest] = ()
     """Recorded traffic: request number i of the schedule sends entry i."""
     max_outstanding: int = 10_000
