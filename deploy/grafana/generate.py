@@ -47,6 +47,12 @@ def graph(title: str, expr: str, legend: str = "", *style: str, **more: Any) -> 
     return Panel(title, [Query(expr, legend)], *style, **more)
 
 
+def rates(title: str, metric: str, labels: str, by: str, *style: str, **more: Any) -> Panel:
+    """Return a panel of the per-second rates of a counter, with a series for each value of the labels in `by`."""
+    legend = " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
+    return graph(title, rate(metric, labels, by), legend, *style, **more)
+
+
 def number(title: str, expr: str, unit: str = "short", description: str = "") -> Panel:
     """Return a small panel with the last value of a query."""
     return Panel(title, [Query(expr)], unit, description, kind="stat", width=4, height=4)
@@ -100,10 +106,11 @@ OVERVIEW = Dashboard(
                     "{{protocol}} {{code}}",
                     "reqps",
                 ),
-                graph(
+                rates(
                     "Rejected requests by reason",
-                    rate("naiad_request_rejected_total", SERVER, "reason"),
-                    "{{reason}}",
+                    "naiad_request_rejected_total",
+                    SERVER,
+                    "reason",
                     "reqps",
                     "The series of a reason begins with its first rejection.",
                 ),
@@ -137,10 +144,11 @@ OVERVIEW = Dashboard(
                     top(ratio("nv_inference_count", "nv_inference_exec_count", SERVER)),
                     "{{model}}",
                 ),
-                graph(
+                rates(
                     "Batches by release reason",
-                    rate("naiad_batch_release_total", SERVER, "reason"),
-                    "{{reason}}",
+                    "naiad_batch_release_total",
+                    SERVER,
+                    "reason",
                     "ops",
                     "See the page Scheduling for the reasons.",
                     is_stacked=True,
@@ -220,30 +228,10 @@ MODELS = Dashboard(
         Row(
             "Requests",
             [
-                graph(
-                    "Requests by version",
-                    rate("nv_inference_request_success", SELECTED, "model, version"),
-                    "{{model}} {{version}}",
-                    "reqps",
-                ),
-                graph(
-                    "Failures by reason",
-                    rate("nv_inference_request_failure", SELECTED, "reason"),
-                    "{{reason}}",
-                    "reqps",
-                ),
-                graph(
-                    "Rejections by reason",
-                    rate("naiad_request_rejected_total", SELECTED, "reason"),
-                    "{{reason}}",
-                    "reqps",
-                ),
-                graph(
-                    "Cancelled requests",
-                    rate("naiad_inference_cancelled_total", SELECTED, "where"),
-                    "{{where}}",
-                    "reqps",
-                ),
+                rates("Requests by version", "nv_inference_request_success", SELECTED, "model, version", "reqps"),
+                rates("Failures by reason", "nv_inference_request_failure", SELECTED, "reason", "reqps"),
+                rates("Rejections by reason", "naiad_request_rejected_total", SELECTED, "reason", "reqps"),
+                rates("Cancelled requests", "naiad_inference_cancelled_total", SELECTED, "where", "reqps"),
                 Panel(
                     "Cache hits",
                     [
@@ -305,11 +293,12 @@ MODELS = Dashboard(
                         ),
                     ],
                 ),
-                graph("Batches per second", rate("nv_inference_exec_count", SELECTED), "{{model}}", "ops"),
-                graph(
+                rates("Batches per second", "nv_inference_exec_count", SELECTED, "model", "ops"),
+                rates(
                     "Batches by release reason",
-                    rate("naiad_batch_release_total", SELECTED, "reason"),
-                    "{{reason}}",
+                    "naiad_batch_release_total",
+                    SELECTED,
+                    "reason",
                     "ops",
                     is_stacked=True,
                 ),
@@ -344,7 +333,7 @@ PIPELINES = Dashboard(
             "Sequences",
             [
                 graph("Live sequences", f"sum by (model) (naiad_live_sequence_count{{{SEQUENCE}}})", "{{model}}"),
-                graph("Requests", rate("nv_inference_request_success", SEQUENCE), "{{model}}", "reqps"),
+                rates("Requests", "nv_inference_request_success", SEQUENCE, "model", "reqps"),
                 Panel("Latency by model, p99", percentile_99("request", SEQUENCE), "s"),
                 graph(
                     "Sequences per batch, mean",
@@ -358,25 +347,15 @@ PIPELINES = Dashboard(
                     "s",
                     "Requests of sequences that wait for a slot are among them.",
                 ),
-                graph(
-                    "Rejected requests",
-                    rate("naiad_request_rejected_total", SEQUENCE, "model, reason"),
-                    "{{model}} {{reason}}",
-                    "reqps",
-                ),
+                rates("Rejected requests", "naiad_request_rejected_total", SEQUENCE, "model, reason", "reqps"),
             ],
         ),
         Row(
             "Ensembles",
             [
-                graph("Requests", rate("nv_inference_request_success", ENSEMBLE), "{{model}}", "reqps"),
+                rates("Requests", "nv_inference_request_success", ENSEMBLE, "model", "reqps"),
                 Panel("Latency by ensemble, p99", percentile_99("request", ENSEMBLE), "s"),
-                graph(
-                    "Failures",
-                    rate("nv_inference_request_failure", ENSEMBLE, "model, reason"),
-                    "{{model}} {{reason}}",
-                    "reqps",
-                ),
+                rates("Failures", "nv_inference_request_failure", ENSEMBLE, "model, reason", "reqps"),
             ],
         ),
         Row(
@@ -410,24 +389,9 @@ MIGRATION = Dashboard(
         Row(
             "Inference",
             [
-                graph(
-                    "Successful requests",
-                    rate("nv_inference_request_success", SELECTED, "instance, model"),
-                    "{{instance}} {{model}}",
-                    "reqps",
-                ),
-                graph(
-                    "Failed requests",
-                    rate("nv_inference_request_failure", SELECTED, "instance, model"),
-                    "{{instance}} {{model}}",
-                    "reqps",
-                ),
-                graph(
-                    "Rows per second",
-                    rate("nv_inference_count", SELECTED, "instance, model"),
-                    "{{instance}} {{model}}",
-                    "ops",
-                ),
+                rates("Successful requests", "nv_inference_request_success", SELECTED, "instance, model", "reqps"),
+                rates("Failed requests", "nv_inference_request_failure", SELECTED, "instance, model", "reqps"),
+                rates("Rows per second", "nv_inference_count", SELECTED, "instance, model", "ops"),
                 *(
                     graph(f"Mean {title}", mean_s(name, SELECTED, "instance, model"), "{{instance}} {{model}}", "s")
                     for title, name in (
@@ -446,12 +410,7 @@ MIGRATION = Dashboard(
                 graph(
                     "Waiting requests", f"nv_inference_pending_request_count{{{SELECTED}}}", "{{instance}} {{model}}"
                 ),
-                graph(
-                    "Cache hits",
-                    rate("nv_cache_num_hits_per_model", SELECTED, "instance, model"),
-                    "{{instance}} {{model}}",
-                    "reqps",
-                ),
+                rates("Cache hits", "nv_cache_num_hits_per_model", SELECTED, "instance, model", "reqps"),
                 graph(
                     "Load time",
                     f"nv_model_load_duration_secs{{{SELECTED}}}",
@@ -470,12 +429,7 @@ MIGRATION = Dashboard(
                 ),
                 graph("GPU memory", f"nv_gpu_memory_used_bytes{{{SERVER}}}", "{{instance}} {{gpu_uuid}}", "bytes"),
                 graph("GPU power", f"nv_gpu_power_usage{{{SERVER}}}", "{{instance}} {{gpu_uuid}}", "watt"),
-                graph(
-                    "GPU energy per second",
-                    rate("nv_energy_consumption", SERVER, "instance, gpu_uuid"),
-                    "{{instance}} {{gpu_uuid}}",
-                    "watt",
-                ),
+                rates("GPU energy per second", "nv_energy_consumption", SERVER, "instance, gpu_uuid", "watt"),
             ],
         ),
     ],

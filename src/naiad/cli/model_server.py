@@ -1,7 +1,9 @@
 """Requests of verbs to a running server, through naiad's own client."""
 
+import argparse
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
@@ -42,3 +44,21 @@ def _header(text: str) -> tuple[str, str]:
     if not colon or not name.strip():
         raise NoResponseError(f"--header '{text}' is not of the form 'NAME: VALUE'")
     return name.strip(), value.strip()
+
+
+def add_source_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Add the flags that name a server, or a directory whose configurations the verb reads instead."""
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"the server; default {DEFAULT_URL}")
+    parser.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="header to send, for example an API key",
+    )
+    parser.add_argument(
+        "--model-repository",
+        type=Path,
+        metavar="DIR",
+        help=f"{verb} the configuration in DIR instead of asking a server",
+    )

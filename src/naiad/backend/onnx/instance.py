@@ -287,24 +287,28 @@ class OnnxInstance(TensorInstance):
             inputs[name] = decoded.reshape(array.shape)
 
 
-class GpuOnnxInstance(OnnxInstance):
-    """Runs on a GPU: inputs are copied there and outputs back by ONNX Runtime."""
-
-    runs_on_any_thread: ClassVar[bool] = False
+class UnboundOnnxInstance(OnnxInstance):
+    """Runs without buffers that are bound before the run: ONNX Runtime allocates the outputs."""
 
     def __init__(self, context: ModelContext, session: OnnxSession) -> None:
         super().__init__(context, session)
         self._may_preallocate = False
 
     def stage(self, inputs: Sequence[TensorSpec], output_names: Sequence[str]) -> StagedRun | None:
-        """Return None: what is bound lies in the host's memory."""
+        """Return None: nothing is bound."""
         return None
 
     def run_into(
         self, inputs: dict[str, Array], output_names: Sequence[str], destinations: Mapping[str, memoryview]
     ) -> Sequence[Array] | None:
-        """Return None: outputs come from the GPU."""
+        """Return None: nothing is bound."""
         return None
+
+
+class GpuOnnxInstance(UnboundOnnxInstance):
+    """Runs on a GPU: ONNX Runtime copies inputs there and outputs back; bound buffers are the host's memory."""
+
+    runs_on_any_thread: ClassVar[bool] = False
 
 
 class Bf16OnnxInstance(OnnxInstance):

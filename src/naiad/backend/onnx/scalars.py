@@ -11,35 +11,23 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from naiad.backend.api import ModelContext
-from naiad.backend.assembler import StagedRun
-from naiad.backend.onnx.instance import Bf16OnnxInstance, GpuOnnxInstance, OnnxInstance
+from naiad.backend.onnx.instance import Bf16OnnxInstance, GpuOnnxInstance, UnboundOnnxInstance
 from naiad.backend.onnx.sessions import OnnxSession
 from naiad.core.errors import invalid_argument
-from naiad.core.tensor import Array, TensorSpec
+from naiad.core.tensor import Array
 
 
-class ScalarOnnxInstance(OnnxInstance):
-    """Runs a model with scalars on the CPU."""
+class ScalarOnnxInstance(UnboundOnnxInstance):
+    """Runs a model with scalars on the CPU; bound buffers would have the shapes of the configuration."""
 
     def __init__(self, context: ModelContext, session: OnnxSession) -> None:
         super().__init__(context, session)
-        self._may_preallocate = False
         signature = session.signature
         known = {**signature.optional_inputs, **signature.inputs}
         self._scalar_inputs = [t.name for t in self._table.inputs if t.name in known and not known[t.name].dims]
         self._output_ranks = {output.name: len(output.dims) for output in self._table.outputs}
         self._has_scalar_output = False
         """Whether a run has returned a scalar; the signature does not distinguish one from an unknown rank."""
-
-    def stage(self, inputs: Sequence[TensorSpec], output_names: Sequence[str]) -> StagedRun | None:
-        """Return None: buffers would have the shapes of the configuration."""
-        return None
-
-    def run_into(
-        self, inputs: dict[str, Array], output_names: Sequence[str], destinations: Mapping[str, memoryview]
-    ) -> Sequence[Array] | None:
-        """Return None for the same reason."""
-        return None
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Run the session once, or once per row; see `TensorInstance.run`."""

@@ -35,11 +35,6 @@ class ForestFile:
     model_type: str
     """A key of `MODEL_TYPES`."""
 
-    @property
-    def is_xgboost(self) -> bool:
-        """Whether XGBoost has written the file."""
-        return self.model_type.startswith("xgboost")
-
     def error(self, problem: str) -> InferError:
         """Return an error that names model and file."""
         return invalid_argument(f"model '{self.model}': {self.path} {problem}")

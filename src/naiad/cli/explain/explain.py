@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from naiad.cli.model_server import DEFAULT_URL, NoResponseError, ask
+from naiad.cli.model_server import NoResponseError, add_source_arguments, ask
 from naiad.cli.repository_model import NoModelError, find_models
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 
@@ -171,20 +171,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
     parser = argparse.ArgumentParser(prog="naiad explain", description=_DESCRIPTION)
     parser.add_argument("model", metavar="MODEL", help="the model's name")
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"the server; default {DEFAULT_URL}")
     parser.add_argument("--version", default="", help="of the model; default the newest ready version")
-    parser.add_argument(
-        "--header",
-        action="append",
-        default=[],
-        metavar="'NAME: VALUE'",
-        help="header to send, for example an API key",
-    )
-    parser.add_argument(
-        "--model-repository",
-        type=Path,
-        metavar="DIR",
-        help="explain the configuration in DIR instead of asking a server",
-    )
+    add_source_arguments(parser, "explain")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser

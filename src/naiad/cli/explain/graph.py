@@ -10,7 +10,7 @@ from pathlib import Path
 from naiad.cli.explain.drawing.layout import Pipeline, lay_out
 from naiad.cli.explain.drawing.mermaid import draw_mermaid
 from naiad.cli.explain.drawing.text import draw_text, list_steps
-from naiad.cli.model_server import DEFAULT_URL, NoResponseError, ask
+from naiad.cli.model_server import NoResponseError, add_source_arguments, ask
 from naiad.cli.repository_model import NoModelError, find_models
 from naiad.client import Client
 from naiad.config.model_config_pb2 import ModelConfig
@@ -88,18 +88,5 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("model", metavar="MODEL", help="the ensemble's name")
     parser.add_argument("--mermaid", action="store_true", help="print a Mermaid flowchart, for Markdown pages")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to a file instead of standard output")
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"the server; default {DEFAULT_URL}")
-    parser.add_argument(
-        "--header",
-        action="append",
-        default=[],
-        metavar="'NAME: VALUE'",
-        help="header to send, for example an API key",
-    )
-    parser.add_argument(
-        "--model-repository",
-        type=Path,
-        metavar="DIR",
-        help="draw the configuration in DIR instead of asking a server",
-    )
+    add_source_arguments(parser, "draw")
     return parser

@@ -194,7 +194,6 @@ class Link:
         self, welcome: Welcome, engine: MemberEngine, stop: SupervisedStop, connection_passing: socket.socket
     ) -> None:
         self.channel: Channel | None = None
-        self.has_loaded = False
         self._is_listening = False
         self._ports = list(welcome.ports)
         self._bound_ports = welcome.ports
@@ -226,7 +225,6 @@ class Link:
 
     def serve(self, loaded: Loaded) -> None:
         """Report the end of the start, and accept connections."""
-        self.has_loaded = True
         self._sharing.connect()
         if not self._is_listening:
             self._receiver.start()

@@ -6,13 +6,11 @@ Requests are not affected: the version owns the queue, and a retired instance fi
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from naiad.backend.api import Instance, InstanceSpec, Model
+from naiad.backend.api import Instance, InstanceSpec
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.engine.instances import create_instances, groups, groups_of_instances, instance_specs
 from naiad.engine.serving.served import Served
 from naiad.engine.serving.served_model import RetiredInstances, ServedModel
-
-Create = Callable[[Model, Sequence[InstanceSpec]], list[Instance]]
 
 
 class InstanceUpdate:

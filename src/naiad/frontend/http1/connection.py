@@ -358,10 +358,6 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     # --- clocks -------------------------------------------------------------------------------------------------
 
-    def restart_clock(self) -> None:
-        """Start a new phase."""
-        self._clock.restart()
-
     def check_clock(self, now_ns: int) -> None:
         """Enforce the time limit of the current phase."""
         if self._close.has_begun:

@@ -42,9 +42,6 @@ Handle = Callable[[HttpContext], None]
 class WatchedConnection(RegisteredConnection, Protocol):
     """A connection, as the owner of the endpoint uses it."""
 
-    def restart_clock(self) -> None:
-        """Start a new phase."""
-
     def check_clock(self, now_ns: int) -> None:
         """Enforce the time limit of the current phase."""
 

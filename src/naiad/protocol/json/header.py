@@ -19,7 +19,7 @@ from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer, TensorSpec, encode_bytes_elements
 from naiad.protocol.json.document import LongArray, LongString
 from naiad.protocol.json.long_data import decode_long_array, decode_long_base64
-from naiad.protocol.json.tensor import decode_data
+from naiad.protocol.json.tensor import checked_base64, decode_data, not_one_string
 from naiad.protocol.json.tree import (
     JsonObject,
     as_array,
@@ -42,18 +42,8 @@ def decode_base64(spec: TensorSpec, data: Any) -> Buffer:
     if spec.datatype is DataType.BYTES:
         return encode_bytes_elements(_decode_elements(spec, data))
     if not isinstance(data, str):
-        raise invalid_argument(
-            f"base64 'data' of {spec.datatype.value} input '{excerpt(spec.name)}' must be one string, of all its "
-            "bytes"
-        )
-    decoded = _decode(spec, data)
-    expected_bytes = spec.element_count * spec.datatype.item_bytes
-    if len(decoded) != expected_bytes:
-        raise invalid_argument(
-            f"base64 'data' of input '{excerpt(spec.name)}' holds {len(decoded)} bytes; its shape and datatype need "
-            f"{expected_bytes}"
-        )
-    return decoded
+        raise not_one_string(spec)
+    return checked_base64(spec, _decode(spec, data))
 
 
 def _decode_elements(spec: TensorSpec, data: Any) -> list[bytes]:

@@ -17,7 +17,16 @@ from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.slices import SLICE_BYTES, Slices
 from naiad.core.tensor import Buffer, TensorSpec, encode_bytes_elements
 from naiad.protocol.json.document import LongArray, LongString
-from naiad.protocol.json.tensor import decode_others, flatten, narrowed, number_kind, numbers, wrong_count
+from naiad.protocol.json.tensor import (
+    checked_base64,
+    decode_others,
+    flatten,
+    narrowed,
+    not_one_string,
+    number_kind,
+    numbers,
+    wrong_count,
+)
 from naiad.protocol.json.tree import mismatch, parse_array, syntax_error
 
 _LONGEST_UNIT = 14
@@ -157,19 +166,10 @@ def decode_long_base64(spec: TensorSpec, data: Any) -> Slices[Buffer]:
     if spec.datatype is DataType.BYTES:
         return (yield from _decode_base64_elements(spec, data))
     if not isinstance(data, LongString):
-        raise invalid_argument(
-            f"base64 'data' of {spec.datatype.value} input '{excerpt(spec.name)}' must be one string, of all its "
-            "bytes"
-        )
+        raise not_one_string(spec)
     text = yield from decode_long_string(data)
     decoded = yield from decode_base64_text(f"'data' of input '{excerpt(spec.name)}'", text)
-    expected_bytes = spec.element_count * spec.datatype.item_bytes
-    if len(decoded) != expected_bytes:
-        raise invalid_argument(
-            f"base64 'data' of input '{excerpt(spec.name)}' holds {len(decoded)} bytes; its shape and datatype need "
-            f"{expected_bytes}"
-        )
-    return decoded
+    return checked_base64(spec, decoded)
 
 
 def _decode_base64_elements(spec: TensorSpec, data: Any) -> Slices[Buffer]:

@@ -302,3 +302,21 @@ def _not_utf8(spec: TensorSpec) -> InferError:
         "binary "
         f'data ("parameters": {{"binary_data": true}})'
     )
+
+
+def not_one_string(spec: TensorSpec) -> InferError:
+    """Return the error for base64 `data` of a datatype of fixed size that is no string."""
+    return invalid_argument(
+        f"base64 'data' of {spec.datatype.value} input '{excerpt(spec.name)}' must be one string, of all its bytes"
+    )
+
+
+def checked_base64(spec: TensorSpec, decoded: Buffer) -> Buffer:
+    """Return the bytes of a tensor of a datatype of fixed size. Raises InferError(INVALID_ARG) for a wrong length."""
+    expected_bytes = spec.element_count * spec.datatype.item_bytes
+    if len(decoded) != expected_bytes:
+        raise invalid_argument(
+            f"base64 'data' of input '{excerpt(spec.name)}' holds {len(decoded)} bytes; its shape and datatype need "
+            f"{expected_bytes}"
+        )
+    return decoded
