@@ -1,6 +1,6 @@
 """Programs of ExecuTorch: in a server, asked by tritonclient, and those that are refused."""
 
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,27 +12,22 @@ from naiad.backend.api import ModelContext
 from naiad.backend.executorch.backend import ExecuTorchBackend
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
-from support.digits_classifier import digits_classifier
+from support.digits_serving import DELAYED, check_batches, check_probabilities, connected
 from support.executorch_models import add_program, digits_program
 from support.forests import parameters
 from support.model_repository import write_model
-from support.server_process import serving
-
-DELAYED = "dynamic_batching { max_queue_delay_microseconds: 20000 } instance_group { count: 2 }"
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
     repository = tmp_path_factory.mktemp("models")
     write_model(repository, "portable", None, {"1/model.pte": digits_program(16)})
-    batched = f'backend: "executorch" max_batch_size: 16 {DELAYED}'
+    batched = f'backend: "executorch" max_batch_size: 16 {DELAYED} instance_group {{ count: 2 }}'
     write_model(repository, "xnnpack", batched, {"1/model.pte": digits_program(16, has_xnnpack=True)})
     write_model(repository, "fixed", None, {"1/model.pte": digits_program()})
     write_model(repository, "add", None, {"1/model.pte": add_program()})
-    with serving(tmp_path_factory.mktemp("log") / "log", f"--model-repository={repository}") as server:
-        connected = triton.InferenceServerClient(server.grpc_url)
-        yield connected
-        connected.close()
+    with connected(repository, tmp_path_factory) as client:
+        yield client
 
 
 def ask(client, model, *arrays, datatype="FP32"):
@@ -43,11 +38,13 @@ def ask(client, model, *arrays, datatype="FP32"):
     return client.infer(model, tensors)
 
 
+def classify(client, model, images):
+    return ask(client, model, images).as_numpy("output_0")
+
+
 @pytest.mark.parametrize(("model", "rows"), [("portable", 1), ("portable", 4), ("xnnpack", 16), ("fixed", 3)])
 def test_probabilities_equal_those_of_numpy(client, model, rows):
-    digits = digits_classifier()
-    answer = ask(client, model, digits.images[:rows]).as_numpy("output_0")
-    np.testing.assert_allclose(answer, digits.probabilities(digits.images[:rows]), atol=1e-5)
+    check_probabilities(partial(classify, client, model), rows)
 
 
 def test_several_inputs_and_outputs_are_served(client):
@@ -66,13 +63,7 @@ def test_configuration_comes_from_the_program(client, model, rows, dims):
 
 
 def test_concurrent_requests_form_batches(client):
-    digits = digits_classifier()
-    rows = [digits.images[index : index + 1] for index in range(64)]
-    with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda row: ask(client, "xnnpack", row).as_numpy("output_0"), rows))
-    np.testing.assert_allclose(np.concatenate(answers), digits.probabilities(digits.images[:64]), atol=1e-5)
-    (statistics,) = client.get_inference_statistics("xnnpack").model_stats
-    assert statistics.execution_count < statistics.inference_count
+    check_batches(client, "xnnpack", partial(classify, client, "xnnpack"))
 
 
 def test_other_shapes_are_refused(client):

@@ -1,6 +1,6 @@
 """Functions of jax.export in a server, asked by tritonclient."""
 
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,11 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from support.digits_classifier import digits_classifier
+from support.digits_serving import DELAYED, check_batches, check_probabilities, connected
 from support.jax_models import digits_function, serialise, shape, shapes_of_one_scope
 from support.model_repository import write_model
 from support.server_process import serving
 
-DELAYED = "dynamic_batching { max_queue_delay_microseconds: 20000 } instance_group { count: 2 }"
 PAD_BATCH = 'parameters { key: "pad_batch" value { string_value: "4,16" } }'
 
 
@@ -35,7 +34,7 @@ def repository(tmp_path_factory):
     write_model(
         repository,
         "batched",
-        f'backend: "jax" max_batch_size: 16 {DELAYED} {PAD_BATCH}',
+        f'backend: "jax" max_batch_size: 16 {DELAYED} instance_group {{ count: 2 }} {PAD_BATCH}',
         {"1/model.jaxexport": digits},
     )
     row, by = shapes_of_one_scope("b, n", np.float32, np.float32)
@@ -50,10 +49,8 @@ def repository(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(repository, tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("log") / "log", f"--model-repository={repository}") as server:
-        connected = triton.InferenceServerClient(server.grpc_url)
-        yield connected
-        connected.close()
+    with connected(repository, tmp_path_factory) as client:
+        yield client
 
 
 def ask(client, model, **arrays):
@@ -64,12 +61,14 @@ def ask(client, model, **arrays):
     return client.infer(model, tensors)
 
 
+def classify(client, model, images):
+    return ask(client, model, input_0=("FP32", images)).as_numpy("probabilities")
+
+
 @pytest.mark.parametrize("model", ["digits", "batched"])
 @pytest.mark.parametrize("rows", [1, 3, 4])
 def test_probabilities_equal_those_of_numpy(client, model, rows):
-    digits = digits_classifier()
-    answer = ask(client, model, input_0=("FP32", digits.images[:rows])).as_numpy("probabilities")
-    np.testing.assert_allclose(answer, digits.probabilities(digits.images[:rows]), atol=1e-5)
+    check_probabilities(partial(classify, client, model), rows)
 
 
 def test_configuration_comes_from_the_artefact(client):
@@ -99,14 +98,7 @@ def test_bfloat16_is_served(client):
 
 
 def test_concurrent_requests_form_batches(client):
-    digits = digits_classifier()
-    rows = [digits.images[index : index + 1] for index in range(64)]
-    with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda row: ask(client, "batched", input_0=("FP32", row)), rows))
-    found = np.concatenate([answer.as_numpy("probabilities") for answer in answers])
-    np.testing.assert_allclose(found, digits.probabilities(digits.images[:64]), atol=1e-5)
-    (statistics,) = client.get_inference_statistics("batched").model_stats
-    assert statistics.execution_count < statistics.inference_count
+    check_batches(client, "batched", partial(classify, client, "batched"))
 
 
 def test_contradicting_shapes_are_refused(client):

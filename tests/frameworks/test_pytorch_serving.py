@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from support.server_process import serving
+from support.digits_serving import connected
 from support.torch_digits import (
     CONFIG,
     SOURCE,
@@ -31,10 +31,8 @@ def client(tmp_path_factory):
     save_exported(digits.module, repository / "exported" / "1" / "model.pt2", digits.images[:2])
     write_config(save_module(SOURCE, digits.module, repository / "module" / "1" / "model.py"), CONFIG)
     write_config(save_module(SOURCE, digits.module, repository / "runtime" / "1" / "model.py"), RUNTIME)
-    with serving(tmp_path_factory.mktemp("log") / "log", f"--model-repository={repository}") as server:
-        connected = triton.InferenceServerClient(server.grpc_url)
-        yield connected
-        connected.close()
+    with connected(repository, tmp_path_factory) as client:
+        yield client
 
 
 def ask(client, model, start, count):
