@@ -1,0 +1,1 @@
+"""The settings of an analysis, from Model Analyzer's YAML file and flags."""
