@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from naiad.core.datatype import DataType
+from naiad.core.errors import InferError
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec
 from naiad.perf.exchange import Exchange, RequestTemplate
@@ -210,6 +211,48 @@ def test_serial_sequences_wait_for_responses() -> None:
         _check_sequences(target.sent)
 
     run(main)
+
+
+def test_too_few_ids_for_concurrency_are_refused() -> None:
+    async def main() -> None:
+        generator = LocalGenerator(_setup(_with_ids(2)), ScriptedTarget())
+        await generator.open(3)
+        with pytest.raises(InferError, match="concurrency 3 needs as many live sequences, and there are 2"):
+            await generator.start(Concurrency(3))
+        await generator.close()
+
+    run(main)
+
+
+def test_open_loop_waits_for_free_ids() -> None:
+    async def main() -> None:
+        target = ScriptedTarget(lambda _: 0.001)
+        generator = LocalGenerator(_setup(_with_ids(2)), target)
+        await generator.open(3)
+        chunk = await _play(generator, RequestRate(5000), 60)
+        assert len(chunk.records) == 60
+        assert set(chunk.records.sequence_id) == {1, 2}
+        assert not chunk.records.failures
+
+    run(main)
+
+
+def test_close_ends_a_load_in_progress() -> None:
+    async def main() -> None:
+        target = ScriptedTarget()
+        generator = LocalGenerator(_setup(), target)
+        await generator.open(1)
+        await generator.start(RequestRate(1000))
+        await generator.close()
+        sent = len(target.sent)
+        await asyncio.sleep(0.02)
+        assert len(target.sent) == sent
+
+    run(main)
+
+
+def _with_ids(count: int) -> ModelSetup:
+    return replace(_STATEFUL, sequences=Sequences(length=4, count=4, first_id=1, last_id=count))
 
 
 def _check_sequences(sent: list[Exchange]) -> None:

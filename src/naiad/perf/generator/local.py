@@ -48,9 +48,13 @@ class LocalGenerator:
         gc.freeze()
 
     async def start(self, load: Load, limit: int | None = None, begin_ns: int = 0) -> None:
-        """Begin to send; at most `limit` requests. The offsets of an open loop count from `begin_ns`, default now."""
+        """Begin to send; at most `limit` requests. The offsets of an open loop count from `begin_ns`, default now.
+
+        Raises InferError(INVALID_ARG) for a load with more sequences than ids.
+        """
         assert self._loop is None, "the load before has not been stopped"
         setup = self._setup
+        self._requests.check(load, setup.parts)
         if limit is not None:
             limit = len(range(setup.part, limit, setup.parts))
         self._records = Records()
@@ -107,6 +111,8 @@ class LocalGenerator:
     async def close(self) -> None:
         """Close the target."""
         self._is_recording = False
+        if self._loop is not None:
+            self._loop.stop(time.monotonic_ns())
         if self._growth is not None:
             self._growth.cancel()
         await self._target.close()

@@ -4,11 +4,12 @@ import random
 from collections.abc import Callable, Iterator
 from itertools import count
 
+from naiad.core.errors import invalid_argument
 from naiad.perf.exchange import Exchange, Prepared, RequestTemplate
 from naiad.perf.generator.setup import Setup
 from naiad.perf.load.mixture import model_chooser
 from naiad.perf.load.sequences import LiveSequence, SequenceSource
-from naiad.perf.plan import Sequences
+from naiad.perf.plan import Concurrency, Load, Sequences
 
 _MAX_PREPARED = 100_000
 
@@ -25,6 +26,11 @@ class _SequenceModel:
         self._is_serial = settings.are_serial
         self._turn = 0
 
+    @property
+    def capacity(self) -> int:
+        """The number of sequences that can be live at once."""
+        return self._source.capacity
+
     def in_lane(self, lane: int) -> LiveSequence:
         """Return the sequence of a lane, a new one if all of the last has been sent."""
         sequence = self._lanes.get(lane)
@@ -34,12 +40,18 @@ class _SequenceModel:
         return sequence
 
     def in_turn(self) -> LiveSequence | None:
-        """Return the next sequence of an open loop; None while all are busy that send a request at a time."""
+        """Return the next sequence of an open loop.
+
+        None while all are busy that send a request at a time, or sequences in progress have all ids.
+        """
         for _ in range(self._lane_count):
             lane = self._turn
             self._turn = (lane + 1) % self._lane_count
             sequence = self._lanes.get(lane)
-            if not (self._is_serial and sequence is not None and sequence.outstanding):
+            if self._is_serial and sequence is not None and sequence.outstanding:
+                continue
+            is_new = sequence is None or sequence.is_sent
+            if not is_new or self._source.has_free_id:
                 return self.in_lane(lane)
         return None
 
@@ -90,6 +102,18 @@ class Requests:
         ]
         self._chance = random.Random(setup.seed * setup.parts + setup.part).random
         self._sequences = [_sequence_model(index, setup) for index in range(len(setup.models))]
+
+    def check(self, load: Load, parts: int) -> None:
+        """Raise InferError(INVALID_ARG) for more slots of a closed loop than there are sequence ids."""
+        for sequences in self._sequences:
+            if sequences is None or not isinstance(load, Concurrency):
+                continue
+            ids = sequences.capacity * parts
+            if load.value > ids:
+                raise invalid_argument(
+                    f"concurrency {load.value} needs as many live sequences, and there are {ids} sequence ids; "
+                    "widen their range"
+                )
 
     def in_slot(self, slot: int, exchange: Exchange) -> Prepared:
         """Fill in the next request of a slot of a closed loop."""

@@ -84,12 +84,17 @@ class SequenceSource:
         """The number of sequences that can be live at once: one per id."""
         return self._end - self._first
 
+    @property
+    def has_free_id(self) -> bool:
+        """Whether a sequence can begin."""
+        return len(self._live) < self.capacity
+
     def begin(self) -> LiveSequence:
         """Return a new sequence with an id that no live one has.
 
         Raises InferError(INVALID_ARG) when all ids are live.
         """
-        if len(self._live) >= self.capacity:
+        if not self.has_free_id:
             raise invalid_argument(
                 f"all {self.capacity} sequence ids from {self._first} to {self._end - 1} are in use; "
                 "widen the range or lower the load"
