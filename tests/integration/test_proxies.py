@@ -1,8 +1,7 @@
-"""REST and gRPC over TLS through nginx and HAProxy with the files of deploy/proxies, also when a server ends."""
+"""REST and gRPC over TLS through the proxies of deploy/proxies, also when a server ends."""
 
 import itertools
 import json
-import shutil
 import signal
 import threading
 import time
@@ -15,12 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-import yaml
 from tritonclient.utils import InferenceServerException
 
 from support.certificates import Certificates
 from support.model_repository import write_identity
-from support.proxies import PROXIES, Proxy, free_port
+from support.proxies import Proxy, find_program, free_port
 from support.sequence_models import write_running_sum
 from support.server_process import ServerProcess
 
@@ -37,9 +35,9 @@ ROW = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": VALUES.rav
 BODY = json.dumps({"inputs": [ROW]}).encode()
 
 
-@pytest.fixture(params=["nginx", "haproxy"])
+@pytest.fixture(params=["nginx", "haproxy", "envoy"])
 def kind(request: pytest.FixtureRequest) -> str:
-    if shutil.which(request.param) is None:
+    if find_program(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
     return str(request.param)
 
@@ -203,7 +201,7 @@ def test_rolling_restarts_fail_no_request(scene: Scene) -> None:
     assert min(load.counts.values()) > RESTARTS, load.counts
 
 
-@pytest.mark.parametrize("kind", ["haproxy"], indirect=True)
+@pytest.mark.parametrize("kind", ["haproxy", "envoy"], indirect=True)
 def test_late_health_checks_fail_no_request(scene: Scene) -> None:
     scene.servers[0].process.kill()
     scene.servers[0].wait_exit()
@@ -217,9 +215,3 @@ def test_late_health_checks_fail_no_request(scene: Scene) -> None:
         going_on.join()
     finally:
         process.send_signal(signal.SIGCONT)
-
-
-def test_envoy_file_is_yaml() -> None:
-    document = yaml.safe_load((PROXIES / "envoy.yaml").read_text())
-    clusters = document["static_resources"]["clusters"]
-    assert [cluster["name"] for cluster in clusters] == ["naiad_http", "naiad_grpc"]

