@@ -23,8 +23,7 @@ class Load(Simulation):
         rows, shape = next(self.requests)
         request = waiting_request(at_ns=arrival_ns, rows=rows, shape=shape)
         self.came.append(request)
-        if self.scheduler.enqueue(request, self.now_ns) and self._idle:
-            self._take(next(reversed(self._idle)))
+        self.station.enqueue(request)
         if self.cancelled_left and self.scheduler.cancel(request):
             self.cancelled_left -= 1
             self.cancelled.append(request)

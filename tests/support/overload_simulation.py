@@ -1,13 +1,13 @@
 """A scheduler under overload, simulated: open loops whose clients wait or give up, bursts and closed loops."""
 
-import functools
-import heapq
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from naiad.analyze.prediction.station import Station
+from naiad.analyze.prediction.timeline import Timeline
+from naiad.core.batch import Batch
 from naiad.core.request import InferRequest
-from naiad.scheduler.api import Scheduler
+from naiad.scheduler.api import Dropped, Scheduler
 from support.scheduling import waiting_request
 
 SECOND = 1_000_000_000
@@ -52,65 +52,63 @@ class OverloadSimulation:
     ) -> None:
         """Clients give up after `patience_ns`; with 0 they wait."""
         self.scheduler = scheduler
-        self.now_ns = SECOND
         self.outcome = Outcome()
         self._duration_ns = duration_ns
         self._patience_ns = patience_ns
         self._make_request = make_request
-        self._free = list(range(instance_count))
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
-        self._numbers = itertools.count()
+        self._timeline = Timeline(now_ns=SECOND)
+        self._station = Station(
+            self._timeline,
+            scheduler,
+            self._begin,
+            instance_count=instance_count,
+            on_end=self._end,
+            on_drop=self._refuse,
+        )
         self.on_end: Callable[[InferRequest], None] = lambda request: None
         """Called for every request that was answered or refused."""
 
+    @property
+    def now_ns(self) -> int:
+        return self._timeline.now_ns
+
     def at(self, time_ns: int, action: Callable[[], None]) -> None:
         """Do something at a time."""
-        heapq.heappush(self._events, (time_ns, next(self._numbers), action))
+        self._timeline.at(time_ns, action)
 
     def arrive(self, time_ns: int) -> None:
         """Have a request come at a time."""
-        self.at(time_ns, self._enqueue)
+        self.at(time_ns, self.arrive_now)
 
     def arrive_now(self) -> None:
         """Have a request come at once."""
-        self._enqueue()
+        request = self._make_request(self.now_ns)
+        self.outcome.arrived_ns[request] = self.now_ns
+        self._station.enqueue(request)
+        if self._patience_ns:
+            self.at(self.now_ns + self._patience_ns, lambda: self._abort(request))
 
     def run(self) -> Outcome:
         """Simulate until nothing happens any more."""
-        while self._events:
-            time_ns, _, action = heapq.heappop(self._events)
-            self.now_ns = max(self.now_ns, time_ns)
-            action()
-            self._take()
+        self._timeline.run()
         return self.outcome
-
-    def _enqueue(self) -> None:
-        request = self._make_request(self.now_ns)
-        self.outcome.arrived_ns[request] = self.now_ns
-        self.scheduler.enqueue(request, self.now_ns)
-        if self._patience_ns:
-            self.at(self.now_ns + self._patience_ns, lambda: self._abort(request))
 
     def _abort(self, request: InferRequest) -> None:
         if self.scheduler.cancel(request):
             self.outcome.abandoned_ns[request] = self.now_ns
 
-    def _take(self) -> None:
-        while self._free:
-            batch = self.scheduler.take(self.now_ns, self._free[-1])
-            for request, error in self.scheduler.pop_dropped():
-                assert "Exceeds maximum queue size" in error.message
-                self.outcome.refused_ns[request] = self.now_ns
-                self.on_end(request)
-            if batch is None:
-                return
-            instance, requests = self._free.pop(), batch.requests
-            self.outcome.order.extend(requests)
-            self.at(self.now_ns + self._duration_ns(batch.size), functools.partial(self._end, instance, requests))
+    def _begin(self, batch: Batch) -> int:
+        self.outcome.order.extend(batch.requests)
+        return self._duration_ns(batch.size)
 
-    def _end(self, instance: int, requests: Sequence[InferRequest]) -> None:
-        self._free.append(instance)
-        for request in requests:
+    def _refuse(self, dropped: Sequence[Dropped]) -> None:
+        for request, error in dropped:
+            assert "Exceeds maximum queue size" in error.message
+            self.outcome.refused_ns[request] = self.now_ns
+            self.on_end(request)
+
+    def _end(self, batch: Batch) -> None:
+        for request in batch.requests:
             assert request not in self.outcome.answered_ns
             self.outcome.answered_ns[request] = self.now_ns
             self.on_end(request)

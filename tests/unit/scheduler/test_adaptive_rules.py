@@ -291,8 +291,7 @@ class TestLearning:
         scheduler, simulation = learned(instances=1, rate_per_s=800.0)
         scheduler.change_instance_count(2)
         assert scheduler.state().parallelism == 1.0
-        later = Simulation(scheduler, Device(duration_ns, 2, 2))
-        later.now_ns = simulation.now_ns
+        later = Simulation(scheduler, Device(duration_ns, 2, 2), simulation.now_ns)
         later.run([simulation.now_ns + at_ns for at_ns in poisson(1500.0, 4000)])
         assert scheduler.state().parallelism == pytest.approx(2.0, abs=0.15)
         state = scheduler.state()
