@@ -136,12 +136,11 @@ def test_requests_are_exported(service):
 
     def export(session, load, measurement):
         exported.append(load)
-        columns = measurement.columns
-        assert [index for index, _ in columns.bodies] == list(range(40))
-        for index, ((specs, data),) in columns.bodies:
-            template = session.inputs[0].templates[columns.template[index]]
-            assert specs[0].name == "OUTPUT0"
-            assert bytes(data[0]) == bytes(template.data[0])
+        assert len(measurement.kept) == 40
+        for request in measurement.kept:
+            (((spec, data),),) = request.outputs
+            assert spec.name == "OUTPUT0"
+            assert data == bytes(session.inputs[0].templates[request.template].data[0])
 
     plan = Plan(service, [IDENTITY], Concurrency(2), measuring=COUNTED, keeps_requests=True)
     asyncio.run(run(plan, export=export))

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from naiad.perf.exchange import Body, Exchange
+from naiad.core.tensor import Buffer, TensorSpec
+from naiad.perf.exchange import Exchange
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,6 +16,19 @@ Int64s: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 MAX_FAILURE_KINDS = 64
 _MAX_TIMINGS = 200_000
 _MAX_GAPS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRequest:
+    """A request without failure, for the profile export. Times are monotonic ns."""
+
+    model: int
+    template: int
+    sequence_id: int
+    start_ns: int
+    response_ns: tuple[int, ...]
+    outputs: Sequence[Sequence[tuple[TensorSpec, Buffer]]]
+    """Of each response."""
 
 
 @dataclass(slots=True)
@@ -45,10 +59,11 @@ class Records:
         self.failures: list[FailureKind] = []
         self.timings: list[tuple[int, str]] = []
         """Index of a request and its `server-timing`."""
-        self.bodies: list[tuple[int, Body]] = []
-        """Index of a request and its responses, where they are kept for the profile export."""
         self.gaps_ns = array("q")
         """Between responses of decoupled requests."""
+        self.kept: list[KeptRequest] = []
+        self.unkept = 0
+        """Requests to keep for which there was no memory."""
 
     def __len__(self) -> int:
         return len(self.end_ns)
@@ -57,8 +72,6 @@ class Records:
         """Append a request that has ended."""
         if exchange.timing and len(self.timings) < _MAX_TIMINGS:
             self.timings.append((len(self.end_ns), exchange.timing))
-        if exchange.body is not None:
-            self.bodies.append((len(self.end_ns), exchange.body))
         self.intended_ns.append(exchange.intended_ns)
         self.start_ns.append(exchange.start_ns)
         self.sent_ns.append(exchange.sent_ns)
@@ -104,7 +117,6 @@ class Columns:
     gaps_ns: Int64s
     failures: list[FailureKind] = field(default_factory=list)
     timings: list[tuple[int, str]] = field(default_factory=list)
-    bodies: list[tuple[int, Body]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +156,6 @@ class Measurement:
     """Moment and text of each scrape of the metrics URL."""
     interrupted: str = ""
     """Why the measurement ended early: `interrupt`, `server`; "" otherwise."""
+    kept: Sequence[KeptRequest] = ()
+    unkept: int = 0
+    """Requests that are missing in `kept`, because the memory for them was full."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
@@ -69,7 +69,7 @@ class Session:
         plan: Plan,
         progress: Progress | None = None,
         targets: Callable[[Service, Sequence[str]], Target] = make_target,
-        export: Callable[["Session", Load, Measurement], None] | None = None,
+        export: "Export | None" = None,
     ) -> None:
         self.plan = plan
         self.server = ServerMetadata("", "", ())
@@ -217,7 +217,7 @@ class Session:
             self._generator = await self._make_generator()
         rows = await asyncio.to_thread(self._rows, load, measurement)
         if self._export is not None:
-            self._export(self, load, measurement)
+            await asyncio.to_thread(self._export, self, load, measurement)
         self._progress.level_done(rows)
         return rows
 
@@ -277,17 +277,20 @@ class Session:
         await self._stack.aclose()
 
 
+Export: TypeAlias = Callable[[Session, Load, Measurement], None]
+
+
 async def run(
     plan: Plan,
     progress: Progress | None = None,
     *,
     command: Sequence[str] = (),
     targets: Callable[[Service, Sequence[str]], Target] = make_target,
-    export: Callable[[Session, Load, Measurement], None] | None = None,
+    export: Export | None = None,
 ) -> Result:
     """Carry out a plan: open a session, measure its loads, and return the result.
 
-    `export` gets each load when it has been measured.
+    `export` gets each load when it has been measured, in a thread.
 
     SIGINT and SIGTERM end the load in progress, and the result has what was measured so far; a second signal ends the
     process. Raises as `Session.open` does.

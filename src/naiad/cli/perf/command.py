@@ -5,21 +5,28 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from naiad.cli.perf.console import ConsoleProgress
 from naiad.cli.perf.flags import BAD_OPTION, parse
 from naiad.cli.perf.planning import make_plan
 from naiad.cli.perf.values import FlagError
 from naiad.core.errors import InferError
-from naiad.perf.plan import Plan, Stop
+from naiad.perf.generator.keeping import MAX_KEPT_BYTES
+from naiad.perf.plan import Load, Plan, Stop
+from naiad.perf.records import Measurement
 from naiad.perf.report.charts import ChartsMissingError
 from naiad.perf.report.comparison_text import comparison_text
 from naiad.perf.report.html import write_html
 from naiad.perf.report.latency_csv import write_latency_csv
+from naiad.perf.report.profile_export import ProfileExport
 from naiad.perf.report.text import closing_text, settings_text, unstable_text
 from naiad.perf.result import Result, Row
 from naiad.perf.result_json import ResultFileError, from_json, to_json
 from naiad.perf.statistics.comparison import compare
+
+if TYPE_CHECKING:
+    from naiad.perf.session import Export
 
 WORSE, NOT_STABLE, FAILED = 1, 2, 99
 """Exit statuses; perf_analyzer's but for WORSE, which it does not have."""
@@ -47,7 +54,7 @@ def _run(argv: Sequence[str], program: str, *, is_perf_analyzer: bool) -> int:
     progress = ConsoleProgress(plan.measuring.percentile, flags.verbosity, is_quiet=flags.quiet)
     print(settings_text(plan), end="\n\n", flush=True)
     try:
-        result = _measure(plan, [program, *argv], progress)
+        result = _measure(plan, [program, *argv], progress, flags.profile_export_file)
         status = _report(result, plan, flags, is_perf_analyzer=is_perf_analyzer)
         if baseline is not None:
             comparison = compare(baseline, result, limit_percent)
@@ -60,14 +67,35 @@ def _run(argv: Sequence[str], program: str, *, is_perf_analyzer: bool) -> int:
     return status
 
 
-def _measure(plan: Plan, command: Sequence[str], progress: ConsoleProgress) -> Result:
-    from naiad.perf.session import run as run_session
+def _measure(plan: Plan, command: Sequence[str], progress: ConsoleProgress, export_file: str) -> Result:
+    from naiad.perf.session import Session
 
+    if not export_file:
+        return _run_session(plan, command, progress, None)
+
+    def add(session: Session, load: Load, measurement: Measurement) -> None:
+        export.add(session.inputs, load, measurement)
+
+    with ProfileExport(Path(export_file), plan.service) as export:
+        result = _run_session(plan, command, progress, add)
+    if export.unkept:
+        print(
+            f"{export_file} lacks {export.unkept} requests: those of a load are kept in {MAX_KEPT_BYTES >> 20} MiB; "
+            "measure for a shorter time",
+            file=sys.stderr,
+        )
+    return result
+
+
+def _run_session(plan: Plan, command: Sequence[str], progress: ConsoleProgress, export: "Export | None") -> Result:
+    from naiad.perf.session import run
+
+    session = run(plan, progress, command=command, export=export)
     try:
         import uvloop
     except ModuleNotFoundError:
-        return asyncio.run(run_session(plan, progress, command=command))
-    return uvloop.run(run_session(plan, progress, command=command))
+        return asyncio.run(session)
+    return uvloop.run(session)
 
 
 def _report(result: Result, plan: Plan, flags: argparse.Namespace, *, is_perf_analyzer: bool) -> int:

@@ -8,6 +8,7 @@ from array import array
 
 from naiad.client import ConnectionFailedError
 from naiad.perf.exchange import Body, Exchange, Target
+from naiad.perf.generator.keeping import Keeping
 from naiad.perf.generator.loops import ClosedLoop, Loop, OpenLoop
 from naiad.perf.generator.requests import Requests
 from naiad.perf.generator.setup import Chunk, Setup
@@ -16,8 +17,6 @@ from naiad.perf.records import Records
 
 _POLL_S = 0.005
 _MAX_CONNECTIONS = 1024
-_MAX_BODY_BYTES = 256 * 1024 * 1024
-"""Of a load; later responses are not exported."""
 
 
 class LocalGenerator:
@@ -36,7 +35,7 @@ class LocalGenerator:
         self._loop: Loop | None = None
         self._records = Records()
         self._is_recording = False
-        self._free_body_bytes = 0
+        self._keeping = Keeping(setup.parts) if setup.keeps_bodies else None
         self._connections = 0
         self._growth: asyncio.Task[None] | None = None
 
@@ -59,7 +58,8 @@ class LocalGenerator:
             limit = len(range(setup.part, limit, setup.parts))
         self._records = Records()
         self._is_recording = True
-        self._free_body_bytes = _MAX_BODY_BYTES // setup.parts
+        if self._keeping:
+            self._keeping.clear()
         if isinstance(load, Concurrency):
             self._loop = ClosedLoop(load, setup, limit, self._target, self._requests, self._record)
         else:
@@ -119,24 +119,21 @@ class LocalGenerator:
         gc.unfreeze()
 
     def _record(self, exchange: Exchange) -> None:
-        if exchange.body is not None:
-            self._use_body(exchange, exchange.body)
+        if exchange.body is not None and not exchange.failure:
+            self._validate(exchange, exchange.body)
         if exchange.sequence_id:
             self._requests.ended(exchange)
         if self._is_recording:
             self._records.add(exchange)
+            if self._keeping:
+                self._keeping.keep(exchange, self._records)
 
-    def _use_body(self, exchange: Exchange, body: Body) -> None:
-        """Validate the outputs of a request, and keep them within the limit if they are exported."""
-        inputs, exchange.body = self._setup.models[exchange.model_index].inputs, None
-        if self._setup.validates and not exchange.failure:
-            difference = inputs.validate(exchange.template_index, exchange.slot, body)  # type: ignore[arg-type]
-            if difference:
-                exchange.failure = "validation"
-                exchange.failure_message = f"{inputs.templates[exchange.template_index].source}: {difference}"
-        if self._setup.keeps_bodies and self._is_recording and self._free_body_bytes > 0:
-            self._free_body_bytes -= sum(len(content) for _, data in body for content in data)
-            exchange.body = body
+    def _validate(self, exchange: Exchange, body: Body) -> None:
+        inputs = self._setup.models[exchange.model_index].inputs
+        difference = inputs.validate(exchange.template_index, exchange.slot, body)  # type: ignore[arg-type]
+        if difference:
+            exchange.failure = "validation"
+            exchange.failure_message = f"{inputs.templates[exchange.template_index].source}: {difference}"
 
     async def _end_sequences(self, deadline_ns: int) -> None:
         outstanding: set[Exchange] = set()

@@ -1,14 +1,11 @@
 """The columns of a measurement, gathered from the chunks of generator processes."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from naiad.perf.records import MAX_FAILURE_KINDS, Columns, FailureKind, Records
-
-if TYPE_CHECKING:
-    from naiad.perf.exchange import Body
 
 _NAMES = (
     ("intended_ns", np.int64),
@@ -50,9 +47,7 @@ class ColumnStore:
             numbers = np.array([0, *(self._number(each) for each in records.failures)], np.int16)
             values["failure"] = numbers[values["failure"]]
         gaps_ns = np.array(records.gaps_ns, np.int64)
-        return Columns(
-            **values, gaps_ns=gaps_ns, failures=self._failures, timings=records.timings, bodies=records.bodies
-        )
+        return Columns(**values, gaps_ns=gaps_ns, failures=self._failures, timings=records.timings)
 
     def _number(self, failure: FailureKind) -> int:
         """Return 1 + the index of a kind, and count its failures."""
@@ -68,15 +63,13 @@ def _joined(parts: Sequence[Columns]) -> Columns:
     if len(parts) == 1:
         return _sorted(parts[0])
     timings: list[tuple[int, str]] = []
-    bodies: list[tuple[int, Body]] = []
     start = 0
     for part in parts:
         timings += [(start + index, text) for index, text in part.timings]
-        bodies += [(start + index, body) for index, body in part.bodies]
         start += len(part.end_ns)
     values = {name: np.concatenate([getattr(part, name) for part in parts]) for name, _ in _NAMES}
     values["gaps_ns"] = np.concatenate([part.gaps_ns for part in parts])
-    return _sorted(Columns(**values, failures=parts[0].failures, timings=timings, bodies=bodies))
+    return _sorted(Columns(**values, failures=parts[0].failures, timings=timings))
 
 
 def _sorted(columns: Columns) -> Columns:
@@ -88,5 +81,4 @@ def _sorted(columns: Columns) -> Columns:
     places[order] = np.arange(len(order))
     values = {name: getattr(columns, name)[order] for name, _ in _NAMES}
     timings = sorted((int(places[index]), text) for index, text in columns.timings)
-    bodies = [(int(places[index]), body) for index, body in columns.bodies]
-    return Columns(**values, gaps_ns=columns.gaps_ns, failures=columns.failures, timings=timings, bodies=bodies)
+    return Columns(**values, gaps_ns=columns.gaps_ns, failures=columns.failures, timings=timings)

@@ -15,7 +15,7 @@ from naiad.perf.load.arrivals import is_played_once
 from naiad.perf.measuring.column_store import ColumnStore
 from naiad.perf.plan import Concurrency, Load, Measuring, Ramp, Stop
 from naiad.perf.progress import Progress, Tick
-from naiad.perf.records import Columns, GeneratorFacts, Measurement, Records
+from naiad.perf.records import Columns, GeneratorFacts, KeptRequest, Measurement, Records
 from naiad.perf.statistics import Verdict, is_window_complete, verdict
 
 ReadStatistics = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -60,6 +60,15 @@ class _Totals:
     late_ns: "array[int]" = field(default_factory=lambda: array("q"))
     first: list[Chunk] = field(default_factory=list)
     last: list[Chunk] = field(default_factory=list)
+    kept: list[KeptRequest] = field(default_factory=list)
+    unkept: int = 0
+
+    def add(self, chunks: Sequence[Chunk]) -> None:
+        self.last = list(chunks)
+        for chunk in chunks:
+            self.late_ns.extend(chunk.late_ns)
+            self.kept += chunk.records.kept
+            self.unkept += chunk.records.unkept
 
     def facts(self, unsent: int) -> GeneratorFacts:
         wall_s, cpu_s, busiest, ceiling = 0.0, 0.0, 0.0, 0.0
@@ -170,9 +179,7 @@ class Level:
             return
 
     async def _add(self, chunks: Sequence[Chunk]) -> None:
-        self._totals.last = list(chunks)
-        for chunk in chunks:
-            self._totals.late_ns.extend(chunk.late_ns)
+        self._totals.add(chunks)
         before_ns, self._now_ns = self._now_ns, min(chunk.at_ns for chunk in chunks)
         is_window = self._measuring.stop in (Stop.TIME_WINDOWS, Stop.COUNT_WINDOWS)
         # Sums over all requests so far take milliseconds: a thread does them, and numpy releases the lock.
@@ -232,4 +239,6 @@ class Level:
             statistics_before=before,
             statistics_after=after,
             interrupted=self._why,
+            kept=self._totals.kept,
+            unkept=self._totals.unkept,
         )
