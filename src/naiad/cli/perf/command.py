@@ -80,7 +80,7 @@ def _measure(plan: Plan, command: Sequence[str], progress: ConsoleProgress, expo
         result = _run_session(plan, command, progress, add)
     if export.unkept:
         print(
-            f"{export_file} lacks {export.unkept} requests: those of a load are kept in {MAX_KEPT_BYTES >> 20} MiB; "
+            f"{export_file} lacks {export.unkept} requests: a load keeps {MAX_KEPT_BYTES >> 20} MiB of them; "
             "measure for a shorter time",
             file=sys.stderr,
         )

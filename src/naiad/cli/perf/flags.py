@@ -9,13 +9,16 @@ BAD_OPTION = 3
 """Exit status of perf_analyzer for a wrong command line."""
 
 _DESCRIPTION = """\
-Send inference requests to a server of KServe v2 (naiad, Triton, MLServer, KServe), measure, and report. The flags are
-perf_analyzer's; a latency counts from the moment at which a request was due.
+Send inference requests to a server of KServe v2 (naiad, Triton, MLServer, KServe), measure, and
+report. The flags are perf_analyzer's. Latency counts from the moment at which a request was due.
 """
 _EPILOG = """\
-Exit status: 0 all loads were measured and stable; 1 worse than the baseline by more than --fail-over; 2 not stable
-(--strict, or the rule of three windows), or the load generator was the limit (--strict); 3 invalid command line;
-99 anything else, for example a server that cannot be reached.
+exit status:
+  0   all loads were measured
+  1   worse than the baseline by more than --fail-over
+  2   not stable (--strict, or the rule of three windows), or limited by the generator (--strict)
+  3   invalid command line
+  99  anything else, for example a server that cannot be reached
 """
 
 
@@ -31,7 +34,7 @@ class Parser(argparse.ArgumentParser):
 def make_parser(program: str = "naiad perf") -> Parser:
     """Return the parser; `program` is the name in its messages."""
     parser = Parser(
-        prog=program, description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=program, usage="%(prog)s -m MODEL [-u HOST:PORT] [-i PROTOCOL] [FLAG ...]", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     _add_what(parser.add_argument_group("what is measured"))
     _add_load(parser.add_argument_group("load"))
