@@ -34,7 +34,11 @@ class Parser(argparse.ArgumentParser):
 def make_parser(program: str = "naiad perf") -> Parser:
     """Return the parser; `program` is the name in its messages."""
     parser = Parser(
-        prog=program, usage="%(prog)s -m MODEL [-u HOST:PORT] [-i PROTOCOL] [FLAG ...]", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=program,
+        usage="%(prog)s -m MODEL [-u HOST:PORT] [-i PROTOCOL] [FLAG ...]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_what(parser.add_argument_group("what is measured"))
     _add_load(parser.add_argument_group("load"))
@@ -77,7 +81,12 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         help="requests outstanding (default 1); END 0: until the latency limit is reached",
     )
     group.add_argument("--request-rate-range", metavar="START:END:STEP", help="requests/s, sent when they are due")
-    group.add_argument("--request-distribution", choices=("constant", "poisson"), default="constant")
+    group.add_argument(
+        "--request-distribution",
+        choices=("constant", "poisson"),
+        default="constant",
+        help="gaps of a request rate; default constant",
+    )
     group.add_argument(
         "--request-intervals", metavar="FILE", help="gaps between requests in us, one a line, repeated"
     )
@@ -90,7 +99,9 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         help="a rate that changes: 30s:0-500,5s:2000,30s:500 is a rise, a spike and a level",
     )
     group.add_argument("--replay", action="append", metavar="FILE", help="send traffic recorded by --record-traffic")
-    group.add_argument("--replay-speed", type=float, default=1.0, metavar="FACTOR")
+    group.add_argument(
+        "--replay-speed", type=float, default=1.0, metavar="FACTOR", help="recorded gaps are divided by it"
+    )
     group.add_argument(
         "--binary-search", action="store_true", help="find the highest load within --latency-threshold"
     )
@@ -111,7 +122,14 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         "-p", "--measurement-interval", type=int, default=5000, metavar="MS", help="length of a window"
     )
     group.add_argument("--measurement-request-count", type=int, default=50, metavar="N", help="requests in a window")
-    group.add_argument("-s", "--stability-percentage", type=float, default=10.0, metavar="PERCENT")
+    group.add_argument(
+        "-s",
+        "--stability-percentage",
+        type=float,
+        default=10.0,
+        metavar="PERCENT",
+        help="greatest half width of intervals, or difference of windows; default 10",
+    )
     group.add_argument("-r", "--max-trials", type=int, default=10, metavar="N", help="maximum number of windows")
     group.add_argument(
         "--percentile", type=int, metavar="P", help="judge this percentile instead of the mean latency"
@@ -130,7 +148,7 @@ def _add_sequences(group: argparse._ArgumentGroup) -> None:
         "--num-of-sequences", type=int, default=4, metavar="N", help="live sequences of a request rate"
     )
     group.add_argument("--sequence-length", type=int, metavar="N", help="requests in a sequence; default 20")
-    group.add_argument("--sequence-length-variation", type=float, default=20.0, metavar="PERCENT")
+    group.add_argument("--sequence-length-variation", type=float, default=20.0, metavar="PERCENT", help="default 20")
     group.add_argument("--sequence-id-range", metavar="START:END", help="ids; default a range of this run's own")
     group.add_argument("--serial-sequences", action="store_true", help="one outstanding request in a sequence")
 
@@ -159,9 +177,23 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--string-data", metavar="TEXT", help="value of string inputs")
     group.add_argument("--string-length", type=int, default=128, metavar="N", help="of random strings; default 128")
-    group.add_argument("--request-parameter", action="append", default=[], metavar="NAME:VALUE:TYPE")
-    group.add_argument("--shared-memory", choices=("none", "system", "cuda"), default="none")
-    group.add_argument("--output-shared-memory-size", type=int, default=102_400, metavar="BYTES")
+    group.add_argument(
+        "--request-parameter",
+        action="append",
+        default=[],
+        metavar="NAME:VALUE:TYPE",
+        help="TYPE: int, bool, string, float",
+    )
+    group.add_argument(
+        "--shared-memory", choices=("none", "system", "cuda"), default="none", help="of inputs and outputs"
+    )
+    group.add_argument(
+        "--output-shared-memory-size",
+        type=int,
+        default=102_400,
+        metavar="BYTES",
+        help="of an output of variable size; default 102400",
+    )
     group.add_argument("--input-tensor-format", choices=("binary", "json"), default="binary", help="HTTP only")
     group.add_argument("--output-tensor-format", choices=("binary", "json"), default="binary", help="HTTP only")
     group.add_argument(
@@ -171,7 +203,9 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
         metavar="SHARE",
         help="of floating-point outputs; default 0",
     )
-    group.add_argument("--random-seed", type=int, default=0, metavar="N")
+    group.add_argument(
+        "--random-seed", type=int, default=0, metavar="N", help="of data and of random gaps; default 0"
+    )
 
 
 def _add_server(group: argparse._ArgumentGroup) -> None:
@@ -196,7 +230,9 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     for kind in ("client-certificate", "private-key"):
         group.add_argument(f"--ssl-https-{kind}-type", choices=("PEM",), default="PEM")
     group.add_argument("--metrics-url", default="", metavar="URL", help="default localhost:8002/metrics")
-    group.add_argument("--metrics-interval", type=int, default=1000, metavar="MS")
+    group.add_argument(
+        "--metrics-interval", type=int, default=1000, metavar="MS", help="between reads of the metrics; default 1000"
+    )
     group.add_argument("--collect-metrics", action="store_true", help="read the server's metrics during the run")
 
 
