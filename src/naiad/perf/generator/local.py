@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import resource
 import time
 from array import array
 
@@ -17,6 +18,7 @@ from naiad.perf.records import Records
 
 _POLL_S = 0.005
 _MAX_CONNECTIONS = 1024
+_OTHER_FILES = 256
 
 
 class LocalGenerator:
@@ -42,6 +44,7 @@ class LocalGenerator:
     async def open(self, connections: int) -> None:
         """Connect for a number of outstanding requests, more than before. Raises ConnectionFailedError."""
         self._connections = max(1, -(-connections // self._setup.parts), self._connections)
+        _allow_files(max(self._connections, _MAX_CONNECTIONS) + _OTHER_FILES)
         await self._target.open(self._connections)
         gc.collect()
         gc.freeze()
@@ -159,3 +162,13 @@ class LocalGenerator:
         # Without a connection requests fail, and the failures are in the records.
         with contextlib.suppress(ConnectionFailedError):
             await self._target.open(self._connections)
+
+
+def _allow_files(wanted: int) -> None:
+    """Raise the limit of open files, of which a connection is one, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # Too few show as failed connections.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

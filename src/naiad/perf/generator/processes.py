@@ -45,6 +45,7 @@ class _Worker:
                 str(theirs.fileno()),
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C reaches the session alone, which decides when a process ends.
             )
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
         await write(self._writer, self._setup)

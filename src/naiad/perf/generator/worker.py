@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import socket
 import sys
 
@@ -36,8 +35,6 @@ def main() -> None:
     """Run the process."""
     import uvloop
 
-    # Ctrl-C reaches all processes of the terminal; the session decides when this one ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
     uvloop.run(serve(socket.socket(fileno=descriptor)))
