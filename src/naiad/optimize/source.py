@@ -1,0 +1,82 @@
+"""What is optimized: a model and samples of its inputs."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol
+
+from naiad.core.tensor import Array, TensorSpec
+
+
+class Format(Enum):
+    """The format of a model, as a source or as a candidate."""
+
+    PYTHON = "python"
+    """A callable from arrays by name to arrays by name."""
+    TORCH = "torch"
+    """An `nn.Module` in memory."""
+    TORCHSCRIPT = "torchscript"
+    TORCH_EXPORT = "torch_export"
+    AOT_INDUCTOR = "aot_inductor"
+    ONNX = "onnx"
+    SAVED_MODEL = "saved_model"
+    KERAS = "keras"
+    LITERT = "litert"
+    OPENVINO = "openvino"
+    SKLEARN = "sklearn"
+    XGBOOST = "xgboost"
+    LIGHTGBM = "lightgbm"
+    TREELITE = "treelite"
+    TENSORRT = "tensorrt"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The model that all candidates must equal."""
+
+    name: str
+    format: Format
+    path: Path
+    """The file or folder; a model in memory is saved to a workspace first, so that converters run in subprocesses."""
+    inputs: tuple[TensorSpec, ...] = ()
+    """Names, datatypes and shapes with -1 for dimensions that vary in the samples."""
+    outputs: tuple[TensorSpec, ...] = ()
+    has_batch: bool = True
+    """The first dimension of all tensors counts samples."""
+    load: Callable[[], Any] | None = None
+    """Returns the model, where it cannot be read from `path`: Python callables."""
+
+
+class Samples(Protocol):
+    """Samples of inputs that can be read several times; need not fit in memory."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
+    def __iter__(self) -> Iterator[Mapping[str, Array]]:
+        """Return the samples, arrays by input name, without the batch dimension if the model has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeRange:
+    """The shapes of an input in the samples, per axis, with the batch dimension."""
+
+    minimum: tuple[int, ...]
+    typical: tuple[int, ...]
+    maximum: tuple[int, ...]
+
+    @property
+    def dynamic_axes(self) -> tuple[int, ...]:
+        """Return the axes that vary."""
+        return tuple(
+            axis for axis, (low, high) in enumerate(zip(self.minimum, self.maximum, strict=True)) if low != high
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The right answers of samples, for a metric of the user."""
+
+    output: str
+    values: Any = field(default=None)
