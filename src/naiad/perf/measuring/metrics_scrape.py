@@ -21,6 +21,8 @@ class MetricsScrape:
         self._interval_s = interval_s
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        # Without the proxies of the environment, as the requests themselves.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self.scrapes: list[tuple[int, str]] = []
 
     def start(self) -> None:
@@ -34,7 +36,7 @@ class MetricsScrape:
     def _run(self) -> None:
         while not self._is_over.is_set():
             try:
-                with urllib.request.urlopen(self._url, timeout=_TIMEOUT_S) as response:
+                with self._opener.open(self._url, timeout=_TIMEOUT_S) as response:
                     text = response.read(_MAX_BYTES).decode("utf-8", "replace")
             except (OSError, ValueError):
                 text = ""
