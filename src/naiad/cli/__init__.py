@@ -1,1 +1,1 @@
-"""The verbs of the `naiad` command, one file each."""
+"""The verbs of the `naiad` command: one module each, grouped by what a user does."""
