@@ -4,10 +4,11 @@ Independent of frameworks: a backend reads a `ModelSignature` from its model. Me
 to change.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from naiad.backend.api import ModelContext
 from naiad.config.execution import batch_inputs, server_inputs, server_outputs
 from naiad.config.model_config_pb2 import BatchInput, ModelConfig, ModelInput, ModelOutput
 from naiad.config.padding import read_padding
@@ -263,6 +264,19 @@ def default_max_batch_size(backend_config: Mapping[str, str], default: int = DEF
 def is_complete(config: ModelConfig) -> bool:
     """Whether there is nothing to complete. Triton: a model with inputs and outputs is left alone altogether."""
     return bool(config.input) and bool(config.output)
+
+
+def completed(
+    context: ModelContext, read: Callable[[], ModelSignature], default_batch_size: int = DEFAULT_MAX_BATCH_SIZE
+) -> ModelConfig:
+    """Return the configuration of a model with what its signature adds; `read` is called if something is missing.
+
+    `default_batch_size` applies without `--backend-config=default-max-batch-size`. Raises InferError.
+    """
+    if is_complete(context.config):
+        return context.config
+    batch_size = default_max_batch_size(context.backend_config, default_batch_size)
+    return complete(context.config, read(), batch_size)
 
 
 def complete(config: ModelConfig, signature: ModelSignature, batch_size: int) -> ModelConfig:

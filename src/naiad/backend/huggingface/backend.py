@@ -12,14 +12,7 @@ from naiad.backend.framework.threads import threads_per_instance
 from naiad.backend.huggingface.directory import HuggingFaceDirectory, Task
 from naiad.backend.huggingface.instance import TEXT, HuggingFaceInstance
 from naiad.backend.huggingface.tasks import outputs_of
-from naiad.backend.signature import (
-    ModelSignature,
-    SignatureCheck,
-    TensorSignature,
-    complete,
-    default_max_batch_size,
-    is_complete,
-)
+from naiad.backend.signature import ModelSignature, SignatureCheck, TensorSignature, completed
 from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
@@ -37,11 +30,7 @@ class HuggingFaceBackend(Backend):
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         """Fill in batching, input and outputs from the task. Raises InferError."""
-        if is_complete(context.config):
-            return context.config
-        settings = context.backend_config
-        batch_size = default_max_batch_size(settings, MAX_BATCH_SIZE)
-        return complete(context.config, HuggingFaceModel(context).signature, batch_size)
+        return completed(context, lambda: HuggingFaceModel(context).signature, MAX_BATCH_SIZE)
 
     def gpu_unsupported_reason(self) -> str:
         """Return what the installed PyTorch, or the machine, lacks."""

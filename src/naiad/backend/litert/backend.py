@@ -12,7 +12,7 @@ from naiad.backend.framework.threads import threads_per_instance
 from naiad.backend.litert.graph import Graph, UnknownSignatureError, open_graph
 from naiad.backend.litert.instance import LiteRtInstance
 from naiad.backend.litert.signature import LiteRtSignature, quantization, read_signature
-from naiad.backend.signature import SignatureCheck, complete, default_max_batch_size, is_complete
+from naiad.backend.signature import ModelSignature, SignatureCheck, completed
 from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import internal, invalid_argument
@@ -29,11 +29,12 @@ class LiteRtBackend(Backend):
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         """Fill in batching, inputs and outputs from the model file. Raises InferError."""
-        if is_complete(context.config):
-            return context.config
-        batch_size = default_max_batch_size(context.backend_config)
-        file = LiteRtFile(context)
-        return complete(context.config, file.signature(file.open()).tensors, batch_size)
+
+        def read() -> ModelSignature:
+            file = LiteRtFile(context)
+            return file.signature(file.open()).tensors
+
+        return completed(context, read)
 
     def load(self, context: ModelContext) -> Model:
         """Run the model once and hold the configuration against it. Raises InferError."""

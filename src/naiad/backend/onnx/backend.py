@@ -14,7 +14,7 @@ from naiad.backend.onnx.options import (
 )
 from naiad.backend.onnx.scalars import ScalarBf16OnnxInstance, ScalarGpuOnnxInstance, ScalarOnnxInstance
 from naiad.backend.onnx.sessions import OnnxSessions, inspect_model
-from naiad.backend.signature import SignatureCheck, complete, default_max_batch_size, is_complete
+from naiad.backend.signature import SignatureCheck, completed
 from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
@@ -35,12 +35,8 @@ class OnnxRuntimeBackend(Backend):
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         """Fill in batching, inputs and outputs from the model file. Raises InferError."""
-        if is_complete(context.config):
-            return context.config
-        batch_size = default_max_batch_size(context.backend_config)
-        path = model_path(context)
-        signature = inspect_model(context, path, self.default_instance_count(context))
-        return complete(context.config, signature, batch_size)
+        count = self.default_instance_count(context)
+        return completed(context, lambda: inspect_model(context, model_path(context), count))
 
     def default_instance_count(self, context: ModelContext) -> int:
         """Return 2, as Triton, where there are cores for it, otherwise 1.

@@ -8,13 +8,7 @@ import sklearn
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.framework.parameters import Parameters
-from naiad.backend.signature import (
-    ModelSignature,
-    SignatureCheck,
-    complete,
-    default_max_batch_size,
-    is_complete,
-)
+from naiad.backend.signature import ModelSignature, SignatureCheck, completed
 from naiad.backend.sklearn.estimator_file import load_estimator
 from naiad.backend.sklearn.inputs import plan_inputs
 from naiad.backend.sklearn.outputs import call, plan_outputs, read_outputs
@@ -36,12 +30,7 @@ class SklearnBackend(Backend):
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         """Fill in batching, inputs and outputs from the fitted estimator. Raises InferError."""
-        config = context.config
-        if is_complete(config):
-            return config
-        settings = context.backend_config
-        batch_size = default_max_batch_size(settings, MAX_BATCH_SIZE)
-        return complete(config, SklearnModel(context).signature, batch_size)
+        return completed(context, lambda: SklearnModel(context).signature, MAX_BATCH_SIZE)
 
     def load(self, context: ModelContext) -> Model:
         """Load the file and hold the configuration against it. Raises InferError."""
