@@ -1,0 +1,105 @@
+"""CPU and memory of a server on this machine and of its child processes, from Linux's /proc."""
+
+import math
+import mmap
+import os
+import statistics
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from naiad.perf.result import Interval
+
+_INTERVAL_S = 0.2
+_PPID, _UTIME, _STIME, _RSS = 1, 11, 12, 21
+"""Fields of /proc/PID/stat after the name (proc(5)); the state is field 0."""
+_Z95 = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the processes have used at a moment."""
+
+    at_s: float
+    cpu_s: float
+    resident_bytes: int
+    """Pages that processes share count for each of them."""
+
+
+def read_usage(pid: int, proc: Path = Path("/proc")) -> Usage | None:
+    """Return the usage of a process and its descendants; None without /proc, or when the process has ended."""
+    rows = _rows(proc)
+    if pid not in rows:
+        return None
+    children: dict[int, list[int]] = {}
+    for each, fields in rows.items():
+        children.setdefault(int(fields[_PPID]), []).append(each)
+    family = [pid]
+    for each in family:
+        family += children.get(each, ())
+    ticks = sum(int(rows[each][_UTIME]) + int(rows[each][_STIME]) for each in family)
+    pages = sum(int(rows[each][_RSS]) for each in family)
+    return Usage(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), pages * mmap.PAGESIZE)
+
+
+def _rows(proc: Path) -> Mapping[int, Sequence[str]]:
+    rows: dict[int, Sequence[str]] = {}
+    try:
+        names = [name for name in os.listdir(proc) if name.isdigit()]
+    except OSError:
+        return rows
+    for name in names:
+        try:
+            text = (proc / name / "stat").read_text(errors="replace")
+        except OSError:
+            continue  # the process has ended meanwhile
+        rows[int(name)] = text[text.rindex(")") + 2 :].split()
+    return rows
+
+
+class ResourceMeter:
+    """Reads the usage from time to time, in a thread, so that the load generator is not disturbed."""
+
+    def __init__(self, pid: int) -> None:
+        """A `pid` of 0 measures nothing."""
+        self._pid = pid
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="resources", daemon=True)
+        self.usages: list[Usage] = []
+
+    def start(self) -> None:
+        """Begin to read."""
+        if self._pid:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._is_over.set()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            usage = read_usage(self._pid)
+            if usage is None:
+                return
+            self.usages.append(usage)
+            self._is_over.wait(_INTERVAL_S)
+
+    def metrics(self) -> dict[str, Interval]:
+        """Return cores in use and the largest memory (MB); empty when too little was read."""
+        usages = list(self.usages)
+        if len(usages) < 3:
+            return {}
+        # The first interval has the start of the load.
+        rates = [(after.cpu_s - before.cpu_s) / (after.at_s - before.at_s) for before, after in pairwise(usages[1:])]
+        largest = max(each.resident_bytes for each in usages) / 1e6
+        return {"cpu_utilization": mean_interval(rates), "cpu_used_ram": Interval(largest, largest, largest)}
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """Return the mean and its 95 % interval."""
+    mean = statistics.fmean(values)
+    half = _Z95 * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return Interval(mean, mean - half, mean + half)

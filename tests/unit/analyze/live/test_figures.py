@@ -1,0 +1,132 @@
+"""Figures, resources and checks of served configurations."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from naiad.analyze.live.configurations import has_settings
+from naiad.analyze.live.figures import figures_of
+from naiad.analyze.live.journal import Original, read_journal, write_journal
+from naiad.analyze.live.resources import ResourceMeter, Usage, mean_interval, read_usage
+from naiad.perf.result import ClientFigures, GeneratorFigures, Interval, Latency, MetricFigure, Row, ServerFigures
+
+
+def row() -> Row:
+    def latency(mean: float) -> Latency:
+        return Latency(Interval(mean, mean - 100, mean + 100), 1, 1, 1, {99: Interval(3000, 2000, 4000)})
+
+    return Row(
+        mode="concurrency",
+        value=4,
+        model="m",
+        batch_size=8,
+        duration_s=1,
+        request_count=100,
+        throughput=Interval(100, 90, 110),
+        goodput=Interval(100, 90, 110),
+        response_throughput=100,
+        sequences_per_s=0,
+        latency=latency(2000),
+        service=latency(2000),
+        first_response=None,
+        between_responses=None,
+        client=ClientFigures(10, 20, 500),
+        server=ServerFigures("m", "1", 1, 1, 1, 0, 100, 200, 300, 400),
+        generator=GeneratorFigures(1, 0.1, 1000, 1, 1, 0, "server"),
+        errors=(),
+        is_stable=True,
+        verdict="",
+        metrics=[
+            MetricFigure("nv_gpu_memory_used_bytes", 'gpu_uuid="a"', (0, 1), (1e6, 3e6)),
+            MetricFigure("nv_gpu_memory_used_bytes", 'gpu_uuid="b"', (0, 1), (1e6, 1e6)),
+            MetricFigure("nv_gpu_utilization", 'gpu_uuid="a"', (0, 1), (0.5, 0.5)),
+            MetricFigure("nv_gpu_utilization", 'gpu_uuid="b"', (0, 1), (1.0, 1.0)),
+            MetricFigure("nv_cpu_memory_used_bytes", "", (0,), (7e6,)),
+            MetricFigure("process_resident_memory_bytes", "", (0,), (5e6,)),
+        ],
+    )
+
+
+def test_metrics_have_model_analyzers_units():
+    found = figures_of(row())
+    assert found["perf_throughput"] == Interval(800, 720, 880)
+    assert found["perf_latency_avg"].value == 2
+    assert found["perf_latency_avg"].high == pytest.approx(2.1)
+    assert found["perf_latency_p99"] == Interval(3, 2, 4)
+    parts = {name: each.value for name, each in found.items() if name.startswith(("perf_client", "perf_server"))}
+    assert parts == {
+        "perf_client_send_recv": 0.03,
+        "perf_client_response_wait": 1.5,
+        "perf_server_queue": 0.1,
+        "perf_server_compute_input": 0.2,
+        "perf_server_compute_infer": 0.3,
+        "perf_server_compute_output": 0.4,
+    }
+
+
+def test_gpus_are_added_up_and_averaged():
+    found = figures_of(row())
+    assert found["gpu_used_memory"].value == 3
+    assert found["gpu_utilization"].value == 75
+    assert found["cpu_used_ram"].value == 5
+
+
+def test_usage_includes_child_processes(tmp_path: Path):
+    for pid, parent, ticks, pages in ((10, 1, 100, 1), (11, 10, 200, 2), (12, 11, 300, 4), (13, 1, 7, 8)):
+        (tmp_path / str(pid)).mkdir()
+        fields = ["S", parent, *[0] * 9, ticks, 0, *[0] * 8, pages]
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a (b) c) " + " ".join(map(str, fields)))
+    usage = read_usage(10, tmp_path)
+    assert usage is not None
+    assert usage.cpu_s == pytest.approx(600 / os.sysconf("SC_CLK_TCK"))
+    assert usage.resident_bytes == 7 * os.sysconf("SC_PAGE_SIZE")
+    assert read_usage(99, tmp_path) is None
+
+
+def test_meter_gives_cores_and_largest_memory():
+    meter = ResourceMeter(0)
+    assert meter.metrics() == {}
+    meter.usages = [Usage(0, 0, 10**6), Usage(1, 9, 3 * 10**6), Usage(2, 10, 2 * 10**6), Usage(3, 12, 10**6)]
+    found = meter.metrics()
+    assert found["cpu_utilization"].value == 1.5
+    assert found["cpu_used_ram"].value == 3
+
+
+def test_interval_of_a_single_value_is_the_value():
+    assert mean_interval([2.0]) == Interval(2, 2, 2)
+    assert mean_interval([1.0, 3.0]).low < 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"max_batch_size": 4, "instance_group.count": 2}, True),
+        ({"max_batch_size": 8}, False),
+        ({"instance_group.count": 1}, False),
+        ({"instance_group": [{"count": 7}]}, True),
+        ({"dynamic_batching.max_queue_delay_microseconds": 5}, True),
+        ({"dynamic_batching.max_queue_delay_microseconds": None}, False),
+        ({"response_cache.enable": False}, True),
+        ({"response_cache.enable": True}, False),
+        ({"parameters.threads": "2", "parameters.adaptive_batching": "false"}, True),
+        ({"parameters.threads": 3}, False),
+    ],
+)
+def test_served_configuration_is_compared_with_settings(settings, expected):
+    served = {
+        "max_batch_size": 4,
+        "instance_group": [{"name": "m_0", "count": 2}],
+        "dynamic_batching": {"max_queue_delay_microseconds": 5},
+        "parameters": {"threads": {"string_value": "2"}},
+    }
+    assert has_settings(served, settings) is expected
+
+
+def test_journal_is_read_as_written(tmp_path: Path):
+    path = tmp_path / "inner" / "journal.json"
+    write_journal(path, "grpc://host:1", {"m": Original('{"name":"m"}'), "n": Original("")})
+    journal = read_journal(path)
+    assert (journal.url, journal.is_in_use) == ("grpc://host:1", False)
+    assert journal.models == {"m": Original('{"name":"m"}'), "n": Original("")}
+    assert [each.name for each in path.parent.iterdir()] == ["journal.json"]
