@@ -51,6 +51,10 @@ class Prediction:
     latency_us: Mapping[int, float]
     """Percentile to latency."""
     cpu_cores: float = 0.0
+    error_share: float = 0.0
+    """The expected relative error of the throughput; larger where the model extrapolates."""
+    doubts: Sequence[str] = ()
+    """What was assumed because no measurement shows it, in sentences."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,267 @@
+"""Fits costs to measured points.
+
+The server's statistics give mean durations and mean batch sizes, not what batches of one size took alone. So the
+measured points are simulated with the costs found so far: the simulation knows how sizes vary and how much batches
+slow each other down, and the next costs are fitted to the measured durations without that.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from naiad.analyze.measurement import Measured
+from naiad.analyze.prediction.configuration import Configured, configured, route_steps
+from naiad.analyze.prediction.fitted import Fitted, FittedBatch, load_of, route_model_steps
+from naiad.analyze.prediction.regression import fit_line
+from naiad.analyze.prediction.system import EVEN, BatchCost, RequestCost, Simulated, simulate
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.perf.result import Latency, Row, ServerFigures
+
+_ROUNDS = 7
+_WAKE_SHARE = 1.0
+"""Waking up an idle event loop costs about what a pass of a request does."""
+_FIRST_PASS_SHARE = 0.25
+"""Of the overhead of a lone request: what keeps the event loop busy."""
+_PASS_SHARES = (0.05, 0.95)
+_SLOWDOWNS = (-0.3, 3.0)
+_LEAST_ERROR = 0.02
+_QUANTILES = 101
+_LONGEST_TAIL = 20.0
+"""Times the median: longer ones are pauses of the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Execution:
+    """The mean of what a model did at a measured point."""
+
+    measured: int
+    key: tuple[str, int]
+    model: str
+    instances: int
+    request_rows: int
+    mean_rows: float
+    """Over batches."""
+    duration_ns: float
+    """Over requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Requests:
+    """The mean request to a model at a measured point."""
+
+    measured: int
+    key: tuple[str, int]
+    passes: int
+    overhead_ns: float
+    """Outside queues and executions."""
+    outstanding: float
+
+
+def fit(
+    measured: Sequence[Measured],
+    configs: Mapping[str, ModelConfig],
+    cores: float,
+    *,
+    processes: int = 1,
+) -> Fitted:
+    """Return costs fitted to measured points; failed ones and those without server statistics are left out.
+
+    `configs` are the complete configurations of the models of the repository, members of ensembles included. `cores`
+    are those of the server, or of server and load generator on one machine. Raises ValueError without a usable point.
+    """
+    usable = [each for each in measured if not each.error and each.rows and _has_figures(each)]
+    if not usable:
+        raise ValueError("no measured point has server statistics; measure one point")
+    models = [configured(each.point, configs, cores) for each in usable]
+    executions = [each for index, one in enumerate(usable) for each in _executions(index, one, models[index])]
+    requests = [each for index, one in enumerate(usable) for each in _requests(index, one, models[index])]
+    fitted = _first(usable, configs, cores, processes, executions, requests)
+    simulated: list[Simulated] = []
+    for _ in range(_ROUNDS):
+        simulated = [simulate(fitted.system(each.point)[0], load_of(each.point)) for each in usable]
+        fitted = replace(
+            fitted,
+            batches=_fit_batches(fitted, executions, simulated),
+            requests=_fit_requests(fitted, requests, simulated),
+        )
+    simulated = [simulate(fitted.system(each.point)[0], load_of(each.point)) for each in usable]
+    return replace(
+        fitted, cpu_factor=_cpu_factor(usable, simulated), error_share=_error_share(usable, simulated)
+    )
+
+
+def _has_figures(measured: Measured) -> bool:
+    return all(row.server is not None and row.request_count for row in measured.rows.values())
+
+
+def _leaves(figures: ServerFigures) -> dict[str, ServerFigures]:
+    """Return the figures of the models that executed something."""
+    if not figures.composing:
+        return {figures.model: figures}
+    return {name: leaf for part in figures.composing for name, leaf in _leaves(part).items()}
+
+
+def _duration_us(figures: ServerFigures) -> float:
+    return figures.compute_input_us + figures.compute_infer_us + figures.compute_output_us
+
+
+def _executions(index: int, measured: Measured, models: Mapping[str, Configured]) -> list[_Execution]:
+    found = {}
+    for row in measured.rows.values():
+        assert row.server is not None
+        for name, figures in _leaves(row.server).items():
+            if figures.execution_count and name in models:
+                model = models[name]
+                found[name] = _Execution(
+                    measured=index,
+                    key=(model.source, model.threads),
+                    model=name,
+                    instances=model.instance_count,
+                    request_rows=row.batch_size,
+                    mean_rows=figures.inference_count / figures.execution_count,
+                    duration_ns=_duration_us(figures) * 1e3,
+                )
+    return list(found.values())
+
+
+def _requests(index: int, measured: Measured, models: Mapping[str, Configured]) -> list[_Requests]:
+    found = []
+    for name, row in measured.rows.items():
+        assert row.server is not None
+        leaves, steps = _leaves(row.server), route_steps(name, models)
+        inside_us = sum(
+            count * (leaves[model].queue_us + _duration_us(leaves[model]))
+            for model, count in route_model_steps(steps).items()
+            if model in leaves
+        )
+        latency_us = row.latency.mean.value
+        overhead_ns = (latency_us - inside_us) * 1e3
+        outstanding = row.throughput.value * latency_us / 1e6
+        found.append(_Requests(index, (name, row.batch_size), len(steps) + 1, overhead_ns, outstanding))
+    return found
+
+
+def _first(
+    usable: Sequence[Measured],
+    configs: Mapping[str, ModelConfig],
+    cores: float,
+    processes: int,
+    executions: Sequence[_Execution],
+    requests: Sequence[_Requests],
+) -> Fitted:
+    """Return costs that take every duration for that of a batch alone."""
+    batches = {}
+    spreads = _spreads(usable, requests)
+    for key in dict.fromkeys(each.key for each in executions):
+        seen = [each for each in executions if each.key == key]
+        fixed_ns, row_ns = fit_line([each.mean_rows for each in seen], [each.duration_ns for each in seen])
+        spread = spreads.get(seen[0].model, next(iter(spreads.values())))
+        batches[key] = FittedBatch(
+            BatchCost(fixed_ns, row_ns, spread=spread),
+            largest_rows=max(each.mean_rows for each in seen),
+            most_instances=max(each.instances for each in seen),
+        )
+    costs = {}
+    for key in dict.fromkeys(each.key for each in requests):
+        light = _lightest(requests, key)
+        pass_ns = _FIRST_PASS_SHARE * max(light.overhead_ns, 0.0) / light.passes / (1.0 + _WAKE_SHARE)
+        costs[key] = _request_cost(light, pass_ns, spreads[key[0]])
+    loaded = tuple(dict.fromkeys(name for each in usable for name in each.rows))
+    return Fitted(configs, loaded, cores, batches, costs, processes)
+
+
+def _lightest(requests: Sequence[_Requests], key: tuple[str, int]) -> _Requests:
+    return min((each for each in requests if each.key == key), key=lambda each: each.outstanding)
+
+
+def _request_cost(light: _Requests, pass_ns: float, spread: Sequence[float]) -> RequestCost:
+    """Return a cost whose passes and delay make the overhead of a lone request."""
+    share_ns = max(0.0, light.overhead_ns) / light.passes
+    wake_ns = min(_WAKE_SHARE * pass_ns, share_ns - pass_ns)
+    delay_ns = max(0.0, light.overhead_ns - light.passes * (pass_ns + wake_ns))
+    return RequestCost(wake_ns, pass_ns, delay_ns, spread)
+
+
+def _spreads(usable: Sequence[Measured], requests: Sequence[_Requests]) -> dict[str, Sequence[float]]:
+    """Return, by model under load, how latencies vary where the least is queued."""
+    spreads = {}
+    for name in {name for each in usable for name in each.rows}:
+        light = min((each for each in requests if each.key[0] == name), key=lambda each: each.outstanding)
+        spreads[name] = _spread(usable[light.measured].rows[name])
+    return spreads
+
+
+def _spread(row: Row) -> Sequence[float]:
+    latency: Latency = row.latency
+    known = {0: latency.min_us, **{rank: each.value for rank, each in latency.percentiles.items()}}
+    known[100] = min(latency.max_us, 2 * known.get(99, latency.max_us))
+    ranks = sorted(known)
+    quantiles = np.interp(np.linspace(0, 100, _QUANTILES), ranks, [known[rank] for rank in ranks])
+    median = float(np.median(quantiles))
+    if median <= 0:
+        return EVEN
+    quantiles = np.minimum(quantiles, _LONGEST_TAIL * median)
+    return tuple((quantiles / quantiles.mean()).tolist())
+
+
+def _fit_batches(
+    fitted: Fitted, executions: Sequence[_Execution], simulated: Sequence[Simulated]
+) -> dict[tuple[str, int], FittedBatch]:
+    batches = {}
+    for key, known in fitted.batches.items():
+        seen = [each for each in executions if each.key == key]
+        ran = [simulated[each.measured].executions[each.model] for each in seen]
+        rows = [
+            # The statistics count batches, and the duration counts requests: a large batch counts often.
+            each.mean_rows * max(1.0, run.mean_rows * run.batches / max(1, run.requests * each.request_rows))
+            for each, run in zip(seen, ran, strict=True)
+        ]
+        alone_ns = np.array([each.duration_ns / run.stretch for each, run in zip(seen, ran, strict=True)])
+        others = np.array([run.mean_others for run in ran])
+        slowdown = known.cost.slowdown
+        fixed_ns, row_ns = fit_line(rows, (alone_ns / (1.0 + slowdown * others)).tolist())
+        excess = alone_ns / np.maximum(fixed_ns + row_ns * np.array(rows), 1.0) - 1.0
+        if others.max(initial=0.0) > 0.2:
+            slowdown = float(np.clip(excess @ others / (others @ others), *_SLOWDOWNS))
+        batches[key] = replace(
+            known, cost=replace(known.cost, fixed_ns=fixed_ns, row_ns=row_ns, slowdown=slowdown)
+        )
+    return batches
+
+
+def _fit_requests(
+    fitted: Fitted, requests: Sequence[_Requests], simulated: Sequence[Simulated]
+) -> dict[tuple[str, int], RequestCost]:
+    costs = {}
+    for key, cost in fitted.requests.items():
+        light = _lightest(requests, key)
+        heavy = max((each for each in requests if each.key == key), key=lambda each: each.outstanding)
+        pass_ns = cost.pass_ns
+        ran = simulated[heavy.measured]
+        if heavy is not light and heavy.overhead_ns > 0 and len(fitted.loaded) == 1 and ran.overhead_ns > 0:
+            pass_ns *= float(np.clip(heavy.overhead_ns / ran.overhead_ns, 0.5, 2.0)) ** 0.7
+        share_ns = max(0.0, light.overhead_ns) / light.passes
+        pass_ns = float(np.clip(pass_ns, _PASS_SHARES[0] * share_ns, _PASS_SHARES[1] * share_ns))
+        costs[key] = _request_cost(light, pass_ns, cost.spread)
+    return costs
+
+
+def _cpu_factor(usable: Sequence[Measured], simulated: Sequence[Simulated]) -> float:
+    ratios = []
+    for each, run in zip(usable, simulated, strict=True):
+        cores = max((of["cpu_utilization"].value for of in each.metrics.values() if "cpu_utilization" in of), default=0)
+        if cores and run.cpu_cores:
+            ratios.append(cores / run.cpu_cores)
+    return float(np.median(ratios)) if ratios else 1.0
+
+
+def _error_share(usable: Sequence[Measured], simulated: Sequence[Simulated]) -> float:
+    """Return the typical relative error of the throughput at the measured points."""
+    errors = [
+        math.log(run.throughput / sum(row.throughput.value for row in each.rows.values()))
+        for each, run in zip(usable, simulated, strict=True)
+        if run.throughput
+    ]
+    return max(_LEAST_ERROR, float(np.sqrt(np.mean(np.square(errors)))) if errors else 1.0)

@@ -1,0 +1,180 @@
+"""The simulation against formulas of queueing theory."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from naiad.analyze.prediction.system import (
+    BatchCost,
+    Load,
+    RequestCost,
+    Route,
+    Served,
+    Step,
+    System,
+    simulate,
+)
+from naiad.config.model_config_pb2 import ModelConfig
+from support.simulated_rows import config_of
+
+US = 1000
+NO_COST = RequestCost()
+SMALL = settings(max_examples=15, deadline=None)
+
+
+def one(
+    fixed_us=1000.0, row_us=0.0, *, instances=1, cost=NO_COST, cores=64.0, config=None, processes=1, slowdown=0.0
+):
+    """A system with one model."""
+    config = config or config_of(instances=instances, is_dynamic=False)
+    served = Served(config, BatchCost(fixed_us * US, row_us * US, slowdown), instances)
+    return System({"m": served}, [Route("m", [Step("m")], cost)], cores, processes)
+
+
+@SMALL
+@given(service_us=st.integers(50, 5000), pass_us=st.integers(1, 200), delay_us=st.integers(0, 1000))
+def test_a_lone_client_waits_for_nothing(service_us, pass_us, delay_us):
+    cost = RequestCost(10 * US, pass_us * US, delay_us * US)
+    result = simulate(one(service_us, cost=cost), Load(concurrency=1))
+    expected_us = service_us + 2 * (10 + pass_us) + delay_us
+    assert result.throughput == pytest.approx(1e6 / expected_us, rel=0.01)
+    assert result.percentile_us(99) == pytest.approx(expected_us, rel=0.01)
+    assert result.overhead_ns == pytest.approx((expected_us - service_us) * US, rel=0.01, abs=100)
+
+
+@SMALL
+@given(instances=st.integers(1, 6), concurrency=st.integers(1, 40))
+def test_a_closed_loop_saturates_its_instances(instances, concurrency):
+    result = simulate(one(2000, instances=instances), Load(concurrency=concurrency))
+    assert result.throughput == pytest.approx(min(instances, concurrency) * 500, rel=0.03)
+    # Little's law.
+    assert result.throughput * np.mean(result.latencies_ns) / 1e9 == pytest.approx(concurrency, rel=0.05)
+
+
+@SMALL
+@given(rows=st.integers(1, 16))
+def test_saturated_batches_are_full(rows):
+    config = config_of(max_batch_size=rows)
+    result = simulate(one(1000, 100, config=config), Load(concurrency=4 * rows))
+    assert result.executions["m"].mean_rows == pytest.approx(rows, rel=0.02)
+    assert result.throughput == pytest.approx(rows * 1e6 / (1000 + 100 * rows), rel=0.03)
+
+
+@pytest.mark.parametrize("utilisation", [0.2, 0.5, 0.7])
+def test_wait_is_that_of_m_d_1(utilisation):
+    waits = [
+        simulate(one(1000), Load(rate_per_s=1000 * utilisation, is_poisson=True), seed)
+        .executions["m"]
+        .queue_ns
+        / simulate(one(1000), Load(rate_per_s=1000 * utilisation, is_poisson=True), seed).executions["m"].requests
+        for seed in range(8)
+    ]
+    assert np.mean(waits) == pytest.approx(utilisation / (2 * (1 - utilisation)) * 1000 * US, rel=0.15)
+
+
+def test_constant_arrivals_below_capacity_never_wait():
+    result = simulate(one(1000), Load(rate_per_s=900))
+    assert result.percentile_us(99) == pytest.approx(1000, rel=0.01)
+    assert result.throughput == pytest.approx(900, rel=0.01)
+
+
+def test_overload_gives_the_capacity():
+    result = simulate(one(1000), Load(rate_per_s=50_000))
+    assert result.throughput == pytest.approx(1000, rel=0.05)
+    assert result.throughput < result.asked_per_s
+
+
+@SMALL
+@given(pass_us=st.integers(20, 400), processes=st.integers(1, 3))
+def test_the_event_loop_limits_small_models(pass_us, processes):
+    cost = RequestCost(0.0, pass_us * US, 0.0)
+    system = one(1, instances=4, cost=cost, processes=processes)
+    result = simulate(system, Load(concurrency=32 * processes))
+    assert result.throughput == pytest.approx(processes * 1e6 / (2 * pass_us), rel=0.03)
+
+
+@SMALL
+@given(cores=st.integers(1, 4), instances=st.integers(4, 8))
+def test_instances_share_the_cores(cores, instances):
+    result = simulate(one(1000, instances=instances, cores=cores), Load(concurrency=3 * instances))
+    assert result.throughput == pytest.approx(cores * 1000, rel=0.03)
+    assert result.cpu_cores == pytest.approx(cores, rel=0.03)
+    assert result.executions["m"].stretch == pytest.approx(instances / cores, rel=0.05)
+
+
+def test_company_slows_a_batch():
+    result = simulate(one(1000, instances=2, slowdown=0.25), Load(concurrency=8))
+    assert result.throughput == pytest.approx(2000 / 1.25, rel=0.03)
+
+
+@SMALL
+@given(st.integers(1, 12))
+def test_more_clients_bring_no_less(concurrency):
+    system = one(800, 60, instances=2, cores=2, config=config_of(instances=2), cost=RequestCost(5e3, 2e4, 1e5))
+    fewer, more = (simulate(system, Load(concurrency=each)) for each in (concurrency, 2 * concurrency))
+    assert more.throughput >= 0.97 * fewer.throughput
+
+
+def test_a_delay_gathers_batches():
+    batches = {}
+    for delay_us in (0, 5000):
+        config = config_of(delay_us=delay_us, max_batch_size=16)
+        result = simulate(one(100, 10, config=config), Load(rate_per_s=1000, is_poisson=True))
+        batches[delay_us] = result.executions["m"].mean_rows
+    assert batches[0] < 1.5
+    assert batches[5000] > 4
+
+
+def test_rejected_requests_are_counted():
+    config = config_of(max_batch_size=1)
+    config.dynamic_batching.default_queue_policy.max_queue_size = 2
+    result = simulate(one(1000, config=config), Load(rate_per_s=3000))
+    assert result.dropped_count > 1000
+    assert result.percentile_us(99) <= 3100
+
+
+def network(routes, cores=64.0, **durations_us):
+    models = {
+        name: Served(config_of(name, is_dynamic=False), BatchCost(duration_us * US, 0.0))
+        for name, duration_us in durations_us.items()
+    }
+    return System(models, routes, cores)
+
+
+def test_steps_in_a_row_add_up():
+    route = Route("e", [Step("a"), Step("b", (0,)), Step("a", (1,))])
+    result = simulate(network([route], a=1000, b=500), Load(concurrency=1))
+    assert result.percentile_us(50) == pytest.approx(2500, rel=0.01)
+    # Two passes through the slowest member limit the throughput.
+    assert simulate(network([route], a=1000, b=500), Load(concurrency=9)).throughput == pytest.approx(500, rel=0.03)
+
+
+def test_branches_run_side_by_side():
+    route = Route("e", [Step("a"), Step("b"), Step("c", (0, 1))])
+    result = simulate(network([route], a=1000, b=3000, c=500), Load(concurrency=1))
+    assert result.percentile_us(50) == pytest.approx(3500, rel=0.01)
+    assert result.executions["a"].requests == result.executions["c"].requests
+
+
+def test_several_models_share_a_machine():
+    routes = [Route("a", [Step("a")]), Route("b", [Step("b")])]
+    result = simulate(network(routes, cores=1.0, a=1000, b=3000), Load(concurrency=8))
+    assert result.throughput == pytest.approx(500, rel=0.05)
+
+
+def test_the_same_seed_gives_the_same():
+    spread = (0.5, 1.0, 1.5)
+    config = config_of()
+    system = System(
+        {"m": Served(config, BatchCost(1e6, 1e5, spread=spread))}, [Route("m", [Step("m")], NO_COST)], 2.0
+    )
+    first, again, other = (simulate(system, Load(concurrency=8), seed) for seed in (1, 1, 2))
+    assert first.latencies_ns.tolist() == again.latencies_ns.tolist()
+    assert first.latencies_ns.tolist() != other.latencies_ns.tolist()
+
+
+def test_a_model_without_batching_takes_requests_one_by_one():
+    config = ModelConfig(name="m", max_batch_size=0)
+    result = simulate(one(1000, config=config), Load(concurrency=8))
+    assert result.executions["m"].mean_rows == 1
