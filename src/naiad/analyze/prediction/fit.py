@@ -251,7 +251,8 @@ def _fit_requests(
 def _cpu_factor(usable: Sequence[Measured], simulated: Sequence[Simulated]) -> float:
     ratios = []
     for each, run in zip(usable, simulated, strict=True):
-        cores = max((of["cpu_utilization"].value for of in each.metrics.values() if "cpu_utilization" in of), default=0)
+        shown = [figures["cpu_utilization"].value for figures in each.metrics.values() if "cpu_utilization" in figures]
+        cores = max(shown, default=0.0)
         if cores and run.cpu_cores:
             ratios.append(cores / run.cpu_cores)
     return float(np.median(ratios)) if ratios else 1.0
