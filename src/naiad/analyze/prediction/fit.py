@@ -87,9 +87,7 @@ def fit(
             requests=_fit_requests(fitted, requests, simulated),
         )
     simulated = [simulate(fitted.system(each.point)[0], load_of(each.point)) for each in usable]
-    return replace(
-        fitted, cpu_factor=_cpu_factor(usable, simulated), error_share=_error_share(usable, simulated)
-    )
+    return replace(fitted, cpu_factor=_cpu_factor(usable, simulated), error_share=_error_share(usable, simulated))
 
 
 def _has_figures(measured: Measured) -> bool:
@@ -225,9 +223,7 @@ def _fit_batches(
         excess = alone_ns / np.maximum(fixed_ns + row_ns * np.array(rows), 1.0) - 1.0
         if others.max(initial=0.0) > 0.2:
             slowdown = float(np.clip(excess @ others / (others @ others), *_SLOWDOWNS))
-        batches[key] = replace(
-            known, cost=replace(known.cost, fixed_ns=fixed_ns, row_ns=row_ns, slowdown=slowdown)
-        )
+        batches[key] = replace(known, cost=replace(known.cost, fixed_ns=fixed_ns, row_ns=row_ns, slowdown=slowdown))
     return batches
 
 
@@ -251,7 +247,9 @@ def _fit_requests(
 def _cpu_factor(usable: Sequence[Measured], simulated: Sequence[Simulated]) -> float:
     ratios = []
     for each, run in zip(usable, simulated, strict=True):
-        shown = [figures["cpu_utilization"].value for figures in each.metrics.values() if "cpu_utilization" in figures]
+        shown = [
+            figures["cpu_utilization"].value for figures in each.metrics.values() if "cpu_utilization" in figures
+        ]
         cores = max(shown, default=0.0)
         if cores and run.cpu_cores:
             ratios.append(cores / run.cpu_cores)

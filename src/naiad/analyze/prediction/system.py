@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -332,20 +333,21 @@ class Simulation:
             executions.duration_ns += count * (batch.exec_end_ns - batch.exec_start_ns)
             executions.queue_ns += sum([batch.exec_start_ns - request.arrival_ns for request in batch.requests])
         for request in batch.requests:
-            client, index = request.context
-            route = client.route
-            ready = []
-            for position, step in enumerate(route.steps):
-                if index in step.needs:
-                    client.left[position] -= 1
-                    if not client.left[position]:
-                        ready.append(position)
-            client.left[index] = -1
-            loop = self._loops[client.process]
-            if ready:
-                loop.call(route.cost, functools.partial(self._enqueue, client, ready))
-            elif all(left < 0 for left in client.left):
-                loop.call(route.cost, functools.partial(self._respond, client))
+            self._end_step(*cast("tuple[_Client, int]", request.context))
+
+    def _end_step(self, client: _Client, index: int) -> None:
+        route, left, ready = client.route, client.left, []
+        for position, step in enumerate(route.steps):
+            if index in step.needs:
+                left[position] -= 1
+                if not left[position]:
+                    ready.append(position)
+        left[index] = -1
+        loop = self._loops[client.process]
+        if ready:
+            loop.call(route.cost, functools.partial(self._enqueue, client, ready))
+        elif all(each < 0 for each in left):
+            loop.call(route.cost, functools.partial(self._respond, client))
 
     def _respond(self, client: _Client) -> None:
         cost = client.route.cost
@@ -359,7 +361,7 @@ class Simulation:
 
     def _drop(self, dropped: Sequence[Dropped]) -> None:
         for request, _ in dropped:
-            self._reject(request.context[0])
+            self._reject(cast("tuple[_Client, int]", request.context)[0])
 
     def _reject(self, client: _Client) -> None:
         if client.is_dropped:

@@ -64,9 +64,7 @@ def test_saturated_batches_are_full(rows):
 @pytest.mark.parametrize("utilisation", [0.2, 0.5, 0.7])
 def test_wait_is_that_of_m_d_1(utilisation):
     waits = [
-        simulate(one(1000), Load(rate_per_s=1000 * utilisation, is_poisson=True), seed)
-        .executions["m"]
-        .queue_ns
+        simulate(one(1000), Load(rate_per_s=1000 * utilisation, is_poisson=True), seed).executions["m"].queue_ns
         / simulate(one(1000), Load(rate_per_s=1000 * utilisation, is_poisson=True), seed).executions["m"].requests
         for seed in range(8)
     ]
