@@ -46,6 +46,24 @@ class TritonPythonModel:
         ]
 """
 
+CONFIG = """
+backend: "python" max_batch_size: 8
+input [ { name: "I" data_type: TYPE_FP32 dims: [ 1 ] } ] output [ { name: "O" data_type: TYPE_FP32 dims: [ 1 ] } ]
+"""
+SLEEPS_AT_TWO = """
+import json
+import time
+
+
+class TritonPythonModel:
+    def initialize(self, arguments):
+        if json.loads(arguments["model_config"])["max_batch_size"] == 2:
+            time.sleep(2)
+
+    def execute(self, requests):
+        raise AssertionError
+"""
+
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
@@ -123,6 +141,55 @@ def test_restored_after_an_exception_and_a_cancellation(server, tmp_path):
         with pytest.raises(error):
             asyncio.run(analyze(error))
         assert served(server) == before
+
+
+def test_cancelled_load_is_undone(server, repository, tmp_path):
+    write_model(repository, "sleepy", CONFIG, {"1/model.py": SLEEPS_AT_TWO})
+    server.post("/v2/repository/models/sleepy/load")
+
+    async def analyze() -> None:
+        async with LiveInstrument(
+            running_server(server), [ModelPlan("sleepy")], journal=tmp_path / "j"
+        ) as instrument:
+            async with asyncio.timeout(0.3):
+                await instrument.measure(point(instrument, {"max_batch_size": 2}, "sleepy"), SECONDS)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(analyze())
+    assert served(server, "sleepy")["max_batch_size"] == 8
+
+
+def test_formats_of_a_model_share_its_name(server, tmp_path):
+    async def analyze() -> None:
+        running = RunningServer(service(server), f"http://{server.metrics_url}/metrics")
+        models = [IDENTITY, ModelPlan("other", inputs=IDENTITY.inputs)]
+        async with LiveInstrument(running, models[:1], varied=["other"], journal=tmp_path / "j") as instrument:
+            format_of = make_variant(instrument.configs["other"], {"max_batch_size": 2}, "other_config_0", "identity")
+            measured = await instrument.measure(Point((format_of,), concurrency=2), SECONDS)
+            assert measured.rows["identity"].model == "other"
+            assert measured.metrics["identity"].keys() >= {"perf_throughput", "cpu_used_ram"}
+            assert "cpu_utilization" not in measured.metrics["identity"]
+        async with LiveInstrument(running, models, journal=tmp_path / "j") as instrument:
+            variants = [make_variant(each, {"max_batch_size": 3}, "v") for each in instrument.configs.values()]
+            measured = await instrument.measure(Point(tuple(variants), concurrency=4, batch_size=3), SECONDS)
+            assert not measured.error
+            assert {name: row.batch_size for name, row in measured.rows.items()} == {"identity": 3, "other": 3}
+
+    asyncio.run(analyze())
+    assert served(server)["max_batch_size"] == 8
+
+
+def test_requests_longer_than_the_measurement_count(repository):
+    write_identity(repository, "slow", parameters={"execute_delay_ms": "700"})
+
+    async def analyze() -> None:
+        model = ModelPlan("slow", inputs=IDENTITY.inputs)
+        async with LiveInstrument(OwnServer([repository]), [model]) as instrument:
+            measured = await instrument.measure(point(instrument, {}, "slow", concurrency=1), 0.2)
+            assert not measured.error
+            assert measured.rows["slow"].request_count > 0
+
+    asyncio.run(analyze())
 
 
 def test_unloaded_models_are_unloaded_again(server, tmp_path):
@@ -217,9 +284,7 @@ def test_foreign_file_is_no_journal(server, tmp_path):
 
 
 def test_failing_variants_keep_the_search_going(tmp_path):
-    config = 'backend: "python" max_batch_size: 8 input [ { name: "I" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
-    config += 'output [ { name: "O" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
-    write_model(tmp_path / "models", "odd", config, {"1/model.py": FAILS_AT_TWO})
+    write_model(tmp_path / "models", "odd", CONFIG, {"1/model.py": FAILS_AT_TWO})
 
     async def analyze() -> list:
         server = OwnServer([tmp_path / "models"])

@@ -30,6 +30,7 @@ _METRICS_INTERVAL_MS = 500
 _STABILITY_PERCENT = 1.0
 """A measurement ends before its time only when its interval is as narrow as this."""
 _PERCENTILE = 99
+_LONGER = 10
 _NO_CONTROL = "explicit model load / unload is not allowed"
 """Triton: what a server without explicit control answers."""
 
@@ -174,21 +175,13 @@ class LiveInstrument:
         await self._configurations.apply(point.variants)
         session = await self._session_for(point)
         load = _load_of(point)
-        warmup = load.value if isinstance(load, Concurrency) else 1
-        measuring = Measuring(
-            Stop.CONFIDENCE,
-            window_ms=max(1, round(seconds * 1000)),
-            max_trials=1,
-            stability_percent=_STABILITY_PERCENT,
-            percentile=_PERCENTILE,
-            # The first requests after a load allocate memory and start threads.
-            warmup_requests=warmup,
-        )
-        session.plan = replace(session.plan, measuring=measuring)
         meter = ResourceMeter(self.server.pid)
         meter.start()
         try:
-            rows = await session.measure(load)
+            rows = await _send(session, load, seconds)
+            if any(row.request_count == 0 and not row.errors for row in rows):
+                # A request takes longer than the measurement.
+                rows = await _send(session, load, _LONGER * seconds)
         finally:
             meter.stop()
         return _result(point, dict(zip(self._models, rows, strict=True)), meter.metrics())
@@ -264,6 +257,20 @@ async def _replay(client: Client, service: Service, path: Path, *, is_asked: boo
     models = await Configurations(client, service.url, path).replay()
     _log.warning("an analysis did not end properly; restored the configurations of %s", ", ".join(models))
     return models
+
+
+async def _send(session: Session, load: Load, seconds: float) -> list[Row]:
+    measuring = Measuring(
+        Stop.CONFIDENCE,
+        window_ms=max(1, round(seconds * 1000)),
+        max_trials=1,
+        stability_percent=_STABILITY_PERCENT,
+        percentile=_PERCENTILE,
+        # The first requests after a load allocate memory and start threads.
+        warmup_requests=load.value if isinstance(load, Concurrency) else 1,
+    )
+    session.plan = replace(session.plan, measuring=measuring)
+    return await session.measure(load)
 
 
 def _load_of(point: Point) -> Load:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -40,8 +40,14 @@ class Server(Protocol):
     service: Service
     metrics_url: str
     """"" for none."""
-    pid: int
-    """0 for a server on another machine."""
+
+    @property
+    def pid(self) -> int:
+        """Return the process id; 0 when it is not known."""
+
+    @property
+    def output(self) -> str:
+        """Return the end of the server's output, as far as it is here."""
 
     async def start(self) -> None:
         """Make the server ready for loads. Raises ServerLostError."""
@@ -51,10 +57,6 @@ class Server(Protocol):
 
     async def stop(self) -> None:
         """End a server of one's own."""
-
-    @property
-    def output(self) -> str:
-        """Return the end of the server's output, as far as it is here."""
 
 
 def make_client(service: Service, timeout_s: float) -> Client:
@@ -100,9 +102,14 @@ class OwnServer:
     is_own = True
 
     def __init__(
-        self, repositories: Sequence[str | Path], flags: Sequence[str] = (), transport: Transport = Transport.GRPC
+        self,
+        repositories: Sequence[str | Path],
+        flags: Sequence[str] = (),
+        transport: Transport = Transport.GRPC,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`flags` of `naiad serve` come after those of the analysis, and may replace them."""
+        """`flags` of `naiad serve` come after those of the analysis, `environment` adds to that of this process."""
+        self._environment = environment or {}
         self._arguments = [*(f"--model-repository={each}" for each in repositories), *flags]
         self._transport = transport
         self._process: subprocess.Popen[bytes] | None = None
@@ -135,6 +142,7 @@ class OwnServer:
             # A session of its own: Ctrl-C in the terminal is for the analysis, which stops the server.
             self._process = subprocess.Popen(
                 command,
+                env={**os.environ, **self._environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

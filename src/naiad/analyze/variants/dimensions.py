@@ -41,19 +41,29 @@ class Machine:
 
 
 def default_dimensions(
-    config: ModelConfig, machine: Machine, *, tries_cache: bool = False, preferred: Sequence[Sequence[int]] = ()
+    config: ModelConfig,
+    machine: Machine,
+    *,
+    batch_sizes: tuple[int, int] = (1, _LARGEST_BATCH),
+    instances: tuple[int, int] | None = None,
+    tries_cache: bool = False,
+    preferred: Sequence[Sequence[int]] = (),
 ) -> tuple[Dimension, ...]:
     """Return the dimensions of a model; `config` is complete, as the server returns it.
 
-    An ensemble has none of its own: its members are searched. `tries_cache` adds the response cache, which shortens
+    An ensemble has none of its own: its members are searched. `batch_sizes` are the least and the largest
+    max_batch_size, with doubles between; `instances` the least and the largest count, with all between (the bounds of
+    Model Analyzer), None for doubles up to the number of cores. `tries_cache` adds the response cache, which shortens
     requests that repeat only; `preferred` adds these lists of preferred batch sizes.
     """
     if config.HasField("ensemble_scheduling"):
         return ()
     name = config.name
-    found = _batching(config, preferred)
-    counts = _doubled(min(machine.cores, _MAX_INSTANCES))
-    found.append(Dimension(name, INSTANCE_COUNT, counts))
+    found = _batching(config, batch_sizes, preferred)
+    counts = _doubled(1, min(machine.cores, _MAX_INSTANCES))
+    found.append(
+        Dimension(name, INSTANCE_COUNT, tuple(range(instances[0], instances[1] + 1)) if instances else counts)
+    )
     if machine.gpus and _is_on_either(config):
         found.append(Dimension(name, INSTANCE_KIND, ("KIND_CPU", "KIND_GPU")))
     threads = THREADS.get(backend_of(config), "")
@@ -69,11 +79,13 @@ def backend_of(config: ModelConfig) -> str:
     return canonical_name(config.backend or PLATFORM_BACKENDS.get(config.platform, ""))
 
 
-def _batching(config: ModelConfig, preferred: Sequence[Sequence[int]]) -> list[Dimension]:
+def _batching(
+    config: ModelConfig, batch_sizes: tuple[int, int], preferred: Sequence[Sequence[int]]
+) -> list[Dimension]:
     if config.max_batch_size <= 0:
         return []
     name = config.name
-    found = [Dimension(name, MAX_BATCH_SIZE, _doubled(_LARGEST_BATCH))]
+    found = [Dimension(name, MAX_BATCH_SIZE, _doubled(*batch_sizes))]
     if config.HasField("sequence_batching"):
         return found
     found.append(Dimension(name, DELAY, (None, *DELAYS_US)))
@@ -83,9 +95,9 @@ def _batching(config: ModelConfig, preferred: Sequence[Sequence[int]]) -> list[D
     return found
 
 
-def _doubled(last: int) -> tuple[int, ...]:
-    """Return 1, 2, 4, ... and `last`."""
-    values = [1]
+def _doubled(first: int, last: int) -> tuple[int, ...]:
+    """Return `first`, its doubles and `last`."""
+    values = [max(1, first)]
     while 2 * values[-1] <= last:
         values.append(2 * values[-1])
     return tuple(values) if values[-1] >= last else (*values, last)

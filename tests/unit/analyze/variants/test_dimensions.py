@@ -39,6 +39,13 @@ def test_platform_identifies_the_backend():
     assert "parameters.intra_op_thread_count" in fields(config, Machine(2))
 
 
+def test_bounds_are_those_of_the_user():
+    config = ModelConfig(name="m", backend="python", max_batch_size=8)
+    found = fields(config, Machine(2), batch_sizes=(3, 20), instances=(2, 5))
+    assert found["max_batch_size"] == (3, 6, 12, 20)
+    assert found["instance_group.count"] == (2, 3, 4, 5)
+
+
 def test_gpus_add_the_kind():
     config = ModelConfig(name="m", backend="onnxruntime")
     assert fields(config, Machine(2, gpus=1))["instance_group.kind"] == ("KIND_CPU", "KIND_GPU")
