@@ -16,6 +16,7 @@ class Sleeper:
     def __init__(self, index):
         self.index = index
         self.instance = ScriptedInstance()
+        self.free_ns = 0
         self.is_awake = True
         self.batch = None
 
