@@ -224,26 +224,39 @@ from naiad.analyze.space import Point
 from naiad.analyze.variants import make_variant
 from naiad.perf.plan import InputSettings, ModelPlan, Protocol, Service
 
-async def analyze(url, journal):
+async def analyze(url, journal, number):
     models = [ModelPlan(name, inputs=InputSettings(shapes={"INPUT0": (4,)})) for name in ("identity", "other")]
     server = RunningServer(Service(url, Protocol.HTTP))
     async with LiveInstrument(server, models, journal=Path(journal)) as instrument:
         variants = [make_variant(config, {"max_batch_size": 2}, name) for name, config in instrument.configs.items()]
         measured = await instrument.measure(Point(tuple(variants), concurrency=2), 0.3)
         assert not measured.error, measured.error
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), int(number))
+        await asyncio.sleep(60)
 
 asyncio.run(analyze(*sys.argv[1:]))
 """
+
+
+def end_analysis(server: ServerProcess, journal: Path, number: int) -> int:
+    """Run an analysis that gets a signal between override and restoration; return its status."""
+    command = [sys.executable, "-c", KILLED, service(server).url, str(journal), str(int(number))]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    return subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, check=False, timeout=60).returncode
+
+
+def test_interrupt_restores(server, tmp_path):
+    assert end_analysis(server, tmp_path / "j", signal.SIGINT) == -signal.SIGINT
+    assert served(server)["max_batch_size"] == 8
+    assert server.get("/v2/models/other/ready").status == 400
+    assert not (tmp_path / "j").exists()
 
 
 @pytest.fixture
 def killed(server, tmp_path) -> Path:
     """The journal of an analysis that was killed between override and restoration."""
     journal = journal_path(tmp_path / "journals", service(server).url)
-    command = [sys.executable, "-c", KILLED, service(server).url, str(journal)]
-    ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(SOURCE)}, check=False, timeout=60)
-    assert ended.returncode == -signal.SIGKILL
+    assert end_analysis(server, journal, signal.SIGKILL) == -signal.SIGKILL
     assert served(server)["max_batch_size"] == 2
     assert journal.exists()
     return journal

@@ -53,8 +53,7 @@ def apply(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
             changed.pop(first, None)
         else:
             _set(changed, path, value)
-    if fields.PREFERRED not in settings:
-        _limit_preferred(changed)
+    _fit_batch(changed, keeps_preferred=not settings.keys().isdisjoint(("dynamic_batching", fields.PREFERRED)))
     if settings.get(fields.DELAY, 0) is None and fields.ADAPTIVE not in settings:
         _set_parameter(changed, SWITCH, None)
     return changed
@@ -114,9 +113,13 @@ def _set_group(config: dict[str, Any], field: str, value: Any) -> None:
     config["instance_group"] = groups[:1] if field == "kind" else groups
 
 
-def _limit_preferred(config: dict[str, Any]) -> None:
-    """Leave out preferred sizes of the repository's configuration that the variant's largest batch excludes."""
+def _fit_batch(config: dict[str, Any], *, keeps_preferred: bool) -> None:
+    """Limit sizes that the repository's configuration has for a larger batch than the variant's."""
+    largest = config.get("max_batch_size", 0)
     batching = config.get("dynamic_batching") or {}
-    sizes = batching.get("preferred_batch_size")
-    if sizes:
-        batching["preferred_batch_size"] = [size for size in sizes if size <= config.get("max_batch_size", 0)]
+    oldest = (config.get("sequence_batching") or {}).get("oldest") or {}
+    for batcher in (oldest,) if keeps_preferred else (oldest, batching):
+        if "preferred_batch_size" in batcher:
+            batcher["preferred_batch_size"] = [size for size in batcher["preferred_batch_size"] if size <= largest]
+    for sample in config.get("model_warmup") or ():
+        sample["batch_size"] = min(sample.get("batch_size", 0), max(largest, 1))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from naiad.analyze.space import Dimension
 from naiad.analyze.variants import Machine, RefusedError, combinations, default_dimensions, listed, make_variant
 from naiad.config.forms.json_form import config_from_json
-from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
 from naiad.config.validate.model import validate
 
 DELAY = "dynamic_batching.max_queue_delay_microseconds"
@@ -79,6 +79,17 @@ def test_preferred_sizes_are_limited_by_the_batch():
     config = model()
     config.dynamic_batching.preferred_batch_size.extend([4, 8])
     assert list(applied(config, {"max_batch_size": 4}).dynamic_batching.preferred_batch_size) == [4]
+
+
+def test_sizes_of_sequences_and_warmup_are_limited():
+    config = model()
+    config.sequence_batching.oldest.preferred_batch_size.extend([2, 8])
+    sample = config.model_warmup.add(name="w", batch_size=8).inputs["I"]
+    sample.data_type, sample.zero_data = DataType.TYPE_FP32, True
+    sample.dims.append(4)
+    changed = applied(config, {"max_batch_size": 2})
+    assert list(changed.sequence_batching.oldest.preferred_batch_size) == [2]
+    assert changed.model_warmup[0].batch_size == 2
 
 
 def test_configuration_of_the_repository_needs_no_override():
