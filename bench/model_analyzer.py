@@ -1,12 +1,13 @@
 """NVIDIA's Model Analyzer profiles a running naiad in remote mode, from its first call to its report.
 
     python -m bench.model_analyzer
+    python -m bench.model_analyzer --perf-analyzer naiad
     python -m bench.model_analyzer --protocol http --model add_sub_py --batches 1,4 --concurrency 1,8 --instances 1,4
 
 The script installs `triton-model-analyzer` into an environment of its own (`bench/.peers/model_analyzer`) and takes
-perf_analyzer from where the benchmarks have it. The server runs with explicit model control, because Model Analyzer
-loads each variant of a configuration with the repository protocol. The process ends with 1 when Model Analyzer fails
-or a measurement of its search is missing.
+perf_analyzer from where the benchmarks have it, or the one that naiad installs. The server runs with explicit model
+control, because Model Analyzer loads each variant of a configuration with the repository protocol. The process ends
+with 1 when Model Analyzer fails or a measurement of its search is missing.
 """
 
 import argparse
@@ -51,7 +52,7 @@ def write_settings(server: Running, arguments: argparse.Namespace, work: Path) -
         "override_output_model_repository": True,
         "export_path": str(work / "results"),
         "checkpoint_directory": str(work / "checkpoints"),
-        "perf_analyzer_path": analyzer.program(),
+        "perf_analyzer_path": _program(arguments.perf_analyzer),
         "run_config_search_mode": "brute",
         "concurrency": _numbers(arguments.concurrency),
         "batch_sizes": _numbers(arguments.batches),
@@ -71,6 +72,10 @@ def write_settings(server: Running, arguments: argparse.Namespace, work: Path) -
     path = work / "profile.yaml"
     path.write_text(json.dumps(settings, indent=2))  # JSON is YAML
     return path
+
+
+def _program(which: str) -> str:
+    return str(Path(sys.executable).with_name("perf_analyzer")) if which == "naiad" else analyzer.program()
 
 
 def _numbers(text: str) -> list[int]:
@@ -108,7 +113,13 @@ def profile(arguments: argparse.Namespace, work: Path) -> int:
     if len(rows) < wanted:
         print(f"Model Analyzer made {len(rows)} measurements of {wanted}", file=sys.stderr)
         return 1
-    print(f"Model Analyzer made {len(rows)} measurements over {arguments.protocol}")
+    if not list((work / "results").glob("reports/summaries/**/*.*")):
+        print("Model Analyzer wrote no report", file=sys.stderr)
+        return 1
+    print(
+        f"Model Analyzer made {len(rows)} measurements over {arguments.protocol} with the perf_analyzer of "
+        f"{arguments.perf_analyzer}, and its report"
+    )
     return 0
 
 
@@ -128,8 +139,9 @@ def main() -> int:
     parser.add_argument("--batches", default="1")
     parser.add_argument("--concurrency", default="1,4")
     parser.add_argument("--instances", default="1,2")
+    parser.add_argument("--perf-analyzer", choices=("nvidia", "naiad"), default="nvidia")
     arguments = parser.parse_args()
-    reason = analyzer.unavailable()
+    reason = analyzer.unavailable() if arguments.perf_analyzer == "nvidia" else None
     if reason is not None:
         print(reason, file=sys.stderr)
         return 1
