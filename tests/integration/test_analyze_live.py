@@ -331,11 +331,12 @@ def test_own_server_is_started_again_once(repository):
             os.kill(server.pid, signal.SIGKILL)
             with pytest.raises(ServerLostError, match="is lost"):
                 await instrument.measure(point(instrument, {"max_batch_size": 8}), SECONDS)
+        server.log.unlink()  # kept for a server that has failed
 
     asyncio.run(analyze())
 
 
-def test_own_server_ends_with_the_analysis(repository):
+def test_own_server_ends_with_the_analysis(repository, tmp_path):
     script = """
         import asyncio, os, signal
         from naiad.analyze.live import LiveInstrument, OwnServer
@@ -350,7 +351,7 @@ def test_own_server_ends_with_the_analysis(repository):
         asyncio.run(analyze())
     """
     command = [sys.executable, "-c", textwrap.dedent(script).format(repository=str(repository))]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "TMPDIR": str(tmp_path)}
     pid = int(subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60).stdout)
 
     def has_ended() -> bool:
