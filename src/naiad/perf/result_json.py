@@ -39,7 +39,7 @@ def from_json(text: str | bytes) -> Result:
             f"version {document['version']!r} of the result is not supported, expected {SCHEMA_VERSION}; "
             "measure again with this version of naiad"
         )
-    result: Result = _record(Result, document, "")
+    result: Result = read_record(Result, document, "")
     return result
 
 
@@ -52,7 +52,11 @@ def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _record(kind: Any, document: Any, path: str) -> Any:
+def read_record(kind: Any, document: Any, path: str) -> Any:
+    """Read a dataclass of `naiad.perf.result` from its JSON form; errors name fields below `path`.
+
+    Raises ResultFileError.
+    """
     if not isinstance(document, dict):
         raise _misfit(path, document, "an object")
     values = {}
@@ -67,7 +71,7 @@ def _record(kind: Any, document: Any, path: str) -> Any:
 
 def _value(kind: Any, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(kind):
-        return _record(kind, value, path)
+        return read_record(kind, value, path)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is types.UnionType:
         return None if value is None else _value(arguments[0], value, path)

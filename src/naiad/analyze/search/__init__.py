@@ -1,0 +1,7 @@
+"""Which points of a space are measured, in which order, and what follows from the measurements."""
+
+from naiad.analyze.search.checkpoint import Checkpoint, CheckpointError, fingerprint
+from naiad.analyze.search.run import MODES, search
+from naiad.analyze.search.settings import SearchProgress, SearchSettings
+
+__all__ = ["MODES", "Checkpoint", "CheckpointError", "SearchProgress", "SearchSettings", "fingerprint", "search"]

@@ -1,0 +1,1 @@
+"""The modes of a search: `predict`, and those of Model Analyzer."""

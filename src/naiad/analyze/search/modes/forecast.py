@@ -1,0 +1,151 @@
+"""What predictions say about each configuration: its best load, and its figures as if they had been measured."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from naiad.analyze.measurement import Measured, Prediction
+from naiad.analyze.search.configurations import Configuration, configuration_key, useful_loads
+from naiad.analyze.search.goal_score import miss_share, rank
+from naiad.analyze.search.survey import Survey
+from naiad.analyze.space import Point, Space
+from naiad.perf.result import Interval
+
+_LATENCY_MARGIN = 1.03
+"""Predicted latencies are taken this much longer, since a limit that is just missed is missed."""
+
+
+class Predictor(Protocol):
+    """Predicts points from a few measurements."""
+
+    def plan(self, space: Space, budget: int) -> Sequence[Point]:
+        """Return at most `budget` points whose measurements say most about all points."""
+
+    def fit(self, measured: Sequence[Measured]) -> None:
+        """Take measurements as what predictions start from, instead of earlier ones."""
+
+    def predict(self, point: Point) -> Prediction | None:
+        """Return what is expected of a point; None where the measurements say nothing about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The best load of a configuration by prediction."""
+
+    prediction: Prediction
+    figures: Measured
+    """The prediction, corrected by the measurements of the configuration."""
+
+
+class Forecaster:
+    """Predicts with what has been measured so far."""
+
+    def __init__(self, survey: Survey, predictor: Predictor) -> None:
+        predictor.fit(survey.usable)
+        self._survey = survey
+        self._predictor = predictor
+        self._known: dict[str, Forecast | None] = {}
+        self._measured: dict[str, list[Measured]] = {}
+        for each in survey.usable:
+            self._measured.setdefault(configuration_key(each.point.variants), []).append(each)
+
+    @property
+    def predictions(self) -> list[Prediction]:
+        """All predictions that were made."""
+        return [each.prediction for each in self._known.values() if each is not None]
+
+    def best(self, configuration: Configuration) -> Forecast | None:
+        """Return the best of the loads, from the one that saturates down to where less load is no longer better."""
+        loads = useful_loads(self._survey.space, configuration, self._survey.settings)
+        found: Forecast | None = None
+        for load in reversed(loads):
+            each = self.forecast(load.of(configuration))
+            if each is None:
+                return found
+            if found is not None and not self._is_better(each, found):
+                if load.batch_size == found.figures.point.batch_size:
+                    return found
+                continue
+            found = each
+        return found
+
+    def refined(self, forecast: Forecast) -> Forecast:
+        """Return the forecast of the greatest load within the constraints, where twice the load is outside."""
+        low = forecast.figures.point
+        if self._misses(forecast) or not low.concurrency or self._survey.space.concurrencies:
+            return forecast
+        best, high = forecast, replace(low, concurrency=2 * low.concurrency)
+        above = self.forecast(high)
+        if above is None or not self._misses(above):
+            return forecast
+        for _ in range(self._survey.settings.binary_search_steps):
+            middle = replace(low, concurrency=(low.concurrency + high.concurrency) // 2)
+            if middle.concurrency == low.concurrency:
+                break
+            each = self.forecast(middle)
+            if each is None:
+                break
+            low, high = (low, middle) if self._misses(each) else (middle, high)
+            if self._is_better(each, best):
+                best = each
+        return best
+
+    def forecast(self, point: Point) -> Forecast | None:
+        """Return the forecast of a point; None where it cannot be predicted."""
+        if point.key not in self._known:
+            prediction = self._predictor.predict(point)
+            self._known[point.key] = Forecast(prediction, self._figures(prediction)) if prediction else None
+        return self._known[point.key]
+
+    def _figures(self, prediction: Prediction) -> Measured:
+        metrics = _metrics(prediction)
+        nearest = min(
+            self._measured.get(configuration_key(prediction.point.variants), ()),
+            key=lambda each: _load_distance(each.point, prediction.point),
+            default=None,
+        )
+        expected = self._predictor.predict(nearest.point) if nearest is not None else None
+        share = 1 / max(1, len(self._survey.space.models))
+        found: dict[str, Mapping[str, Interval]] = {}
+        for model in self._survey.space.models:
+            measured = nearest.metrics.get(model, {}) if nearest is not None else {}
+            then = _metrics(expected) if expected is not None else {}
+            values = {
+                name: value * (share if name == "perf_throughput" else 1.0) * _ratio(measured, then, name, share)
+                for name, value in metrics.items()
+            }
+            # What is not predicted, such as memory, is taken from the configuration at another load.
+            found[model] = {**measured, **{name: Interval(value, value, value) for name, value in values.items()}}
+        return Measured(prediction.point, metrics=found)
+
+    def _is_better(self, forecast: Forecast, other: Forecast) -> bool:
+        goals = self._survey.goals
+        return rank(goals, forecast.figures, other.figures) > rank(goals, other.figures, other.figures)
+
+    def _misses(self, forecast: Forecast) -> bool:
+        return miss_share(self._survey.goals, forecast.figures) > 0
+
+
+def _metrics(prediction: Prediction) -> dict[str, float]:
+    latencies = {
+        f"perf_latency_p{number}": value / 1e3 * _LATENCY_MARGIN for number, value in prediction.latency_us.items()
+    }
+    return {
+        "perf_throughput": prediction.throughput * prediction.point.batch_size,
+        **latencies,
+        "perf_latency_avg": latencies.get("perf_latency_p50", 0.0),
+        "cpu_utilization": prediction.cpu_cores,
+    }
+
+
+def _ratio(measured: Mapping[str, Interval], then: Mapping[str, float], name: str, share: float) -> float:
+    """Return how much greater a metric of the configuration was than predicted; 1 where that is not known."""
+    expected = then.get(name, 0.0) * (share if name == "perf_throughput" else 1.0)
+    if name not in measured or not expected or not measured[name].value:
+        return 1.0
+    margin = _LATENCY_MARGIN if name.startswith("perf_latency") else 1.0
+    return measured[name].value / expected * margin
+
+
+def _load_distance(point: Point, other: Point) -> float:
+    return abs(point.concurrency - other.concurrency) + abs(point.request_rate - other.request_rate)

@@ -1,0 +1,94 @@
+"""The result of a search from its measurements."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from naiad.analyze.measurement import Measured, Ranked, Ranking
+from naiad.analyze.search.configurations import complexity, configuration_key, repository_configuration
+from naiad.analyze.search.goal_score import compare, misses, percent_gain
+from naiad.analyze.search.reason import reason
+from naiad.analyze.search.rejects import best_points
+from naiad.analyze.search.survey import Survey
+
+INDIFFERENT = 0.03
+"""Gain up to which a simpler configuration is preferred among ties."""
+
+
+def rank_all(survey: Survey, ended: str = "") -> Ranking:
+    """Return the ranking of what was measured. `ended` says why the search ended early."""
+    best = best_points(survey)
+    name = configuration_key(repository_configuration(survey.space))
+    baseline = next((each for each in best if configuration_key(each.point.variants) == name), None)
+    if baseline is None:
+        # The variant failed, or nothing was measured; reports show the error.
+        baseline = next(
+            (each for each in survey.measurements if configuration_key(each.point.variants) == name), None
+        )
+    winner = _winner(survey, best)
+    tied = {each.point.key for each in best if winner is not None and _is_tie(survey, winner, each)}
+    ordered = [winner, *(each for each in best if each is not winner)] if winner is not None else best
+    candidates = [
+        _ranked(survey, each, baseline, is_tie=each is not winner and each.point.key in tied) for each in ordered
+    ]
+    measurements = survey.measurements
+    ranking = Ranking(
+        winner=candidates[0] if winner is not None else None,
+        candidates=candidates,
+        baseline=baseline,
+        measurements=measurements,
+        predictions=survey.predictions,
+        pareto=pareto(measurements),
+    )
+    return replace(ranking, reason=reason(survey, ranking, ended))
+
+
+def _winner(survey: Survey, best: Sequence[Measured]) -> Measured | None:
+    """Return the best measurement, or the simplest of those that cannot be told apart from it."""
+    if not best or not survey.meets(best[0]):
+        return None
+    equal = [
+        each
+        for each in best
+        if _is_tie(survey, best[0], each) and compare(survey.goals, best[0], each).value <= INDIFFERENT
+    ]
+    return min([best[0], *equal], key=lambda each: complexity(each, survey.settings))
+
+
+def _is_tie(survey: Survey, winner: Measured, other: Measured) -> bool:
+    return survey.meets(other) and compare(survey.goals, winner, other).is_tie
+
+
+def _ranked(survey: Survey, measured: Measured, baseline: Measured | None, *, is_tie: bool) -> Ranked:
+    missed = misses(survey.goals, measured)
+    gain_percent = 0.0
+    if baseline is not None and not baseline.error:
+        gain_percent = percent_gain(survey.goals, measured, baseline)
+    return Ranked(measured, gain_percent, not missed, "; ".join(map(str, missed)), is_tie)
+
+
+def pareto(measurements: Sequence[Measured], costs: Sequence[str] = ("perf_latency_p99",)) -> list[Measured]:
+    """Return the measurements that no other one beats in throughput and in each of `costs`, by throughput.
+
+    Of several models the throughputs are summed, and the greatest cost counts. `costs` may name memory.
+    """
+    points = [(_values(each, costs), each) for each in measurements if not each.error and each.metrics]
+    front = [
+        (values, each)
+        for values, each in points
+        if not any(_dominates(other, values) for other, rival in points if rival is not each)
+    ]
+    return [each for _, each in sorted(front, key=lambda entry: entry[0])]
+
+
+def _values(measured: Measured, costs: Sequence[str]) -> tuple[float, ...]:
+    """Return throughput and negative costs: more is better in all."""
+    models = measured.metrics.values()
+    throughput = sum(metrics["perf_throughput"].value for metrics in models if "perf_throughput" in metrics)
+    return (
+        throughput,
+        *(-max((metrics[name].value for metrics in models if name in metrics), default=0.0) for name in costs),
+    )
+
+
+def _dominates(values: Sequence[float], others: Sequence[float]) -> bool:
+    return values != others and all(mine >= theirs for mine, theirs in zip(values, others, strict=True))

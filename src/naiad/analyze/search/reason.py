@@ -1,0 +1,147 @@
+"""Why the winner won, or why there is none, in sentences."""
+
+from collections.abc import Sequence
+
+from naiad.analyze.measurement import Measured, Ranked, Ranking
+from naiad.analyze.search.configurations import changes, configuration_key, repository_configuration
+from naiad.analyze.search.goal_score import compare, interval_gain
+from naiad.analyze.search.survey import Survey
+
+_PARTS = {
+    "the queue": "queue_us",
+    "the input of the backend": "compute_input_us",
+    "the computation": "compute_infer_us",
+    "the output of the backend": "compute_output_us",
+}
+_NAMED = 3
+_DRIFT = 0.05
+"""Change of the throughput that is reported; less is usual between two measurements."""
+
+
+def reason(survey: Survey, ranking: Ranking, ended: str) -> str:
+    """Return the sentences about a ranking; `ended` says why the search ended early."""
+    found = [ended] if ended else []
+    if ranking.winner is not None:
+        found += _about_winner(survey, ranking, ranking.winner)
+    elif ranking.candidates:
+        best = ranking.candidates[0]
+        found.append(f"No configuration meets the constraints. {_name(best.measured)} comes closest: {best.misses}.")
+    elif not ranking.measurements:
+        found.append("Nothing was measured.")
+    else:
+        found.append(f"All measurements failed, the first one with: {ranking.measurements[0].error}.")
+    failed = {configuration_key(each.point.variants) for each in ranking.measurements if each.error}
+    if failed and ranking.candidates:
+        found.append(f"{_count(len(failed), 'configuration')} failed.")
+    return " ".join([*found, *_about_drift(survey)])
+
+
+def _about_winner(survey: Survey, ranking: Ranking, winner: Ranked) -> list[str]:
+    baseline = ranking.baseline
+    found = [f"{_name(winner.measured)} is the best: {_figures(winner.measured)}."]
+    if baseline is None or baseline.error:
+        found.append("The configuration of the repository gave no figures to compare with.")
+    elif configuration_key(baseline.point.variants) == configuration_key(winner.measured.point.variants):
+        found = [f"The configuration of the repository is the best that was found: {_figures(winner.measured)}."]
+    else:
+        found.append(
+            f"That is {winner.gain_percent:+.0f} % against the configuration of the repository "
+            f"({_figures(baseline)}). It changes {_changes(survey, winner.measured)}."
+        )
+        found += _about_parts(baseline, winner.measured)
+    return [*found, *_about_second(survey, ranking, winner)]
+
+
+def _about_parts(baseline: Measured, winner: Measured) -> list[str]:
+    """Name the part of the latency that shrank most, and the batches that were formed."""
+    found: list[str] = []
+    for model, row in winner.rows.items():
+        before, now = baseline.rows[model].server if model in baseline.rows else None, row.server
+        if before is None or now is None:
+            continue
+        saved = {name: getattr(before, part) - getattr(now, part) for name, part in _PARTS.items()}
+        most = max(saved, key=lambda name: saved[name])
+        if saved[most] > 0:
+            old, new = getattr(before, _PARTS[most]), getattr(now, _PARTS[most])
+            found.append(f"A request spends {_ms(new)} in {most} instead of {_ms(old)}.")
+        old_batch, new_batch = (each.inference_count / max(1, each.execution_count) for each in (before, now))
+        if new_batch > 1.1 * old_batch:
+            found.append(f"An execution serves {new_batch:.1f} inferences instead of {old_batch:.1f}.")
+    return found
+
+
+def _about_second(survey: Survey, ranking: Ranking, winner: Ranked) -> list[str]:
+    tied = [each.measured for each in ranking.candidates if each.is_tie]
+    if tied:
+        lead = max(compare(survey.goals, winner.measured, each).uncertainty for each in tied)
+        return [
+            f"It cannot be told apart from {_list(tied)} (uncertainty {lead * 100:.1f} %); the simplest is chosen."
+        ]
+    second = next((each for each in ranking.candidates[1:] if each.meets_constraints), None)
+    if second is not None:
+        lead = compare(survey.goals, winner.measured, second.measured).value
+        return [f"It is {lead * 100:.1f} % better than the second, {_name(second.measured)}."]
+    others = len(ranking.candidates) - 1
+    return [f"It is the only one of {others + 1} that meets the constraints."] if others else []
+
+
+def _about_drift(survey: Survey) -> list[str]:
+    """Say when the configuration of the repository is not as fast at the end as at the beginning."""
+    name = configuration_key(repository_configuration(survey.space))
+    for measured in survey.usable:
+        repeats = survey.repeats(measured.point)
+        if configuration_key(measured.point.variants) != name or len(repeats) < 2:
+            continue
+        for model, metrics in repeats[-1].metrics.items():
+            before = repeats[0].metrics.get(model, {}).get("perf_throughput")
+            if before is None or "perf_throughput" not in metrics:
+                continue
+            change = interval_gain("perf_throughput", metrics["perf_throughput"], before)
+            if abs(change.value) > max(change.uncertainty, _DRIFT):
+                side = "faster" if change.value > 0 else "slower"
+                return [
+                    f"The machine drifted: the configuration of the repository was {abs(change.value) * 100:.0f} % "
+                    f"{side} at the end of the search than at its beginning."
+                ]
+    return []
+
+
+def _name(measured: Measured) -> str:
+    return " + ".join(each.name for each in measured.point.variants)
+
+
+def _list(measured: Sequence[Measured]) -> str:
+    names = [_name(each) for each in measured[:_NAMED]]
+    return ", ".join(names) + (f" and {len(measured) - _NAMED} more" if len(measured) > _NAMED else "")
+
+
+def _changes(survey: Survey, measured: Measured) -> str:
+    found: list[str] = []
+    for variant in measured.point.variants:
+        configured = survey.settings.configured.get(variant.model, {})
+        prefix = f"{variant.model}: " if len(measured.point.variants) > 1 else ""
+        for field, value in changes(variant, survey.settings).items():
+            before = f"from {configured[field]} " if field in configured else ""
+            found.append(f"{prefix}{field} {before}to {'off' if value is None else value}")
+    return ", ".join(found) or "nothing"
+
+
+def _figures(measured: Measured) -> str:
+    throughput = sum(
+        metrics["perf_throughput"].value for metrics in measured.metrics.values() if "perf_throughput" in metrics
+    )
+    p99_ms = max(
+        (metrics["perf_latency_p99"].value for metrics in measured.metrics.values() if "perf_latency_p99" in metrics),
+        default=0.0,
+    )
+    point = measured.point
+    load = f"{point.request_rate:g} requests/s" if point.request_rate else f"concurrency {point.concurrency}"
+    return f"{throughput:,.1f} inferences/s with p99 {p99_ms:.3g} ms under {load}"
+
+
+def _ms(value_us: float) -> str:
+    return f"{value_us / 1e3:.3g} ms"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
