@@ -20,6 +20,7 @@ VERBS = {
         "naiad.cli.config.config_init",
         "write a config.pbtxt for a model (init), show the values of flags (show)",
     ),
+    "analyze": ("naiad.cli.analyze.command", "find the configuration of a model that serves best"),
     "perf": ("naiad.cli.perf.command", "measure throughput and latency of a server, as perf_analyzer does"),
     "split": ("naiad.cli.create.split", "cut an ONNX model into stages that run as a pipeline"),
     "new": ("naiad.cli.create.new", "write a package with a backend of your own"),

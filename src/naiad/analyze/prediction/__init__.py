@@ -1,1 +1,5 @@
 """What a configuration would do under a load: fitted costs, and a simulation with the real schedulers."""
+
+from naiad.analyze.prediction.predictor import LearnedPredictor
+
+__all__ = ["LearnedPredictor"]

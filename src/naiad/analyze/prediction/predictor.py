@@ -1,0 +1,88 @@
+"""What a search asks: which points to measure first, and what the rest would give."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from naiad.analyze.measurement import Measured, Prediction
+from naiad.analyze.prediction.fit import fit
+from naiad.analyze.prediction.fitted import Fitted, predict
+from naiad.analyze.space import Point, Space, Variant
+from naiad.config.forms.json_form import config_from_json
+from naiad.config.model_config_pb2 import ModelConfig
+
+_MAX_CONCURRENCY = 128
+
+
+class LearnedPredictor:
+    """Predicts points of a space from costs that are fitted to measured points."""
+
+    def __init__(self, configs: Mapping[str, ModelConfig], cores: float, *, processes: int = 1) -> None:
+        """`configs` are the complete configurations of all models, members of ensembles included."""
+        self._configs = configs
+        self._cores = cores
+        self._processes = processes
+        self._fitted: Fitted | None = None
+
+    def plan(self, space: Space, budget: int) -> Sequence[Point]:
+        """Return at most `budget` points: no queue and saturation first, then each field at its greatest value."""
+        points: list[Point] = []
+        for point in self._wanted(space):
+            if len(points) >= budget:
+                break
+            if all(point.key != each.key for each in points):
+                points.append(point)
+        return points
+
+    def _wanted(self, space: Space) -> Iterator[Point]:
+        defaults = {model: variants[0] for model, variants in space.variants.items()}
+        batch = space.batch_sizes[0]
+        if not space.request_rates and not space.concurrencies:
+            yield Point(tuple(defaults.values()), 1, batch_size=batch)
+        yield self._saturated(space, tuple(defaults.values()), batch)
+        for model, variants in space.variants.items():
+            for variant in _extremes(variants):
+                chosen = tuple(variant if name == model else each for name, each in defaults.items())
+                yield self._saturated(space, chosen, batch)
+        for size in space.batch_sizes[1:]:
+            yield self._saturated(space, tuple(defaults.values()), size)
+
+    def _saturated(self, space: Space, variants: tuple[Variant, ...], batch_size: int) -> Point:
+        if space.request_rates:
+            return Point(variants, request_rate=max(space.request_rates), batch_size=batch_size)
+        if space.concurrencies:
+            return Point(variants, max(space.concurrencies), batch_size=batch_size)
+        concurrency = max((2 * self._rows_in_execution(each) // batch_size for each in variants), default=2)
+        return Point(variants, min(max(2, concurrency), _MAX_CONCURRENCY), batch_size=batch_size)
+
+    def _rows_in_execution(self, variant: Variant) -> int:
+        config = config_from_json(variant.config_json) if variant.config_json else self._configs.get(variant.model)
+        if config is None:
+            return 1
+        return max(1, config.max_batch_size) * max(1, sum(each.count for each in config.instance_group))
+
+    def fit(self, measured: Sequence[Measured]) -> None:
+        """Take measurements as what predictions start from; none that is usable leaves no predictions."""
+        try:
+            self._fitted = fit(measured, self._configs, self._cores, processes=self._processes)
+        except ValueError:
+            self._fitted = None  # No point has server statistics: the search goes on by measurements alone.
+
+    def predict(self, point: Point) -> Prediction | None:
+        """Return what is expected of a point; None where the measurements say nothing about it."""
+        if self._fitted is None:
+            return None
+        try:
+            return predict(point, self._fitted)
+        except ValueError:
+            return None  # A model of the point was not measured.
+
+
+def _extremes(variants: Sequence[Variant]) -> Iterator[Variant]:
+    """Return for each field the variant that has its greatest value, and the smallest values of the other fields."""
+    fields = list(dict.fromkeys(field for each in variants for field in each.settings))
+    for field in fields:
+        values = [each.settings[field] for each in variants if field in each.settings]
+        last = values[-1]
+        having = [each for each in variants if each.settings.get(field) == last]
+        yield having[0]
+    if variants:
+        yield variants[-1]

@@ -1,0 +1,259 @@
+"""A whole analysis: for each model its variants, a search on a live server, reports, and the configuration found."""
+
+import json
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from naiad import __version__
+from naiad.analyze.goal import Goal
+from naiad.analyze.live import LiveInstrument, OwnServer, RunningServer, Server, journal_path
+from naiad.analyze.measurement import Ranking
+from naiad.analyze.prediction import LearnedPredictor
+from naiad.analyze.report.html import report, write_pdf
+from naiad.analyze.report.tables import write_tables
+from naiad.analyze.search import Checkpoint, SearchProgress, SearchSettings, fingerprint, search
+from naiad.analyze.settings.settings import ModelSettings, SearchMode, ServerSettings, Settings
+from naiad.analyze.settings.values import SettingsError
+from naiad.analyze.space import Dimension, Space, Variant
+from naiad.analyze.variants import (
+    Machine,
+    RefusedError,
+    Variants,
+    combinations,
+    default_dimensions,
+    listed,
+    manual_settings,
+    member_names,
+)
+from naiad.backend.cores import usable_cores
+from naiad.config.forms.json_form import config_from_json
+from naiad.config.forms.pbtxt.text_format import format_config
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.perf.plan import InputSettings, ModelPlan, Protocol, Service
+
+Inputs = Mapping[str, InputSettings]
+"""By model: where the tensors of its requests come from."""
+Progress = Callable[[str, SearchProgress], None]
+"""Gets the names of the models, and where their search stands."""
+
+_MEASURED_BY_HAND = SearchMode.BRUTE
+"""The mode that measures everything that is listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """The result for models that were under load together."""
+
+    models: tuple[str, ...]
+    ranking: Ranking
+    refused: Sequence[str] = ()
+    """Combinations that were left out, and why."""
+    written: Sequence[Path] = ()
+
+
+async def analyze(settings: Settings, inputs: Inputs, progress: Progress | None = None) -> list[Analysis]:
+    """Analyse the models of the settings one after the other, or all at once, and write the reports.
+
+    The server has its old configurations afterwards. Raises SettingsError, InferError, ServerLostError and OSError.
+    """
+    groups = [settings.models] if settings.are_models_concurrent else [[model] for model in settings.models]
+    found: list[Analysis] = []
+    for group in groups:
+        async with _instrument(settings, group, inputs) as instrument:
+            analysis = await _search(settings, group, instrument, progress)
+        found.append(analysis)
+    return found
+
+
+@asynccontextmanager
+async def _instrument(
+    settings: Settings, group: Sequence[ModelSettings], inputs: Inputs
+) -> AsyncIterator[LiveInstrument]:
+    server = make_server(settings.server)
+    plans = [ModelPlan(model.name, inputs=inputs.get(model.name, InputSettings())) for model in group]
+    journal = journal_path(Path.cwd(), server.service.url) if settings.server.is_remote else None
+    async with LiveInstrument(server, plans, varied=settings.composing_models, journal=journal) as instrument:
+        yield instrument
+
+
+def make_server(settings: ServerSettings) -> Server:
+    """Return the running server that the settings name, or one that will be started for the repository."""
+    transport = Protocol.GRPC if settings.is_grpc else Protocol.HTTP
+    if not settings.is_remote:
+        flags = [f"--{name}={value}" for name, value in settings.flags.items()]
+        return OwnServer([settings.repository], flags, transport)
+    endpoint = settings.grpc_endpoint if settings.is_grpc else settings.http_endpoint
+    url = endpoint if "://" in endpoint else f"{transport.value}://{endpoint}"
+    return RunningServer(Service(url, transport), settings.metrics_url)
+
+
+async def _search(
+    settings: Settings, group: Sequence[ModelSettings], instrument: LiveInstrument, progress: Progress | None
+) -> Analysis:
+    names = tuple(model.name for model in group)
+    space, refused = _space(settings, group, instrument.configs)
+    goals = {model.name: model.goal for model in group}
+    mode = _mode(settings, group)
+    folder = Path(settings.export_folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint_folder = Path(settings.checkpoint_folder or folder)
+    checkpoint_folder.mkdir(parents=True, exist_ok=True)
+    facts = [
+        __version__,
+        *(config.SerializeToString(deterministic=True).hex() for config in instrument.configs.values()),
+    ]
+    files = (
+        [Path(settings.server.repository) / name for name in instrument.configs] if settings.server.repository else []
+    )
+    mark = fingerprint([path for path in files if path.is_dir()], facts)
+    with Checkpoint(checkpoint_folder / f"{'+'.join(names)}.measurements.jsonl", mark) as checkpoint:
+        ranking = await search(
+            mode.value,
+            space,
+            goals,
+            instrument,
+            _search_settings(settings, instrument.configs),
+            predictor=LearnedPredictor(instrument.configs, usable_cores()) if mode is SearchMode.PREDICT else None,
+            checkpoint=checkpoint,
+            progress=(lambda where: progress("+".join(names), where)) if progress else None,
+        )
+    written = _write(settings, names, ranking, goals, instrument.configs)
+    return Analysis(names, ranking, refused, written)
+
+
+def _mode(settings: Settings, group: Sequence[ModelSettings]) -> SearchMode:
+    """Manual lists are measured in full, as by Model Analyzer, unless another mode is asked for."""
+    is_manual = any(model.config_parameters for model in group) or settings.is_search_disabled
+    return _MEASURED_BY_HAND if is_manual and settings.mode is SearchMode.PREDICT else settings.mode
+
+
+def _space(
+    settings: Settings, group: Sequence[ModelSettings], configs: Mapping[str, ModelConfig]
+) -> tuple[Space, list[str]]:
+    """Return what is searched, and the combinations that are left out."""
+    machine = Machine(usable_cores())
+    manual = {model.name: model.config_parameters for model in group if model.config_parameters}
+    dimensions: list[Dimension] = []
+    variants: dict[str, Sequence[Variant]] = {}
+    refused: list[str] = []
+    for name, config in configs.items():
+        if name in manual:
+            found = listed(config, manual_settings(manual[name]))
+        else:
+            own = () if settings.is_search_disabled else _bounded(default_dimensions(config, machine), settings)
+            dimensions += own
+            found = combinations(config, own)
+        if found.variants or not member_names(config):
+            variants[name] = found.all
+        refused += _reasons(found)
+    return (
+        Space(
+            tuple(model.name for model in group),
+            tuple(dimensions),
+            group[0].concurrencies,
+            group[0].request_rates,
+            group[0].batch_sizes,
+            variants,
+        ),
+        refused,
+    )
+
+
+def _reasons(variants: Variants) -> list[str]:
+    return [f"{dict(settings)}: {reason}" for settings, reason in variants.refused]
+
+
+def _bounded(dimensions: Sequence[Dimension], settings: Settings) -> list[Dimension]:
+    """Keep the values within the bounds of the settings."""
+    limits = {"max_batch_size": settings.bounds.batch_size, "instance_group.count": settings.bounds.instances}
+    kept: list[Dimension] = []
+    for each in dimensions:
+        low, high = limits.get(each.field, (None, None))
+        values = tuple(value for value in each.values if low is None or high is None or low <= int(value) <= high)
+        if values:
+            kept.append(Dimension(each.model, each.field, values))
+    return kept
+
+
+def _search_settings(settings: Settings, configs: Mapping[str, ModelConfig]) -> SearchSettings:
+    low, high = settings.bounds.concurrency
+    optuna = settings.optuna
+    return SearchSettings(
+        seconds=settings.seconds,
+        top=settings.top_configs,
+        min_concurrency=low,
+        max_concurrency=high,
+        binary_search_steps=settings.bounds.binary_search_steps,
+        optuna_min_percent=optuna.min_percentage,
+        optuna_max_percent=optuna.max_percentage,
+        optuna_min_trials=optuna.min_trials,
+        optuna_max_trials=optuna.max_trials,
+        optuna_early_exit=optuna.early_exit_threshold,
+        configured={name: _configured(config) for name, config in configs.items()},
+    )
+
+
+def _configured(config: ModelConfig) -> dict[str, object]:
+    """Return the values that the configuration has for the fields that are searched."""
+    counts = sum(group.count for group in config.instance_group) or 1
+    return {"max_batch_size": config.max_batch_size, "instance_group.count": counts}
+
+
+def _write(
+    settings: Settings,
+    names: tuple[str, ...],
+    ranking: Ranking,
+    goals: Mapping[str, Goal],
+    configs: Mapping[str, ModelConfig],
+) -> list[Path]:
+    folder = Path(settings.export_folder)
+    written = write_tables(ranking, folder / "results" / "+".join(names), settings.inference_fields)
+    if settings.writes_summary:
+        html = folder / f"{'+'.join(names)}.html"
+        limit = goals[names[0]].constraints.get("perf_latency_p99")
+        facts = [("measurements", str(len(ranking.measurements))), ("naiad", __version__)]
+        page = report(ranking, f"Analysis of {', '.join(names)}", facts, (limit and limit.maximum) or 0.0)
+        page.write(html)
+        written.append(html)
+        if write_pdf(html, html.with_suffix(".pdf")):
+            written.append(html.with_suffix(".pdf"))
+    if settings.output_repository and ranking.winner is not None:
+        written += write_winner(settings, ranking.winner.measured.point.variants, configs)
+    return written
+
+
+def write_winner(settings: Settings, variants: Sequence[Variant], configs: Mapping[str, ModelConfig]) -> list[Path]:
+    """Write the models of the winner to the output repository, with their files where the repository is here.
+
+    Raises SettingsError for a model that is there already, unless it may be replaced; OSError.
+    """
+    written: list[Path] = []
+    for variant in variants:
+        folder = Path(settings.output_repository) / variant.model
+        if folder.exists() and not settings.overwrites_output:
+            raise SettingsError(
+                f"{folder} exists; choose another repository, or set override_output_model_repository"
+            )
+        source = Path(settings.server.repository) / variant.model if settings.server.repository else None
+        if source is not None and source.is_dir():
+            shutil.copytree(source, folder, dirs_exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        config = config_from_json(variant.config_json) if variant.config_json else configs[variant.model]
+        path = folder / "config.pbtxt"
+        path.write_text(format_config(config))
+        written.append(path)
+    return written
+
+
+def restored_url(journal: Path) -> str:
+    """Return the server that a journal file belongs to. Raises SettingsError."""
+    try:
+        return str(json.loads(journal.read_text())["url"])
+    except (OSError, ValueError, KeyError) as error:
+        raise SettingsError(f"--restore {journal} is no journal of an analysis: {error}") from None
+
+
+__all__ = ["Analysis", "RefusedError", "analyze", "make_server", "restored_url", "write_winner"]

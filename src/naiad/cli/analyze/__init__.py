@@ -1,0 +1,1 @@
+"""`naiad analyze`, also with Model Analyzer's commands `profile`, `analyze` and `report`."""

@@ -1,0 +1,136 @@
+"""`naiad analyze`: read the settings, analyse, show the result."""
+
+import asyncio
+import difflib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from naiad.analyze.live import restore_from_journal
+from naiad.analyze.measurement import ServerLostError
+from naiad.analyze.report.text import ranking_text
+from naiad.analyze.run import Analysis, analyze, restored_url
+from naiad.analyze.search import SearchProgress
+from naiad.analyze.settings.reader import read_file, read_settings
+from naiad.analyze.settings.settings import ModelSettings, Settings
+from naiad.analyze.settings.values import SettingsError
+from naiad.cli.analyze.flags import BAD_OPTION, COMMANDS, document_of, make_parser, parse_model_analyzer
+from naiad.cli.perf.flags import parse as parse_perf
+from naiad.cli.perf.planning import make_plan
+from naiad.cli.perf.values import FlagError
+from naiad.core.errors import InferError
+from naiad.perf.plan import InputSettings, Protocol, Service
+from naiad.perf.report.charts import ChartsMissingError
+
+FAILED = 1
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the verb and return the exit status."""
+    try:
+        if argv and argv[0] in COMMANDS:
+            return _analyze(_model_analyzer_settings(argv[0], argv[1:]), is_quiet=False)
+        flags = make_parser().parse_args(list(argv))
+        if flags.restore:
+            return asyncio.run(_restore(Path(flags.restore)))
+        return _analyze(read_settings(document_of(flags)), is_quiet=flags.quiet)
+    except (SettingsError, FlagError) as error:
+        print(f"naiad analyze: {error}", file=sys.stderr)
+        return BAD_OPTION
+    except (InferError, ServerLostError, ChartsMissingError, OSError, ValueError) as error:
+        print(f"naiad analyze: {getattr(error, 'message', None) or error}", file=sys.stderr)
+        return FAILED
+
+
+def _model_analyzer_settings(command: str, arguments: Sequence[str]) -> Settings:
+    given, file = parse_model_analyzer(command, arguments)
+    document: dict[str, Any] = {"run_config_search_mode": "brute"}  # Model Analyzer's default
+    if file:
+        document |= read_file(Path(file))
+    return read_settings(document | given)
+
+
+def _analyze(settings: Settings, *, is_quiet: bool) -> int:
+    for note in settings.notes:
+        print(f"note: {note}", file=sys.stderr)
+    inputs = {model.name: _inputs(model) for model in settings.models}
+    progress = None if is_quiet else _Progress()
+    found = asyncio.run(analyze(settings, inputs, progress))
+    if progress:
+        progress.clear()
+    for each in found:
+        _show(each)
+    return 0 if all(each.ranking.winner for each in found) else FAILED
+
+
+def _inputs(model: ModelSettings) -> InputSettings:
+    """Return the input data that the flags of `naiad perf` ask for."""
+    arguments = ["-m", model.name]
+    for name, value in model.perf_flags.items():
+        values = value if isinstance(value, list) else [value]
+        for each in values:
+            arguments += [f"--{name}"] if each is True else [f"--{name}", str(each)]
+    return make_plan(parse_perf(arguments, "naiad analyze")).models[0].inputs
+
+
+def _show(analysis: Analysis) -> None:
+    print(f"{', '.join(analysis.models)}\n{ranking_text(analysis.ranking)}")
+    if analysis.refused:
+        print(f"{len(analysis.refused)} combinations were left out, for example {analysis.refused[0]}")
+    for path in analysis.written:
+        print(f"written: {path}")
+    winner = analysis.ranking.winner
+    if winner is not None:
+        for variant in winner.measured.point.variants:
+            if variant.settings:
+                print(f"\nconfig.pbtxt of {variant.model} with the winner's settings:")
+                print("\n".join(f"  {line}" for line in _changes(variant.settings)))
+
+
+def _changes(settings: Mapping[str, Any]) -> list[str]:
+    return [f"{name}: {value}" for name, value in settings.items()]
+
+
+def config_diff(before: str, after: str, model: str) -> str:
+    """Return the difference of two `config.pbtxt` as a unified diff."""
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), f"{model}/config.pbtxt (now)", f"{model}/config.pbtxt (winner)",
+        lineterm="",
+    )  # fmt: skip
+    return "\n".join(lines)
+
+
+async def _restore(journal: Path) -> int:
+    url = restored_url(journal)
+    protocol = Protocol.GRPC if url.startswith("grpc") else Protocol.HTTP
+    models = await restore_from_journal(journal, Service(url, protocol))
+    print(f"restored at {url}: {', '.join(models)}")
+    return 0
+
+
+class _Progress:
+    """One line that changes in a terminal; elsewhere a line for each phase."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._phase = ""
+
+    def __call__(self, models: str, where: SearchProgress) -> None:
+        line = f"{models}: {where.phase}, {where.done} of about {where.expected} measurements"
+        if where.remaining_s:
+            line += f", {where.remaining_s:.0f} s left"
+        if self._is_terminal:
+            sys.stderr.write(f"\r\x1b[2K{line}")
+            sys.stderr.flush()
+        elif where.phase != self._phase:
+            print(line, file=sys.stderr, flush=True)
+        self._phase = where.phase
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._is_terminal:
+            sys.stderr.write("\r\x1b[2K")
+
+
+__all__ = ["config_diff", "run"]

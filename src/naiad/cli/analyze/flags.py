@@ -1,0 +1,139 @@
+"""The flags of `naiad analyze`: its own short form, and the keys of Model Analyzer's file as flags."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from naiad.analyze.settings.keys import KEYS, Key
+
+BAD_OPTION = 2
+COMMANDS = ("profile", "analyze", "report")
+"""Model Analyzer's."""
+_DESCRIPTION = """\
+Find the configuration of a model that serves best. TARGET is a model repository, a folder of a model in it, or, with
+--url, the name of a model on a running server. Variants of the configuration are applied to the running server, so it
+does not restart; at the end it has its old configuration again.
+"""
+_EPILOG = """\
+naiad analyze profile|analyze|report -f config.yaml takes Model Analyzer's command lines and files.
+Exit status: 0 a configuration was found; 1 none meets the constraints, or an error ended it; 2 invalid command line.
+"""
+_DATA_FLAGS = ("input-data", "shape", "input-bound", "string-data", "string-length", "request-parameter")
+
+
+class Parser(argparse.ArgumentParser):
+    """Names the next command in errors."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the reason."""
+        print(f"{self.prog}: {message}\n{self.prog} --help shows all flags.", file=sys.stderr)
+        raise SystemExit(BAD_OPTION)
+
+
+def make_parser() -> Parser:
+    """Return the parser of naiad's own form."""
+    parser = Parser(
+        prog="naiad analyze",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("target", nargs="?", default="", metavar="TARGET", help="repository, model folder, or model")
+    parser.add_argument(
+        "-u", "--url", default="", metavar="URL", help="running server: http://HOST:PORT or grpc://..."
+    )
+    parser.add_argument("--models", default="", metavar="A,B", help="models of the repository; default all")
+    wanted = parser.add_argument_group("what is wanted")
+    wanted.add_argument("--latency-budget", default="", metavar="TIME", help="limit of the p99 latency, such as 20ms")
+    wanted.add_argument("--min-throughput", metavar="N", help="inferences/s that are needed")
+    wanted.add_argument("--objectives", default="", metavar="A,B", help="metrics; default perf_throughput")
+    wanted.add_argument("--capacity", type=float, metavar="N", help="say which machine serves N requests/s")
+    search = parser.add_argument_group("search")
+    search.add_argument("--mode", metavar="MODE", help="predict (default), brute, quick or optuna")
+    search.add_argument("--concurrency", metavar="LIST", help="requests outstanding: 4 or 1,8; default found")
+    search.add_argument("--request-rate", metavar="LIST", help="requests/s instead")
+    search.add_argument("-b", "--batch-sizes", metavar="LIST", help="rows in a request; default 1")
+    search.add_argument("--max-instances", metavar="N", help="default the number of cores, at most 5")
+    search.add_argument("--max-batch-size", metavar="N", help="default 128")
+    search.add_argument("--seconds", metavar="S", help="length of a measurement; default 2")
+    data = parser.add_argument_group("input data, as for naiad perf")
+    for name in _DATA_FLAGS:
+        data.add_argument(f"--{name}", action="append", metavar="VALUE")
+    output = parser.add_argument_group("output")
+    output.add_argument("-o", "--output", default="", metavar="DIR", help="repository for the configuration found")
+    output.add_argument("--report", default="analysis", metavar="DIR", help="folder of the reports; default analysis")
+    output.add_argument("--apply", action="store_true", help="leave the running server with the best configuration")
+    output.add_argument("--restore", default="", metavar="FILE", help="undo what an interrupted analysis has left")
+    output.add_argument("-q", "--quiet", action="store_true", help="no progress display")
+    return parser
+
+
+def document_of(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the flags of naiad's own form as keys of Model Analyzer's file."""
+    document: dict[str, Any] = {
+        "run_config_search_mode": flags.mode,
+        "latency_budget": flags.latency_budget or None,
+        "min_throughput": flags.min_throughput,
+        "objectives": flags.objectives or None,
+        "concurrency": flags.concurrency,
+        "request_rate": flags.request_rate,
+        "batch_sizes": flags.batch_sizes,
+        "run_config_search_max_instance_count": flags.max_instances,
+        "run_config_search_max_model_batch_size": flags.max_batch_size,
+        "duration_seconds": flags.seconds,
+        "export_path": flags.report,
+        "output_model_repository_path": flags.output or None,
+    }
+    document["perf_analyzer_flags"] = {
+        name: value for name in _DATA_FLAGS if (value := getattr(flags, name.replace("-", "_"))) is not None
+    }
+    document |= _target(flags)
+    return {key: value for key, value in document.items() if value is not None}
+
+
+def _target(flags: argparse.Namespace) -> dict[str, Any]:
+    if flags.url:
+        is_grpc = flags.url.startswith("grpc")
+        protocol = "grpc" if is_grpc else "http"
+        return {
+            "triton_launch_mode": "remote",
+            "client_protocol": protocol,
+            f"triton_{protocol}_endpoint": flags.url,
+            "profile_models": flags.models or flags.target or None,
+        }
+    path = Path(flags.target)
+    is_model = any(path.glob("*/")) and (path / "config.pbtxt").is_file()
+    if is_model or (path.is_dir() and any(part.name.isdigit() for part in path.iterdir() if part.is_dir())):
+        return {"model_repository": str(path.parent), "profile_models": path.name}
+    models = (
+        flags.models or ",".join(sorted(part.name for part in path.iterdir() if part.is_dir()))
+        if path.is_dir()
+        else ""
+    )
+    return {"model_repository": str(path) if flags.target else None, "profile_models": models or None}
+
+
+def parse_model_analyzer(command: str, arguments: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """Return the keys that Model Analyzer's flags set, and the file that `-f` names."""
+    parser = Parser(prog=f"naiad analyze {command}")
+    for name, key in KEYS.items():
+        if key.kind != "mapping" or name in ("profile_models",):
+            _add_key(parser, name, key)
+    for flag in ("-v", "--verbose", "-q", "--quiet"):
+        parser.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--mode", choices=("online", "offline"), help=argparse.SUPPRESS)
+    parser.add_argument("--analysis-models", help=argparse.SUPPRESS)
+    values = {name: value for name, value in vars(parser.parse_args(list(arguments))).items() if name in KEYS}
+    given = {name: value for name, value in values.items() if value is not None}
+    return given, given.pop("config_file", "") or ""
+
+
+def _add_key(parser: argparse.ArgumentParser, name: str, key: Key) -> None:
+    flags = [f"--{name.replace('_', '-')}", *([f"-{key.letter}"] if key.letter else [])]
+    help_text = (key.help or None) if key.has_effect else argparse.SUPPRESS
+    if key.kind == "flag":
+        parser.add_argument(*flags, dest=name, action="store_const", const=True, help=help_text)
+    else:
+        parser.add_argument(*flags, dest=name, metavar=key.kind.upper(), help=help_text)
