@@ -4,17 +4,21 @@ import json
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from difflib import unified_diff
 from pathlib import Path
 
 from naiad import __version__
 from naiad.analyze.goal import Goal
 from naiad.analyze.live import LiveInstrument, OwnServer, RunningServer, Server, journal_path
+from naiad.analyze.live.instrument import LOAD_TIMEOUT_S
+from naiad.analyze.live.server import make_client
 from naiad.analyze.measurement import Ranking
 from naiad.analyze.prediction import LearnedPredictor
 from naiad.analyze.report.html import report, write_pdf
 from naiad.analyze.report.tables import write_tables
 from naiad.analyze.search import Checkpoint, SearchProgress, SearchSettings, fingerprint, search
+from naiad.analyze.search.goal_score import misses
 from naiad.analyze.settings.settings import ModelSettings, SearchMode, ServerSettings, Settings
 from naiad.analyze.settings.values import SettingsError
 from naiad.analyze.space import Dimension, Space, Variant
@@ -52,6 +56,10 @@ class Analysis:
     refused: Sequence[str] = ()
     """Combinations that were left out, and why."""
     written: Sequence[Path] = ()
+    differences: Mapping[str, str] = field(default_factory=dict)
+    """By model: what the winner changes in `config.pbtxt`, as a unified diff."""
+    is_applied: bool = False
+    """The running server has the configuration of the winner."""
 
 
 async def analyze(settings: Settings, inputs: Inputs, progress: Progress | None = None) -> list[Analysis]:
@@ -64,8 +72,19 @@ async def analyze(settings: Settings, inputs: Inputs, progress: Progress | None 
     for group in groups:
         async with _instrument(settings, group, inputs) as instrument:
             analysis = await _search(settings, group, instrument, progress)
+            service = instrument.server.service
+        if settings.is_applied and settings.server.is_remote and analysis.ranking.winner is not None:
+            await _apply(service, analysis.ranking.winner.measured.point.variants)
+            analysis = replace(analysis, is_applied=True)
         found.append(analysis)
     return found
+
+
+async def _apply(service: Service, variants: Sequence[Variant]) -> None:
+    async with make_client(service, LOAD_TIMEOUT_S) as client:
+        for variant in variants:
+            if variant.config_json:
+                await client.load(variant.model, config=variant.config_json)
 
 
 @asynccontextmanager
@@ -121,7 +140,22 @@ async def _search(
             progress=(lambda where: progress("+".join(names), where)) if progress else None,
         )
     written = _write(settings, names, ranking, goals, instrument.configs)
-    return Analysis(names, ranking, refused, written)
+    winner = ranking.winner.measured.point.variants if ranking.winner else ()
+    return Analysis(names, ranking, refused, written, _differences(winner, instrument.configs))
+
+
+def _differences(variants: Sequence[Variant], configs: Mapping[str, ModelConfig]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for variant in variants:
+        if variant.config_json:
+            before, after = (
+                format_config(config).splitlines()
+                for config in (configs[variant.model], config_from_json(variant.config_json))
+            )
+            name = f"{variant.model}/config.pbtxt"
+            lines = unified_diff(before, after, f"{name} (now)", f"{name} (winner)", lineterm="", n=1)
+            found[variant.model] = "\n".join(lines)
+    return found
 
 
 def _mode(settings: Settings, group: Sequence[ModelSettings]) -> SearchMode:
@@ -210,7 +244,13 @@ def _write(
     configs: Mapping[str, ModelConfig],
 ) -> list[Path]:
     folder = Path(settings.export_folder)
-    written = write_tables(ranking, folder / "results" / "+".join(names), settings.inference_fields)
+    written = write_tables(
+        ranking,
+        folder / "results" / "+".join(names),
+        settings.inference_fields,
+        accepts=lambda measured: not measured.error and not misses(goals, measured),
+        configured={name: _configured(config) for name, config in configs.items()},
+    )
     if settings.writes_summary:
         html = folder / f"{'+'.join(names)}.html"
         limit = goals[names[0]].constraints.get("perf_latency_p99")

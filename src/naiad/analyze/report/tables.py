@@ -1,7 +1,7 @@
 """The CSV files of an analysis, with Model Analyzer's columns and file names."""
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from naiad.analyze.measurement import Measured, Ranking
@@ -35,39 +35,57 @@ _DEFAULT_FIELDS = ("perf_throughput", "perf_latency_p99")
 _GPU_FIELDS = ("gpu_used_memory", "gpu_utilization", "gpu_power_usage")
 
 
-def write_tables(ranking: Ranking, folder: Path, fields: Sequence[str] = _DEFAULT_FIELDS) -> list[Path]:
-    """Write the measurements, best candidates first, and return the paths. `fields` are metrics. Raises OSError."""
+def write_tables(
+    ranking: Ranking,
+    folder: Path,
+    fields: Sequence[str] = _DEFAULT_FIELDS,
+    *,
+    accepts: Callable[[Measured], bool] | None = None,
+    configured: Mapping[str, Mapping[str, object]] | None = None,
+) -> list[Path]:
+    """Write the measurements, best candidates first, and return the paths. `fields` are metrics.
+
+    `accepts` says whether a measurement meets the constraints; `configured` has by model the values of fields that a
+    variant leaves as they are. Raises OSError.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    accepted = {each.measured.point.key for each in ranking.candidates if each.meets_constraints}
+    rows = _Rows(accepts or (lambda measured: not measured.error), configured or {})
     order = [each.measured for each in ranking.candidates]
     order += [each for each in ranking.measurements if all(each.point.key != done.point.key for done in order)]
     written = [folder / INFERENCE_FILE]
-    _write(written[0], _rows(order, fields, accepted))
+    _write(written[0], rows.of(order, fields))
     if any(name in metrics for each in order for metrics in each.metrics.values() for name in _GPU_FIELDS):
         written.append(folder / GPU_FILE)
-        _write(written[1], _rows(order, _GPU_FIELDS, accepted))
+        _write(written[1], rows.of(order, _GPU_FIELDS))
     return written
 
 
-def _rows(measured: Sequence[Measured], fields: Sequence[str], accepted: set[str]) -> Iterator[dict[str, str]]:
-    for each in measured:
-        point = each.point
-        load = {"Request Rate": f"{point.request_rate:g}"} if point.request_rate else {}
-        for model, metrics in each.metrics.items():
-            variant = variant_of(each, model)
-            yield {
-                "Model": model,
-                "Batch": str(point.batch_size),
-                **(load or {"Concurrency": str(point.concurrency)}),
-                "Model Config Path": variant.name if variant else model,
-                "Instance Group": instance_group(variant.settings if variant else {}),
-                "Max Batch Size": str(variant.settings.get("max_batch_size", "")) if variant else "",
-                "Satisfies Constraints": "Yes" if point.key in accepted else "No",
-                **{
-                    METRIC_NAMES.get(name, name): f"{metrics[name].value:.6g}" if name in metrics else ""
-                    for name in fields
-                },
-            }
+class _Rows:
+    def __init__(self, accepts: Callable[[Measured], bool], configured: Mapping[str, Mapping[str, object]]) -> None:
+        self._accepts = accepts
+        self._configured = configured
+
+    def of(self, measured: Sequence[Measured], fields: Sequence[str]) -> Iterator[dict[str, str]]:
+        """Return a row for each model of each measurement."""
+        for each in measured:
+            point = each.point
+            load = {"Request Rate": f"{point.request_rate:g}"} if point.request_rate else {}
+            for model, metrics in each.metrics.items():
+                variant = variant_of(each, model)
+                settings = {**self._configured.get(model, {}), **(variant.settings if variant else {})}
+                yield {
+                    "Model": model,
+                    "Batch": str(point.batch_size),
+                    **(load or {"Concurrency": str(point.concurrency)}),
+                    "Model Config Path": variant.name if variant else model,
+                    "Instance Group": instance_group(settings),
+                    "Max Batch Size": str(settings.get("max_batch_size", "")),
+                    "Satisfies Constraints": "Yes" if self._accepts(each) else "No",
+                    **{
+                        METRIC_NAMES.get(name, name): f"{metrics[name].value:.6g}" if name in metrics else ""
+                        for name in fields
+                    },
+                }
 
 
 def _write(path: Path, rows: Iterator[dict[str, str]]) -> None:
@@ -86,6 +104,10 @@ def variant_of(measured: Measured, model: str) -> Variant | None:
 
 def instance_group(settings: Mapping[str, object]) -> str:
     """Return the instances as Model Analyzer shows them: `2:CPU`."""
+    groups = settings.get("instance_group")
+    if isinstance(groups, Sequence) and not isinstance(groups, str):
+        named = [(each.get("count", 1), each.get("kind", "KIND_CPU")) for each in groups if isinstance(each, Mapping)]
+        return " ".join(f"{count}:{str(kind).removeprefix('KIND_')}" for count, kind in named)
     count = settings.get("instance_group.count", "")
     return f"{count}:{str(settings.get('instance_group.kind', 'KIND_CPU')).removeprefix('KIND_')}" if count else ""
 

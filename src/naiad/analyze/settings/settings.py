@@ -98,5 +98,7 @@ class Settings:
     top_configs: int = 3
     inference_fields: Sequence[str] = ("perf_throughput", "perf_latency_p99")
     writes_summary: bool = True
+    is_applied: bool = False
+    """A running server keeps the configuration of the winner."""
     notes: Sequence[str] = ()
     """Keys that were accepted and have no effect, for the user."""

@@ -1,9 +1,9 @@
 """`naiad analyze`: read the settings, analyse, show the result."""
 
 import asyncio
-import difflib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,10 @@ def run(argv: Sequence[str]) -> int:
         flags = make_parser().parse_args(list(argv))
         if flags.restore:
             return asyncio.run(_restore(Path(flags.restore)))
-        return _analyze(read_settings(document_of(flags)), is_quiet=flags.quiet)
+        if flags.apply and not flags.url:
+            raise SettingsError("--apply needs a running server; name it with --url")
+        settings = replace(read_settings(document_of(flags)), is_applied=flags.apply)
+        return _analyze(settings, is_quiet=flags.quiet)
     except (SettingsError, FlagError) as error:
         print(f"naiad analyze: {error}", file=sys.stderr)
         return BAD_OPTION
@@ -80,25 +83,10 @@ def _show(analysis: Analysis) -> None:
         print(f"{len(analysis.refused)} combinations were left out, for example {analysis.refused[0]}")
     for path in analysis.written:
         print(f"written: {path}")
-    winner = analysis.ranking.winner
-    if winner is not None:
-        for variant in winner.measured.point.variants:
-            if variant.settings:
-                print(f"\nconfig.pbtxt of {variant.model} with the winner's settings:")
-                print("\n".join(f"  {line}" for line in _changes(variant.settings)))
-
-
-def _changes(settings: Mapping[str, Any]) -> list[str]:
-    return [f"{name}: {value}" for name, value in settings.items()]
-
-
-def config_diff(before: str, after: str, model: str) -> str:
-    """Return the difference of two `config.pbtxt` as a unified diff."""
-    lines = difflib.unified_diff(
-        before.splitlines(), after.splitlines(), f"{model}/config.pbtxt (now)", f"{model}/config.pbtxt (winner)",
-        lineterm="",
-    )  # fmt: skip
-    return "\n".join(lines)
+    for difference in analysis.differences.values():
+        print(f"\n{difference}")
+    if analysis.is_applied:
+        print("\nThe server now has this configuration.")
 
 
 async def _restore(journal: Path) -> int:
@@ -131,6 +119,3 @@ class _Progress:
         """Remove the line."""
         if self._is_terminal:
             sys.stderr.write("\r\x1b[2K")
-
-
-__all__ = ["config_diff", "run"]
