@@ -106,6 +106,11 @@ class Survey:
         """Whether a measurement has figures, and these are within the constraints."""
         return not measured.error and not misses(self.goals, measured)
 
+    def enter(self, phase: str) -> None:
+        """Report that another phase begins."""
+        self.phase = phase
+        self._report(None)
+
     def _report(self, latest: Measured | None) -> None:
         if self._progress:
             left = max(0, self.expected - self.count)

@@ -1,5 +1,6 @@
 """naiad's own mode: fit costs to a few measurements, simulate all points, measure the promising ones."""
 
+import asyncio
 from collections.abc import Sequence
 
 from naiad.analyze.measurement import Measured
@@ -12,8 +13,10 @@ from naiad.analyze.search.survey import Survey
 
 _PLANNED_SHARE = 0.4
 """Of the budget, for the measurements that the model is fitted to."""
-_SHORTLIST = 16
+_SHORTLIST = 10
 """Configurations that are predicted again, and whose load is refined, after each fit."""
+_SPARED = 2
+"""Of the least number of measurements, for the best again and for the drift; the other ones are used up."""
 _PROMISING = 0.02
 """Gain over the best measurement above which a predicted point is measured."""
 
@@ -62,14 +65,15 @@ class _Exploration:
     def __init__(self, survey: Survey, predictor: Predictor, everything: Sequence[Configuration]) -> None:
         self._survey = survey
         self._predictor = predictor
-        self._shortlist = everything
+        self._ordered = everything
+        """By prediction, the best first, after the first pass."""
         self._is_first = True
 
     async def measure_promising(self, limit: int) -> None:
         """Measure promising points until there is none, or there are `limit` measurements in all."""
         survey = self._survey
         while survey.count < limit and survey.usable:
-            wanted = self._promising()
+            wanted = await self._promising()
             survey.phase = "the most promising configurations"
             for each in wanted[: survey.settings.top if self._is_first else 1]:
                 if survey.count < limit:
@@ -78,19 +82,33 @@ class _Exploration:
             if not wanted:
                 return
 
-    def _promising(self) -> list[Forecast]:
+    async def _promising(self) -> list[Forecast]:
         """Return forecasts of points that are not measured yet, the best first."""
         survey = self._survey
         forecaster = Forecaster(survey, self._predictor)
-        self._shortlist = [each for each in self._shortlist if not survey.has_failed(each)]
-        ordered = _ordered(survey, [each for each in map(forecaster.best, self._shortlist) if each is not None])
-        refined = _ordered(survey, [forecaster.refined(each) for each in ordered[:_SHORTLIST]])
+        usable = [each for each in self._ordered if not survey.has_failed(each)]
+        shortlist = usable if self._is_first else usable[:_SHORTLIST]
+        found: list[Forecast] = []
+        for number, configuration in enumerate(shortlist, 1):
+            survey.enter(f"prediction of configuration {number} of {len(shortlist)}")
+            forecast = forecaster.best(configuration)
+            found += [forecast] if forecast is not None else []
+            # Simulations take a while; a cancellation and the terminal have their turn between them.
+            await asyncio.sleep(0)
+        ordered = _ordered(survey, found)
+        refined: list[Forecast] = []
+        for forecast in ordered[:_SHORTLIST]:
+            refined.append(forecaster.refined(forecast))
+            await asyncio.sleep(0)
+        refined = _ordered(survey, refined)
         best = best_points(survey)[0]
         if self._is_first:
             survey.predictions = forecaster.predictions
-            self._shortlist = [each.figures.point.variants for each in refined]
+            self._ordered = [each.figures.point.variants for each in ordered]
         wanted = [each for each in refined if not survey.repeats(each.figures.point)]
-        return wanted if self._is_first else [each for each in wanted if _is_promising(survey, each, best)]
+        if self._is_first or survey.count < survey.settings.min_measurements - _SPARED:
+            return wanted
+        return [each for each in wanted if _is_promising(survey, each, best)]
 
 
 def _ordered(survey: Survey, forecasts: Sequence[Forecast]) -> list[Forecast]:
