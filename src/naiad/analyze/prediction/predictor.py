@@ -10,6 +10,8 @@ from naiad.config.forms.json_form import config_from_json
 from naiad.config.model_config_pb2 import ModelConfig
 
 _MAX_CONCURRENCY = 128
+_REFIT_GROWTH = 1.3
+"""A fit takes seconds: it is made again when there are this many times more measurements."""
 
 
 class LearnedPredictor:
@@ -21,6 +23,9 @@ class LearnedPredictor:
         self._cores = cores
         self._processes = processes
         self._fitted: Fitted | None = None
+        self._fitted_count = 0
+        self._known: dict[str, Prediction | None] = {}
+        """What the present fit predicts, by the key of the point."""
 
     def plan(self, space: Space, budget: int) -> Sequence[Point]:
         """Return at most `budget` points: no queue and saturation first, then each field at its greatest value."""
@@ -60,7 +65,15 @@ class LearnedPredictor:
         return max(1, config.max_batch_size) * max(1, sum(each.count for each in config.instance_group))
 
     def fit(self, measured: Sequence[Measured]) -> None:
-        """Take measurements as what predictions start from; none that is usable leaves no predictions."""
+        """Take measurements as what predictions start from, once there are enough new ones.
+
+        None that is usable leaves no predictions.
+        """
+        count = sum(each.repeats for each in measured)
+        if self._fitted is not None and count < _REFIT_GROWTH * self._fitted_count:
+            return
+        self._known.clear()
+        self._fitted_count = count
         try:
             self._fitted = fit(measured, self._configs, self._cores, processes=self._processes)
         except ValueError:
@@ -68,6 +81,11 @@ class LearnedPredictor:
 
     def predict(self, point: Point) -> Prediction | None:
         """Return what is expected of a point; None where the measurements say nothing about it."""
+        if point.key not in self._known:
+            self._known[point.key] = self._simulated(point)
+        return self._known[point.key]
+
+    def _simulated(self, point: Point) -> Prediction | None:
         if self._fitted is None:
             return None
         try:

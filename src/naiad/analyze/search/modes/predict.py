@@ -7,6 +7,7 @@ from naiad.analyze.measurement import Measured
 from naiad.analyze.search.configurations import Configuration, configurations, useful_loads
 from naiad.analyze.search.goal_score import rank
 from naiad.analyze.search.modes.forecast import Forecast, Forecaster, Predictor
+from naiad.analyze.search.modes.quick import quick
 from naiad.analyze.search.rejects import best_points, separate
 from naiad.analyze.search.settings import SearchSettings
 from naiad.analyze.search.survey import Survey
@@ -40,8 +41,12 @@ async def predict(survey: Survey, predictor: Predictor) -> None:
     before = -1
     while before < survey.count < budget:
         before = survey.count
-        # A contender that fell outside the constraints gives way to another load, or another configuration.
+        # A contender that fell outside the constraints is replaced by another load, or another configuration.
         await exploration.measure_promising(max(limit, survey.count + 1))
+        if not survey.predictions:
+            # The server has no statistics, or everything failed: climb by measurements alone.
+            await quick(survey)
+            return
         survey.phase = "comparison of the best"
         await separate(survey, budget - survey.count)
 
