@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What an output may differ by. All of them hold."""
+    """What an output may differ by. All of them hold.
+
+    An element may differ by `absolute + relative * max(|expected|, scale)`, where the scale is the root mean square
+    of the output in that sample.
+    """
 
     absolute: float
     relative: float
@@ -22,7 +26,8 @@ class Difference:
 
     output: str
     check: str
-    """`shape`, `datatype`, `values`, `cosine`, `top1`, `inf/nan`, `batched`, `concurrent`, `repeated`, `metric`."""
+    """`shape`, `datatype`, `values`, `cosine`, `top1`, `inf/nan`, `missing`, `batched`, `concurrent`, `repeated`,
+    `run`, `metric`."""
     sample: int
     index: tuple[int, ...]
     """Of the worst element."""
