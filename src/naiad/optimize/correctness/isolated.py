@@ -50,6 +50,8 @@ class IsolatedRunner:
                 pass_fds=[other.fileno()],
                 start_new_session=True,
             )
+        self.pid = self._process.pid
+        """Of the process."""
         self._connection = Connection(own.detach())
         try:
             self.max_batch: int = self._receive(self._limits.load_s)

@@ -1,0 +1,187 @@
+"""Sabotaged conversions are rejected with the output named, faithful ones are accepted; all as naiad serves them."""
+
+import os
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+from naiad.optimize.candidate import Candidate, Conversion, Precision, Status
+from naiad.optimize.correctness.gate import judge
+from naiad.optimize.correctness.isolated import IsolatedRunner, Limits
+from naiad.optimize.correctness.repository import write_repository
+from naiad.optimize.correctness.runner import CallableRunner, RunnerError
+from naiad.optimize.correctness.served import ServedRunner
+from naiad.optimize.correctness.settings import Settings
+from naiad.optimize.source import Format
+from support import sabotaged_conversions as models
+
+VISION, TEXT, HALVES = models.vision(), models.text(), models.halves()
+SABOTAGES = [
+    (VISION, models.shuffled_weights, "PROBABILITIES", "values"),
+    (VISION, models.swapped_outputs, "FEATURES", "values"),
+    (VISION, models.wrong_layout, "PROBABILITIES", "values"),
+    (HALVES, models.split_off_by_one, "Y", "values"),
+    (VISION, models.mixed_rows, "FEATURES", "batched"),
+    (VISION, models.dropped_softmax, "PROBABILITIES", "values"),
+    (VISION, models.wrong_epsilon, "PROBABILITIES", "values"),
+    (HALVES, models.fp16_overflow, "Y", "inf/nan"),
+    (HALVES, models.stale_constant, "Y", "values"),
+    (VISION, models.transposed_input, "PROBABILITIES", "values"),
+    (TEXT, models.truncated_vocabulary, "SUM", "values"),
+]
+KEEPING_STATE = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.sum = 0.0
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            array = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            self.sum = self.sum * 0.5 + float(array.sum()) * 0.01
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", array + np.float32(self.sum))]))
+        return responses
+"""
+KEEPING_CONFIG = """
+max_batch_size: 8
+input [ { name: "X" data_type: TYPE_FP32 dims: [ 8 ] } ]
+output [ { name: "Y" data_type: TYPE_FP32 dims: [ 8 ] } ]
+"""
+
+
+def candidate(name, precision=Precision.FP32, backend="onnxruntime"):
+    return Candidate(name, Format.ONNX, precision, backend)
+
+
+def repository(tmp_path, name, content, *, file="model.onnx", backend="onnxruntime", config=""):
+    folder = tmp_path / "files" / name
+    folder.mkdir(parents=True)
+    (folder / file).write_bytes(content)
+    conversion = Conversion(candidate(name, backend=backend), Status.PASSED, folder)
+    return write_repository(conversion, tmp_path / "repository" / name, config)
+
+
+def source(model):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.proto.SerializeToString(), options)
+    names = [each.name for each in session.get_outputs()]
+    return CallableRunner(lambda inputs: dict(zip(names, session.run(None, dict(inputs)), strict=True)))
+
+
+def verdict(tmp_path, model, proto, precision=Precision.FP32):
+    home = repository(tmp_path, "candidate", proto if isinstance(proto, bytes) else proto.SerializeToString())
+    runner = ServedRunner(home, "candidate")
+    try:
+        return judge(source(model), runner, model.samples, candidate("candidate", precision), Settings())
+    finally:
+        runner.close()
+
+
+@pytest.mark.parametrize("case", SABOTAGES, ids=lambda case: case[1].__name__)
+def test_sabotaged_conversion_is_rejected(case, tmp_path):
+    model, sabotage, output, check = case
+    found = verdict(tmp_path, model, model.edited(sabotage))
+    assert not found.is_accepted
+    assert (output, check) in {(failure.output, failure.check) for failure in found.failures}
+    assert all(f"'{failure.output}'" in failure.message for failure in found.failures)
+
+
+def test_state_kept_between_calls_is_rejected(tmp_path):
+    files = {"file": "model.py", "backend": "python", "config": KEEPING_CONFIG}
+    home = repository(tmp_path, "keeping", KEEPING_STATE.encode(), **files)
+    runner = ServedRunner(home, "keeping")
+    try:
+        found = judge(
+            CallableRunner(lambda inputs: {"Y": inputs["X"]}),
+            runner,
+            HALVES.samples,
+            candidate("keeping"),
+            Settings(),
+        )
+    finally:
+        runner.close()
+    assert ("Y", "repeated") in {(failure.output, failure.check) for failure in found.failures}
+
+
+@pytest.mark.parametrize("model", [VISION, TEXT, HALVES], ids=["vision", "text", "halves"])
+def test_same_file_is_accepted(model, tmp_path):
+    found = verdict(tmp_path, model, model.proto)
+    assert found.is_accepted, [failure.message for failure in found.failures]
+
+
+def test_graph_optimised_offline_is_accepted(tmp_path):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    onnxruntime.InferenceSession(VISION.proto.SerializeToString(), options)
+    found = verdict(tmp_path, VISION, (tmp_path / "optimised.onnx").read_bytes())
+    assert found.is_accepted, [failure.message for failure in found.failures]
+
+
+@pytest.mark.parametrize("kind", [QuantType.QUInt8, QuantType.QInt8], ids=["uint8", "int8"])
+def test_dynamic_int8_is_accepted(kind, tmp_path):
+    onnx.save(VISION.proto, tmp_path / "in.onnx")
+    quantize_dynamic(tmp_path / "in.onnx", tmp_path / "out.onnx", weight_type=kind, op_types_to_quantize=["MatMul"])
+    found = verdict(tmp_path, VISION, (tmp_path / "out.onnx").read_bytes(), Precision.INT8_DYNAMIC)
+    assert found.is_accepted, [failure.message for failure in found.failures]
+
+
+# --- processes ------------------------------------------------------------------------------------------------------
+
+
+def python_model(tmp_path, body):
+    text = KEEPING_STATE.replace("self.sum = self.sum * 0.5 + float(array.sum()) * 0.01", body)
+    files = {"file": "model.py", "backend": "python", "config": KEEPING_CONFIG}
+    return repository(tmp_path, "model", text.encode(), **files)
+
+
+def test_isolated_model_answers_as_in_process(tmp_path):
+    home = repository(tmp_path, "model", HALVES.proto.SerializeToString())
+    runner = IsolatedRunner(home, "model")
+    try:
+        found = judge(source(HALVES), runner, HALVES.samples, candidate("model"), Settings())
+    finally:
+        runner.close()
+    assert found.is_accepted, [failure.message for failure in found.failures]
+
+
+def test_file_that_does_not_load_is_named(tmp_path):
+    home = repository(tmp_path, "model", b"no model")
+    with pytest.raises(RunnerError, match="model"):
+        IsolatedRunner(home, "model")
+
+
+def test_crash_is_a_reason(tmp_path):
+    home = repository(tmp_path, "model", HALVES.proto.SerializeToString())
+    runner = IsolatedRunner(home, "model")
+    try:
+        os.kill(runner.pid, 6)
+        found = judge(source(HALVES), runner, HALVES.samples, candidate("model"), Settings())
+    finally:
+        runner.close()
+    assert [failure.check for failure in found.failures] == ["run"]
+    assert "its process ended with SIGABRT" in found.failures[0].message
+
+
+def test_call_over_the_limit_ends_the_process(tmp_path):
+    home = python_model(tmp_path, "import time; time.sleep(60)")
+    runner = IsolatedRunner(home, "model", Limits(call_s=0.5))
+    try:
+        with pytest.raises(RunnerError, match=r"no answer after 0\.5 s"):
+            runner.infer({"X": np.ones((1, 8), np.float32)})
+    finally:
+        runner.close()
+
+
+def test_memory_over_the_limit_ends_the_process(tmp_path):
+    home = repository(tmp_path, "model", HALVES.proto.SerializeToString())
+    with pytest.raises(RunnerError, match="MiB of memory, allowed are 5 MiB"):
+        IsolatedRunner(home, "model", Limits(memory_mib=5))
