@@ -2,7 +2,8 @@
 
     python -m bench.perf_agreement [--seconds 2] [--rounds 3] [--delay-ms 4] [--concurrency 1,8,32]
 
-Throughput and p50 of an identity model of naiad, in turns, one tool after another; medians over the rounds. The model
+Throughput and p50 of an identity model of naiad, in turns, one tool after another; medians over the rounds, also of
+the differences. The model
 takes a fixed time, so that no tool is the limit; with `--delay-ms 0` the tools differ by their own cost. A tool that
 is not there is left out (apt-get install wrk nghttp2-client libb64-0d; perf_analyzer is fetched from PyPI).
 """
@@ -153,13 +154,12 @@ def compare(protocol: str, address: str, concurrency: int, arguments: argparse.N
         for name, call in tools(protocol).items():
             figures[name].append(call(address, concurrency, arguments.seconds, directory))
     medians = {name: _medians(runs) for name, runs in figures.items()}
-    our_rate, our_p50_us = medians["naiad perf"]
     for name, (rate, p50_us) in medians.items():
         text = f"{protocol} {concurrency:3} {name:13}: {rate:9.1f} requests/s, p50 {p50_us:7.0f} us"
         if name == "naiad perf":
             print(f"{text}; limited by {', '.join(sorted(set(limits)))}; load {os.getloadavg()[0]:.1f}")
             continue
-        differences = our_rate / rate - 1, our_p50_us / p50_us - 1
+        differences = _differences(figures["naiad perf"], figures[name])
         verdict = "agrees" if max(map(abs, differences)) <= _LIMIT else "DIFFERS"
         print(f"{text}; naiad perf has {differences[0]:+.1%} and {differences[1]:+.1%}: {verdict}", flush=True)
 
@@ -169,10 +169,15 @@ def _medians(runs: list[Figures]) -> Figures:
     return statistics.median(rates), statistics.median(p50s_us)
 
 
+def _differences(ours: list[Figures], theirs: list[Figures]) -> Figures:
+    """Return the medians of the differences in each round, which other load on the machine disturbs least."""
+    return _medians([(our[0] / other[0] - 1, our[1] / other[1] - 1) for our, other in zip(ours, theirs, strict=True)])
+
+
 def main() -> None:
     """Read the arguments and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--seconds", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--delay-ms", type=int, default=4)
     parser.add_argument("--concurrency", default="1,8,32")
