@@ -141,6 +141,15 @@ def complexity(measured: Measured, settings: SearchSettings) -> tuple[float, ...
     )
 
 
+def differing_fields(configuration: Configuration, other: Configuration) -> int:
+    """Return in how many fields two configurations of the same models differ; a format counts as a field."""
+    return sum(
+        (mine.source_model != theirs.source_model)
+        + sum(mine.settings.get(field) != theirs.settings.get(field) for field in {*mine.settings, *theirs.settings})
+        for mine, theirs in zip(configuration, other, strict=True)
+    )
+
+
 def changes(variant: Variant, settings: SearchSettings) -> Mapping[str, Any]:
     """Return the settings of a variant that differ from the configuration of the repository."""
     configured = settings.configured.get(variant.model, {})

@@ -1,6 +1,8 @@
 """How good and how cheap the default mode is, over repeated searches of several analytic models."""
 
 import asyncio
+import math
+from dataclasses import replace
 
 import pytest
 from tests.support.analyze_simulation import (
@@ -14,7 +16,8 @@ from tests.support.analyze_simulation import (
     within,
 )
 
-from naiad.analyze.measurement import Ranking
+from naiad.analyze.goal import Goal
+from naiad.analyze.measurement import Prediction, Ranking
 from naiad.analyze.search import search
 from naiad.analyze.space import Point, Space, Variant
 
@@ -79,3 +82,40 @@ def test_simpler_configuration_wins_a_tie() -> None:
         ranking = searched("brute", space, SimulatedInstrument(costs, seed), 1000.0)
         assert ranking.winner is not None
         assert ranking.winner.measured.point.variants[0].settings[DELAY] == 0
+
+
+def test_large_space_is_predicted_in_part() -> None:
+    space = grid(instances=range(1, 9), delays_us=range(0, 3200, 200))
+    instrument = SimulatedInstrument(MODELS["trees"], 1)
+    ranking = searched("predict", space, instrument, 20.0)
+    assert ranking.winner is not None
+    assert len(space.variants["m"]) == 1025
+    assert len({each.point.variants[0].name for each in ranking.predictions}) < 600
+    assert len(instrument.points) <= 40
+    best = max(
+        (
+            figures(instrument.costs, Point((each,), load))
+            for each in space.variants["m"]
+            for load in (256, 512, 1024)
+        ),
+        key=lambda each: (each.p99_ms <= 20.0, each.throughput),
+    )
+    assert figures(instrument.costs, ranking.winner.measured.point).throughput >= 0.95 * best.throughput
+
+
+def test_overload_is_compared_with_numbers() -> None:
+    class Overloaded(BiasedPredictor):
+        def predict(self, point: Point) -> Prediction:
+            found = super().predict(point)
+            return (
+                replace(found, latency_us=dict.fromkeys(found.latency_us, math.inf))
+                if point.concurrency > 8
+                else found
+            )
+
+    goals = {"m": Goal({"perf_latency_p99": 1.0})}
+    instrument = SimulatedInstrument(MODELS["trees"], 1)
+    predictor = Overloaded(instrument.costs)
+    ranking = asyncio.run(search("predict", grid(), goals, instrument, settings(), predictor=predictor))
+    assert ranking.winner is not None
+    assert ranking.winner.measured.point.concurrency == 1

@@ -14,6 +14,9 @@ from naiad.perf.result import Interval
 _LATENCY_MARGIN = 1.03
 """Predicted latencies are taken this much longer, since a limit that is just missed is missed."""
 
+_LONGEST_US = 1e12
+"""An overloaded server has no latency; gains need a number."""
+
 
 class Predictor(Protocol):
     """Predicts points from a few measurements."""
@@ -128,7 +131,8 @@ class Forecaster:
 
 def _metrics(prediction: Prediction) -> dict[str, float]:
     latencies = {
-        f"perf_latency_p{number}": value / 1e3 * _LATENCY_MARGIN for number, value in prediction.latency_us.items()
+        f"perf_latency_p{number}": min(value, _LONGEST_US) / 1e3 * _LATENCY_MARGIN
+        for number, value in prediction.latency_us.items()
     }
     return {
         "perf_throughput": prediction.throughput * prediction.point.batch_size,

@@ -1,19 +1,24 @@
 """naiad's own mode: fit costs to a few measurements, simulate all points, measure the promising ones."""
 
 import asyncio
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from naiad.analyze.measurement import Measured
-from naiad.analyze.search.configurations import Configuration, configurations, useful_loads
-from naiad.analyze.search.goal_score import rank
+from naiad.analyze.search.configurations import Configuration, configurations, differing_fields, useful_loads
+from naiad.analyze.search.goal_score import gain, misses, rank
 from naiad.analyze.search.modes.forecast import Forecast, Forecaster, Predictor
 from naiad.analyze.search.modes.quick import quick
 from naiad.analyze.search.rejects import best_points, separate
 from naiad.analyze.search.settings import SearchSettings
 from naiad.analyze.search.survey import Survey
+from naiad.analyze.space import Point
 
 _PLANNED_SHARE = 0.4
 """Of the budget, for the measurements that the model is fitted to."""
+_MOST_PREDICTED = 300
+"""Configurations that are predicted at first: a simulation takes some 20 ms, and a configuration needs a few."""
 _SHORTLIST = 10
 """Configurations that are predicted again, and whose load is refined, after each fit."""
 _SPARED = 2
@@ -82,25 +87,36 @@ class _Exploration:
             survey.phase = "the most promising configurations"
             for each in wanted[: survey.settings.top if self._is_first else 1]:
                 if survey.count < limit:
-                    await survey.measure(each.figures.point)
+                    await self._measure(each.figures.point, limit)
             self._is_first = False
             if not wanted:
                 return
+
+    async def _measure(self, point: Point, limit: int) -> None:
+        """Measure a point; where the latency is over its limit, a load that fits the limit too."""
+        survey = self._survey
+        measured = await survey.measure(point)
+        if measured.error or survey.count >= limit:
+            return
+        best = best_points(survey)[0]
+        fitting = _fitting_load(survey, measured)
+        if fitting is not None and (gain(survey.goals, measured, best).value > -_PROMISING):
+            await survey.measure(fitting)
 
     async def _promising(self) -> list[Forecast]:
         """Return forecasts of points that are not measured yet, the best first."""
         survey = self._survey
         forecaster = Forecaster(survey, self._predictor)
         usable = [each for each in self._ordered if not survey.has_failed(each)]
-        shortlist = usable if self._is_first else usable[:_SHORTLIST]
-        found: list[Forecast] = []
-        for number, configuration in enumerate(shortlist, 1):
-            survey.enter(f"prediction of configuration {number} of {len(shortlist)}")
-            forecast = forecaster.best(configuration)
-            found += [forecast] if forecast is not None else []
-            # Simulations take a while; a cancellation and the terminal have their turn between them.
-            await asyncio.sleep(0)
-        ordered = _ordered(survey, found)
+        if self._is_first:
+            stride = math.ceil(len(usable) / _MOST_PREDICTED)
+            found = await self._forecasts(forecaster, usable[::stride])
+            near = [each.figures.point.variants for each in found[:_SHORTLIST]]
+            # Of a large space, what lies around the best of a part of it.
+            rest = [each for each in usable if any(differing_fields(each, best) == 1 for best in near)]
+            ordered = _ordered(survey, found + (await self._forecasts(forecaster, rest) if stride > 1 else []))
+        else:
+            ordered = await self._forecasts(forecaster, usable[:_SHORTLIST])
         refined: list[Forecast] = []
         for forecast in ordered[:_SHORTLIST]:
             refined.append(forecaster.refined(forecast))
@@ -114,6 +130,30 @@ class _Exploration:
         if self._is_first or survey.count < survey.settings.min_measurements - _SPARED:
             return wanted
         return [each for each in wanted if _is_promising(survey, each, best)]
+
+    async def _forecasts(self, forecaster: Forecaster, chosen: Sequence[Configuration]) -> list[Forecast]:
+        """Return the forecasts of configurations, the best first; those that cannot be predicted are left out."""
+        found: list[Forecast] = []
+        for number, configuration in enumerate(chosen, 1):
+            self._survey.enter(f"prediction of configuration {number} of {len(chosen)}")
+            forecast = forecaster.best(configuration)
+            found += [forecast] if forecast is not None else []
+            # Simulations take a while; a cancellation and the terminal have their turn between them.
+            await asyncio.sleep(0)
+        return _ordered(self._survey, found)
+
+
+def _fitting_load(survey: Survey, measured: Measured) -> Point | None:
+    """Return the point with the concurrency at which the latency would be within its limit.
+
+    In saturation latency is proportional to the concurrency (Little's law), whatever the prediction was.
+    """
+    point = measured.point
+    missed = misses(survey.goals, measured)
+    late = [each for each in missed if each.metric.startswith("perf_latency") and each.value > each.bound]
+    if not late or point.concurrency < 2 or survey.space.concurrencies:
+        return None
+    return replace(point, concurrency=max(1, int(point.concurrency * late[0].bound / late[0].value)))
 
 
 def _ordered(survey: Survey, forecasts: Sequence[Forecast]) -> list[Forecast]:
