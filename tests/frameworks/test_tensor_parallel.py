@@ -2,17 +2,21 @@
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
-from support.server_process import ServerProcess, serving
+from support.server_process import SOURCE, ServerProcess, serving
 from support.waiting import wait_until
 
 WIDTH, HEADS, HIDDEN, RANKS = 32, 4, 64, 2
@@ -110,18 +114,23 @@ def reference() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     return block, block.state_dict()
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("models")
+def write_models(root: Path, further: str = "") -> None:
+    """Write the block as a Python model, and as a module of PyTorch."""
     for name, config, source in (
         ("block", _CONFIG % ("python", "X", "Y"), _MODEL),
         ("module", _CONFIG % ("pytorch", "x", "OUTPUT__0"), _BLOCK),
     ):
         version = root / name / "1"
         version.mkdir(parents=True)
-        (root / name / "config.pbtxt").write_text(config)
+        (root / name / "config.pbtxt").write_text(config + further.replace("NAME", name))
         (version / "model.py").write_text(source)
         torch.save(reference()[1], version / "weights.pt")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    write_models(root)
     return root / "block" / "1"
 
 
@@ -167,3 +176,34 @@ def test_killed_rank_fails_the_request_and_restarts(server: ServerProcess, home:
     assert_is_right(server, 4)
     after = [int((home / f"pid_{rank}").read_text()) for rank in range(RANKS)]
     assert not {*before} & {*after}
+
+
+@pytest.mark.parametrize("model", ["block", "module"])
+def test_two_nodes_give_the_same_results(model: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    for node in ("first", "second"):
+        write_models(
+            tmp_path / node,
+            f"""
+parameters {{ key: "nnodes" value {{ string_value: "2" }} }}
+parameters {{ key: "rendezvous" value {{ string_value: "127.0.0.1:{port}" }} }}
+""",
+        )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(SOURCE)}
+    flags = [f"--model-repository={tmp_path / 'first'}", "--model-control-mode=explicit", f"--load-model={model}"]
+    command = [sys.executable, "-m", "naiad", "rank", str(tmp_path / "second" / model), "--node-rank=1"]
+    with (tmp_path / "rank.log").open("wb") as output:
+        other = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+    try:
+        with serving(tmp_path / "log", *flags, environment=environment) as running:
+            running.wait_ready()
+            assert_is_right(running, 5, model)
+            # The rank of the other node dies; the group restarts, and its process groups meet again.
+            (worker,) = psutil.Process(other.pid).children()
+            worker.kill()
+            running.wait_log(r"rank 1 was killed by SIGKILL \(node 1\)")
+            assert_is_right(running, 6, model)
+    finally:
+        other.kill()
+        other.wait()

@@ -23,6 +23,7 @@ VERBS = {
     "analyze": ("naiad.cli.analyze.command", "find the configuration of a model that serves best"),
     "perf": ("naiad.cli.perf.command", "measure throughput and latency of a server, as perf_analyzer does"),
     "split": ("naiad.cli.create.split", "cut an ONNX model into stages that run as a pipeline"),
+    "rank": ("naiad.cli.rank", "run the ranks of a model that belong to this machine"),
     "new": ("naiad.cli.create.new", "write a package with a backend of your own"),
     "demo": ("naiad.cli.demo", "build a repository of real models, serve it and send real inputs"),
     "key": ("naiad.cli.config.key", "make an API key for --api-key-file"),

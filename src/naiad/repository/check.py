@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from naiad.config.autofill import autofill, normalize
-from naiad.config.backends import FILENAMES, filenames_of
+from naiad.config.backends import FILENAMES, RUNTIMES, canonical_name, filenames_of
 from naiad.config.forms.pbtxt.lexer import ParsedConfig, map_path
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
@@ -139,6 +139,8 @@ def check_model_file(report: ModelReport, version_dir: Path) -> None:
     if wanted in names or (version_dir / wanted).exists():
         return
     own = report.parsed is not None and report.parsed.config.default_model_filename == wanted
+    if not own and not names.isdisjoint(RUNTIMES.get(canonical_name(config.backend), ())):
+        return  # code instead of a file: a class of PyTorch
     if not own and wanted not in FILENAMES:
         return  # Triton's name for the file of a custom backend, which may need none
     suggestion = nearest(wanted, names) or _same_suffix(wanted, names)

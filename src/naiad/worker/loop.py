@@ -61,6 +61,8 @@ class Worker:
         self._decoupled: DecoupledExecution | None = None
         self._late: LateResponses | None = None
         self._readiness: Readiness | None = None
+        self._sends_outputs = True
+        """False in ranks whose responses do not count."""
         self._is_iterative = False
         self._late_streams: list[Any] = []
         """The late responses of the executing batch."""
@@ -168,7 +170,8 @@ class Worker:
                     requests = [FinishedRequest(request._plan) for request in requests]
                     responses, late = _settled(requests, responses, slots)
                 reply = self._replies.encode(requests, responses)
-                parts, payload_bytes, block = reply.parts, reply.payload_bytes, 0
+                sent = (reply.parts, reply.payload_bytes) if self._sends_outputs else ((), 0)
+                (parts, payload_bytes), block = sent, 0
                 if payload_bytes > channel_module.INLINE_BYTES:
                     parts, block = [], self._lend(parts, payload_bytes)
             finally:
@@ -279,6 +282,7 @@ class Worker:
         self._instance_name = notes["args"]["model_instance_name"]
         self._request_decoder = RequestDecoder(frozenset(notes["outputs"]))
         self._calls.transport_bytes = notes["transport_bytes"]
+        self._sends_outputs = notes.get("sends_outputs", True)
         self._is_iterative = notes.get("iterative", False)
         set_rescheduling(self._is_iterative)
         self._scope.is_initializing = True

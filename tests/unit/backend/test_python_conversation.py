@@ -16,7 +16,7 @@ from naiad.backend.python.conversation.decoupled import DecoupledConversation
 from naiad.backend.python.conversation.tensors import TensorRules
 from naiad.backend.python.worker import process as python_process
 from naiad.backend.python.worker.channel import ServerChannel
-from naiad.backend.python.worker.process import WorkerProcess, _CallsDoor
+from naiad.backend.python.worker.process import CallsDoor, WorkerProcess
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.errors import InferError
@@ -171,7 +171,7 @@ def test_partial_response_does_not_block_reader(length: int, monkeypatch: pytest
 
 def test_incomplete_descriptors_are_closed() -> None:
     descriptors = os.pipe()
-    door = _CallsDoor(None)
+    door = CallsDoor(None)
     door.passed.extend(descriptors)
     with pytest.raises(OSError, match="2 descriptors for a line of calls"):
         door.open()

@@ -455,6 +455,14 @@ def test_empty_repository_and_missing_path_are_errors(tmp_path: Path):
         assert not report.is_ok
 
 
+def test_class_of_pytorch_needs_no_weights(tmp_path: Path):
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "config.pbtxt").write_text(GOOD.replace('"python"', '"pytorch"'))
+    (tmp_path / "m" / "1" / "model.py").touch()
+    (report,) = check_path(tmp_path, known_backends={*BACKENDS, "pytorch"})
+    assert report.is_ok, report.problems
+
+
 def test_bare_model_file_has_nothing_to_check(tmp_path: Path):
     build(tmp_path, {"mine.onnx": "", "mine.py": ""})
     for name, backend in (("mine.onnx", "onnxruntime"), ("mine.py", "python")):

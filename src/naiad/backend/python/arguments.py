@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from naiad.backend.api import InstanceSpec, ModelContext
 from naiad.backend.cores import is_charged_for_waiting
 from naiad.backend.onnx import telemetry as onnx_telemetry
-from naiad.backend.python.settings import WorkerSettings, rank_count
+from naiad.backend.python.settings import WorkerSettings, node_count, rank_count
 from naiad.config.forms.json_form import config_to_json
 from naiad.options.host_policy import policy_name
 from naiad.worker.busy_polling import NEVER_AWAKE
@@ -42,9 +42,10 @@ def instance_args(context: ModelContext, spec: InstanceSpec) -> dict[str, str]:
 def rank_args(
     context: ModelContext, source: WorkerSource, spec: InstanceSpec, settings: WorkerSettings, rank: int = 0
 ) -> dict[str, str]:
-    """Return the arguments of `initialize` in a rank. The GPU of rank r is the r-th after that of the instance."""
+    """Return the arguments of `initialize` in a rank. The GPU of local rank r is the r-th after the
+    instance's."""
     if settings.has_ranks and spec.kind == "KIND_GPU":
-        spec = replace(spec, device_id=spec.device_id + rank)
+        spec = replace(spec, device_id=spec.device_id + rank % settings.local_rank_count)
     args = {**instance_args(context, spec), **source.args(context, spec)}
     if settings.has_ranks:
         args |= {"rank": str(rank), "world_size": str(settings.tensor_parallel_size)}
@@ -74,4 +75,4 @@ def thread_count(context: ModelContext, cores: frozenset[int] | None) -> int:
         if policies.get(policy_name(group, device)) == cores
     )
     usable = min(context.usable_cores, len(cores)) if cores else context.usable_cores
-    return max(1, usable // (max(1, workers) * rank_count(context)))
+    return max(1, usable // (max(1, workers) * rank_count(context) // node_count(context)))

@@ -122,7 +122,8 @@ class PythonModel(Model):
         """`rules` come from the configuration unless given."""
         self._context = context
         self._source = source
-        self._settings = settings
+        self.settings = settings
+        """The settings of its workers."""
         # One object for all instances, so that a message is logged once per version.
         self._rules = rules or TensorRules(
             context.config, version=str(context.version), is_strict=settings.has_strict_outputs
@@ -135,7 +136,7 @@ class PythonModel(Model):
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Start a worker and initialize the model in it. Raises InferError with the traceback if that fails."""
         kind = DecoupledInstance if self._context.config.model_transaction_policy.decoupled else PythonInstance
-        instance = kind(self._context, self._source, self._settings, self._rules, spec)
+        instance = kind(self._context, self._source, self.settings, self._rules, spec)
         instance.start()
         return instance
 
@@ -192,7 +193,12 @@ class PythonInstance(RemoteInstance):
             )
 
         def rank_notes(rank: int) -> dict[str, Any]:
-            return {**notes, "metrics": -1, "args": rank_args(context, source, spec, settings, rank)}
+            return {
+                **notes,
+                "metrics": -1,
+                "sends_outputs": False,
+                "args": rank_args(context, source, spec, settings, rank),
+            }
 
         terms = Terms(spec.name, context.name, str(context.version), settings.transport_bytes, rules)
 

@@ -10,13 +10,14 @@ that worker with its peers. Each peer has a thread, which starts it, forwards it
     death    The exit of a peer kills rank 0 with the reason; the exit of rank 0 kills its peers. Everything else
              is the death of a worker: requests fail with the reason, the group restarts, queued requests wait.
 
+With several nodes, the ranks of this machine come first. Peers of other nodes are `RemoteWorker`s (`rendezvous.py`).
+
 The environment variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are named as torchrun does.
 """
 
 import contextlib
 import os
 import selectors
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,16 +25,18 @@ from functools import partial
 from typing import Any
 
 from naiad.backend.python.conversation.conversation import Conversation, Terms
+from naiad.backend.python.rendezvous import RemoteWorker, Rendezvous, listen
 from naiad.backend.python.settings import WorkerSettings
 from naiad.backend.python.worker.process import Event, WorkerProcess
 from naiad.backend.python.worker_life import StartError, begin, end
 from naiad.core.batch import Batch, SequenceEnd
-from naiad.core.errors import ErrorCode, InferError
+from naiad.core.errors import ErrorCode, InferError, invalid_argument
 from naiad.core.response import InferResponse
 from naiad.worker.channel import frame as frames
-from naiad.worker.channel.frame import ChannelClosedError, ChannelError, Frame
+from naiad.worker.channel.frame import MAX_FRAME_BYTES, ChannelClosedError, ChannelError, Frame
 
 _HOST = "127.0.0.1"
+_LARGEST_REMOTE_BYTES = MAX_FRAME_BYTES // 2
 _READY_POLL_S = 0.05
 _OWN_REPORT_S = 1.0
 """Time for rank 0 to report an error of `initialize` that all ranks have."""
@@ -44,22 +47,22 @@ RankNotes = Callable[[int], Mapping[str, Any]]
 """The notes of a rank's worker."""
 
 
-def free_port() -> int:
-    """Return a free port of the loopback interface."""
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
+def free_port(host: str) -> int:
+    """Return a free port of an address of this machine."""
+    with listen(host, 0) as probe:
         return int(probe.getsockname()[1])
 
 
-def rank_environment(environment: Mapping[str, str], rank: int, size: int, port: int) -> dict[str, str]:
-    """Return the environment of a rank's worker, with the variables of torchrun."""
+def rank_variables(rank: int, settings: WorkerSettings, host: str, port: int) -> dict[str, str]:
+    """Return the environment variables of a rank, named as torchrun does."""
+    local = settings.local_rank_count
     return {
-        **environment,
         "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": _HOST,
+        "LOCAL_RANK": str(rank % local),
+        "GROUP_RANK": str(rank // local),
+        "WORLD_SIZE": str(settings.tensor_parallel_size),
+        "LOCAL_WORLD_SIZE": str(local),
+        "MASTER_ADDR": host,
         "MASTER_PORT": str(port),
     }
 
@@ -70,20 +73,30 @@ class RankGroup(WorkerProcess):
     def __init__(
         self, settings: WorkerSettings, environment: Mapping[str, str], notes: RankNotes, **process: Any
     ) -> None:
-        """`process` are further arguments of WorkerProcess. Raises OSError."""
-        size = settings.tensor_parallel_size
-        port = free_port()
-        super().__init__(settings.interpreter.executable, rank_environment(environment, 0, size, port), **process)
+        """`process` are further arguments of WorkerProcess. Raises OSError, InferError."""
+        host = settings.rendezvous[0] or _HOST
+        self._rendezvous = Rendezvous(settings, process["model"]) if settings.nnodes > 1 else None
+        variables = partial(rank_variables, settings=settings, host=host, port=free_port(host))
+        try:
+            super().__init__(settings.interpreter.executable, {**environment, **variables(0)}, **process)
+        except OSError:
+            self._close_rendezvous()
+            raise
         launch = partial(
             WorkerProcess,
             settings.interpreter.executable,
             model=process["model"],
             transport_bytes=settings.transport_bytes,
         )
+        self.is_distributed = settings.nnodes > 1
+        """Whether there are ranks on other machines."""
         self.peers: list[_Peer] = []
         try:
-            for rank in range(1, size):
-                start = partial(launch, rank_environment(environment, rank, size, port))
+            for rank in range(1, settings.tensor_parallel_size):
+                if self._rendezvous is None or rank < settings.local_rank_count:
+                    start: Callable[[], WorkerProcess] = partial(launch, {**environment, **variables(rank)})
+                else:
+                    start = partial(self._rendezvous.join, rank, variables(rank))
                 self.peers.append(_Peer(self, rank, settings, start, notes(rank)))
         except OSError:  # too many open files
             self.kill()
@@ -99,6 +112,7 @@ class RankGroup(WorkerProcess):
                 raise StartError(ErrorCode.INTERNAL, f"the worker {self.exit_text}")
             if event is Event.WAKE and is_closing():
                 raise StartError(ErrorCode.UNAVAILABLE, "the model is being unloaded")
+        self._close_rendezvous()
 
     def finalize_peers(self) -> None:
         """Let the peers finalize the model and exit."""
@@ -115,8 +129,14 @@ class RankGroup(WorkerProcess):
     def close(self) -> None:
         """Close the channels of all ranks, which have exited."""
         super().close()
+        self._close_rendezvous()
         for peer in self.peers:
             peer.close()
+
+    def _close_rendezvous(self) -> None:
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+            self._rendezvous = None
 
     def _finish(self) -> None:
         super()._finish()
@@ -203,6 +223,14 @@ class _PeerConversation(Conversation):
         return ()
 
 
+class _RemoteConversation(_PeerConversation):
+    """A conversation with a rank of another node: all tensors are in the frames."""
+
+    def __init__(self, process: WorkerProcess, terms: Terms) -> None:
+        super().__init__(process, terms)
+        self._inline_bytes = _LARGEST_REMOTE_BYTES
+
+
 class RankConversation(Conversation):
     """The conversation with all ranks of a group."""
 
@@ -215,7 +243,8 @@ class RankConversation(Conversation):
         self._selector.register(self._channel.fileno(), selectors.EVENT_READ, 0)
         for peer in process.peers:
             assert peer.process is not None  # it is ready
-            conversation = _PeerConversation(peer.process, terms)
+            kind = _RemoteConversation if isinstance(peer.process, RemoteWorker) else _PeerConversation
+            conversation = kind(peer.process, terms)
             self._peers.append(conversation)
             self._selector.register(conversation.fileno(), selectors.EVENT_READ, peer.rank)
         self._outcomes: dict[int, Sequence[InferResponse] | InferError] = {}
@@ -238,6 +267,8 @@ class RankConversation(Conversation):
 
     def begin(self, batch: Batch) -> None:
         """Send a batch to all ranks. Raises InferError if it is too large."""
+        if self._group.is_distributed:
+            _check_size(batch)
         batch.late = None  # after `execute`, only one rank would respond
         self._outcomes.clear()
         super().begin(batch)
@@ -352,6 +383,15 @@ class RankConversation(Conversation):
         """Release the descriptor."""
         self._stop_timer()
         self._selector.close()
+
+
+def _check_size(batch: Batch) -> None:
+    size_bytes = sum(len(data) for request in batch.requests for data in request.data)
+    if size_bytes > _LARGEST_REMOTE_BYTES:
+        raise invalid_argument(
+            f"a batch for ranks on other machines has {size_bytes} bytes of inputs; the limit is "
+            f"{_LARGEST_REMOTE_BYTES} bytes: use a smaller max_batch_size or smaller requests"
+        )
 
 
 def _first_line(error: InferError) -> str:

@@ -60,6 +60,17 @@ class WorkerSettings:
     """Parameter `tensor_parallel_size`: number of worker processes, the ranks, of each instance."""
     torch_distributed: str = ""
     """Parameter `torch_distributed`: `gloo` or `nccl`, which the workers initialize before the model; or empty."""
+    nnodes: int = 1
+    """Parameter `nnodes`: number of machines with ranks of each instance."""
+    rendezvous: tuple[str, int] = ("", 0)
+    """Parameter `rendezvous`: host and port of node 0 where other nodes join."""
+    rendezvous_timeout_s: float = 600.0
+    """Parameter `rendezvous_timeout_s`: for all nodes to join."""
+
+    @property
+    def local_rank_count(self) -> int:
+        """Number of ranks on each machine."""
+        return self.tensor_parallel_size // self.nnodes
 
     @property
     def has_ranks(self) -> bool:
@@ -106,6 +117,9 @@ def read_settings(
         has_strict_outputs=_read_strict(context.name, parameters, backend),
         tensor_parallel_size=rank_count(context),
         torch_distributed=_read_torch(context.name, parameters),
+        nnodes=node_count(context),
+        rendezvous=_read_rendezvous(context),
+        rendezvous_timeout_s=read("rendezvous_timeout_s", 600.0, float),
     )
 
 
@@ -125,6 +139,34 @@ def rank_count(context: ModelContext) -> int:
             "must have finished a batch before the next"
         )
     return int(text)
+
+
+def node_count(context: ModelContext) -> int:
+    """Return the number of machines with ranks of each instance. Raises InferError(INVALID_ARG)."""
+    text = context.config.parameters["nnodes"].string_value if "nnodes" in context.config.parameters else "1"
+    ranks = rank_count(context)
+    if not (text.isdecimal() and 1 <= int(text[:9]) <= ranks and ranks % int(text) == 0):
+        raise invalid_argument(
+            f"model '{context.name}': parameter 'nnodes' is '{text}', and '{TENSOR_PARALLEL}' is {ranks}; use a "
+            "number of nodes that divides the number of ranks: each node has equally many"
+        )
+    return int(text)
+
+
+def _read_rendezvous(context: ModelContext) -> tuple[str, int]:
+    """Return host and port, empty with one node. Raises InferError(INVALID_ARG)."""
+    text = context.config.parameters["rendezvous"].string_value if "rendezvous" in context.config.parameters else ""
+    opening = f"model '{context.name}': parameter 'rendezvous' is '{text}'"
+    if node_count(context) == 1:
+        if text:
+            raise invalid_argument(f"{opening}, and 'nnodes' is 1; set the number of machines")
+        return "", 0
+    host, _, port = text.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port[:6]) < 65536):
+        raise invalid_argument(f"{opening}; use HOST:PORT of node 0, which all nodes reach")
+    if sum(group.count * max(1, len(group.gpus)) for group in context.config.instance_group) > 1:
+        raise invalid_argument(f"{opening}; use one instance (instance_group): nodes join one group")
+    return host.strip("[]"), int(port)
 
 
 def _read_torch(model: str, parameters: Mapping[str, str]) -> str:

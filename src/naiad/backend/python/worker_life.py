@@ -63,7 +63,7 @@ def begin(
     """
     _expect(process, settings.start_timeout_s, wake_fd, is_closing, _START)
     with contextlib.suppress(ChannelError):  # then it has died, and `_expect` describes it
-        process.channel.send(frames.INITIALIZE, extra=dict(notes))
+        process.channel.send(frames.INITIALIZE, extra=process.localized(notes))
     return _expect(process, settings.initialize_timeout_s, wake_fd, is_closing, _INITIALIZE)
 
 
@@ -222,6 +222,9 @@ class WorkerLife:
         except OSError as error:
             executable = self._settings.interpreter.executable
             self._fail(internal(f"the worker cannot be started with {executable}: {error}"))
+            return
+        except InferError as error:
+            self._fail(error)
             return
         # Senders do not wait for the worker: this thread sends the data that the pipe does not take at once.
         process.channel.on_full = self.wake

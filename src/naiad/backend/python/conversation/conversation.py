@@ -48,6 +48,7 @@ class Conversation:
         self._cap_bytes = self._transport_bytes = terms.transport_bytes
         self._encoder = BatchEncoder(terms.rules)
         self._decoder = ResponseDecoder(terms.model, terms.version, terms.rules)
+        self._inline_bytes = channel_module.INLINE_BYTES
         self._has_marks = False
         self._broken: ChannelError | None = None
         self._closed_at_s = 0.0
@@ -85,7 +86,7 @@ class Conversation:
         block = 0
         try:
             words, extra, parts, payload_bytes = self._encoder.encode(requests)
-            if payload_bytes > channel_module.INLINE_BYTES:
+            if payload_bytes > self._inline_bytes:
                 block = self._lend(parts, payload_bytes)
                 parts = []
             words = self._enroll(batch, words)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import naiad.worker
 from naiad.backend.python.worker.channel import ServerChannel
@@ -127,8 +127,11 @@ class WorkerProcess:
         transport_bytes: int,
         inherited: Sequence[int] = (),
         on_line: Callable[["WorkerProcess", ServerChannel], Closeable] | None = None,
+        connection: socket.socket | None = None,
     ) -> None:
         """Start the process, with the descriptors `inherited` besides the descriptors of its channels.
+
+        With a `connection` the process exchanges frames with the server at its other end, and not with `channel`.
 
         `on_line` is called in `wait`, when the model makes its first call of another.
 
@@ -136,7 +139,7 @@ class WorkerProcess:
         *thread* that created it.
         """
         self._model = model
-        self._calls = _CallsDoor(partial(on_line, self) if on_line is not None else None)
+        self._calls = CallsDoor(partial(on_line, self) if on_line is not None else None)
         self._lines = LineSplitter()
         self._exit_fd = -1
         self._side_begun = b""
@@ -158,6 +161,9 @@ class WorkerProcess:
             self.board, their_board = create_board()
             ours.callback(self.board.close)
             theirs.callback(os.close, their_board)
+            if connection is not None:
+                their_read, their_write = connection.fileno(), os.dup(connection.fileno())
+                theirs.callback(os.close, their_write)
             passed = (their_read, their_write, their_blocks.fileno(), their_side.fileno(), their_board)
             self._process = subprocess.Popen(
                 [executable, str(_PACKAGE_DIR), *map(str, passed), str(os.getpid())],
@@ -198,6 +204,10 @@ class WorkerProcess:
 
     def await_ready(self, wake_fd: int, is_closing: Callable[[], bool]) -> None:
         """Wait for other processes that belong to this one, which has loaded the model; none by default."""
+
+    def localized(self, notes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the notes of a model with the directories of the machine of this process."""
+        return dict(notes)
 
     def kill(self, why: str = "", signal_number: int = signal.SIGKILL) -> None:
         """Send a signal to the process and to all its descendants."""
@@ -346,7 +356,7 @@ def _open_exit(pid: int) -> int:
         return -1
 
 
-class _CallsDoor:
+class CallsDoor:
     """Receives the descriptors of a worker's channel of calls."""
 
     def __init__(self, on_line: Callable[[ServerChannel], Closeable] | None) -> None:
