@@ -170,8 +170,9 @@ class Worker:
                     requests = [FinishedRequest(request._plan) for request in requests]
                     responses, late = _settled(requests, responses, slots)
                 reply = self._replies.encode(requests, responses)
-                sent = (reply.parts, reply.payload_bytes) if self._sends_outputs else ((), 0)
-                (parts, payload_bytes), block = sent, 0
+                parts, payload_bytes, block = (
+                    (reply.parts, reply.payload_bytes, 0) if self._sends_outputs else ([], 0, 0)
+                )
                 if payload_bytes > channel_module.INLINE_BYTES:
                     parts, block = [], self._lend(parts, payload_bytes)
             finally:
