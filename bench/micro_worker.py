@@ -4,7 +4,8 @@
 
 First a real worker with an add/sub model: CPU microseconds per request in the server's process and in the worker, and
 what of the latter is the model itself (the same calls without a server). Then a backend with `isolation: process`,
-payloads of growing size through the pipe and through a block, and bare round trips through pipes and socketpairs.
+also with large tensors (`images`), payloads of growing size through the pipe and through a block, and bare round trips
+through pipes and socketpairs.
 """
 
 import atexit
@@ -23,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from naiad.backend.api import InstanceSpec, ModelContext
+from naiad.backend.api import Instance, InstanceSpec, ModelContext
 from naiad.backend.python.backend import PythonBackend, PythonInstance
 from naiad.backend.registry import BackendRegistry
 from naiad.config.model_config_pb2 import ModelConfig
@@ -145,17 +146,23 @@ def requests_to_a_model() -> None:
     instance.close()
 
 
-def isolated_backend() -> None:
-    """Print what `isolation: process` costs: the identity backend in this process and in a worker."""
+def identities(width: int) -> tuple[Instance, PythonInstance]:
+    """Return an instance of the identity backend in this process, and one in a worker."""
     config = ModelConfig(name="m", backend="identity", max_batch_size=64)
     for number in range(2):
-        config.input.add(name=f"INPUT{number}", data_type="TYPE_FP32", dims=[16])
-        config.output.add(name=f"OUTPUT{number}", data_type="TYPE_FP32", dims=[16])
+        config.input.add(name=f"INPUT{number}", data_type="TYPE_FP32", dims=[width])
+        config.output.add(name=f"OUTPUT{number}", data_type="TYPE_FP32", dims=[width])
     context = ModelContext("m", 1, config, Path(), Path(), 1)
     spec = InstanceSpec("m_0", 0, "KIND_CPU")
     inside = BackendRegistry({}).get("identity").load(context).create_instance(spec)
     isolated = BackendRegistry({}).get_isolated("identity").load(context).create_instance(spec)
     assert isinstance(isolated, PythonInstance)
+    return inside, isolated
+
+
+def isolated_backend() -> None:
+    """Print what `isolation: process` costs: the identity backend in this process and in a worker."""
+    inside, isolated = identities(16)
     print("\nidentity, 2 x 16 floats: us per request")
     print(f"{'batch':>6} {'inside':>8} {'wall':>8} {'server':>8} {'worker':>8}")
     for count in (1, 2, 8, 32):
@@ -168,6 +175,26 @@ def isolated_backend() -> None:
         wall, server, worker = (statistics.median(column) for column in zip(*rounds, strict=True))
         print(f"{count:6} {repeated_us(execute, 2000) / count:8.1f} {wall:8.1f} {server:8.1f} {worker:8.1f}")
     isolated.close()
+
+
+def isolated_images() -> None:
+    """Print what isolation adds to a batch of 600 KB in and 600 KB out; the two instances take turns."""
+    inside, isolated = identities(75_000)
+    batch = batch_of(1, 75_000)
+    rounds = [(_batch_us(inside, batch), _batch_us(isolated, batch)) for _ in range(1 + 4 * ROUNDS)][1:]
+    thread, process = (statistics.median(column) for column in zip(*rounds, strict=True))
+    print("\nidentity, 2 x 300 KB in and out: us per batch")
+    print(f"thread {thread:.1f}, process {process:.1f}, difference {process - thread:.1f}")
+    isolated.close()
+
+
+def _batch_us(instance: Instance, batch: Batch, times: int = 100) -> float:
+    taken = []
+    for _ in range(times):
+        start = time.perf_counter_ns()
+        instance.execute(batch)
+        taken.append((time.perf_counter_ns() - start) / 1000)
+    return statistics.median(taken)
 
 
 def inline_or_block() -> None:
@@ -225,11 +252,13 @@ def _round_trip_us(make: Callable[[], tuple[tuple[int, int], tuple[int, int]]], 
 
 
 def main() -> None:
-    what = sys.argv[1:] or ["requests", "isolation", "inline", "trips"]
+    what = sys.argv[1:] or ["requests", "isolation", "images", "inline", "trips"]
     if "requests" in what:
         requests_to_a_model()
     if "isolation" in what:
         isolated_backend()
+    if "images" in what:
+        isolated_images()
     if "inline" in what:
         inline_or_block()
     if "trips" in what:
