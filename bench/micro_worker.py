@@ -4,8 +4,8 @@
 
 First a real worker with an add/sub model: CPU microseconds per request in the server's process and in the worker, and
 what of the latter is the model itself (the same calls without a server). Then a backend with `isolation: process`,
-also with large tensors (`images`), payloads of growing size through the pipe and through a block, and bare round trips
-through pipes and socketpairs.
+also with large tensors (`images`), payloads of growing size through the pipe and through a block, and bare
+round trips through pipes and socketpairs.
 """
 
 import atexit
