@@ -46,6 +46,8 @@ class Status(Enum):
 
     PLANNED = "planned"
     NOT_RUN = "not run here"
+    CONVERTED = "converted"
+    """The files are there; their answers have not been compared with the source's yet."""
     FAILED = "failed"
     """The converter failed, hung, or needed too much memory."""
     REJECTED = "rejected"
