@@ -286,7 +286,7 @@ def test_the_framework_may_come_from_another_environment(start_server: StartServ
     (worker,) = workers(server)
     assert Path(f"/proc/{worker}/cmdline").read_bytes().startswith(bytes(homes["with"]))
     rows = {row["name"]: row for row in server.post("/v2/repository/index").json}
-    assert "needs numpy, protobuf and ml_dtypes in the environment of the worker" in rows["without"]["reason"]
+    assert "needs numpy, protobuf, ml_dtypes and orjson in the environment of the worker" in rows["without"]["reason"]
 
 
 def test_backend_settings_name_the_environment_of_its_models(start_server: StartServer, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def load_adapter_class(name: str, import_paths: Sequence[str], package_dir: str 
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise LoadError(
-            f"parameter 'isolation' needs numpy, protobuf and ml_dtypes in the environment of the worker, "
+            f"parameter 'isolation' needs numpy, protobuf, ml_dtypes and orjson in the environment of the worker, "
             f"{sys.executable}: there is no module {error.name}"
         ) from error
     return getattr(module, class_name)

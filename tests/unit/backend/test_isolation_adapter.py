@@ -234,7 +234,9 @@ def test_load_errors_keep_their_text():
 
 
 def test_an_environment_without_packages_is_named():
-    with pytest.raises(LoadError, match="needs numpy, protobuf and ml_dtypes in the environment of the worker"):
+    with pytest.raises(
+        LoadError, match="needs numpy, protobuf, ml_dtypes and orjson in the environment of the worker"
+    ):
         load_adapter_class("naiad_that_is_missing.adapter:InstanceAdapter", ())
 
 

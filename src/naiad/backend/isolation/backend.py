@@ -24,7 +24,7 @@ from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.problem import raise_problems
 
 _ADAPTER = "naiad.backend.isolation.adapter:InstanceAdapter"
-_NEEDS = ("numpy", "protobuf>=5.29", "ml_dtypes>=0.4")
+_NEEDS = ("numpy", "protobuf>=5.29", "ml_dtypes>=0.4", "orjson>=3.10")
 """What the adapter imports, installed with the packages of a requirements file."""
 
 
