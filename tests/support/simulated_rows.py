@@ -1,5 +1,7 @@
 """Measured points whose figures come from a simulation: a server with known costs."""
 
+import json
+
 from google.protobuf import json_format
 
 from naiad.analyze.measurement import Measured
@@ -24,8 +26,12 @@ def config_of(
 
 def point_of(*configs, **load):
     """A point with these configurations."""
-    variants = [Variant(each.name, f"{each.name}_x", {}, json_format.MessageToJson(each)) for each in configs]
-    return Point(tuple(variants), **load)
+    return Point(tuple(_variant(config) for config in configs), **load)
+
+
+def _variant(config):
+    text = json_format.MessageToJson(config)
+    return Variant(config.name, f"{config.name}_config", json.loads(text), text)
 
 
 def _exactly(value):
