@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.perf.timing import ServerTiming, parse_server_timing, part_percentiles, waterfall
+from naiad.perf.statistics.timing import ServerTiming, parse_server_timing, part_percentiles, waterfall
 from naiad.telemetry import server_timing
 from naiad.telemetry.server_timing import RequestTiming
 

@@ -4,7 +4,7 @@ import pytest
 
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.perf.timing import parse_server_timing
+from naiad.perf.statistics.timing import parse_server_timing
 from naiad.telemetry import server_timing
 from naiad.telemetry.server_timing import RequestTiming
 

@@ -16,8 +16,8 @@ from typing import Any, Self
 
 from naiad.analyze.measurement import Measured
 from naiad.analyze.space import Point, Variant
+from naiad.perf.report.result_json import read_record
 from naiad.perf.result import Interval, Row
-from naiad.perf.result_json import read_record
 
 _VERSION = 1
 _CHUNK_BYTES = 1 << 20

@@ -20,9 +20,9 @@ from naiad.perf.report.comparison_text import comparison_text
 from naiad.perf.report.html import write_html
 from naiad.perf.report.latency_csv import write_latency_csv
 from naiad.perf.report.profile_export import ProfileExport
+from naiad.perf.report.result_json import ResultFileError, from_json, to_json
 from naiad.perf.report.text import closing_text, settings_text, unstable_text
 from naiad.perf.result import Result, Row
-from naiad.perf.result_json import ResultFileError, from_json, to_json
 from naiad.perf.statistics.comparison import compare
 
 if TYPE_CHECKING:

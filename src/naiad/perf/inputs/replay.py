@@ -10,10 +10,10 @@ from naiad.core.request import RequestedOutput, RequestHeader
 from naiad.core.tensor import TensorSpec, to_buffer
 from naiad.perf.exchange import RequestTemplate
 from naiad.perf.inputs.generated import random_array
+from naiad.perf.inputs.recording import RecordedRequest, RecordingError, read_recording
 from naiad.perf.inputs.signature import InputError, ModelTensor
 from naiad.perf.inputs.templates import TemplateSet, is_reserved, waits_for_empty_final
 from naiad.perf.plan import InputSettings, Plan, Schedule
-from naiad.perf.recording import RecordedRequest, RecordingError, read_recording
 
 _WRONG_REQUESTS = ("INVALID_ARG", "NOT_FOUND", "UNSUPPORTED", "ALREADY_EXISTS", "PERMISSION_DENIED")
 """Outcomes that the request itself has caused: to send it again would measure nothing."""

@@ -9,7 +9,7 @@ import numpy as np
 from naiad.perf.records import Columns
 from naiad.perf.result import Parts
 from naiad.perf.statistics.latency import percents
-from naiad.perf.timing import Waterfall, parse_server_timing, part_percentiles, waterfall
+from naiad.perf.statistics.timing import Waterfall, parse_server_timing, part_percentiles, waterfall
 
 if TYPE_CHECKING:
     from naiad.perf.records import Int64s

@@ -10,8 +10,8 @@ from naiad.analyze.measurement import Measured, Ranking
 from naiad.analyze.search import Checkpoint, CheckpointError, fingerprint, search
 from naiad.analyze.search.checkpoint import read_measurements
 from naiad.analyze.space import Point, Variant
+from naiad.perf.report.result_json import to_json
 from naiad.perf.result import Result
-from naiad.perf.result_json import to_json
 
 SMALL = grid((1, 4, 16), (1, 2))
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from naiad.perf.timing import Parts, ServerTiming, parse_server_timing, part_percentiles, waterfall
+from naiad.perf.statistics.timing import Parts, ServerTiming, parse_server_timing, part_percentiles, waterfall
 
 TIMING = ServerTiming(1000, 10, 20, 30, 0, 40, 50, 60, 70)
 

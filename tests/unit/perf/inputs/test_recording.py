@@ -11,7 +11,7 @@ from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.perf.recording import RecordingError, read_recording, summary
+from naiad.perf.inputs.recording import RecordingError, read_recording, summary
 from naiad.telemetry.traffic.recorder import Recorder
 from naiad.telemetry.traffic.ring import RingFile
 from naiad.telemetry.traffic.writer import TrafficWriter

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from naiad.perf.report.result_json import ResultFileError, from_json, to_json
 from naiad.perf.result import SCHEMA_VERSION, Interval, Result
-from naiad.perf.result_json import ResultFileError, from_json, to_json
 
 EMPTY = Result(["naiad", "perf"], "2026-01-02T03:04:05Z", {}, None)
 
