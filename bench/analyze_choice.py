@@ -1,6 +1,6 @@
-"""The choice of the default mode against the optimum of the whole grid, and the gain over the configuration as it was.
+"""The choice of the default mode against the optimum of the whole grid, and the gain over the old configuration.
 
-    python -m bench.analyze_choice [--model ] [--searches 5] [--seconds 0.4] [--concurrency 16] [--p99-ms 60]
+    python -m bench.analyze_choice [--model busy] [--searches 5] [--seconds 0.4] [--concurrency 16] [--p99-ms 60]
 
 The configuration starts as many services do: one instance, no dynamic batching. Every variant of the grid is measured
 once; then the mode `predict` searches the grid several times, without knowledge of these measurements. The first five
@@ -123,7 +123,7 @@ async def compare(arguments: argparse.Namespace) -> int:
 def main() -> int:
     """Read the arguments and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="")
+    parser.add_argument("--model", default="busy")
     parser.add_argument("--searches", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.4)
     parser.add_argument("--concurrency", type=int, default=16)
