@@ -1,4 +1,4 @@
-"""Frameworks in environments of their own: two versions side by side, and an MLflow directory with its requirements."""
+"""Frameworks in environments of their own: two versions in one server, and an MLflow directory."""
 
 import os
 from collections.abc import Iterator
