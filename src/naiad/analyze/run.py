@@ -60,6 +60,8 @@ class Analysis:
     """By model: what the winner changes in `config.pbtxt`, as a unified diff."""
     is_applied: bool = False
     """The running server has the configuration of the winner."""
+    capacity: str = ""
+    """The machine for the rate that was asked about, in a sentence."""
 
 
 async def analyze(settings: Settings, inputs: Inputs, progress: Progress | None = None) -> list[Analysis]:
@@ -128,6 +130,7 @@ async def _search(
         [Path(settings.server.repository) / name for name in instrument.configs] if settings.server.repository else []
     )
     mark = fingerprint([path for path in files if path.is_dir()], facts)
+    predictor = LearnedPredictor(instrument.configs, usable_cores()) if mode is SearchMode.PREDICT else None
     with Checkpoint(checkpoint_folder / f"{'+'.join(names)}.measurements.jsonl", mark) as checkpoint:
         ranking = await search(
             mode.value,
@@ -135,13 +138,37 @@ async def _search(
             goals,
             instrument,
             _search_settings(settings, instrument.configs),
-            predictor=LearnedPredictor(instrument.configs, usable_cores()) if mode is SearchMode.PREDICT else None,
+            predictor=predictor,
             checkpoint=checkpoint,
             progress=(lambda where: progress("+".join(names), where)) if progress else None,
         )
     written = _write(settings, names, ranking, goals, instrument.configs)
     winner = ranking.winner.measured.point.variants if ranking.winner else ()
-    return Analysis(names, ranking, refused, written, _differences(winner, instrument.configs))
+    limit = goals[names[0]].constraints.get("perf_latency_p99")
+    return Analysis(
+        names,
+        ranking,
+        refused,
+        written,
+        _differences(winner, instrument.configs),
+        capacity=_capacity_text(predictor, ranking, settings.capacity_per_s, (limit and limit.maximum) or 0.0),
+    )
+
+
+def _capacity_text(predictor: LearnedPredictor | None, ranking: Ranking, rate_per_s: float, limit_ms: float) -> str:
+    """Return which machine serves a rate with the configuration of the winner, from the fitted costs."""
+    if not rate_per_s or ranking.winner is None:
+        return ""
+    if predictor is None or not limit_ms:
+        return "Capacity needs the search mode predict and a latency budget."
+    predictor.fit([each for each in ranking.measurements if not each.error])
+    found = predictor.capacity(ranking.winner.measured.point, rate_per_s, limit_ms * 1e3)
+    if found is None:
+        return f"No number of machines serves {rate_per_s:g} requests/s within {limit_ms:g} ms by prediction."
+    return (
+        f"By prediction, {rate_per_s:g} requests/s within p99 {limit_ms:g} ms need: machines {found.machines}, cores of "
+        f"each {found.cores}, server processes {found.processes}; expected p99 {found.expected_us / 1e3:.3g} ms."
+    )
 
 
 def _differences(variants: Sequence[Variant], configs: Mapping[str, ModelConfig]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from naiad.analyze.measurement import Measured, Prediction
+from naiad.analyze.prediction.capacity import Capacity, capacity
 from naiad.analyze.prediction.fit import fit
 from naiad.analyze.prediction.fitted import Fitted, predict
 from naiad.analyze.space import Point, Space, Variant
@@ -78,6 +79,18 @@ class LearnedPredictor:
             self._fitted = fit(measured, self._configs, self._cores, processes=self._processes)
         except ValueError:
             self._fitted = None  # No point has server statistics: the search goes on by measurements alone.
+
+    def capacity(self, point: Point, rate_per_s: float, latency_limit_us: float) -> Capacity | None:
+        """Return the least machine that serves a rate with the configuration of `point` within a limit of the p99.
+
+        None where the measurements say nothing about it, and where no number of machines is enough.
+        """
+        if self._fitted is None:
+            return None
+        try:
+            return capacity(self._fitted, point, rate_per_s, latency_limit_us)
+        except ValueError:
+            return None  # A model of the point was not measured.
 
     def predict(self, point: Point) -> Prediction | None:
         """Return what is expected of a point; None where the measurements say nothing about it."""

@@ -100,5 +100,7 @@ class Settings:
     writes_summary: bool = True
     is_applied: bool = False
     """A running server keeps the configuration of the winner."""
+    capacity_per_s: float = 0.0
+    """Requests/s for which a machine is asked; 0 for no question."""
     notes: Sequence[str] = ()
     """Keys that were accepted and have no effect, for the user."""

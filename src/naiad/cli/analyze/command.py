@@ -36,7 +36,9 @@ def run(argv: Sequence[str]) -> int:
             return asyncio.run(_restore(Path(flags.restore)))
         if flags.apply and not flags.url:
             raise SettingsError("--apply needs a running server; name it with --url")
-        settings = replace(read_settings(document_of(flags)), is_applied=flags.apply)
+        settings = replace(
+            read_settings(document_of(flags)), is_applied=flags.apply, capacity_per_s=flags.capacity or 0.0
+        )
         return _analyze(settings, is_quiet=flags.quiet)
     except (SettingsError, FlagError) as error:
         print(f"naiad analyze: {error}", file=sys.stderr)
@@ -85,6 +87,8 @@ def _show(analysis: Analysis) -> None:
         print(f"written: {path}")
     for difference in analysis.differences.values():
         print(f"\n{difference}")
+    if analysis.capacity:
+        print(f"\n{analysis.capacity}")
     if analysis.is_applied:
         print("\nThe server now has this configuration.")
 

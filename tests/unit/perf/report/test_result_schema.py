@@ -1,4 +1,4 @@
-"""The schema file follows the dataclasses: `python tests/unit/perf/test_result_schema.py` writes it again."""
+"""The schema file follows the dataclasses: `python tests/unit/perf/report/test_result_schema.py` writes it again."""
 
 import dataclasses
 import json
@@ -7,10 +7,10 @@ from pathlib import Path
 from types import UnionType
 from typing import get_args, get_origin, get_type_hints
 
-from naiad.perf import result
+from naiad.perf.report import result_json
 from naiad.perf.result import SCHEMA_VERSION, Result
 
-FILE = Path(result.__file__).with_name("result.schema.json")
+FILE = Path(result_json.__file__).with_name("result.schema.json")
 SCALARS = {float: "number", int: "integer", str: "string", bool: "boolean", type(None): "null"}
 
 
