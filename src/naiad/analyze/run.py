@@ -260,7 +260,13 @@ def _search_settings(settings: Settings, configs: Mapping[str, ModelConfig]) -> 
 def _configured(config: ModelConfig) -> dict[str, object]:
     """Return the values that the configuration has for the fields that are searched."""
     counts = sum(group.count for group in config.instance_group) or 1
-    return {"max_batch_size": config.max_batch_size, "instance_group.count": counts}
+    batching = config.dynamic_batching if config.HasField("dynamic_batching") else None
+    return {
+        "max_batch_size": config.max_batch_size,
+        "instance_group.count": counts,
+        "dynamic_batching.max_queue_delay_microseconds": batching and batching.max_queue_delay_microseconds,
+        **{f"parameters.{name}": value.string_value for name, value in config.parameters.items()},
+    }
 
 
 def _write(
