@@ -166,8 +166,9 @@ def _capacity_text(predictor: LearnedPredictor | None, ranking: Ranking, rate_pe
     if found is None:
         return f"No number of machines serves {rate_per_s:g} requests/s within {limit_ms:g} ms by prediction."
     return (
-        f"By prediction, {rate_per_s:g} requests/s within p99 {limit_ms:g} ms need: machines {found.machines}, cores of "
-        f"each {found.cores}, server processes {found.processes}; expected p99 {found.expected_us / 1e3:.3g} ms."
+        f"By prediction, {rate_per_s:g} requests/s within p99 {limit_ms:g} ms need: machines {found.machines}, "
+        f"cores of each {found.cores}, server processes {found.processes}; "
+        f"expected p99 {found.expected_us / 1e3:.3g} ms."
     )
 
 
