@@ -42,8 +42,8 @@ def answer(conversion):
     if kind is Format.LITERT:
         from ai_edge_litert.interpreter import Interpreter
 
-        run = Interpreter(str(folder / "model.tflite")).get_signature_runner()
-        return next(iter(run(x=DATA).values()))
+        interpreter = Interpreter(str(folder / "model.tflite"))  # The outputs are in its memory.
+        return np.array(next(iter(interpreter.get_signature_runner()(x=DATA).values())))
     return _answer_of_torch(folder, kind)
 
 

@@ -14,7 +14,7 @@ def convert(job: Job) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         saved = export_saved_model(job, folder) if job.source_format == "keras" else job.source
-        converter = tf.lite.TFLiteConverter.from_saved_model(saved)
+        converter = tf.lite.TFLiteConverter.from_saved_model(_frozen(saved, f"{folder}/frozen"))
         if job.precision != "fp32":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if job.precision == "fp16":
@@ -43,6 +43,27 @@ def export_saved_model(job: Job, folder: str) -> str:
         return dict(zip(names, flat, strict=True)) if names else result
 
     tf.saved_model.save(model, folder, signatures={"serving_default": serve})
+    return folder
+
+
+def _frozen(saved: str, folder: str) -> str:
+    """Return a SavedModel whose variables are constants: those of Keras 3 stay without values in LiteRT."""
+    import tensorflow as tf
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    model = tf.saved_model.load(saved)  # Its variables live as long as it.
+    function = model.signatures["serving_default"]
+    frozen = convert_variables_to_constants_v2(function)
+    specs = list(function.structured_input_signature[1].values())
+    names = list(function.structured_outputs)
+    module = tf.Module()
+
+    @tf.function(input_signature=specs)  # type: ignore[untyped-decorator, unused-ignore]
+    def serve(*arrays: Any) -> Any:
+        return dict(zip(names, tf.nest.flatten(frozen(*arrays)), strict=True))
+
+    module.serve = serve
+    tf.saved_model.save(module, folder, signatures={"serving_default": serve})
     return folder
 
 

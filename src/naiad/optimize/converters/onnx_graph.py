@@ -76,11 +76,14 @@ def _to_mixed(job: Job, target: str) -> None:
 
 
 def _quantize_dynamic(job: Job, target: str) -> None:
+    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    quantize_dynamic(
-        job.source, target, weight_type=QuantType.QInt8, nodes_to_exclude=list(job.settings.get("keep_nodes", ()))
-    )
+    model = onnx.load(job.source)
+    # Shapes that PyTorch's exporter has noted contradict those of the quantized weights.
+    del model.graph.value_info[:]
+    kept = list(job.settings.get("keep_nodes", ()))
+    quantize_dynamic(model, target, weight_type=QuantType.QInt8, nodes_to_exclude=kept)
 
 
 def _quantize_static(job: Job, target: str) -> None:
