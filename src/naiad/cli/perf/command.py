@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from naiad.cli.perf.console import ConsoleProgress
-from naiad.cli.perf.flags import BAD_OPTION, parse
+from naiad.cli.perf.flags import BAD_OPTION, make_parser
 from naiad.cli.perf.planning import make_plan
 from naiad.cli.perf.values import FlagError
 from naiad.core.errors import InferError
@@ -43,7 +43,7 @@ def perf_analyzer() -> int:
 
 
 def _run(argv: Sequence[str], program: str, *, is_perf_analyzer: bool) -> int:
-    flags = parse(argv, program)
+    flags = make_parser(program).parse_args(list(argv))
     try:
         plan = make_plan(flags, is_perf_analyzer=is_perf_analyzer)
         baseline = _read_baseline(flags.baseline) if flags.baseline else None
