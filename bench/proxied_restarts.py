@@ -148,7 +148,7 @@ class Load:
         return http.client.HTTPSConnection("localhost", self._port, timeout=_PATIENCE_S, context=self._context)
 
     def _client(self) -> grpcclient.InferenceServerClient:
-        # A channel of its own: the others would share one connection.
+        # Without this option all channels of a process share one connection.
         channel = [("grpc.use_local_subchannel_pool", 1)]
         return grpcclient.InferenceServerClient(
             f"localhost:{self._port}", ssl=True, root_certificates=str(self._root), channel_args=channel

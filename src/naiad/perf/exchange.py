@@ -2,7 +2,7 @@
 
 The generator prepares a `RequestTemplate` once for each target. For each request it makes an `Exchange`, fills in its
 variation, and calls `Target.send`, which returns at once. The target fills in the times and calls `on_end`, once, on
-the event loop. All times are those of CLOCK_MONOTONIC in ns.
+the event loop. All times are CLOCK_MONOTONIC in ns.
 """
 
 from collections.abc import Callable, Mapping, Sequence

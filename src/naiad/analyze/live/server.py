@@ -108,7 +108,7 @@ class OwnServer:
         transport: Transport = Transport.GRPC,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`flags` of `naiad serve` come after those of the analysis, `environment` adds to that of this process."""
+        """`flags` of `naiad serve` follow the flags of the analysis; `environment` adds to the process's own."""
         self._environment = environment or {}
         self._arguments = [*(f"--model-repository={each}" for each in repositories), *flags]
         self._transport = transport

@@ -69,7 +69,8 @@ def fit(
     """Return costs fitted to measured points; failed ones and those without server statistics are left out.
 
     `configs` are the complete configurations of the models of the repository, members of ensembles included. `cores`
-    are those of the server, or of server and load generator on one machine. Raises ValueError without a usable point.
+    is what the server has, or shares with a load generator on the same machine. Raises ValueError without a usable
+    point.
     """
     usable = [each for each in measured if not each.error and each.rows and _has_figures(each)]
     if not usable:

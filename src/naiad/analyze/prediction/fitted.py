@@ -127,7 +127,7 @@ def predict(
 ) -> Prediction:
     """Return what the fitted costs give at a point; in about 20 ms, the same for the same seed.
 
-    `processes` and `cores` are those of the fit by default. Raises ValueError for a model that was not measured.
+    `processes` and `cores` default to the values of the fit. Raises ValueError for a model that was not measured.
     """
     system, doubts = fitted.system(point, processes, cores)
     simulated = simulate(system, load_of(point, is_poisson=is_poisson), seed)

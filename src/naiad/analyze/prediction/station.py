@@ -27,7 +27,7 @@ class Station:
         on_end: Callable[[Batch], None] = _ignore,
         on_drop: Callable[[Sequence[Dropped]], None] = _ignore,
     ) -> None:
-        """`work_ns` is called when a batch begins; `threads` are those of an instance."""
+        """`work_ns` is called when a batch begins; `threads` is the number in an instance."""
         self.scheduler = scheduler
         self.on_end = on_end
         self.running_count = 0

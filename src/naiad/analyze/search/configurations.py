@@ -97,7 +97,7 @@ def saturating_loads(space: Space, configuration: Configuration, settings: Searc
 
 
 def load_lists(space: Space, settings: SearchSettings) -> list[list[Load]]:
-    """Return for each batch size the loads in ascending order: those of the user, or doubled concurrencies."""
+    """Return for each batch size the loads in ascending order: the loads of the user, or doubled concurrencies."""
     if space.request_rates:
         return [[Load(0, rate, size) for rate in sorted(space.request_rates)] for size in space.batch_sizes]
     concurrencies = sorted(space.concurrencies) or list(_doubled(settings.min_concurrency, settings.max_concurrency))

@@ -33,7 +33,7 @@ async def search(
     checkpoint: Checkpoint | None = None,
     progress: ProgressCallback | None = None,
 ) -> Ranking:
-    """Search a space, whose `variants` list those of each model, and return the ranking.
+    """Search a space, whose `variants` list all variants of each model, and return the ranking.
 
     A server that dies and a cancellation of the task end the search with the ranking of what was measured; `restore`
     of the instrument is the caller's. `predictor` is needed by the mode `predict`. Raises ValueError for an unknown

@@ -9,7 +9,7 @@ from naiad.analyze.measurement import Measured
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """Defaults are those of Model Analyzer, where it has them."""
+    """Defaults are Model Analyzer's, where it has them."""
 
     seconds: float = 1.0
     """Of load for each measurement."""

@@ -39,7 +39,7 @@ class Survey:
 
     @property
     def count(self) -> int:
-        """Measurements so far, repeats included; those of the checkpoint too."""
+        """Measurements so far, with repeats and the measurements of the checkpoint."""
         return sum(len(each) for each in self._repeats.values())
 
     @property

@@ -29,7 +29,7 @@ THREADS: Mapping[str, str] = {
     "trees": "nthread",
     "sklearn": "n_jobs",
 }
-"""Backend to the parameter of its threads. TensorFlow's are those of the process, which the first model sets."""
+"""Backend to the parameter of its threads. TensorFlow's threads belong to the process; the first model sets them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def members_first(configs: Mapping[str, ModelConfig]) -> list[str]:
 
 
 def fit_ensembles(configs: Mapping[str, ModelConfig], variants: Sequence[Variant]) -> list[Variant]:
-    """Return the variants, and those of the ensembles above them, members first.
+    """Return the variants, and variants of the ensembles above them, members first.
 
     `configs` are the complete configurations of the repository, of all models and members. An ensemble that the
     variants do not change is left out. Raises RefusedError.

@@ -47,7 +47,7 @@ def export_saved_model(job: Job, folder: str) -> str:
 
 
 def _frozen(saved: str, folder: str) -> str:
-    """Return a SavedModel whose variables are constants: those of Keras 3 stay without values in LiteRT."""
+    """Return a SavedModel whose variables are constants: LiteRT leaves variables of Keras 3 without values."""
     import tensorflow as tf
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 

@@ -80,7 +80,7 @@ def _quantize_dynamic(job: Job, target: str) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(job.source)
-    # Shapes that PyTorch's exporter has noted contradict those of the quantized weights.
+    # Shapes that PyTorch's exporter has noted contradict the shapes of the quantized weights.
     del model.graph.value_info[:]
     kept = list(job.settings.get("keep_nodes", ()))
     quantize_dynamic(model, target, weight_type=QuantType.QInt8, nodes_to_exclude=kept)

@@ -55,7 +55,7 @@ class OutputComparison:
             self._rows += rows
 
     def failures(self, *, are_values_free: bool) -> list[Difference]:
-        """Return the worst difference of each check; without those of values if a metric of the user counts."""
+        """Return the worst difference of each check; without differences of values if a metric of the user counts."""
         found = [difference for _, difference in self._failures.values()]
         if are_values_free:
             return [each for each in found if each.check in (*_EXACT_CHECKS, "missing")]

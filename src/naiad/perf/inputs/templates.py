@@ -163,7 +163,7 @@ def _template(
 def _joined(
     samples: Sequence[Mapping[str, Array]], kind: str, rows: Sequence[Step], signature: Signature
 ) -> dict[str, Array]:
-    """Return the tensors of samples as those of a request. Raises InputError for samples that do not fit together."""
+    """Join the tensors of samples to a request's. Raises InputError for samples that do not fit together."""
     first = samples[0]
     joined: dict[str, Array] = {}
     for name, array in first.items():

@@ -15,7 +15,7 @@ def settings_text(plan: Plan) -> str:
     lines = [
         "*** Measurement Settings ***",
         f"  Server: {plan.service.url}",
-        f"  Models: {', '.join(model.name for model in plan.models) or 'those of the recorded traffic'}",
+        f"  Models: {', '.join(model.name for model in plan.models) or 'all of the recorded traffic'}",
         *[f"  Batch size: {size}" for size in sorted({model.batch_size for model in plan.models})],
         f"  {_stop_text(measuring)}",
         f"  Stabilizing using {judged} and throughput",

@@ -31,7 +31,7 @@ class PreparedRequest:
     __slots__ = ("_begin", "_bits", "_request", "whole")
 
     def __init__(self, service: Service, fields: Sequence[tuple[bytes, bytes]], template: RequestTemplate) -> None:
-        """Encode a template; `fields` are those of the head, from Host on."""
+        """Encode a template; `fields` are the header fields, from Host on."""
         header = _with_outputs(template.header, is_binary=service.has_binary_outputs)
         self._request = RepeatedRequest(header, template.data, binary_inputs=service.has_binary_inputs)
         path = f"/v2/models/{quote(header.model_name, safe='')}"

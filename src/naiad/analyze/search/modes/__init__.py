@@ -1,1 +1,1 @@
-"""The modes of a search: `predict`, and those of Model Analyzer."""
+"""The modes of a search: `predict`, and Model Analyzer's modes."""
