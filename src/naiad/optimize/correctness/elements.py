@@ -86,10 +86,13 @@ def _compare_numbers(expected: Array, found: Array, kind: Kind, tolerance: Toler
         index = _first(is_misplaced)
         return OutputDifference(Worst("inf/nan", index, float(expected[index]), float(found[index]), 0.0, np.inf))
     wanted, given = np.where(is_finite, expected, 0.0), np.where(is_finite, found, 0.0)
-    differences = np.abs(wanted - given)
+    with np.errstate(over="ignore"):  # An infinite difference is one that exceeds all limits.
+        differences = np.abs(wanted - given)
     sizes = np.maximum(np.abs(wanted), _scale(wanted, is_finite, kind))
     limits = tolerance.absolute + tolerance.relative * sizes
-    excess = np.divide(differences, limits, out=np.where(differences > 0, np.inf, 0.0), where=limits > 0)
+    with np.errstate(over="ignore"):
+        excess = np.divide(differences, limits, out=np.where(differences > 0, np.inf, 0.0), where=limits > 0)
+        relative = np.divide(differences, sizes, out=np.zeros_like(differences), where=sizes > 0)
     index = _index(int(excess.argmax()), excess.shape)
     worst = Worst(
         "values", index, float(wanted[index]), float(given[index]), float(limits[index]), float(excess[index])
@@ -98,7 +101,6 @@ def _compare_numbers(expected: Array, found: Array, kind: Kind, tolerance: Toler
         distance = cosine_distance(wanted, given)
         if distance > tolerance.cosine:
             worst = Worst("cosine", index, worst.expected, worst.found, tolerance.cosine, distance / tolerance.cosine)
-    relative = np.divide(differences, sizes, out=np.zeros_like(differences), where=sizes > 0)
     return OutputDifference(worst, float(differences.max()), float(relative.max()))
 
 
