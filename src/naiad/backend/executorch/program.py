@@ -152,5 +152,6 @@ class Method:
 
 def limit_threads(count: int) -> None:
     """Set the number of threads, which all programs of the process share."""
-    if runtime._threadpool_get_thread_count() > count:
-        runtime._unsafe_reset_threadpool(count)
+    with _lock:  # A program that uses the pool while it is replaced never ends.
+        if runtime._threadpool_get_thread_count() > count:
+            runtime._unsafe_reset_threadpool(count)
