@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -21,6 +22,9 @@ from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, excerpt, internal, invalid_argument
 from naiad.core.tensor import Array
+
+_loading = threading.Lock()
+"""Models that load at once import the modules of one framework in different orders, and wait for each other."""
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +70,7 @@ class MlflowPyfunc(Model):
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Load the model. Raises InferError(INVALID_ARG)."""
         try:
-            with self._directory.permitted() as path:
+            with _loading, self._directory.permitted() as path:
                 model = mlflow.pyfunc.load_model(str(path), suppress_warnings=True)
         except InferError:
             raise
