@@ -193,7 +193,7 @@ def test_rolling_restarts_fail_no_request(scene: Scene, kind: str, restart_count
 
         ids = itertools.count(1)
         senders = [("rest", rest), ("grpc", infer), ("stream", streams)]
-        if kind == "haproxy":  # the others do not keep a sequence on its server
+        if kind == "haproxy":  # Nginx and Envoy do not keep a sequence on its server.
             senders.append(("sequence", sequence))
         with Load([*senders, *senders]) as load:
             for restart in range(restart_count):

@@ -55,7 +55,7 @@ def _figures(name, executions):
 
 
 def measure(truth, point, seed=7):
-    """Measure a point on a server whose costs are those of `truth`, a Fitted, with one model under load."""
+    """Measure a point on a server that has the costs of `truth`, a Fitted, with one model under load."""
     run = simulate(truth.system(point)[0], load_of(point), seed)
     (model,) = truth.loaded
     parts = [_figures(name, each) for name, each in run.executions.items()]

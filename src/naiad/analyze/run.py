@@ -105,7 +105,7 @@ def make_server(settings: ServerSettings) -> Server:
     transport = Protocol.GRPC if settings.is_grpc else Protocol.HTTP
     if not settings.is_remote:
         flags = [f"--{name}={value}" for name, value in settings.flags.items()]
-        return OwnServer([settings.repository], flags, transport)
+        return OwnServer([settings.repository], flags, transport, settings.environment)
     endpoint = settings.grpc_endpoint if settings.is_grpc else settings.http_endpoint
     url = endpoint if "://" in endpoint else f"{transport.value}://{endpoint}"
     return RunningServer(Service(url, transport), settings.metrics_url)
