@@ -5,11 +5,11 @@ import pytest
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
-from naiad.optimize.candidate import Status
-from naiad.optimize.converters.plan import candidates, installed_packages
-from naiad.optimize.converters.run import Converter
-from naiad.optimize.samples import ArraySamples, shape_ranges
-from naiad.optimize.source import Format, Source
+from naiad.optimizer.candidate import Status
+from naiad.optimizer.converters.plan import candidates, installed_packages
+from naiad.optimizer.converters.run import Converter
+from naiad.optimizer.samples import ArraySamples, shape_ranges
+from naiad.optimizer.source import Format, Source
 
 DATA = np.random.default_rng(1).normal(size=(20, 8)).astype(np.float32)
 X = TensorSpec("x", DataType.FP32, (-1, 8))

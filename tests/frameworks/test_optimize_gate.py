@@ -4,8 +4,8 @@ import openvino
 import pytest
 import torch
 
-from naiad.optimize.candidate import Precision
-from naiad.optimize.correctness.runner import CallableRunner
+from naiad.optimizer.candidate import Precision
+from naiad.optimizer.correctness.runner import CallableRunner
 from support.judged_conversions import ROWS, dense_source, files, reasons, verdict
 from support.openvino_models import digits_model
 from support.torch_digits import CONFIG, save_exported, save_torchscript, trained_digits

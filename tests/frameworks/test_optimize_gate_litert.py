@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from naiad.optimize.candidate import Precision
+from naiad.optimizer.candidate import Precision
 from support.judged_conversions import ROWS, dense_source, files, reasons, verdict
 from support.tflite_models import convert, digits_function
 

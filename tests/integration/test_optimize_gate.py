@@ -8,14 +8,14 @@ import onnxruntime
 import pytest
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from naiad.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.optimize.correctness.gate import judge
-from naiad.optimize.correctness.isolated import IsolatedRunner, Limits
-from naiad.optimize.correctness.repository import write_repository
-from naiad.optimize.correctness.runner import CallableRunner, RunnerError
-from naiad.optimize.correctness.served import ServedRunner
-from naiad.optimize.correctness.settings import Settings
-from naiad.optimize.source import Format
+from naiad.optimizer.candidate import Candidate, Conversion, Precision, Status
+from naiad.optimizer.correctness.gate import judge
+from naiad.optimizer.correctness.isolated import IsolatedRunner, Limits
+from naiad.optimizer.correctness.repository import write_repository
+from naiad.optimizer.correctness.runner import CallableRunner, RunnerError
+from naiad.optimizer.correctness.served import ServedRunner
+from naiad.optimizer.correctness.settings import Settings
+from naiad.optimizer.source import Format
 from support import sabotaged_conversions as models
 
 VISION, TEXT, HALVES = models.vision(), models.text(), models.halves()

@@ -1,12 +1,12 @@
 """Verdicts on conversions in a folder, as naiad serves them."""
 
-from naiad.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.optimize.correctness.gate import judge
-from naiad.optimize.correctness.repository import write_repository
-from naiad.optimize.correctness.runner import CallableRunner, RenamedRunner
-from naiad.optimize.correctness.served import ServedRunner
-from naiad.optimize.correctness.settings import Settings
-from naiad.optimize.source import Format
+from naiad.optimizer.candidate import Candidate, Conversion, Precision, Status
+from naiad.optimizer.correctness.gate import judge
+from naiad.optimizer.correctness.repository import write_repository
+from naiad.optimizer.correctness.runner import CallableRunner, RenamedRunner
+from naiad.optimizer.correctness.served import ServedRunner
+from naiad.optimizer.correctness.settings import Settings
+from naiad.optimizer.source import Format
 from support.digits_classifier import digits_classifier
 
 ROWS = [{"IMAGE": image} for image in digits_classifier().images[:40]]

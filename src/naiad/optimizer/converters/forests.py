@@ -1,0 +1,32 @@
+"""Forests to treelite, from XGBoost, LightGBM and scikit-learn."""
+
+from pathlib import Path
+from typing import Any
+
+from naiad.optimizer.converters.job import Job
+
+
+def convert(job: Job) -> None:
+    """Write checkpoint.tl. Raises an exception of treelite for an estimator that is no forest."""
+    import treelite
+
+    if job.source_format == "xgboost":
+        import xgboost
+
+        model = treelite.frontend.from_xgboost(xgboost.Booster(model_file=job.source))
+    elif job.source_format == "lightgbm":
+        model = treelite.frontend.load_lightgbm_model(job.source)
+    else:
+        model = treelite.sklearn.import_model(load_estimator(job))
+    model.serialize(str(Path(job.output, "checkpoint.tl")))
+
+
+def load_estimator(job: Job) -> Any:
+    """Return the estimator of a skops file, or of a joblib or pickle file, whose author must be trusted."""
+    if job.source.endswith(".skops"):
+        import skops.io
+
+        return skops.io.load(job.source, trusted=skops.io.get_untrusted_types(file=job.source))
+    import joblib
+
+    return joblib.load(job.source)

@@ -1,0 +1,70 @@
+"""The subprocess of one conversion: `python -m naiad.optimizer.converters.worker JOB RESULT`."""
+
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+from naiad.optimizer.converters.job import Job
+from naiad.optimizer.converters.operators import missing_operator
+
+_MODULES: Mapping[str, str] = {
+    "onnx": "onnx_export",
+    "torchscript": "torch_formats",
+    "torch_export": "torch_formats",
+    "aot_inductor": "torch_formats",
+    "openvino": "openvino_ir",
+    "litert": "litert",
+    "treelite": "forests",
+}
+"""Format of the candidate to the module that makes it."""
+
+
+def main(job_file: str, result_file: str) -> int:
+    """Convert, and write the result: `backend_parameters`, or the `reason` of a failure."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    job = Job.read(Path(job_file))
+    result: dict[str, object]
+    try:
+        result = {"backend_parameters": _convert(job)}
+    except Exception as error:
+        traceback.print_exc()
+        result = {"reason": _reason(error)}
+    Path(result_file).write_text(json.dumps(result), encoding="utf-8")
+    return 0
+
+
+def _convert(job: Job) -> Mapping[str, str]:
+    if job.source_format == job.format and not (job.settings or job.precision != "fp32"):
+        name = "source_files"
+    elif job.source_format == job.format == "onnx":
+        name = "onnx_graph"
+    else:
+        name = job.settings.get("module") or f"naiad.optimizer.converters.{_MODULES[job.format]}"
+    if "." not in name:
+        name = f"naiad.optimizer.converters.{name}"
+    parameters: Mapping[str, str] | None = importlib.import_module(name).convert(job)
+    return parameters or {}
+
+
+def _reason(error: Exception) -> str:
+    operator = missing_operator(f"{type(error).__name__}: {error}")
+    lines = [line for line in str(error).splitlines() if line.strip()] or ["no message"]
+    text = f"{type(error).__name__}: {' '.join(lines[:3])[:500]}"
+    return f"operator {operator} has no counterpart: {text}" if operator else text
+
+
+def _end_with_parent() -> None:
+    """End this process and its compilers when the parent is gone: it holds the other end of stdin."""
+    while os.read(0, 4096):  # sys.stdin has a lock, with which the interpreter would not end
+        pass
+    os.killpg(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

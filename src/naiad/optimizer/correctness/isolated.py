@@ -1,0 +1,124 @@
+"""A model in a process of its own, with limits of time and memory: its crash is an error, no more."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from naiad.optimizer.correctness.runner import Arrays, RunnerError
+
+_LOOK_S = 0.1
+"""Between looks at the memory of a process that works."""
+_LAST_WORDS_BYTES = 2000
+_CHILD = "naiad.optimizer.correctness.child"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a candidate may use."""
+
+    load_s: float = 300.0
+    call_s: float = 60.0
+    memory_mib: float = 4096.0
+    """Resident memory; not measured where there is no /proc."""
+
+
+class IsolatedRunner:
+    """A model of a repository as naiad serves it, in another process. `close` ends it."""
+
+    def __init__(self, repository: Path, model: str, limits: Limits | None = None) -> None:
+        """Start the process and load the model. Raises RunnerError."""
+        self._limits = limits or Limits()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        own, other = socket.socketpair()
+        with other:
+            arguments = [str(other.fileno()), str(repository), model]
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", _CHILD, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[other.fileno()],
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        """Of the process."""
+        self._connection = Connection(own.detach())
+        try:
+            self.max_batch: int = self._receive(self._limits.load_s)
+            """The most rows of a request; 0 if there is no limit."""
+        except BaseException:
+            self.close()
+            raise
+
+    def infer(self, inputs: Arrays) -> Arrays:
+        """Execute one request."""
+        return self._call([inputs])[0]
+
+    def infer_concurrently(self, requests: Sequence[Arrays]) -> Sequence[Arrays]:
+        """Execute requests at the same time."""
+        return self._call(requests)
+
+    def close(self) -> None:
+        """End the process, and what it has started."""
+        self._end()
+        self._connection.close()
+        self._log.close()
+
+    def _call(self, requests: Sequence[Arrays]) -> Sequence[Arrays]:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `_receive` says why the process has ended
+            self._connection.send([dict(each) for each in requests])
+        found: Sequence[Arrays] = self._receive(self._limits.call_s)
+        return found
+
+    def _receive(self, limit_s: float) -> Any:
+        deadline_s = time.monotonic() + limit_s
+        try:
+            while not self._connection.poll(_LOOK_S):
+                if time.monotonic() > deadline_s:
+                    self._end()
+                    raise RunnerError(f"no answer after {limit_s:g} s")
+                self._check_memory()
+            failure, answer = self._connection.recv()
+        except (EOFError, ConnectionResetError) as error:
+            raise RunnerError(self._ending()) from error
+        self._check_memory()
+        if failure:
+            raise RunnerError(failure)
+        return answer
+
+    def _check_memory(self) -> None:
+        used_mib = _resident_mib(self._process.pid)
+        if used_mib > self._limits.memory_mib:
+            self._end()
+            raise RunnerError(f"it uses {used_mib:.0f} MiB of memory, allowed are {self._limits.memory_mib:.0f} MiB")
+
+    def _ending(self) -> str:
+        self._process.wait()
+        status = self._process.returncode
+        how = signal.Signals(-status).name if status < 0 else f"status {status}"
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
+        words = self._log.read().decode(errors="replace").strip().splitlines()
+        return f"its process ended with {how}" + (f"; its last output: {words[-1]}" if words else "")
+
+    def _end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):  # the group is empty
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def _resident_mib(pid: int) -> float:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, IndexError):
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
