@@ -51,7 +51,7 @@ class Journal:
 
 
 def to_json(value: Any) -> str:
-    """Return dataclasses, and what they hold, as JSON: enumerations as their values, paths as text, arrays as lists."""
+    """Return dataclasses and what they hold as JSON: enumerations as values, paths as text, arrays as lists."""
     return json.dumps(value, default=_plain, sort_keys=True)
 
 
