@@ -20,34 +20,47 @@ _Value = TypeVar("_Value")
 class Journal:
     """The folder of the steps."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_fresh: bool = False) -> None:
+        """With `is_fresh`, results of earlier runs do not count."""
         self._folder = folder
+        self._is_fresh = is_fresh
+        self._written: set[tuple[str, str]] = set()
 
     def step(
-        self, kind: str, key: str, run: Callable[[], _Value], read: Callable[[Any], _Value], *, again: bool = False
+        self, kind: str, key: str, run: Callable[[], _Value], read: Callable[[Any], _Value]
     ) -> tuple[_Value, bool]:
-        """Return the result of a step and whether it was run now.
-
-        `read` makes the value from the JSON that `to_json` of the value gave. With `again` an earlier result does not
-        count. An unreadable file is a step that has not run.
-        """
-        file = self._folder / f"{kind}-{key[:32]}.json"
-        if not again:
-            try:
-                return read(json.loads(file.read_text(encoding="utf-8"))), False
-            except (OSError, ValueError, KeyError, TypeError):
-                file.unlink(missing_ok=True)
+        """Return the result of a step and whether an earlier run has left it; run the step if not."""
+        known = self.read(kind, key, read)
+        if known is not None:
+            return known, True
         value = run()
-        self._write(file, to_json(value))
-        return value, True
+        self.write(kind, key, value)
+        return value, False
 
-    def _write(self, file: Path, text: str) -> None:
+    def read(self, kind: str, key: str, read: Callable[[Any], _Value]) -> _Value | None:
+        """Return the result of an earlier run, None if there is none; an unreadable file counts as none.
+
+        `read` makes the value from the JSON that `to_json` of the value gave.
+        """
+        if self._is_fresh and (kind, key) not in self._written:
+            return None
+        try:
+            return read(json.loads(self._file(kind, key).read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, kind: str, key: str, value: Any) -> None:
+        """Keep the result of a step."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False, encoding="utf-8") as temporary:
-            temporary.write(text)
+            temporary.write(to_json(value))
             temporary.flush()
             os.fsync(temporary.fileno())
-        Path(temporary.name).replace(file)
+        Path(temporary.name).replace(self._file(kind, key))
+        self._written.add((kind, key))
+
+    def _file(self, kind: str, key: str) -> Path:
+        return self._folder / f"{kind}-{key[:32]}.json"
 
 
 def to_json(value: Any) -> str:

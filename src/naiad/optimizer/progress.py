@@ -7,9 +7,9 @@ class Progress(Protocol):
     """What shows progress; a terminal, or nothing."""
 
     def step(self, stage: str, name: str, index: int, count: int) -> None:
-        """Show that a step begins: `convert`, `judge`, `profile`, `search`, `serve`."""
+        """Show that a step begins: `convert`, `judge`, `search`, `profile`, `tune`, `serve`."""
 
-    def done(self, stage: str, name: str, message: str, *, was_cached: bool) -> None:
+    def done(self, stage: str, name: str, message: str, *, was_cached: bool = False) -> None:
         """Show how a step ended."""
 
 
@@ -19,5 +19,5 @@ class NoProgress:
     def step(self, stage: str, name: str, index: int, count: int) -> None:
         """Ignore the step."""
 
-    def done(self, stage: str, name: str, message: str, *, was_cached: bool) -> None:
+    def done(self, stage: str, name: str, message: str, *, was_cached: bool = False) -> None:
         """Ignore the end of the step."""

@@ -1,6 +1,7 @@
 """The process of an `IsolatedRunner`: answers requests until the connection closes.
 
-Each message is a pair: the reason of a failure or "", and the result. The first one has the greatest batch.
+Each message is a pair: the reason of a failure or "", and the result. The first one has the
+greatest batch, the inputs and the outputs.
 """
 
 import os
@@ -19,7 +20,7 @@ def run(argv: Sequence[str]) -> None:
     connection = Connection(int(descriptor))
     try:
         runner = ServedRunner(Path(repository), model)
-        connection.send(("", runner.max_batch))
+        connection.send(("", (runner.max_batch, list(runner.inputs), list(runner.outputs))))
         while True:
             _answer(connection, runner)
     except RunnerError as error:

@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from naiad.optimizer.correctness.runner import Arrays, RunnerError
+
+if TYPE_CHECKING:
+    from naiad.core.tensor import TensorSpec
 
 _LOOK_S = 0.1
 """Between looks at the memory of a process that works."""
@@ -54,8 +57,11 @@ class IsolatedRunner:
         """Of the process."""
         self._connection = Connection(own.detach())
         try:
-            self.max_batch: int = self._receive(self._limits.load_s)
+            self.max_batch: int
             """The most rows of a request; 0 if there is no limit."""
+            self.inputs: Sequence["TensorSpec"]
+            self.outputs: Sequence["TensorSpec"]
+            self.max_batch, self.inputs, self.outputs = self._receive(self._limits.load_s)
         except BaseException:
             self.close()
             raise

@@ -36,6 +36,9 @@ class ServedRunner:
             raise
         self.max_batch = self._max_batch()
         """The most rows of a request; 0 if there is no limit."""
+        metadata = self._server.model_metadata(model)
+        self.inputs: Sequence[TensorSpec] = metadata.inputs
+        self.outputs: Sequence[TensorSpec] = metadata.outputs
 
     def infer(self, inputs: Arrays) -> Arrays:
         """Execute one request."""

@@ -1,0 +1,74 @@
+"""The verdicts on conversions, each run in a process of its own and kept in the journal."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from naiad.optimizer.candidate import Conversion
+from naiad.optimizer.correctness.gate import judge
+from naiad.optimizer.correctness.isolated import IsolatedRunner, Limits
+from naiad.optimizer.correctness.names import with_names_of
+from naiad.optimizer.correctness.repository import write_repository
+from naiad.optimizer.correctness.runner import Runner, RunnerError
+from naiad.optimizer.correctness.settings import Settings
+from naiad.optimizer.journal import Journal, key_of
+from naiad.optimizer.source import Samples, Source
+from naiad.optimizer.verdict import Difference, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Compares conversions with the answers of the source."""
+
+    source: Source
+    answers: Runner
+    """The source's."""
+    samples: Samples
+    samples_digest: str
+    settings: Settings
+    limits: Limits
+    journal: Journal
+
+    def verdict(self, conversion: Conversion) -> tuple[Verdict, bool]:
+        """Return the verdict and whether the candidate was run now. Raises RunnerError if the source fails."""
+        budget = self.settings.budget
+        scored = (budget.metric, budget.max_drop, budget.labels.output, budget.labels.values) if budget else None
+        if budget and not isinstance(budget.metric, str):
+            return self._judge(conversion), True  # A function has no content that could be a key.
+        rules = (self.settings.tolerances, self.settings.kinds, self.settings.behaviour_samples, scored)
+        parts = (conversion.folder.parent.name, self.source.has_batch, self.samples_digest, rules, self.limits)
+        return self.journal.step("verdict", key_of(parts), lambda: self._judge(conversion), read_verdict)
+
+    def _judge(self, conversion: Conversion) -> Verdict:
+        candidate = conversion.candidate
+        with tempfile.TemporaryDirectory(prefix="naiad-judge-") as home:
+            repository = write_repository(conversion, Path(home))
+            try:
+                runner = IsolatedRunner(repository, candidate.name, self.limits)
+            except RunnerError as error:
+                return _unserved(f"naiad does not load {candidate.name}: {error}")
+            try:
+                named = with_names_of(self.source.inputs, self.source.outputs, runner, runner.inputs, runner.outputs)
+            except RunnerError as error:
+                runner.close()
+                return _unserved(f"{candidate.name} has other tensors: {error}")
+            try:
+                return judge(self.answers, named, self.samples, candidate, self.settings)
+            finally:
+                runner.close()
+
+
+def _unserved(message: str) -> Verdict:
+    return Verdict(False, [Difference("", "run", -1, (), "an answer", "none", 0.0, message)])
+
+
+def read_verdict(values: Any) -> Verdict:
+    """Return a verdict from its JSON. Raises KeyError, TypeError."""
+    return Verdict(**{**values, "failures": [_difference(each) for each in values["failures"]]})
+
+
+def _difference(values: Mapping[str, Any]) -> Difference:
+    index: Sequence[int] = values["index"]
+    return Difference(**{**values, "index": tuple(index)})

@@ -1,0 +1,46 @@
+"""Choices of an optimization."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from naiad.optimizer.candidate import Candidate, Precision
+from naiad.optimizer.converters.process import Limits as ConverterLimits
+from naiad.optimizer.correctness.isolated import Limits as RunnerLimits
+from naiad.optimizer.correctness.settings import Settings
+from naiad.optimizer.result import Objective
+from naiad.optimizer.source import Format
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is tried, how it is judged, and how much time that may take."""
+
+    objective: Objective = field(default_factory=Objective)
+    correctness: Settings = field(default_factory=Settings)
+    """`has_batch` is the source's."""
+    formats: Collection[Format] = ()
+    """Formats to try; empty for all."""
+    precisions: Collection[Precision] = ()
+    """Precisions to try; empty for all."""
+    candidates: Collection[str] = ()
+    """Names of candidates to try; empty for all."""
+    finalists: int = 3
+    """Candidates that are served at the end."""
+    profile_s: float = 1.0
+    """Time of measuring for each candidate under each runtime, and for each load of a finalist."""
+    sensitivity_steps: int = 12
+    """Conversions that the search for sensitive layers may try for a candidate; 0 for no search."""
+    tuning_s: float = 30.0
+    """Time for tuning the options of the best candidate's backend; 0 for none."""
+    converter_limits: ConverterLimits = field(default_factory=ConverterLimits)
+    runner_limits: RunnerLimits = field(default_factory=RunnerLimits)
+    is_fresh: bool = False
+    """Steps of earlier runs in the workspace do not count."""
+
+    def includes(self, candidate: Candidate) -> bool:
+        """Return whether the user has asked for a candidate. The source always takes part."""
+        return candidate.name == "source" or (
+            (not self.formats or candidate.format in self.formats)
+            and (not self.precisions or candidate.precision in self.precisions)
+            and (not self.candidates or candidate.name in self.candidates)
+        )

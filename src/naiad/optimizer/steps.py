@@ -1,0 +1,26 @@
+"""Profiles and served figures as the journal keeps them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from naiad.optimizer.measurement import Profile, Runtime, Served
+from naiad.perf.result import Interval
+
+
+def read_profile(values: Mapping[str, Any]) -> Profile:
+    """Return a profile from its JSON. Raises KeyError, TypeError."""
+    return Profile(**_measured(values))
+
+
+def read_served(values: Mapping[str, Any]) -> Served:
+    """Return served figures from their JSON. Raises KeyError, TypeError."""
+    return Served(**_measured(values))
+
+
+def _measured(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **values,
+        "runtime": Runtime(**values["runtime"]),
+        "latency": Interval(**values["latency"]),
+        "throughput": Interval(**values["throughput"]),
+    }
