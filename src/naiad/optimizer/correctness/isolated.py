@@ -59,8 +59,8 @@ class IsolatedRunner:
         try:
             self.max_batch: int
             """The most rows of a request; 0 if there is no limit."""
-            self.inputs: Sequence["TensorSpec"]
-            self.outputs: Sequence["TensorSpec"]
+            self.inputs: Sequence[TensorSpec]
+            self.outputs: Sequence[TensorSpec]
             self.max_batch, self.inputs, self.outputs = self._receive(self._limits.load_s)
         except BaseException:
             self.close()
