@@ -171,7 +171,7 @@ SCRIPT = """
 import sys
 sys.path[:0] = sys.argv[2:]
 from pathlib import Path
-from tests.unit.optimize.test_conversion_run import candidate, make
+from tests.unit.optimizer.test_conversion_run import candidate, make
 folder = Path(sys.argv[1])
 converter = make(folder)
 converter.convert(candidate(folder))
