@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,23 @@ def test_responses_of_a_stream_are_counted(server: ServerProcess, tmp_path: Path
     (row,) = rows(tmp_path / "result.json")
     assert row["first_response"] is not None
     assert row["response_throughput"] == pytest.approx(3 * row["throughput"]["value"])
+
+
+def test_groups_leave_after_responses(server: ServerProcess, tmp_path: Path) -> None:
+    data = {"IN": [1, 2, 3, 4], "DELAY": [0, 20, 20, 20], "WAIT": [0]}
+    (tmp_path / "data.json").write_text(json.dumps({"data": [data]}))
+    inputs = ("--input-data", str(tmp_path / "data.json"), "--shape", "IN:4", "--shape", "DELAY:4")
+    load = ("--periodic-concurrency-range", "1:7:3", "--request-period", "2")
+    files = ("--profile-export-file", str(tmp_path / "export.json"), "--json", str(tmp_path / "result.json"))
+    perf("-m", "repeat", *address(server, "grpc"), "--streaming", *inputs, *load, *files)
+    found = requests(tmp_path / "export.json")
+    assert len(found) == 7
+    groups = [found[:1], found[1:4], found[4:]]
+    for before, after in pairwise(groups):
+        second_response_ns = max(each["response_timestamps"][1] for each in before)
+        assert second_response_ns <= min(each["timestamp"] for each in after)
+    (row,) = rows(tmp_path / "result.json")
+    assert (row["mode"], row["value"], row["request_count"], row["is_stable"]) == ("periodic_concurrency", 7, 7, True)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

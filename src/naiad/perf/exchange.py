@@ -42,6 +42,7 @@ class Exchange:
         "intended_ns",
         "model_index",
         "on_end",
+        "on_response",
         "request_id",
         "responses",
         "sent_ns",
@@ -59,6 +60,8 @@ class Exchange:
     def __init__(self, on_end: "Callable[[Exchange], object]") -> None:
         self.on_end = on_end
         """Called when the last response has arrived, or the request has failed."""
+        self.on_response: Callable[[Exchange], object] | None = None
+        """Called after each response of a stream, `on_end` not included."""
         self.model_index = 0
         self.template_index = 0
         self.slot = 0

@@ -33,6 +33,20 @@ class Concurrency:
 
 
 @dataclass(frozen=True, slots=True)
+class PeriodicConcurrency:
+    """Groups of requests, each sent once: the next group leaves when all of the last one have got some responses."""
+
+    start: int
+    """Size of the first group."""
+    end: int
+    """Requests in total."""
+    step: int
+    """Size of each further group."""
+    responses: int
+    """Responses that each request of a group gets before the next group leaves."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestRate:
     """An open loop: requests are due at a rate, whether or not earlier ones have been answered."""
 
@@ -73,7 +87,7 @@ class Ramp:
     is_poisson: bool = False
 
 
-Load: TypeAlias = Concurrency | RequestRate | Intervals | Schedule | Ramp
+Load: TypeAlias = Concurrency | PeriodicConcurrency | RequestRate | Intervals | Schedule | Ramp
 
 
 class Stop(Enum):
@@ -224,6 +238,8 @@ class Plan:
     """Send each data entry at its `timestamp` in place of `loads`."""
     composing_models: tuple[str, ...] = ()
     """Called by a BLS model, as `NAME` or `NAME:VERSION`; their statistics are reported, too."""
+    endpoint: str = ""
+    """Written to the profile export, as perf_analyzer does."""
     keeps_requests: bool = False
     """Keep inputs and outputs of each request for the profile export."""
     repeat: int = 1

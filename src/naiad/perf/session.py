@@ -37,7 +37,18 @@ from naiad.perf.measuring.server_model import (
     read_server,
     read_statistics,
 )
-from naiad.perf.plan import Concurrency, Load, Mode, ModelPlan, Plan, Protocol, Schedule, Search, Service
+from naiad.perf.plan import (
+    Concurrency,
+    Load,
+    Mode,
+    ModelPlan,
+    PeriodicConcurrency,
+    Plan,
+    Protocol,
+    Schedule,
+    Search,
+    Service,
+)
 from naiad.perf.progress import NoProgress, Progress
 from naiad.perf.records import Measurement
 from naiad.perf.result import Result, Row
@@ -132,6 +143,8 @@ class Session:
             check_load(self.loads)
         if script and self._processes > 1:
             raise invalid_argument("recorded traffic is sent by one process, in its order; leave out --processes")
+        if isinstance(self.loads, PeriodicConcurrency) and self._processes > 1:
+            raise invalid_argument("periodic concurrency is sent by one process; leave out --processes")
         self._setup = Setup(
             service=self.plan.service,
             models=models,
@@ -179,8 +192,8 @@ class Session:
 
     def _slots(self) -> int:
         loads = self.loads
-        if isinstance(loads, Concurrency):
-            return loads.value
+        if isinstance(loads, Concurrency | PeriodicConcurrency):
+            return _most_outstanding(loads)
         if isinstance(loads, Search) and not self.plan.is_rate and loads.end:
             return int(loads.end)
         return _SHARED_MEMORY_SLOTS
@@ -223,7 +236,7 @@ class Session:
 
     async def _measured(self, load: Load) -> tuple[Measurement, float]:
         assert self._generator is not None, "the session is not open"
-        await self._generator.open(load.value if isinstance(load, Concurrency) else _OPEN_LOOP_CONNECTIONS)
+        await self._generator.open(_most_outstanding(load))
         self._progress.level_started(load)
         plan, idle_cores = self.plan, IdleCores()
         level = Level(load, plan.measuring, self._generator, self._progress, self._statistics, self._interrupted)
@@ -409,6 +422,15 @@ def _schedule(models: Sequence[ModelSetup]) -> tuple[int, ...]:
             "a fixed schedule needs one model, batch size 1, and a `timestamp` (ms) in each entry of its data"
         )
     return models[0].inputs.offsets_ns
+
+
+def _most_outstanding(load: Load) -> int:
+    match load:
+        case Concurrency():
+            return load.value
+        case PeriodicConcurrency():
+            return load.end
+    return _OPEN_LOOP_CONNECTIONS
 
 
 def _max_outstanding(models: Sequence[ModelSetup]) -> int:

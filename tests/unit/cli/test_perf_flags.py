@@ -8,7 +8,18 @@ import pytest
 from naiad.cli.perf.flags import BAD_OPTION, parse
 from naiad.cli.perf.planning import make_plan
 from naiad.cli.perf.values import FlagError
-from naiad.perf.plan import Concurrency, Intervals, Mode, Phase, Plan, Protocol, Ramp, Search, Stop
+from naiad.perf.plan import (
+    Concurrency,
+    Intervals,
+    Mode,
+    PeriodicConcurrency,
+    Phase,
+    Plan,
+    Protocol,
+    Ramp,
+    Search,
+    Stop,
+)
 
 
 def plan_of(*arguments: str, is_perf_analyzer: bool = False) -> Plan:
@@ -69,6 +80,21 @@ def test_intervals_are_read_as_microseconds(tmp_path: Path) -> None:
     assert plan_of("--request-intervals", str(file)).loads == Intervals((100_000, 2_500_000))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("10:100:30",), PeriodicConcurrency(10, 100, 30, 10)),
+        (("2:5", "--request-period", "3"), PeriodicConcurrency(2, 5, 1, 3)),
+    ],
+)
+def test_periodic_concurrency(arguments: tuple[str, ...], expected: PeriodicConcurrency) -> None:
+    assert plan_of("-i", "grpc", "--streaming", "--periodic-concurrency-range", *arguments).loads == expected
+
+
+def test_endpoint_is_kept_for_the_export() -> None:
+    assert plan_of("--endpoint", "v1/chat/completions").endpoint == "v1/chat/completions"
+
+
 def test_old_flags_mean_what_they_meant() -> None:
     assert plan_of("-t", "8").loads == Search(8, 8, 1)
     assert plan_of("-z").models[0].inputs.sources == ("zero",)
@@ -103,6 +129,12 @@ def test_parameters_have_their_types() -> None:
         (("--concurrency-range", "1:8:1:1"), "4 parts"),
         (("--concurrency-range", "1", "--ramp", "1s:5"), "--concurrency-range and --ramp exclude each other"),
         (("--binary-search", "--concurrency-range", "1:8"), "latency limit"),
+        (("--periodic-concurrency-range", "5"), "use START:END:STEP"),
+        (("--periodic-concurrency-range", "5:1"), "END at least START"),
+        (("--periodic-concurrency-range", "1:10:4"), "a multiple of STEP"),
+        (("--periodic-concurrency-range", "1:9:4"), "add -i grpc --streaming"),
+        (("--periodic-concurrency-range", "1:9:4", "--request-period", "0"), "--request-period is 0"),
+        (("--async", "--sync"), "--async and --sync exclude each other"),
         (("--ramp", "5s"), "phase '5s'"),
         (("--ramp", "5x:5"), "phase '5x:5'"),
         (("--ramp", "5s:0"), "sends nothing"),

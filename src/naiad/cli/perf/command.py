@@ -76,7 +76,7 @@ def _measure(plan: Plan, command: Sequence[str], progress: ConsoleProgress, expo
     def add(session: Session, load: Load, measurement: Measurement) -> None:
         export.add(session.inputs, load, measurement)
 
-    with ProfileExport(Path(export_file), plan.service) as export:
+    with ProfileExport(Path(export_file), plan.service, plan.endpoint) as export:
         result = _run_session(plan, command, progress, add)
     if export.unkept:
         print(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import TextIO
 
-from naiad.perf.plan import Concurrency, Load, RequestRate
+from naiad.perf.plan import Concurrency, Load, PeriodicConcurrency, RequestRate
 from naiad.perf.progress import Tick
 from naiad.perf.report.text import row_text
 from naiad.perf.result import Row
@@ -73,6 +73,8 @@ def load_name(load: Load) -> str:
     """Return a load in words."""
     if isinstance(load, Concurrency):
         return f"concurrency {load.value}"
+    if isinstance(load, PeriodicConcurrency):
+        return f"periodic concurrency {load.end}"
     if isinstance(load, RequestRate):
         return f"{load.per_s:g} requests/s"
     return type(load).__name__.lower()

@@ -80,6 +80,12 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         metavar="START:END:STEP",
         help="requests outstanding (default 1); END 0: until the latency limit is reached",
     )
+    group.add_argument(
+        "--periodic-concurrency-range",
+        metavar="START:END:STEP",
+        help="START requests, and STEP more each time the last ones have --request-period responses; END in total",
+    )
+    group.add_argument("--request-period", type=int, default=10, metavar="N", help="responses; default 10")
     group.add_argument("--request-rate-range", metavar="START:END:STEP", help="requests/s, sent when they are due")
     group.add_argument(
         "--request-distribution",
@@ -210,6 +216,7 @@ def _add_data(group: argparse._ArgumentGroup) -> None:
 
 def _add_server(group: argparse._ArgumentGroup) -> None:
     group.add_argument("-u", "--url", default="", metavar="HOST:PORT", help="default localhost:8000, gRPC 8001")
+    group.add_argument("--endpoint", default="", metavar="PATH", help="written to --profile-export-file")
     group.add_argument("-i", dest="protocol", default="http", metavar="PROTOCOL", help="http (default) or grpc")
     group.add_argument(
         "-H", dest="headers", action="append", default=[], metavar="NAME:VALUE", help="header, metadata"

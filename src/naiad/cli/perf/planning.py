@@ -15,6 +15,7 @@ from naiad.perf.plan import (
     Measuring,
     Mode,
     ModelPlan,
+    PeriodicConcurrency,
     Phase,
     Plan,
     Protocol,
@@ -31,6 +32,7 @@ _STOPS = {
     "count_windows": Stop.COUNT_WINDOWS,
 }
 _SCHEMES = ("http://", "https://", "grpc://", "grpcs://", "http+unix://", "grpc+unix://")
+_IN_PROCESS = Protocol.IN_PROCESS
 _TRUE = ("true", "1", "yes")
 _NUMBER = r"\d+(\.\d+)?"
 _PHASE = re.compile(rf"^(?P<length>{_NUMBER})(?P<unit>ms|s|m|):(?P<start>{_NUMBER})(-(?P<end>{_NUMBER}))?$")
@@ -44,8 +46,12 @@ def make_plan(flags: argparse.Namespace, *, is_perf_analyzer: bool = False) -> P
     """
     if not flags.models and not flags.replay:
         raise FlagError("-m is missing; name the model to measure, for example -m resnet")
+    if flags.is_async and flags.sync:
+        raise FlagError("--async and --sync exclude each other; use one of them, or none")
     is_rate, loads = _loads(flags)
     service = _service(flags)
+    if isinstance(loads, PeriodicConcurrency) and service.mode is Mode.UNARY and service.protocol is not _IN_PROCESS:
+        raise FlagError("--periodic-concurrency-range counts responses of streams; add -i grpc --streaming")
     return Plan(
         service=service,
         models=_models(flags),
@@ -62,6 +68,7 @@ def make_plan(flags: argparse.Namespace, *, is_perf_analyzer: bool = False) -> P
         replay_speed=positive(flags.replay_speed, "--replay-speed"),
         is_fixed_schedule=flags.fixed_schedule,
         composing_models=tuple(filter(None, flags.bls_composing_models.split(","))),
+        endpoint=flags.endpoint,
         keeps_requests=bool(flags.profile_export_file),
     )
 
@@ -72,6 +79,7 @@ def _loads(flags: argparse.Namespace) -> tuple[bool, Search | Load]:
         flag
         for flag, value in (
             ("--concurrency-range", flags.concurrency_range),
+            ("--periodic-concurrency-range", flags.periodic_concurrency_range),
             ("--request-rate-range", flags.request_rate_range),
             ("--request-intervals", flags.request_intervals),
             ("--ramp", flags.ramp),
@@ -88,6 +96,8 @@ def _loads(flags: argparse.Namespace) -> tuple[bool, Search | Load]:
         return True, Ramp(_phases(flags.ramp), is_poisson=flags.request_distribution == "poisson")
     if flags.request_rate_range:
         return True, _search(flags, flags.request_rate_range, "--request-rate-range", is_whole=False)
+    if flags.periodic_concurrency_range:
+        return False, _groups(flags.periodic_concurrency_range, count(flags.request_period, 1, "--request-period"))
     text = flags.concurrency_range
     if not text and flags.old_concurrency:
         text = f"{flags.old_concurrency}:{flags.old_end or 0}" if flags.old_dynamic else str(flags.old_concurrency)
@@ -117,6 +127,18 @@ def _search(flags: argparse.Namespace, text: str, flag: str, *, is_whole: bool) 
     if flags.binary_search and (len(numbers) < 2 or not end or not flags.latency_threshold):
         raise FlagError(f"--binary-search needs START and END in {flag} and a latency limit; use {flag} 1:64 -l 20")
     return Search(start, end, step, is_binary=flags.binary_search)
+
+
+def _groups(text: str, responses: int) -> PeriodicConcurrency:
+    flag, parts = "--periodic-concurrency-range", text.split(":")
+    if len(parts) not in (2, 3) or not all(part.isdecimal() for part in parts):
+        raise FlagError(f"{flag} is '{text}'; use START:END:STEP with whole numbers, for example 10:100:30")
+    start, end, step = (*map(int, parts), 1)[:3]
+    if not 1 <= start <= end or step < 1:
+        raise FlagError(f"{flag} is '{text}'; START and STEP must be above 0, and END at least START")
+    if (end - start) % step:
+        raise FlagError(f"{flag} is '{text}'; END minus START must be a multiple of STEP")
+    return PeriodicConcurrency(start, end, step, responses)
 
 
 def _read_gaps(file: str) -> tuple[int, ...]:

@@ -11,9 +11,10 @@ from naiad.client import ConnectionFailedError
 from naiad.perf.exchange import Body, Exchange, Target
 from naiad.perf.generator.keeping import Keeping
 from naiad.perf.generator.loops import ClosedLoop, Loop, OpenLoop
+from naiad.perf.generator.periodic_loop import PeriodicLoop
 from naiad.perf.generator.requests import Requests
 from naiad.perf.generator.setup import Chunk, Setup
-from naiad.perf.plan import Concurrency, Load
+from naiad.perf.plan import Concurrency, Load, PeriodicConcurrency
 from naiad.perf.records import Records
 
 _POLL_S = 0.005
@@ -65,6 +66,8 @@ class LocalGenerator:
             self._keeping.clear()
         if isinstance(load, Concurrency):
             self._loop = ClosedLoop(load, setup, limit, self._target, self._requests, self._record)
+        elif isinstance(load, PeriodicConcurrency):
+            self._loop = PeriodicLoop(load, self._target, self._requests, self._record)
         else:
             begin_ns = begin_ns or time.monotonic_ns()
             self._loop = OpenLoop(load, setup, limit, self._target, self._requests, self._record, begin_ns)

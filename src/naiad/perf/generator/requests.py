@@ -9,7 +9,7 @@ from naiad.perf.exchange import Exchange, Prepared, RequestTemplate
 from naiad.perf.generator.setup import Setup
 from naiad.perf.load.mixture import model_chooser
 from naiad.perf.load.sequences import LiveSequence, SequenceSource
-from naiad.perf.plan import Concurrency, Load, Sequences
+from naiad.perf.plan import Concurrency, Load, PeriodicConcurrency, Sequences
 
 _MAX_PREPARED = 100_000
 
@@ -106,12 +106,13 @@ class Requests:
     def check(self, load: Load, parts: int) -> None:
         """Raise InferError(INVALID_ARG) for more slots of a closed loop than there are sequence ids."""
         for sequences in self._sequences:
-            if sequences is None or not isinstance(load, Concurrency):
+            if sequences is None or not isinstance(load, Concurrency | PeriodicConcurrency):
                 continue
             ids = sequences.capacity * parts
-            if load.value > ids:
+            slots = load.value if isinstance(load, Concurrency) else load.end
+            if slots > ids:
                 raise invalid_argument(
-                    f"concurrency {load.value} needs as many live sequences, and there are {ids} sequence ids; "
+                    f"concurrency {slots} needs as many live sequences, and there are {ids} sequence ids; "
                     "widen their range"
                 )
 

@@ -7,7 +7,7 @@ from itertools import accumulate, count, cycle, islice
 from typing import TypeAlias
 
 from naiad.core.errors import invalid_argument
-from naiad.perf.plan import Concurrency, Intervals, Load, Phase, Ramp, RequestRate, Schedule
+from naiad.perf.plan import Concurrency, Intervals, Load, PeriodicConcurrency, Phase, Ramp, RequestRate, Schedule
 
 OpenLoad: TypeAlias = RequestRate | Intervals | Schedule | Ramp
 
@@ -40,7 +40,7 @@ def deal(offsets_ns: Iterable[int], part: int, parts: int) -> Iterator[tuple[int
 
 def is_played_once(load: Load) -> bool:
     """Return whether a load ends by itself."""
-    return isinstance(load, Schedule | Ramp)
+    return isinstance(load, Schedule | Ramp | PeriodicConcurrency)
 
 
 def check_load(load: Load) -> None:
@@ -48,6 +48,8 @@ def check_load(load: Load) -> None:
     if isinstance(load, Concurrency):
         if not 1 <= load.value <= MAX_CONCURRENCY:
             raise invalid_argument(f"concurrency is {load.value}; expected 1 to {MAX_CONCURRENCY}")
+    elif isinstance(load, PeriodicConcurrency):
+        _check_groups(load)
     elif isinstance(load, RequestRate):
         if not 0 < load.per_s <= MAX_RATE_PER_S:
             raise invalid_argument(
@@ -60,6 +62,20 @@ def check_load(load: Load) -> None:
         _check_schedule(load.offsets_ns)
     else:
         _check_phases(load.phases)
+
+
+def _check_groups(load: PeriodicConcurrency) -> None:
+    if not 1 <= load.start <= load.end <= MAX_CONCURRENCY or load.step < 1 or load.responses < 1:
+        raise invalid_argument(
+            f"periodic concurrency goes from {load.start} to {load.end} by {load.step} after {load.responses} "
+            f"responses; expected a start of at least 1, an end from the start to {MAX_CONCURRENCY}, and a step and "
+            "a number of responses of at least 1"
+        )
+    if (load.end - load.start) % load.step:
+        raise invalid_argument(
+            f"periodic concurrency goes from {load.start} to {load.end} by {load.step}; "
+            "expected a difference that is a multiple of the step"
+        )
 
 
 def _check_schedule(offsets_ns: Sequence[int]) -> None:

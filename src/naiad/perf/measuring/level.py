@@ -13,7 +13,7 @@ import numpy as np
 from naiad.perf.generator.setup import Chunk
 from naiad.perf.load.arrivals import is_played_once
 from naiad.perf.measuring.column_store import ColumnStore
-from naiad.perf.plan import Concurrency, Load, Measuring, Ramp, Stop
+from naiad.perf.plan import Concurrency, Load, Measuring, PeriodicConcurrency, Ramp, Stop
 from naiad.perf.progress import Progress, Tick
 from naiad.perf.records import Columns, GeneratorFacts, KeptRequest, Measurement, Records
 from naiad.perf.statistics import Verdict, is_window_complete, verdict
@@ -117,7 +117,7 @@ class Level:
         before = await self._read_statistics()
         if is_single:
             limit = self._measuring.request_count if is_counted else None
-            lead_ns = 0 if isinstance(self._load, Concurrency) else _LEAD_NS
+            lead_ns = 0 if isinstance(self._load, Concurrency | PeriodicConcurrency) else _LEAD_NS
             self._begin_ns = time.monotonic_ns() + lead_ns
             await self._generator.start(self._load, limit, self._begin_ns)
         self._totals.first = chunks = await self._generator.take()

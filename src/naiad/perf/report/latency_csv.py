@@ -15,7 +15,7 @@ _GPU_COLUMNS = {
     "Max GPU Memory Usage": ("nv_gpu_memory_used_bytes", "max"),
     "Total GPU Memory": ("nv_gpu_memory_total_bytes", "max"),
 }
-_LOAD_COLUMNS = {"concurrency": "Concurrency", "request_rate": "Request Rate"}
+_LOAD_COLUMNS = {"concurrency": "Concurrency", "periodic_concurrency": "Concurrency", "request_rate": "Request Rate"}
 
 
 def write_latency_csv(result: Result, path: Path, *, is_verbose: bool, has_metrics: bool) -> list[Path]:

@@ -26,8 +26,9 @@ from naiad.perf.statistics.row import mode_and_value
 class ProfileExport:
     """Writes the file; a context manager, whose end completes it."""
 
-    def __init__(self, path: Path, service: Service) -> None:
+    def __init__(self, path: Path, service: Service, endpoint: str = "") -> None:
         """Raises OSError for a file that cannot be written."""
+        self._endpoint = endpoint
         self._kind = "triton_c_api" if service.protocol is Protocol.IN_PROCESS else "triton"
         self._file = path.open("w")
         self._file.write('{"experiments":[')
@@ -43,7 +44,7 @@ class ProfileExport:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Complete the file."""
-        rest = json.dumps({"version": __version__, "service_kind": self._kind, "endpoint": ""})
+        rest = json.dumps({"version": __version__, "service_kind": self._kind, "endpoint": self._endpoint})
         self._file.write(f"],{rest[1:]}\n")
         self._file.close()
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from naiad.perf.plan import Concurrency, Load, Measuring, Plan, RequestRate, Search, Stop
+from naiad.perf.plan import Concurrency, Load, Measuring, PeriodicConcurrency, Plan, RequestRate, Search, Stop
 from naiad.perf.result import Interval, Latency, Result, Row, ServerFigures
 
 _PART_PERCENTILES = (50, 99)
@@ -50,6 +50,11 @@ def _load_text(loads: Search | Load, *, is_rate: bool) -> str:
         return f"Load: {loads.start:g} to {end} {unit}, {how}" if loads.start != loads.end else f"Load: {end} {unit}"
     if isinstance(loads, Concurrency):
         return f"Load: {loads.value} concurrent requests"
+    if isinstance(loads, PeriodicConcurrency):
+        return (
+            f"Load: {loads.start} to {loads.end} requests, {loads.step} more after {loads.responses} responses to "
+            "each of the last ones"
+        )
     if isinstance(loads, RequestRate):
         return f"Load: {loads.per_s:g} requests/s"
     return f"Load: {type(loads).__name__.lower()}"
@@ -61,6 +66,8 @@ def row_title(row: Row) -> str:
     match row.mode:
         case "concurrency":
             return f"Request concurrency: {row.value:g}{model}"
+        case "periodic_concurrency":
+            return f"Periodic concurrency: {row.value:g} requests{model}"
         case "request_rate":
             return f"Request Rate: {row.value:g} inference requests per seconds{model}"
     return f"{row.mode.capitalize()}: {row.value:g} requests/s on average{model}"
@@ -187,7 +194,11 @@ def closing_text(result: Result) -> str:
         return "Nothing was measured."
     judged = f"p{result.percentile}" if result.percentile else "Average"
     lines = [f"Inferences/Second vs. Client {judged} Batch Latency"]
-    names = {"concurrency": "Concurrency", "request_rate": "Request Rate"}
+    names = {
+        "concurrency": "Concurrency",
+        "periodic_concurrency": "Periodic Concurrency",
+        "request_rate": "Request Rate",
+    }
     for row in result.rows:
         latency = row.latency.percentiles[result.percentile] if result.percentile else row.latency.mean
         note = "" if row.is_stable else ", not stable"

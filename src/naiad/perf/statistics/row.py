@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from naiad.perf.plan import Concurrency, Intervals, Load, Plan, Ramp, RequestRate, Schedule, Stop
+from naiad.perf.plan import Concurrency, Intervals, Load, PeriodicConcurrency, Plan, Ramp, RequestRate, Schedule, Stop
 from naiad.perf.records import Measurement
 from naiad.perf.result import ClientFigures, Errors, Latency, Parts, Row, ServerFigures
 from naiad.perf.statistics.generator_figures import generator_figures, is_remote, limited_by
@@ -35,7 +35,7 @@ def row(plan: Plan, model_index: int, load: Load, measurement: Measurement) -> R
     client = _client(requests, service, server)
     facts = measurement.generator
     mode, value = mode_and_value(load)
-    asked_per_s = 0.0 if isinstance(load, Concurrency) else value
+    asked_per_s = 0.0 if isinstance(load, Concurrency | PeriodicConcurrency) else value
     limit = limited_by(facts, asked_per_s, requests.ended_per_s, service, client, is_remote(plan.service.url))
     is_good = latency_us <= (measuring.slo_us or np.inf)
     state = _state(plan, load, measurement)
@@ -73,6 +73,8 @@ def mode_and_value(load: Load) -> tuple[str, float]:
     match load:
         case Concurrency():
             return "concurrency", float(load.value)
+        case PeriodicConcurrency():
+            return "periodic_concurrency", float(load.end)
         case RequestRate():
             return "request_rate", load.per_s
         case Intervals():

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from naiad.perf.plan import Concurrency, Load, Measuring, Ramp, Schedule, Stop
+from naiad.perf.plan import Concurrency, Load, Measuring, PeriodicConcurrency, Ramp, Schedule, Stop
 from naiad.perf.records import Columns, Int64s
 from naiad.perf.result import Interval
 from naiad.perf.statistics.diagnosis import drift, instability
@@ -46,7 +46,7 @@ def verdict(
     `columns` has at least the requests that ended since; `boundaries_ns` has `begin_ns`
     and the ends of finished windows. Loads that are played once end when they have been played.
     """
-    if isinstance(load, Schedule | Ramp):
+    if isinstance(load, Schedule | Ramp | PeriodicConcurrency):
         return _played(columns, begin_ns, now_ns, load)
     if measuring.stop is Stop.REQUEST_COUNT:
         count = _ended(columns, begin_ns, now_ns)
@@ -69,10 +69,11 @@ def _ended(columns: Columns, begin_ns: int, end_ns: int) -> int:
     return int(last - first)
 
 
-def _played(columns: Columns, begin_ns: int, now_ns: int, load: Schedule | Ramp) -> Verdict:
-    if isinstance(load, Schedule):
+def _played(columns: Columns, begin_ns: int, now_ns: int, load: Schedule | Ramp | PeriodicConcurrency) -> Verdict:
+    if not isinstance(load, Ramp):
         count = _ended(columns, begin_ns, now_ns)
-        return Verdict(count >= len(load.offsets_ns), True, f"{count} of {len(load.offsets_ns)} requests were played")
+        total = len(load.offsets_ns) if isinstance(load, Schedule) else load.end
+        return Verdict(count >= total, True, f"{count} of {total} requests were played")
     length_s = sum(phase.duration_s for phase in load.phases)
     return Verdict(now_ns - begin_ns >= length_s * 1e9, True, f"the ramp was played for {length_s:g} s")
 

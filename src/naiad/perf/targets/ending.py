@@ -26,6 +26,8 @@ def count_response(exchange: Exchange, now_ns: int) -> None:
     else:
         exchange.gaps_ns.append(now_ns - exchange.end_ns)
     exchange.end_ns = now_ns
+    if exchange.on_response is not None:
+        exchange.on_response(exchange)
 
 
 def finish(exchange: Exchange, now_ns: int) -> None:

@@ -44,7 +44,7 @@ def request(
 
 
 def exported(path: Path, *measurements: Measurement) -> dict[str, Any]:
-    with ProfileExport(path, SERVICE) as export:
+    with ProfileExport(path, SERVICE, "v1/chat") as export:
         for number, each in enumerate(measurements, 1):
             export.add([MODEL], Concurrency(number), each)
     content: dict[str, Any] = json.loads(path.read_text())
