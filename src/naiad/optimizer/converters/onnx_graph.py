@@ -1,9 +1,10 @@
 """From ONNX to ONNX: simplified, optimized offline, in half precision, in int8."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from naiad.optimizer.converters import node_errors
 from naiad.optimizer.converters.job import Job
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ def convert(job: Job) -> None:
         _simplify(source, target)
     elif job.settings.get("step") == "optimize":
         _optimize(source, target, job.settings["level"])
+    elif job.settings.get("step") == "node-errors":
+        node_errors.write(job, _prepared(job) if job.settings["is_prepared"] else _named(job.source))
     elif job.precision == "fp16":
         _to_half(job, target)
     elif job.precision == "mixed":
@@ -50,12 +53,23 @@ def _optimize(source: str, target: str, level: str) -> None:
 
 
 def _to_half(job: Job, target: str) -> None:
-    import onnx
     from onnxconverter_common import float16
 
-    nodes = list(job.settings.get("keep_nodes", ())) or None
-    half = float16.convert_float_to_float16(onnx.load(job.source), keep_io_types=True, node_block_list=nodes)
-    _save(half, target)
+    graph, kept = _named(job.source), _kept(job)
+    _split_constants(graph, lambda node: node.name in kept or node.op_type in float16.DEFAULT_OP_BLOCK_LIST)
+    _save(float16.convert_float_to_float16(graph, keep_io_types=True, node_block_list=kept), target)
+
+
+def _split_constants(graph: Any, is_kept: Callable[[Any], bool]) -> None:
+    """Copy the constants that kept nodes share with other nodes: the converter leaves shared ones in FP32."""
+    constants = {each.name: each for each in graph.graph.initializer}
+    shared = {name for node in graph.graph.node if not is_kept(node) for name in node.input if name in constants}
+    for node in filter(is_kept, graph.graph.node):
+        for index, name in enumerate(node.input):
+            if name in shared:
+                copy = graph.graph.initializer.add()
+                copy.CopyFrom(constants[name])
+                copy.name = node.input[index] = f"{node.name}/{index}/{name}"
 
 
 def _to_mixed(job: Job, target: str) -> None:
@@ -76,25 +90,17 @@ def _to_mixed(job: Job, target: str) -> None:
 
 
 def _quantize_dynamic(job: Job, target: str) -> None:
-    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    model = onnx.load(job.source)
-    # Shapes that PyTorch's exporter has noted contradict the shapes of the quantized weights.
-    del model.graph.value_info[:]
-    kept = list(job.settings.get("keep_nodes", ()))
-    quantize_dynamic(model, target, weight_type=QuantType.QInt8, nodes_to_exclude=kept)
+    quantize_dynamic(_prepared(job), target, weight_type=QuantType.QInt8, nodes_to_exclude=_kept(job))
 
 
 def _quantize_static(job: Job, target: str) -> None:
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
 
     methods = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
-    prepared = str(Path(job.output).parent / "prepared.onnx")
-    quant_pre_process(job.source, prepared, skip_symbolic_shape=True)
     quantize_static(
-        prepared,
+        _prepared(job),
         target,
         _reader(job),
         quant_format=QuantFormat.QDQ,
@@ -102,9 +108,44 @@ def _quantize_static(job: Job, target: str) -> None:
         weight_type=QuantType.QInt8,
         per_channel=bool(job.settings.get("per_channel", True)),
         calibrate_method=getattr(CalibrationMethod, methods[job.settings["calibration"]]),
-        nodes_to_exclude=list(job.settings.get("keep_nodes", ())),
+        nodes_to_exclude=_kept(job),
     )
-    Path(prepared).unlink()
+
+
+def _prepared(job: Job) -> Any:
+    """Return the graph that the precision's converter changes; `keep_nodes` are names of its nodes."""
+    if job.precision == "int8":
+        return _preprocessed(job)
+    graph = _named(job.source)
+    if job.precision == "int8_dynamic":
+        # Shapes that PyTorch's exporter has noted contradict the shapes of the quantized weights.
+        del graph.graph.value_info[:]
+    return graph
+
+
+def _preprocessed(job: Job) -> Any:
+    """Return the graph with fused nodes and known shapes, which static quantization needs."""
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    file = Path(job.output).parent / "prepared.onnx"
+    quant_pre_process(job.source, str(file), skip_symbolic_shape=True)
+    graph = _named(str(file))
+    file.unlink()
+    return graph
+
+
+def _named(file: str) -> Any:
+    """Return a graph in which all nodes have names, as OpenVINO gives them: that of the first result."""
+    import onnx
+
+    graph = onnx.load(file)
+    for node in graph.graph.node:
+        node.name = node.name or node.output[0]
+    return graph
+
+
+def _kept(job: Job) -> list[str]:
+    return list(job.settings.get("keep_nodes", ()))
 
 
 def _reader(job: Job) -> Any:

@@ -1,0 +1,45 @@
+"""The estimate of each node's error in lower precision."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from naiad.optimizer.converters import node_errors
+from naiad.optimizer.converters.job import Job, Tensor
+from naiad.optimizer.sample_chunks import write_chunks
+from support.sensitive_networks import SAMPLES, SIZE, outlier_network, write_network
+
+
+def errors(file, tmp_path, precision):
+    write_chunks(SAMPLES, tmp_path / "samples", 24)
+    tensors = (Tensor("x", "FP32", (-1, SIZE)),)
+    job = Job(
+        "onnx", str(file), "onnx", precision, {}, tensors, (), True, {}, str(tmp_path / "samples"), str(tmp_path)
+    )
+    node_errors.write(job, onnx.load(file))
+    found = json.loads((tmp_path / "nodes.json").read_text())
+    return {each["name"]: each["error"] for each in found}
+
+
+@pytest.mark.parametrize("precision", ["int8", "int8_dynamic"])
+def test_outlier_weight_has_the_greatest_error(tmp_path, precision):
+    outlier_network(tmp_path / "network.onnx")
+    found = errors(tmp_path / "network.onnx", tmp_path, precision)
+    assert list(found) == [f"layer{layer}" for layer in range(6)]
+    assert max(found, key=found.get) == "layer3"
+    assert found["layer3"] > 0.9
+    assert max(error for name, error in found.items() if name != "layer3") < 0.05
+
+
+def test_activations_of_static_int8_have_ranges_of_all_samples(tmp_path):
+    steps = [("Relu", ["x"], ["a"]), ("Mul", ["a", "large"], ["y"])]
+    nodes = [helper.make_node(*step, name=step[0]) for step in steps]
+    weights = [numpy_helper.from_array(np.full(SIZE, 100, np.float32), "large")]
+    write_network(tmp_path / "network.onnx", nodes, weights)
+    found = errors(tmp_path / "network.onnx", tmp_path, "int8")
+    assert 0 < found["Relu"] < 0.02
+    assert 0 < found["Mul"] < 0.02
+    assert errors(tmp_path / "network.onnx", tmp_path, "int8_dynamic") == {}
