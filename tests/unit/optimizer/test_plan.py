@@ -46,6 +46,13 @@ def test_tensorrt_without_gpu_is_not_run():
     assert planned["tensorrt-fp16"].settings["profile"] == {"x": [(1, 4), (8, 4), (8, 4)]}
 
 
+def test_tensorrt_with_gpu_is_run():
+    planned = plan(Format.ONNX, devices=("cpu", "gpu"))
+    assert not [each for each in planned.values() if each.not_run]
+    without = plan(Format.ONNX, ALL - {"tensorrt"}, ("cpu", "gpu"))
+    assert without["tensorrt-fp32"].not_run == "needs tensorrt: pip install 'naiad[tensorrt]'"
+
+
 def test_forests_become_treelite_and_onnx_only():
     for source in (Format.XGBOOST, Format.LIGHTGBM, Format.SKLEARN):
         assert set(plan(source)) == {"source", "treelite", "onnx-fp32"}

@@ -1,6 +1,6 @@
 """From ONNX to ONNX: simplified, optimized offline, in half precision, in int8."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +24,13 @@ def convert(job: Job) -> None:
     elif job.settings.get("step") == "node-errors":
         node_errors.write(job, _prepared(job) if job.settings["is_prepared"] else _named(job.source))
     elif job.precision == "fp16":
-        _to_half(job, target)
+        to_half(job, target)
     elif job.precision == "mixed":
         _to_mixed(job, target)
     elif job.precision == "int8_dynamic":
         _quantize_dynamic(job, target)
     elif job.precision == "int8":
-        _quantize_static(job, target)
+        quantize_static(job, target)
     else:
         raise ValueError(f"no conversion from ONNX to ONNX with precision {job.precision}, settings {job.settings}")
 
@@ -52,7 +52,8 @@ def _optimize(source: str, target: str, level: str) -> None:
     onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
-def _to_half(job: Job, target: str) -> None:
+def to_half(job: Job, target: str) -> None:
+    """Write the graph in FP16, with inputs and outputs as they are; the nodes in `keep_nodes` stay in FP32."""
     from onnxconverter_common import float16
 
     graph, kept = _named(job.source), _kept(job)
@@ -95,20 +96,25 @@ def _quantize_dynamic(job: Job, target: str) -> None:
     quantize_dynamic(_prepared(job), target, weight_type=QuantType.QInt8, nodes_to_exclude=_kept(job))
 
 
-def _quantize_static(job: Job, target: str) -> None:
-    from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
+def quantize_static(
+    job: Job, target: str, activations: str = "QUInt8", options: Mapping[str, bool] | None = None
+) -> None:
+    """Write the graph with Q/DQ nodes; `options` are more of ONNX Runtime's quantizer."""
+    from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType
+    from onnxruntime.quantization import quantize_static as quantize
 
     methods = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
-    quantize_static(
+    quantize(
         _prepared(job),
         target,
         _reader(job),
         quant_format=QuantFormat.QDQ,
-        activation_type=QuantType.QUInt8,
+        activation_type=QuantType[activations],
         weight_type=QuantType.QInt8,
         per_channel=bool(job.settings.get("per_channel", True)),
         calibrate_method=getattr(CalibrationMethod, methods[job.settings["calibration"]]),
         nodes_to_exclude=_kept(job),
+        extra_options=dict(options or {}),
     )
 
 

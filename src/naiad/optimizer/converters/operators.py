@@ -15,6 +15,7 @@ _MESSAGES = (
     re.compile(r"Tensorflow op \[[^\]:]+: ([^\]]+)\] is not supported"),  # tf2onnx
     re.compile(r"Could not find an implementation for ([\w.:]+)"),  # ONNX Runtime
     re.compile(r"No Op registered for (\w+)"),
+    re.compile(r"No importer registered for op: (\w+)"),  # TensorRT
     re.compile(r"(?:Flex|Custom) ops?:\s*([\w.]+)"),  # LiteRT
     re.compile(r"error: '(tf\.\w+)' op is neither a custom op nor a flex op"),
 )

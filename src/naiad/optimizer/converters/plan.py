@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import re
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -51,6 +52,7 @@ _EXTRAS: Mapping[str, str] = {
     "tensorrt": "naiad[tensorrt]",
     "nncf": "nncf",
 }
+_BUILD = re.compile(r"-(cpu|cu\d+)$")
 _LIST_PACKAGES = """
 import importlib.metadata, json
 print(json.dumps({each.name: each.version for each in importlib.metadata.distributions() if each.name}))
@@ -78,15 +80,15 @@ def candidates(
 def installed_packages(python: Path | None = None) -> dict[str, str]:
     """Return the versions of installed packages by normalized name, of another interpreter if one is given.
 
-    Builds for CPUs also count under the name without "-cpu". Raises OSError or CalledProcessError if the interpreter
-    does not run.
+    Builds for CPUs or a CUDA also count under the name without "-cpu", "-cu12", and so on. Raises OSError or
+    CalledProcessError if the interpreter does not run.
     """
     if python is None:
         found = {each.name: each.version for each in importlib.metadata.distributions() if each.name}
     else:
         found = json.loads(subprocess.run([python, "-c", _LIST_PACKAGES], capture_output=True, check=True).stdout)
     names = {name.lower().replace("_", "-"): version for name, version in found.items()}
-    return {**{name.removesuffix("-cpu"): version for name, version in names.items()}, **names}
+    return {**{_BUILD.sub("", name): version for name, version in names.items()}, **names}
 
 
 def _all(source: Source, ranges: Mapping[str, ShapeRange]) -> Iterator[Candidate]:
@@ -139,9 +141,10 @@ def _from_onnx(base: str, ranges: Mapping[str, ShapeRange]) -> Iterator[Candidat
     for precision, needs in ((_P.FP32, ()), (_P.FP16, ()), (_P.INT8, ("nncf",))):
         yield _candidate(f"openvino-{precision.value}", Format.OPENVINO, precision, base, ("openvino", *needs))
     shapes = {name: [each.minimum, each.typical, each.maximum] for name, each in ranges.items()}
+    graph = {_P.FP16: ("onnx", "onnxconverter-common"), _P.INT8: ("onnx", "onnxruntime")}
     for precision in (_P.FP32, _P.TF32, _P.FP16, _P.BF16, _P.INT8):
-        name = f"tensorrt-{precision.value}"
-        yield _candidate(name, Format.TENSORRT, precision, base, ("tensorrt",), {"profile": shapes})
+        name, packages = f"tensorrt-{precision.value}", ("tensorrt", *graph.get(precision, ()))
+        yield _candidate(name, Format.TENSORRT, precision, base, packages, {"profile": shapes})
 
 
 def _candidate(
@@ -160,10 +163,8 @@ def _obstacle(
 ) -> str:
     if candidate.after and planned[candidate.after].not_run:
         return f"made from '{candidate.after}', which is not run: {planned[candidate.after].not_run}"
-    if candidate.format is Format.TENSORRT:
-        if "gpu" not in devices:
-            return "needs an NVIDIA GPU, and there is none here"
-        return "naiad has no converter to TensorRT yet: build the engine with trtexec"
+    if candidate.format is Format.TENSORRT and "gpu" not in devices:
+        return "needs an NVIDIA GPU, and there is none here"
     missing = [name for name in candidate.needs if name not in packages]
     if not missing:
         return ""

@@ -165,7 +165,9 @@ class _Attempt:
         }
 
     def _environment(self, temporary: Path) -> dict[str, str]:
-        variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(temporary)}
+        variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "TMPDIR": str(temporary)}
+        if self.job.format != "tensorrt":  # Its builder measures on the GPU.
+            variables["CUDA_VISIBLE_DEVICES"] = ""
         if self.python is None:
             variables["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
             return variables

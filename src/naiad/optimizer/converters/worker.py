@@ -21,6 +21,7 @@ _MODULES: Mapping[str, str] = {
     "openvino": "openvino_ir",
     "litert": "litert",
     "treelite": "forests",
+    "tensorrt": "tensorrt_engine",
 }
 """Format of the candidate to the module that makes it."""
 
