@@ -135,6 +135,9 @@ class Http1Context:
         "waiting_bytes",
     )
 
+    first_byte_ns: int
+    """Set only for a request that was not delivered at once."""
+
     def __init__(self, connection: ResponseSink, head: RequestHead, body: Buffer, arrival_ns: int) -> None:
         self._connection: ResponseSink | None = connection
         self._is_http_1_0 = head.is_http_1_0
@@ -145,7 +148,7 @@ class Http1Context:
         self.headers = head.headers
         self.keep_alive = head.keep_alive
         self.body = body
-        self.arrival_ns = self.first_byte_ns = arrival_ns
+        self.arrival_ns = arrival_ns
         self.timing: RequestTiming | None = None
         self.reserved_bytes = 0
         """Bytes reserved in the budget until the response."""
@@ -245,7 +248,7 @@ class Http1Context:
     def start_timing(self) -> RequestTiming:
         """Return the timing of the request, which its response carries."""
         if self.timing is None:
-            self.timing = RequestTiming(self.first_byte_ns)
+            self.timing = RequestTiming(getattr(self, "first_byte_ns", self.arrival_ns))
         return self.timing
 
     def disconnect(self) -> None:

@@ -136,7 +136,6 @@ class InferRoute:
         model, version = arguments["model"], arguments["version"]
         accept = context.headers.get(b"accept")
         framing = None if accept is None or accept == b"*/*" else accepted_framing(accept)
-        timing = _timing_of(context) if TIMING_FIELD in context.headers else None
         request_id = ""
         try:
             # Before parsing: the error of an unknown model has priority over invalid tensors.
@@ -162,10 +161,11 @@ class InferRoute:
                 header, data, self._on_response, id=request_id, arrival_ns=context.arrival_ns, context=context
             )
             context.on_disconnect = functools.partial(rest_failure.abandon, self._engine, request)
-            if timing is not None:
-                timing.submit(request)
+            if TIMING_FIELD in context.headers:
+                self._submit_timing(context, request)
             self._engine.submit(request, served)
         except InferError as error:
+            _timing_of(context)  # the error carries it, too
             rest_failure.respond(context, request_id or self._find_id(context), model, version, error)
 
     def check(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
@@ -195,6 +195,7 @@ class InferRoute:
 
     def _decode_large(self, context: HttpContext, framing: Framing | None, model: str, version: str) -> None:
         """Decode a large body in slices, then submit the request."""
+        _timing_of(context)  # errors carry it, too
         began_ns = time.monotonic_ns()
         job = self._runner.run(
             context.client,
@@ -233,9 +234,7 @@ class InferRoute:
             )
             request.element_counts = element_counts
             context.on_disconnect = functools.partial(rest_failure.abandon, self._engine, request)
-            timing = _timing_of(context)
-            if timing is not None:
-                timing.submit(request)
+            self._submit_timing(context, request, more)
             self._engine.submit(request)
         except InferError as error:
             rest_failure.respond(context, request_id, header.model_name, header.model_version, error)
@@ -320,8 +319,6 @@ class InferRoute:
         """Send a response; `more` are additional header fields."""
         if request.cancelled:
             return  # cancellation has ended the request already
-        if request.times is not None and isinstance(request.times, RequestTiming):  # mostly None
-            request.times.note_answer(response)
         context: HttpContext = request.context  # type: ignore[assignment]  # set in handle
         header = request.header
         error = response.error
@@ -339,6 +336,19 @@ class InferRoute:
             return
         headers = self._headers.get(json_length) or self._make_headers(json_length)
         context.respond(200, (*headers, *more) if more else headers, parts)
+
+    def _submit_timing(self, context: HttpContext, request: InferRequest, more: Headers = ()) -> None:
+        """Time a request that is submitted now, if its client asks for it."""
+        timing = _timing_of(context)
+        if timing is not None:
+            request.on_response = functools.partial(self._on_timed_response, timing, more)
+            timing.submit(request)
+
+    def _on_timed_response(
+        self, timing: RequestTiming, more: Headers, request: InferRequest, response: InferResponse
+    ) -> None:
+        timing.note_answer(response)
+        self._on_response(request, response, more)
 
     def _encode_large(
         self, context: HttpContext, request: InferRequest, response: InferResponse, more: Headers
