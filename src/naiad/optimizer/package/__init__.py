@@ -1,0 +1,5 @@
+"""Packages: a chosen model with the evidence that it answers as its source, which another machine can prove again."""
+
+from naiad.optimizer.package.writing import write
+
+__all__ = ["write"]
