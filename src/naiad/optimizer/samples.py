@@ -170,6 +170,8 @@ def _by_name(item: Any, inputs: Inputs, where: str) -> dict[str, Array]:
     if isinstance(item, Mapping):
         return {str(name): _numpy(value) for name, value in item.items()}
     values = item if isinstance(item, (list, tuple)) else [item]
+    if not inputs:  # Not known yet.
+        return {f"#{place}": _numpy(value) for place, value in enumerate(values)}
     if len(values) != len(inputs):
         names = ", ".join(spec.name for spec in inputs)
         raise ValueError(f"{where}: expected {len(inputs)} arrays ({names}), got {len(values)}")

@@ -106,7 +106,7 @@ class Converter:
 
     def _key(self, job: Job) -> str:
         """Return a hash of the contents; the places of files do not count."""
-        sha = hashlib.sha256(f"{naiad.__version__} {self.samples_digest} {_content(Path(job.source))}".encode())
+        sha = hashlib.sha256(f"{naiad.__version__} {self.samples_digest} {content_digest(Path(job.source))}".encode())
         values = (job.source_format, job.format, job.precision, job.settings, job.inputs, job.outputs, job.has_batch)
         sha.update(json.dumps([*values, job.ranges, job.environment], sort_keys=True, default=str).encode())
         return sha.hexdigest()
@@ -218,7 +218,7 @@ def _tensors(specs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
     return tuple(Tensor(spec.name, spec.datatype.value, spec.shape) for spec in specs)
 
 
-def _content(path: Path) -> str:
+def content_digest(path: Path) -> str:
     """Return a hash of a file, or of the names and contents of a folder."""
     sha = hashlib.sha256()
     folder = path if path.is_dir() else path.parent

@@ -28,7 +28,7 @@ _MODULES: Mapping[str, str] = {
 
 def main(job_file: str, result_file: str) -> int:
     """Convert, and write the result: `backend_parameters`, or the `reason` of a failure."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     job = Job.read(Path(job_file))
     result: dict[str, object]
     try:
@@ -60,7 +60,7 @@ def _reason(error: Exception) -> str:
     return f"operator {operator} has no counterpart: {text}" if operator else text
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """End this process and its compilers when the parent is gone: it holds the other end of stdin."""
     while os.read(0, 4096):  # sys.stdin has a lock, with which the interpreter would not end
         pass
