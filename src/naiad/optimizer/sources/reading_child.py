@@ -1,5 +1,6 @@
 """The process that reads a model file: `python -m naiad.optimizer.sources.reading_child FOLDER`."""
 
+import contextlib
 import json
 import sys
 import threading
@@ -9,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from naiad.backend.api import ModelContext
+from naiad.backend.api import Backend, ModelContext
 from naiad.backend.registry import BackendRegistry
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
@@ -33,10 +34,7 @@ def main(folder: Path) -> int:
     reading = Reading.read(folder / "reading.json")
     result: dict[str, Any]
     try:
-        if reading.format in _WITHOUT_TENSORS:
-            result = _run(reading, list(ChunkedSamples(folder / "examples"))).as_json()
-        else:
-            result = _ask_backend(reading).as_json()
+        result = read(reading, list(ChunkedSamples(folder / "examples"))).as_json()
     except (InferError, ValueError) as error:
         result = {"reason": error.message if isinstance(error, InferError) else str(error)}
     except Exception as error:  # frameworks raise all kinds of exceptions
@@ -44,6 +42,11 @@ def main(folder: Path) -> int:
         result = {"reason": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"}
     (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
     return 0
+
+
+def read(reading: Reading, examples: Sequence[Mapping[str, Array]]) -> Tensors:
+    """Return the tensors of a model file. Raises InferError, ValueError, and exceptions of the frameworks."""
+    return _run(reading, examples) if reading.format in _WITHOUT_TENSORS else _ask_backend(reading)
 
 
 def _context(reading: Reading) -> ModelContext:
@@ -60,14 +63,7 @@ def _ask_backend(reading: Reading) -> Tensors:
     """Return the tensors as the backend completes a configuration; `reading` has the last word on dimensions."""
     context = _context(reading)
     backend = BackendRegistry().get(context.config.backend)
-    _write_choices(context.config, reading)
-    try:
-        config = backend.auto_complete(context)
-    except InferError:
-        if reading.are_observed or not reading.inputs + reading.outputs:
-            raise
-        _write_tensors(context.config, reading)
-        config = backend.auto_complete(context)
+    config = _completed(backend, context, reading)
     rows = (-1,) if config.max_batch_size else ()
     inputs, outputs = _specs(config.input, rows), _specs(config.output, rows)
     single = all(spec.shape[:1] == (1,) for spec in inputs + outputs)
@@ -82,6 +78,25 @@ def _ask_backend(reading: Reading) -> Tensors:
             "export the model with a free first dimension"
         )
     return Tensors(inputs, overlaid("output", outputs, reading.outputs), has_batch)
+
+
+def _completed(backend: Backend, context: ModelContext, reading: Reading) -> ModelConfig:
+    """Return the configuration with what the file says, and what the user says where the file does not."""
+    _write_choices(context.config, reading)
+    # Probabilities, from which classes follow: conversions of classifiers have them, too.
+    if reading.format is Format.SKLEARN and not reading.outputs:
+        config = ModelConfig()
+        config.CopyFrom(context.config)
+        config.output.add(name="predict_proba")
+        with contextlib.suppress(InferError):
+            return backend.auto_complete(replace(context, config=config))
+    try:
+        return backend.auto_complete(context)
+    except InferError:
+        if reading.are_observed or not reading.inputs + reading.outputs:
+            raise
+    _write_tensors(context.config, reading)
+    return backend.auto_complete(context)
 
 
 def _write_choices(config: ModelConfig, reading: Reading) -> None:
