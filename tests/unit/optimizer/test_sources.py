@@ -1,4 +1,4 @@
-"""Sources from files: their format, their tensors, and errors that name file and fix. Files are read in subprocesses."""
+"""Sources from files: their format, their tensors, and errors that name file and fix."""
 
 import pickle
 from dataclasses import replace

@@ -3,14 +3,14 @@
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.core.tensor import Array, TensorSpec
 from naiad.optimizer.converters.process import Limits
 from naiad.optimizer.converters.run import content_digest
 from naiad.optimizer.samples import from_path
-from naiad.optimizer.source import Format, Samples, Source
+from naiad.optimizer.source import Samples, Source
 from naiad.optimizer.sources.formats import detect, refuse_pickle
 from naiad.optimizer.sources.observation import Observation, observe, parse_tensor
 from naiad.optimizer.sources.reading import Reading, read_tensors

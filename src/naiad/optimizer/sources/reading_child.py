@@ -56,7 +56,7 @@ def _context(reading: Reading) -> ModelContext:
     return ModelContext(path.stem, 1, config, path.parent, path.parent, usable_cores=1, backend_config=settings)
 
 
-# --- files that describe their tensors -------------------------------------------------------------------------------
+# --- files that describe their tensors ----------------------------------------------------------------------------
 
 
 def _ask_backend(reading: Reading) -> Tensors:
@@ -159,7 +159,7 @@ def overlaid(kind: str, found: tuple[TensorSpec, ...], given: Sequence[TensorSpe
     return tuple(known.values())
 
 
-# --- files of PyTorch that have to be run ----------------------------------------------------------------------------
+# --- files of PyTorch that have to be run -------------------------------------------------------------------------
 
 
 def _run(reading: Reading, examples: Sequence[Mapping[str, Array]]) -> Tensors:
