@@ -80,7 +80,7 @@ def refuse_pickle(path: Path, source_format: Format) -> None:
     else:
         return
     raise ValueError(
-        f"{path}: this is a pickle, and loading a pickle executes the code in it; if you trust the author of the file, "
+        f"{path}: this is a pickle, and loading a pickle executes the code in it; if you trust its author, "
         f"allow it with --allow-pickle (allow_pickle=True); or {better}"
     )
 
