@@ -36,6 +36,23 @@ input [ { name: "I" data_type: TYPE_FP32 dims: [ 1 ] } ] output [ { name: "O" da
 """
 
 
+SLOW_ABOVE_TWO = """
+import json
+import time
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, arguments):
+        self.seconds = 0.05 if json.loads(arguments["model_config"])["max_batch_size"] > 2 else 0.001
+
+    def execute(self, requests):
+        time.sleep(self.seconds)
+        tensors = [pb_utils.get_input_tensor_by_name(request, "I").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("O", each)]) for each in tensors]
+"""
+
+
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE), "PATH": str(Path(sys.executable).parent)}
 """Without Chromium, whose PDF takes seconds."""
 
@@ -207,3 +224,18 @@ def test_members_of_an_ensemble_vary(tmp_path):
     assert len(found) > 1
     measured = recorded(tmp_path / "analysis/chain.measurements.jsonl")
     assert {variant["model"] for each in measured for variant in each["point"]["variants"]} == {"a"}
+
+
+def test_applied_member_takes_its_ensemble_along(tmp_path, start_server):
+    root = tmp_path / "models"
+    write_model(root, "member", FAILS_AT_TWO_CONFIG, {"1/model.py": SLOW_ABOVE_TWO})
+    ends = [tensor("I", dims="1")], [tensor("O", dims="1")]
+    write_ensemble(root, "chain", *ends, [("member", {"I": "I"}, {"O": "O"})], max_batch_size=4)
+    server = start_server(root, "--model-control-mode=explicit", "--load-model=chain")
+    server.wait_ready()
+    url = f"http://{server.http_url}"
+    output = analyze(tmp_path, "chain", "--url", url, *SHORT, "--mode", "brute", "--apply", "-o", "best")
+    assert "The server now has this configuration." in output
+    chain, member = (server.get(f"/v2/models/{name}/config").json["max_batch_size"] for name in ("chain", "member"))
+    assert chain == member <= 2
+    assert f"max_batch_size: {chain}" in (tmp_path / "best/chain/config.pbtxt").read_text()

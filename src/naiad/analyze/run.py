@@ -10,7 +10,7 @@ from pathlib import Path
 
 from naiad import __version__
 from naiad.analyze.goal import Goal
-from naiad.analyze.live import LiveInstrument, OwnServer, RunningServer, Server, journal_path
+from naiad.analyze.live import Configurations, LiveInstrument, OwnServer, RunningServer, Server, journal_path
 from naiad.analyze.live.instrument import LOAD_TIMEOUT_S
 from naiad.analyze.live.server import make_client
 from naiad.analyze.measurement import Ranking
@@ -28,6 +28,7 @@ from naiad.analyze.variants import (
     Variants,
     combinations,
     default_dimensions,
+    fit_ensembles,
     listed,
     manual_settings,
     member_names,
@@ -76,17 +77,19 @@ async def analyze(settings: Settings, inputs: Inputs, progress: Progress | None 
             analysis = await _search(settings, group, instrument, progress)
             service = instrument.server.service
         if settings.is_applied and settings.server.is_remote and analysis.ranking.winner is not None:
-            await _apply(service, analysis.ranking.winner.measured.point.variants)
+            sources = [*analysis.models, *settings.composing_models]
+            await _apply(service, sources, analysis.ranking.winner.measured.point.variants)
             analysis = replace(analysis, is_applied=True)
         found.append(analysis)
     return found
 
 
-async def _apply(service: Service, variants: Sequence[Variant]) -> None:
+async def _apply(service: Service, models: Sequence[str], variants: Sequence[Variant]) -> None:
+    """Load variants of the models and their members to stay, and ensembles with the batch that fits them."""
     async with make_client(service, LOAD_TIMEOUT_S) as client:
-        for variant in variants:
-            if variant.config_json:
-                await client.load(variant.model, config=variant.config_json)
+        configurations = Configurations(client, service.url, None)
+        await configurations.read(models)
+        await configurations.apply(variants)
 
 
 @asynccontextmanager
@@ -142,8 +145,11 @@ async def _search(
             checkpoint=checkpoint,
             progress=(lambda where: progress("+".join(names), where)) if progress else None,
         )
+    variants = ranking.winner.measured.point.variants if ranking.winner else ()
+    winner = fit_ensembles(instrument.configs, variants)
     written = _write(settings, names, ranking, goals, instrument.configs)
-    winner = ranking.winner.measured.point.variants if ranking.winner else ()
+    if settings.output_repository and winner:
+        written += write_winner(settings, winner, instrument.configs)
     limit = goals[names[0]].constraints.get("perf_latency_p99")
     return Analysis(
         names,
@@ -196,7 +202,6 @@ def _space(
     settings: Settings, group: Sequence[ModelSettings], configs: Mapping[str, ModelConfig]
 ) -> tuple[Space, list[str]]:
     """Return what is searched, and the combinations that are left out."""
-    machine = Machine(usable_cores())
     manual = {model.name: model.config_parameters for model in group if model.config_parameters}
     dimensions: list[Dimension] = []
     variants: dict[str, Sequence[Variant]] = {}
@@ -205,7 +210,7 @@ def _space(
         if name in manual:
             found = listed(config, manual_settings(manual[name]))
         else:
-            own = () if settings.is_search_disabled else _bounded(default_dimensions(config, machine), settings)
+            own = () if settings.is_search_disabled else _own_dimensions(config, settings)
             dimensions += own
             found = combinations(config, own)
         if found.variants or not member_names(config):
@@ -226,6 +231,12 @@ def _space(
 
 def _reasons(variants: Variants) -> list[str]:
     return [f"{dict(settings)}: {reason}" for settings, reason in variants.refused]
+
+
+def _own_dimensions(config: ModelConfig, settings: Settings) -> list[Dimension]:
+    """Return what is searched of a model without lists by the user."""
+    is_cpu_only = config.name in settings.cpu_only_models
+    return _bounded(default_dimensions(config, Machine(usable_cores()), is_cpu_only=is_cpu_only), settings)
 
 
 def _bounded(dimensions: Sequence[Dimension], settings: Settings) -> list[Dimension]:
@@ -294,8 +305,6 @@ def _write(
         written.append(html)
         if write_pdf(html, html.with_suffix(".pdf")):
             written.append(html.with_suffix(".pdf"))
-    if settings.output_repository and ranking.winner is not None:
-        written += write_winner(settings, ranking.winner.measured.point.variants, configs)
     return written
 
 

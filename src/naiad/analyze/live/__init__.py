@@ -1,7 +1,16 @@
 """Measurements of variants on a running server."""
 
+from naiad.analyze.live.configurations import Configurations
 from naiad.analyze.live.instrument import LiveInstrument, restore_from_journal
 from naiad.analyze.live.journal import journal_path
 from naiad.analyze.live.server import OwnServer, RunningServer, Server
 
-__all__ = ["LiveInstrument", "OwnServer", "RunningServer", "Server", "journal_path", "restore_from_journal"]
+__all__ = [
+    "Configurations",
+    "LiveInstrument",
+    "OwnServer",
+    "RunningServer",
+    "Server",
+    "journal_path",
+    "restore_from_journal",
+]

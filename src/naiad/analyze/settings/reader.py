@@ -63,12 +63,13 @@ def read_settings(document: Mapping[str, Any]) -> Settings:
         known(key, list(KEYS), "the configuration")
     values = {key: document[key] for key in document if document[key] is not None}
     goal = _goal(values, Goal())
-    mode = known(values.get("run_config_search_mode", "predict"), _MODES, "run_config_search_mode")
-    models = _models(values, goal)
+    mode = SearchMode(known(values.get("run_config_search_mode", "predict"), _MODES, "run_config_search_mode"))
+    rates = _searched_rates(values, mode)
+    models = [_model(name, own, values, goal, rates) for name, own in _profile_models(values).items()]
     return Settings(
         models=models,
         server=_server(values),
-        mode=SearchMode(mode),
+        mode=mode,
         bounds=_bounds(values),
         optuna=OptunaSettings(
             _value(values, "min_percentage_of_search_space"),
@@ -76,12 +77,11 @@ def read_settings(document: Mapping[str, Any]) -> Settings:
             _value(values, "optuna_min_trials"),
             _value(values, "optuna_max_trials"),
             _value(values, "optuna_early_exit_threshold"),
-            uses_concurrency_formula=_flag(values, "use_concurrency_formula"),
         ),
         is_search_disabled=_flag(values, "run_config_search_disable"),
         are_models_concurrent=_flag(values, "run_config_profile_models_concurrently_enable"),
-        searches_request_rate=_flag(values, "request_rate_search_enable"),
         composing_models=texts(values.get("bls_composing_models", ()), "bls_composing_models"),
+        cpu_only_models=_cpu_only_models(values),
         seconds=number(values.get("duration_seconds", 2.0), "duration_seconds"),
         output_repository=text(values.get("output_model_repository_path", ""), "output_model_repository_path"),
         overwrites_output=_flag(values, "override_output_model_repository"),
@@ -110,20 +110,59 @@ def _fields(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _bounds(values: Mapping[str, Any]) -> Bounds:
-    def pair(name: str) -> tuple[int, int]:
-        keys = [f"run_config_search_{end}_{name}" for end in ("min", "max")]
-        low, high = (whole(_value(values, key), key, 1) for key in keys)
-        if high < low:
-            raise SettingsError(f"{keys[1]} is {high}, below {keys[0]} of {low}")
-        return low, high
-
     return Bounds(
-        pair("model_batch_size"),
-        pair("instance_count"),
-        pair("concurrency"),
-        pair("request_rate"),
+        _pair(values, "model_batch_size"),
+        _pair(values, "instance_count"),
+        _pair(values, "concurrency"),
         _value(values, "run_config_search_max_binary_search_steps"),
     )
+
+
+def _pair(values: Mapping[str, Any], name: str) -> tuple[int, int]:
+    keys = [f"run_config_search_{end}_{name}" for end in ("min", "max")]
+    low, high = (whole(_value(values, key), key, 1) for key in keys)
+    if high < low:
+        raise SettingsError(f"{keys[1]} is {high}, below {keys[0]} of {low}")
+    return low, high
+
+
+_RATE_SEARCH = (
+    "request_rate_search_enable",
+    "run_config_search_min_request_rate",
+    "run_config_search_max_request_rate",
+)
+_CONCURRENCIES = ("concurrency", "run_config_search_min_concurrency", "run_config_search_max_concurrency")
+
+
+def _searched_rates(values: Mapping[str, Any], mode: SearchMode) -> tuple[int, ...]:
+    """Return the rates of a search over requests/s; none for a search over requests outstanding.
+
+    Model Analyzer: a bound of the rate switches the search on, and a concurrency contradicts it.
+    """
+    low, high = _pair(values, "request_rate")
+    asked = next((key for key in _RATE_SEARCH if values.get(key)), "")
+    if not asked:
+        return ()
+    contrary = next((key for key in _CONCURRENCIES if key in values), "")
+    if contrary:
+        raise SettingsError(f"{asked} and {contrary} exclude each other; leave one of them out")
+    if mode is not SearchMode.BRUTE:
+        raise SettingsError(
+            f"{asked} needs run_config_search_mode brute, and it is {mode.value}; list the rates in request_rate"
+        )
+    rates = [low]
+    while 2 * rates[-1] <= high:
+        rates.append(2 * rates[-1])
+    return tuple(rates)
+
+
+def _cpu_only_models(values: Mapping[str, Any]) -> frozenset[str]:
+    own = {
+        name: flag(each.get("cpu_only", False), f"profile_models.{name}.cpu_only")
+        for name, each in _profile_models(values).items()
+    }
+    members = texts(values.get("cpu_only_composing_models", ()), "cpu_only_composing_models")
+    return frozenset(name for name, is_cpu_only in own.items() if is_cpu_only).union(members)
 
 
 def _goal(values: Mapping[str, Any], default: Goal, where: str = "") -> Goal:
@@ -142,7 +181,8 @@ def _goal(values: Mapping[str, Any], default: Goal, where: str = "") -> Goal:
     return replace(default, objectives=wanted, constraints=limits, weighting=weight)
 
 
-def _models(values: Mapping[str, Any], goal: Goal) -> list[ModelSettings]:
+def _profile_models(values: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the settings of each model that is listed."""
     listed = values.get("profile_models")
     if not listed:
         raise SettingsError("profile_models is missing; name the models to analyse")
@@ -154,10 +194,12 @@ def _models(values: Mapping[str, Any], goal: Goal) -> list[ModelSettings]:
             named |= each if isinstance(each, Mapping) else {text(each, "profile_models"): None}
     else:
         named = dict.fromkeys(texts(listed, "profile_models"))
-    return [_model(name, mapping(own, f"profile_models.{name}"), values, goal) for name, own in named.items()]
+    return {name: mapping(own, f"profile_models.{name}") for name, own in named.items()}
 
 
-def _model(name: str, own: Mapping[str, Any], values: Mapping[str, Any], goal: Goal) -> ModelSettings:
+def _model(
+    name: str, own: Mapping[str, Any], values: Mapping[str, Any], goal: Goal, rates: tuple[int, ...]
+) -> ModelSettings:
     where = f"profile_models.{name}."
     for key in own:
         known(key, MODEL_KEYS, where.rstrip("."))
@@ -172,8 +214,7 @@ def _model(name: str, own: Mapping[str, Any], values: Mapping[str, Any], goal: G
         mapping(own.get("model_config_parameters"), f"{where}model_config_parameters"),
         numbers(parameters.get("batch_sizes", 1), f"{where}batch_sizes"),
         _loads(parameters, "concurrency", where),
-        tuple(float(each) for each in _loads(parameters, "request_rate", where)),
-        flag(own.get("cpu_only", False), f"{where}cpu_only"),
+        tuple(float(each) for each in _loads(parameters, "request_rate", where) or rates),
         perf_flags,
     )
 

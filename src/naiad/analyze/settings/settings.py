@@ -29,7 +29,6 @@ class ModelSettings:
     concurrencies: tuple[int, ...] = ()
     """Empty: found by the search."""
     request_rates: tuple[float, ...] = ()
-    cpu_only: bool = False
     perf_flags: Mapping[str, Any] = field(default_factory=dict)
     """Flags of `naiad perf`, by name without the dashes in front; mostly for the input data."""
 
@@ -41,7 +40,6 @@ class Bounds:
     batch_size: tuple[int, int] = (1, 128)
     instances: tuple[int, int] = (1, 5)
     concurrency: tuple[int, int] = (1, 1024)
-    request_rate: tuple[int, int] = (16, 8192)
     binary_search_steps: int = 5
 
 
@@ -54,7 +52,6 @@ class OptunaSettings:
     min_trials: int = 20
     max_trials: int = 200
     early_exit_threshold: int = 10
-    uses_concurrency_formula: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +83,9 @@ class Settings:
     """Only what the user lists is measured."""
     are_models_concurrent: bool = False
     """All models are under load at once."""
-    searches_request_rate: bool = False
     composing_models: Sequence[str] = ()
+    cpu_only_models: frozenset[str] = frozenset()
+    """Models under load and members whose variants run on CPUs."""
     seconds: float = 2.0
     """Of a measurement."""
     output_repository: str = ""

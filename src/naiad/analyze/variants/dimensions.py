@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from naiad.analyze.space import Dimension
 from naiad.config.backends import PLATFORM_BACKENDS, canonical_name
-from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.naiad_parameters import SWITCH
 
 MAX_BATCH_SIZE = "max_batch_size"
@@ -46,6 +46,7 @@ def default_dimensions(
     *,
     batch_sizes: tuple[int, int] = (1, _LARGEST_BATCH),
     instances: tuple[int, int] | None = None,
+    is_cpu_only: bool = False,
     tries_cache: bool = False,
     preferred: Sequence[Sequence[int]] = (),
 ) -> tuple[Dimension, ...]:
@@ -53,8 +54,9 @@ def default_dimensions(
 
     An ensemble has none of its own: its members are searched. `batch_sizes` are the least and the largest
     max_batch_size, with doubles between; `instances` the least and the largest count, with all between (the bounds of
-    Model Analyzer), None for doubles up to the number of cores. `tries_cache` adds the response cache, which shortens
-    requests that repeat only; `preferred` adds these lists of preferred batch sizes.
+    Model Analyzer), None for doubles up to the number of cores. `is_cpu_only` moves instances that are elsewhere to
+    CPUs. `tries_cache` adds the response cache, which shortens requests that repeat only; `preferred` adds lists
+    of preferred batch sizes.
     """
     if config.HasField("ensemble_scheduling"):
         return ()
@@ -64,7 +66,10 @@ def default_dimensions(
     found.append(
         Dimension(name, INSTANCE_COUNT, tuple(range(instances[0], instances[1] + 1)) if instances else counts)
     )
-    if machine.gpus and _is_on_either(config):
+    if is_cpu_only:
+        if any(group.kind != ModelInstanceGroup.KIND_CPU for group in config.instance_group):
+            found.append(Dimension(name, INSTANCE_KIND, ("KIND_CPU",)))
+    elif machine.gpus and _is_on_either(config):
         found.append(Dimension(name, INSTANCE_KIND, ("KIND_CPU", "KIND_GPU")))
     threads = THREADS.get(backend_of(config), "")
     if threads and machine.cores > 1:

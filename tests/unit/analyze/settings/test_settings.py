@@ -33,6 +33,8 @@ profile_models:
   bert:
 """
 
+RATES = {"request_rate_search_enable": True, "run_config_search_mode": "brute"}
+
 
 def settings(**values: Any) -> Any:
     return read_settings({"model_repository": "/models", "profile_models": ["resnet"], **values})
@@ -51,6 +53,7 @@ def test_example_file(tmp_path: Path) -> None:
     assert resnet.goal.objectives == {"perf_latency_p99": 3.0, "perf_throughput": 1.0}
     assert resnet.goal.constraints == {"perf_latency_p99": Bound(maximum=20.0)}
     assert bert.goal.objectives == {"perf_throughput": 1.0}
+    assert found.cpu_only_models == {"resnet"}
     assert resnet.perf_flags == {"percentile": 95, "input-data": "zero"}
     assert resnet.config_parameters["max_batch_size"] == [4, 8]
     assert found.notes == ["perf_analyzer_timeout has no effect: the load generator is part of naiad"]
@@ -68,6 +71,25 @@ def test_shorthands_are_constraints() -> None:
     goal = settings(latency_budget="20ms", min_throughput=300).models[0].goal
     assert goal.constraints == {"perf_latency_p99": Bound(maximum=20.0), "perf_throughput": Bound(minimum=300.0)}
     assert settings(latency_budget="0.5s").models[0].goal.constraints["perf_latency_p99"] == Bound(maximum=500.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (RATES, tuple(16.0 * 2**power for power in range(10))),
+        ({"run_config_search_mode": "brute", "run_config_search_max_request_rate": 50}, (16.0, 32.0)),
+        ({**RATES, "run_config_search_min_request_rate": 100, "run_config_search_max_request_rate": 100}, (100.0,)),
+        ({**RATES, "request_rate": [10, 20]}, (10.0, 20.0)),
+        ({}, ()),
+    ],
+)
+def test_rates_are_doubled_between_bounds(values: dict[str, Any], expected: tuple[float, ...]) -> None:
+    assert settings(**values).models[0].request_rates == expected
+
+
+def test_composing_models_are_cpu_only() -> None:
+    found = settings(profile_models={"a": {"cpu_only": True}, "b": None}, cpu_only_composing_models=["c"])
+    assert found.cpu_only_models == {"a", "c"}
 
 
 def test_remote_server_needs_no_repository() -> None:
@@ -91,6 +113,9 @@ def test_remote_server_needs_no_repository() -> None:
         ({"run_config_search_mode": "quik"}, "did you mean quick?"),
         ({"run_config_search_min_instance_count": 4, "run_config_search_max_instance_count": 2}, "is 2, below"),
         ({"profile_models": {"m": {"cpuonly": True}}}, "did you mean cpu_only?"),
+        ({"request_rate_search_enable": True}, "needs run_config_search_mode brute, and it is predict"),
+        ({**RATES, "concurrency": 4}, "request_rate_search_enable and concurrency exclude each other"),
+        ({**RATES, "run_config_search_min_request_rate": 9000}, "run_config_search_max_request_rate is 8192, below"),
         ({"profile_models": []}, "profile_models is missing"),
         ({"triton_launch_mode": "docker"}, "use local, which starts naiad, or remote"),
         ({"model_repository": None}, "model_repository is missing"),

@@ -3,7 +3,7 @@
 import pytest
 
 from naiad.analyze.variants import Machine, default_dimensions
-from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 
 def fields(config: ModelConfig, machine: Machine, **more) -> dict:
@@ -50,6 +50,14 @@ def test_gpus_add_the_kind():
     config = ModelConfig(name="m", backend="onnxruntime")
     assert fields(config, Machine(2, gpus=1))["instance_group.kind"] == ("KIND_CPU", "KIND_GPU")
     assert "instance_group.kind" not in fields(config, Machine(2))
+
+
+def test_cpu_only_moves_instances_to_cpus():
+    config = ModelConfig(name="m", backend="onnxruntime")
+    group = config.instance_group.add(kind=ModelInstanceGroup.KIND_GPU)
+    assert fields(config, Machine(2, gpus=1), is_cpu_only=True)["instance_group.kind"] == ("KIND_CPU",)
+    group.kind = ModelInstanceGroup.KIND_CPU
+    assert "instance_group.kind" not in fields(config, Machine(2, gpus=1), is_cpu_only=True)
 
 
 def test_cache_and_preferred_sizes_on_request():
