@@ -139,9 +139,10 @@ def test_boosted_trees_in_treelite_and_onnx(tmp_path, library):
         model = lightgbm.train(settings, lightgbm.Dataset(DATA, labels), 5)
         expected, file, kind = model.predict(DATA), "model.txt", Format.LIGHTGBM
     model.save_model(tmp_path / file)
-    made = convert_all(Source("trees", kind, tmp_path / file, (X,)), tmp_path / "work")
+    outputs = (TensorSpec("output__0", DataType.FP32, (-1, 1)),)  # The score of class 1, as naiad serves it.
+    made = convert_all(Source("trees", kind, tmp_path / file, (X,), outputs), tmp_path / "work")
     assert set(made) == {"source", "treelite", "onnx-fp32"}
-    np.testing.assert_allclose(answer(made["onnx-fp32"])[:, 1], expected, atol=1e-5)
+    np.testing.assert_allclose(answer(made["onnx-fp32"]), expected[:, None], atol=1e-5)
     forest = treelite.Model.deserialize(str(made["treelite"].folder / "checkpoint.tl"))
     np.testing.assert_allclose(treelite.gtil.predict(forest, DATA).reshape(-1), expected, atol=1e-5)
 

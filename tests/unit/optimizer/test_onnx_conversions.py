@@ -1,5 +1,7 @@
 """Conversions that need no large framework, in real subprocesses, with their answers compared."""
 
+import hashlib
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -74,6 +76,7 @@ def test_int8_graphs_answer_nearly_as_the_source(network, tmp_path):
         assert made[name].status is Status.CONVERTED, made[name].log
         kinds = {node.op_type for node in onnx.load(made[name].folder / "model.onnx").graph.node}
         assert kinds & {"MatMulInteger", "DynamicQuantizeLinear", "QuantizeLinear"}
+        assert made[name].backend_parameters == {"session.x64quantprecision": "1"}
         difference = np.abs(answers(made[name]) - answers(made["source"])).mean()
         assert 0 < difference < 0.1 * np.abs(answers(made["source"])).mean()
 
@@ -89,6 +92,21 @@ def test_estimator_becomes_onnx(tmp_path):
     assert made["source"].folder.joinpath("model.joblib").is_file()
     np.testing.assert_array_equal(answers(made["onnx-fp32"]), estimator.predict(DATA))
     np.testing.assert_allclose(answers(made["onnx-fp32"], 1), estimator.predict_proba(DATA), atol=1e-5)
+
+
+def test_estimator_keeps_outputs_of_source(tmp_path):
+    import joblib
+    from sklearn.linear_model import LogisticRegression
+
+    estimator = LogisticRegression().fit(DATA, np.arange(20) % 2)
+    joblib.dump(estimator, tmp_path / "estimator.joblib")
+    outputs = (TensorSpec("probabilities", DataType.FP64, (-1, 2)),)
+    source = Source("estimator", Format.SKLEARN, tmp_path / "estimator.joblib", INPUTS, outputs)
+    made = convert_all(source, tmp_path / "work", ("onnx-fp32",))
+    np.testing.assert_allclose(answers(made["onnx-fp32"]), estimator.predict_proba(DATA), atol=1e-5)
+    # The server executes this pickle's code, no other.
+    digest = hashlib.sha256((tmp_path / "estimator.joblib").read_bytes()).hexdigest()
+    assert made["source"].backend_parameters == {"sha256": digest}
 
 
 def test_damaged_source_is_a_failure(tmp_path):

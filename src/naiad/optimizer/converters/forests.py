@@ -1,13 +1,17 @@
 """Forests to treelite, from XGBoost, LightGBM and scikit-learn."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from naiad.optimizer.converters.job import Job
 
 
-def convert(job: Job) -> None:
-    """Write checkpoint.tl. Raises an exception of treelite for an estimator that is no forest."""
+def convert(job: Job) -> Mapping[str, str]:
+    """Write checkpoint.tl, and return the parameters of the backend.
+
+    Raises an exception of treelite for an estimator that is no forest.
+    """
     import treelite
 
     if job.source_format == "xgboost":
@@ -19,6 +23,9 @@ def convert(job: Job) -> None:
     else:
         model = treelite.sklearn.import_model(load_estimator(job))
     model.serialize(str(Path(job.output, "checkpoint.tl")))
+    # `predict_proba` of scikit-learn has two columns for two classes, a forest without the parameter one.
+    has_columns = len(job.outputs) == 1 and job.outputs[0].shape[-1] > 1
+    return {"predict_proba": "true"} if job.source_format == "sklearn" and has_columns else {}
 
 
 def load_estimator(job: Job) -> Any:

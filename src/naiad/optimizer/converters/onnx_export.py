@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.optimizer.converters.job import Job
+from naiad.optimizer.converters.onnx_outputs import fit_outputs
 
 _OPSET = 17
 
@@ -113,6 +114,7 @@ def _from_sklearn(job: Job, target: Path, opset: int) -> None:
     # A map for each row is no tensor: probabilities as an array.
     options = {id(estimator): {"zipmap": False}} if hasattr(estimator, "predict_proba") else None
     graph = to_onnx(estimator, initial_types=inputs, options=options, target_opset={"": opset, "ai.onnx.ml": 3})
+    fit_outputs(graph, job.outputs)
     target.write_bytes(graph.SerializeToString())
 
 
@@ -131,4 +133,5 @@ def _from_trees(job: Job, target: Path, opset: int) -> None:
 
         model = lightgbm.Booster(model_file=job.source)
         graph = onnxmltools.convert_lightgbm(model, initial_types=inputs, target_opset=15, zipmap=False)
+    fit_outputs(graph, job.outputs)
     target.write_bytes(graph.SerializeToString())

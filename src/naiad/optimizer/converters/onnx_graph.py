@@ -14,8 +14,12 @@ _LARGEST_BYTES = 2**31 - 2**20
 """protobuf has no messages above 2 GiB; larger graphs need files of weights."""
 
 
-def convert(job: Job) -> None:
-    """Write model.onnx."""
+_PARAMETERS = {"session.x64quantprecision": "1"}
+"""Sums of int8 products overflow on x64 processors without VNNI instructions; ONNX Runtime then takes other ones."""
+
+
+def convert(job: Job) -> Mapping[str, str]:
+    """Write model.onnx, and return the parameters of the backend."""
     source, target = job.source, str(Path(job.output, "model.onnx"))
     if job.settings.get("step") == "simplify":
         _simplify(source, target)
@@ -33,6 +37,7 @@ def convert(job: Job) -> None:
         quantize_static(job, target)
     else:
         raise ValueError(f"no conversion from ONNX to ONNX with precision {job.precision}, settings {job.settings}")
+    return _PARAMETERS if job.precision in ("int8", "int8_dynamic") else {}
 
 
 def _simplify(source: str, target: str) -> None:
