@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.http as httpclient
 
+from naiad.config.profile import PROFILE_FILE, ModelProfile, format_profile
 from support.model_repository import add_sub_config, write_model, write_python_add_sub
 from support.onnx_models import add_sub
 from support.server_process import ServerProcess, serving
@@ -29,6 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     config = add_sub_config("onnxruntime", extra=ADAPTIVE.format(count=2))
     write_model(root / "models", "onnx_add_sub", config, {"1/model.onnx": add_sub()})
     write_python_add_sub(root / "models", extra=ADAPTIVE.format(count=2))
+    (root / "models/onnx_add_sub" / PROFILE_FILE).write_text(format_profile(ModelProfile(50.0, 1.0, 8)))
     with serving(root / "log", f"--model-repository={root / 'models'}") as running:
         yield running
 
@@ -67,6 +69,7 @@ def test_every_request_is_answered_and_the_metrics_tell_what_was_learned(server:
     assert found["naiad_adaptive_arrival_rate"] > 0
     assert 0 < found["naiad_adaptive_parallelism"] <= 2
     assert found["naiad_adaptive_tail_ratio"] >= 1
+    assert ("naiad_adaptive_profile_drift_ratio" in found) == (model == "onnx_add_sub")
 
 
 def test_a_wrong_parameter_keeps_the_model_from_loading(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from naiad.config.profile import parse_profile
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import write_identity, write_model, write_python_add_sub
 from support.server_process import SOURCE, ServerProcess
@@ -127,6 +128,10 @@ def test_own_server_is_analysed(tmp_path, repository):
     output = analyze(tmp_path, repository / "identity", *SHORT, "--shape", "INPUT0:4", "-o", "best")
     assert "throughput/s" in output
     assert "max_batch_size" in (tmp_path / "best/identity/config.pbtxt").read_text()
+    profile = parse_profile((tmp_path / "best/identity/naiad-profile.json").read_text())
+    assert profile.fixed_us + profile.row_us > 0
+    assert profile.memory_mb > 0
+    assert profile.warm_batch_sizes[0] == 1
     assert "<svg" in (tmp_path / "analysis/identity.html").read_text()
     assert rows(tmp_path / "analysis/results/identity/metrics-model-inference.csv")
 

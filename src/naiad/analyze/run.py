@@ -15,6 +15,7 @@ from naiad.analyze.live.instrument import LOAD_TIMEOUT_S
 from naiad.analyze.live.server import make_client
 from naiad.analyze.measurement import Ranking
 from naiad.analyze.prediction import LearnedPredictor
+from naiad.analyze.profile import learned_profiles
 from naiad.analyze.report.html import report, write_pdf
 from naiad.analyze.report.tables import write_tables
 from naiad.analyze.search import Checkpoint, SearchProgress, SearchSettings, fingerprint, search
@@ -37,6 +38,7 @@ from naiad.backend.cores import usable_cores
 from naiad.config.forms.json_form import config_from_json
 from naiad.config.forms.pbtxt.text_format import format_config
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.profile import PROFILE_FILE, ModelProfile, format_profile
 from naiad.perf.plan import InputSettings, ModelPlan, Protocol, Service
 
 Inputs = Mapping[str, InputSettings]
@@ -149,7 +151,8 @@ async def _search(
     winner = fit_ensembles(instrument.configs, variants)
     written = _write(settings, names, ranking, goals, instrument.configs)
     if settings.output_repository and winner:
-        written += write_winner(settings, winner, instrument.configs)
+        profiles = learned_profiles(ranking, instrument.configs, usable_cores())
+        written += write_winner(settings, winner, instrument.configs, profiles)
     limit = goals[names[0]].constraints.get("perf_latency_p99")
     return Analysis(
         names,
@@ -308,8 +311,15 @@ def _write(
     return written
 
 
-def write_winner(settings: Settings, variants: Sequence[Variant], configs: Mapping[str, ModelConfig]) -> list[Path]:
+def write_winner(
+    settings: Settings,
+    variants: Sequence[Variant],
+    configs: Mapping[str, ModelConfig],
+    profiles: Mapping[str, ModelProfile],
+) -> list[Path]:
     """Write the models of the winner to the output repository, with their files where the repository is here.
+
+    What was learned about each is in a file beside its configuration.
 
     Raises SettingsError for a model that is there already, unless it may be replaced; OSError.
     """
@@ -328,6 +338,9 @@ def write_winner(settings: Settings, variants: Sequence[Variant], configs: Mappi
         path = folder / "config.pbtxt"
         path.write_text(format_config(config))
         written.append(path)
+        if variant.model in profiles:
+            (folder / PROFILE_FILE).write_text(format_profile(profiles[variant.model]))
+            written.append(folder / PROFILE_FILE)
     return written
 
 

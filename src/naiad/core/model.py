@@ -119,3 +119,5 @@ class AdaptiveState:
     """Total delay; waiting for a busy instance does not count."""
     decisions: Mapping[str, int]
     """Batches by each of `DECISIONS`."""
+    drift_ratio: float | None = None
+    """Learned time of a batch / its time in the model's profile; None without a profile."""

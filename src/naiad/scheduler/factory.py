@@ -5,6 +5,7 @@ from typing import Any
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.naiad_parameters import read_adaptive_batching
 from naiad.config.padding import read_padding
+from naiad.config.profile import ModelProfile
 from naiad.options.artificial_delays import ArtificialDelays
 from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler
@@ -25,12 +26,14 @@ def create_scheduler(
     delays: ArtificialDelays = _NO_DELAYS,
     strategy: BatchStrategy | None = None,
     overload: OverloadPolicy | None = None,
+    profile: ModelProfile | None = None,
 ) -> Scheduler:
     """Return the scheduler for a complete, valid configuration.
 
     `strategy` is a custom rule of the dynamic batcher. Sequences have their slots on `instance_count` instances.
     `delays` hold requests back, for tests. `overload` is the server's policy for models without a queue policy in
-    their configuration; it does not apply to sequences, nor to models with ordered responses.
+    their configuration; it does not apply to sequences, nor to models with ordered responses. `profile`
+    is where adaptive batching starts.
     """
     if config.HasField("sequence_batching"):
         return _create_sequence_scheduler(config, max(1, instance_count), delays)
@@ -51,6 +54,7 @@ def create_scheduler(
         max_hold_ns=config.dynamic_batching.max_queue_delay_microseconds * 1000,
         latency_goal_ns=adaptive.latency_goal_ns,
         instance_count=instance_count,
+        profile=profile,
         strategy=strategy,
         delay_count=delays.scheduler_count,
         overload=overload,

@@ -12,6 +12,15 @@ from support.scheduling import waiting_request
 US = 1000
 
 
+class TestKnownCost:
+    def test_batches_execute_together_at_once(self):
+        cost = BatchCost()
+        cost.start(200 * US, 20 * US, 8)
+        concurrency = Concurrency(cost, 2)
+        concurrency.begin(batch(), 0)
+        assert not concurrency.is_learning
+
+
 class TestBatchCost:
     def test_a_line_is_found(self):
         cost = BatchCost()
@@ -36,6 +45,15 @@ class TestBatchCost:
             cost.observe(4, 400 * US)
         assert cost.fixed_ns == pytest.approx(200 * US)
         assert cost.row_ns == pytest.approx(50 * US)
+
+    def test_known_cost_is_replaced_gradually(self):
+        cost = BatchCost()
+        cost.start(200 * US, 20 * US, 8)
+        assert cost.is_known
+        assert cost.duration_ns(4) == pytest.approx(280 * US, rel=0.01)
+        for rows in (1, 8) * 200:
+            cost.observe(rows, 100 * US + 10 * US * rows)
+        assert cost.duration_ns(4) == pytest.approx(140 * US, rel=0.02)
 
     def test_an_outlier_is_clipped(self):
         cost = BatchCost()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from naiad.config.profile import ModelProfile
 from naiad.core.errors import InferError
 from naiad.core.model import DECISIONS
 from naiad.scheduler.adaptive.batcher import MAX_HOLD_NS, AdaptiveScheduler
@@ -27,6 +28,21 @@ def learned(*, instances=1, parallel=1, rate_per_s=400.0, count=400, **options):
 def executed(scheduler, batch, start_ns, *, failed=False):
     batch.exec_start_ns, batch.exec_end_ns = start_ns, start_ns + duration_ns(batch.size)
     scheduler.record_execution(batch, failed=failed)
+
+
+class TestProfile:
+    def test_first_request_waits_for_a_burst(self):
+        scheduler = AdaptiveScheduler(max_batch_size=4, profile=ModelProfile(1000.0, 50.0, 8))
+        scheduler.enqueue(waiting_request(at_ns=MS), MS)
+        assert scheduler.take(MS) is None
+        scheduler.enqueue(waiting_request(at_ns=MS + 1), MS + 1)
+        assert scheduler.take(2 * MS).size == 2
+
+    def test_drift_is_learned_over_profile(self):
+        assert learned()[0].state().drift_ratio is None
+        slow = ModelProfile(2000.0, 100.0, 8)
+        assert AdaptiveScheduler(max_batch_size=4, profile=slow).state().drift_ratio == pytest.approx(1.0, rel=0.01)
+        assert learned(profile=slow)[0].state().drift_ratio == pytest.approx(0.5, rel=0.02)
 
 
 class TestBatchesThatGoAnyway:

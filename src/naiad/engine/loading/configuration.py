@@ -13,11 +13,14 @@ from naiad.config.autofill import autofill, is_ensemble, merge_auto_completed, n
 from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.naiad_parameters import read_adaptive_batching
 from naiad.config.problem import errors_of, problems_error, raise_problems
+from naiad.config.profile import MAX_PROFILE_BYTES, PROFILE_FILE, ModelProfile, parse_profile
 from naiad.config.validate.model import validate
 from naiad.core.errors import InferError, invalid_argument
 from naiad.repository.stores.store import CONFIG_FILE, ModelEntry
 
+_log = logging.getLogger(__name__)
 _MAX_BYTES = 64 * 1024 * 1024
 
 
@@ -31,6 +34,23 @@ def read_labels(config: ModelConfig, model_dir: Path) -> dict[str, Sequence[str]
         if output.label_filename:
             labels[output.name] = _read(config.name, output.name, output.label_filename, model_dir)
     return labels
+
+
+def read_profile(config: ModelConfig, model_dir: Path) -> ModelProfile | None:
+    """Return what an analysis has learned about a model with adaptive batching; None if there is nothing usable."""
+    path = model_dir / PROFILE_FILE
+    if read_adaptive_batching(config) is None or not path.is_file():
+        return None
+    try:
+        if path.stat().st_size > MAX_PROFILE_BYTES:
+            raise invalid_argument(f"{PROFILE_FILE} is larger than {MAX_PROFILE_BYTES} bytes")
+        return parse_profile(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = f"{PROFILE_FILE} cannot be read: {error}"
+    except InferError as error:
+        reason = error.message
+    _log.warning("model '%s' learns from the beginning: %s", config.name, reason)
+    return None
 
 
 def _read(model: str, output: str, filename: str, model_dir: Path) -> Sequence[str]:
@@ -52,7 +72,6 @@ def _read(model: str, output: str, filename: str, model_dir: Path) -> Sequence[s
     return lines if lines[-1] else lines[:-1]
 
 
-_log = logging.getLogger(__name__)
 _IN_ANY_CASE_WHILE_LOADING = ("model_warmup[", "backend")
 _WHILE_LOADING = ("input[", "output[", "batch_input[", "batch_output[", *_IN_ANY_CASE_WHILE_LOADING)
 """Triton reports errors in these fields when it loads the model, not when it reads the configuration."""

@@ -29,7 +29,13 @@ from naiad.engine.custom_batching import read_strategy
 from naiad.engine.ensemble.graph import find_members
 from naiad.engine.ensemble.model import EnsembleModel
 from naiad.engine.instances import create_instances, instance_specs, with_passive_instances
-from naiad.engine.loading.configuration import finish_config, prepare_config, read_config, read_labels
+from naiad.engine.loading.configuration import (
+    finish_config,
+    prepare_config,
+    read_config,
+    read_labels,
+    read_profile,
+)
 from naiad.engine.loading.instance_updates import InstanceUpdate, kept_instances
 from naiad.engine.loading.warmup import WarmUp
 from naiad.engine.resources import ModelResources, Resources, needs_resources
@@ -353,6 +359,7 @@ class ModelLoader:
                 delays=self._delays,
                 strategy=strategy,
                 overload=self._overload,
+                profile=read_profile(config, context.model_dir),
             ),
             sequence_tensors=_sequence_tensors(context),
             statistics=ModelStatistics(

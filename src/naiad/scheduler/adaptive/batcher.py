@@ -11,6 +11,7 @@ Everything else goes at once. One batch in `_TRIAL_INTERVAL` ignores 1 and tries
 
 from typing import Any
 
+from naiad.config.profile import ModelProfile
 from naiad.core.batch import Batch
 from naiad.core.model import DECISIONS, AdaptiveState
 from naiad.core.request import InferRequest
@@ -31,15 +32,25 @@ class AdaptiveScheduler(DynamicScheduler):
     learns = True
 
     def __init__(
-        self, *, instance_count: int = 1, latency_goal_ns: int = 0, max_hold_ns: int = 0, **options: Any
+        self,
+        *,
+        instance_count: int = 1,
+        latency_goal_ns: int = 0,
+        max_hold_ns: int = 0,
+        profile: ModelProfile | None = None,
+        **options: Any,
     ) -> None:
         """Create a batcher that holds no request longer than `max_hold_ns`, 0 for a second, after its arrival.
 
-        `latency_goal_ns` is the time from arrival to response, 0 for none; `options` are the dynamic batcher's.
+        `latency_goal_ns` is the time from arrival to response, 0 for none. `profile` is the cost of batches that is
+        known from an analysis; it is the first estimate. `options` are the dynamic batcher's.
         """
         super().__init__(delay_ns=min(max_hold_ns or MAX_HOLD_NS, MAX_HOLD_NS), **options)
         self._goal_ns = latency_goal_ns
         self._cost = BatchCost()
+        self._profile = profile
+        if profile is not None:
+            self._cost.start(1e3 * profile.fixed_us, 1e3 * profile.row_us, profile.largest_rows)
         self._concurrency = Concurrency(self._cost, max(1, instance_count))
         self._newest_ns, self._mean_gap_ns = 0, 0.0
         self._taken_count, self._is_trial = 0, False
@@ -172,6 +183,12 @@ class AdaptiveScheduler(DynamicScheduler):
         """Learn anew what instances gain from each other; the cost of a batch stays known."""
         self._concurrency.change_instance_count(max(1, count))
 
+    def _drift_ratio(self) -> float | None:
+        if self._profile is None:
+            return None
+        rows = self._cost.mean_rows
+        return self._cost.duration_ns(rows) / self._profile.duration_ns(rows)
+
     def state(self) -> AdaptiveState:
         """Return what was learned and done so far."""
         return AdaptiveState(
@@ -183,4 +200,5 @@ class AdaptiveScheduler(DynamicScheduler):
             hold_count=self._holds,
             hold_ns=self._holds_ns,
             decisions=dict(self._decisions),
+            drift_ratio=self._drift_ratio(),
         )

@@ -21,7 +21,7 @@ class Concurrency:
         self.cost = cost
         self.started_ns = self.started_rows = 0
         """The batch that was taken last."""
-        self._alone_due_count = LEARNING_COUNT
+        self._alone_due_count = 0 if cost.is_known else LEARNING_COUNT
         """Batches that are still to execute alone, to show the cost."""
         self._executing: dict[Batch, tuple[int, int, float, int]] = {}
         """When each was taken, `_alone_ns` and `_share_ns` then, and how many executed beside it."""

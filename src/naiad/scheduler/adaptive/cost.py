@@ -24,9 +24,22 @@ class BatchCost:
         """99 of 100 batches take at most this multiple of the expected time."""
         self._weight = self._rows = self._rows_squared = self._duration = self._duration_rows = 0.0
 
-    def duration_ns(self, rows: int) -> float:
+    def start(self, fixed_ns: float, row_ns: float, largest_rows: int) -> None:
+        """Begin with a cost that is known from before, as if it had been observed for the smallest and largest batch.
+
+        What batches take from now on replaces it gradually.
+        """
+        for rows in (1, largest_rows) * LEARNING_COUNT:
+            self.observe(rows, fixed_ns + row_ns * rows)
+
+    def duration_ns(self, rows: float) -> float:
         """Return the expected time of a batch of `rows` that executes alone; 0 before anything is known."""
         return self.fixed_ns + self.row_ns * rows
+
+    @property
+    def mean_rows(self) -> float:
+        """The mean size of recent batches; 0 before anything is known."""
+        return self._rows / self._weight if self._weight else 0.0
 
     def observe_tail(self, rows: int, duration_ns: float) -> None:
         """Move the 99th percentile of duration / expected duration; other instances may have slowed the batch."""

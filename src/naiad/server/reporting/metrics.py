@@ -22,7 +22,8 @@ class _Family(NamedTuple):
     name: str
     kind: Kind
     help: str
-    read: Callable[[AdaptiveState], float]
+    read: Callable[[AdaptiveState], float | None]
+    """None for a model without the value."""
 
 
 _FAMILIES: Sequence[_Family] = (
@@ -58,6 +59,12 @@ _FAMILIES: Sequence[_Family] = (
         "Learned: requests per second, from the mean of the last gaps",
         lambda s: s.arrival_rate,
     ),
+    _Family(
+        "naiad_adaptive_profile_drift_ratio",
+        "gauge",
+        "Learned time of a batch divided by its time in the profile of the model",
+        lambda s: s.drift_ratio,
+    ),
 )
 _RELEASES = "naiad_adaptive_release_total"
 
@@ -82,7 +89,11 @@ def show_adaptive(registry: Registry, serving: Callable[[], Iterable[Served]]) -
 
 
 def _render(family: _Family, states: Iterable[tuple[Labels, AdaptiveState]]) -> str:
-    lines = [f"{family.name}{format_labels(labels)} {format_value(family.read(state))}" for labels, state in states]
+    lines = [
+        f"{family.name}{format_labels(labels)} {format_value(value)}"
+        for labels, state in states
+        if (value := family.read(state)) is not None
+    ]
     return format_family(family.name, family.kind, family.help, lines)
 
 
