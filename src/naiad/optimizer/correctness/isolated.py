@@ -35,18 +35,17 @@ class Limits:
     """Resident memory; not measured where there is no /proc."""
 
 
-class IsolatedRunner:
-    """A model of a repository as naiad serves it, in another process. `close` ends it."""
+class ModelProcess:
+    """A process that answers messages about a model: each with the reason of a failure or "", and the result."""
 
-    def __init__(self, repository: Path, model: str, limits: Limits | None = None) -> None:
-        """Start the process and load the model. Raises RunnerError."""
-        self._limits = limits or Limits()
+    def __init__(self, module: str, arguments: Sequence[str], limits: Limits) -> None:
+        """Run `module` with the file descriptor of the connection and `arguments`."""
+        self._limits = limits
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         own, other = socket.socketpair()
         with other:
-            arguments = [str(other.fileno()), str(repository), model]
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _CHILD, *arguments],
+                [sys.executable, "-m", module, str(other.fileno()), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
@@ -54,39 +53,21 @@ class IsolatedRunner:
                 start_new_session=True,
             )
         self.pid = self._process.pid
-        """Of the process."""
         self._connection = Connection(own.detach())
-        try:
-            self.max_batch: int
-            """The most rows of a request; 0 if there is no limit."""
-            self.inputs: Sequence[TensorSpec]
-            self.outputs: Sequence[TensorSpec]
-            self.max_batch, self.inputs, self.outputs = self._receive(self._limits.load_s)
-        except BaseException:
-            self.close()
-            raise
 
-    def infer(self, inputs: Arrays) -> Arrays:
-        """Execute one request."""
-        return self._call([inputs])[0]
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
 
-    def infer_concurrently(self, requests: Sequence[Arrays]) -> Sequence[Arrays]:
-        """Execute requests at the same time."""
-        return self._call(requests)
+    def call(self, message: Any, limit_s: float) -> Any:
+        """Send a message and return the result. Raises RunnerError."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `receive` says why the process has ended
+            self._connection.send(message)
+        return self.receive(limit_s)
 
-    def close(self) -> None:
-        """End the process, and what it has started."""
-        self._end()
-        self._connection.close()
-        self._log.close()
-
-    def _call(self, requests: Sequence[Arrays]) -> Sequence[Arrays]:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `_receive` says why the process has ended
-            self._connection.send([dict(each) for each in requests])
-        found: Sequence[Arrays] = self._receive(self._limits.call_s)
-        return found
-
-    def _receive(self, limit_s: float) -> Any:
+    def receive(self, limit_s: float) -> Any:
+        """Return the next result. Raises RunnerError for a failure, a crash, or when a limit is exceeded."""
         deadline_s = time.monotonic() + limit_s
         try:
             while not self._connection.poll(_LOOK_S):
@@ -102,8 +83,14 @@ class IsolatedRunner:
             raise RunnerError(failure)
         return answer
 
+    def close(self) -> None:
+        """End the process, and what it has started."""
+        self._end()
+        self._connection.close()
+        self._log.close()
+
     def _check_memory(self) -> None:
-        used_mib = _resident_mib(self._process.pid)
+        used_mib = resident_mib(self._process.pid)
         if used_mib > self._limits.memory_mib:
             self._end()
             raise RunnerError(f"it uses {used_mib:.0f} MiB of memory, allowed are {self._limits.memory_mib:.0f} MiB")
@@ -122,7 +109,41 @@ class IsolatedRunner:
         self._process.wait()
 
 
-def _resident_mib(pid: int) -> float:
+class IsolatedRunner:
+    """A model of a repository as naiad serves it, in another process. `close` ends it."""
+
+    def __init__(self, repository: Path, model: str, limits: Limits | None = None) -> None:
+        """Start the process and load the model. Raises RunnerError."""
+        self._limits = limits or Limits()
+        self._process = ModelProcess(_CHILD, [str(repository), model], self._limits)
+        self.pid = self._process.pid
+        """Of the process."""
+        try:
+            self.max_batch: int
+            """The most rows of a request; 0 if there is no limit."""
+            self.inputs: Sequence[TensorSpec]
+            self.outputs: Sequence[TensorSpec]
+            self.max_batch, self.inputs, self.outputs = self._process.receive(self._limits.load_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def infer(self, inputs: Arrays) -> Arrays:
+        """Execute one request."""
+        return self.infer_concurrently([inputs])[0]
+
+    def infer_concurrently(self, requests: Sequence[Arrays]) -> Sequence[Arrays]:
+        """Execute requests at the same time."""
+        found: Sequence[Arrays] = self._process.call([dict(each) for each in requests], self._limits.call_s)
+        return found
+
+    def close(self) -> None:
+        """End the process, and what it has started."""
+        self._process.close()
+
+
+def resident_mib(pid: int) -> float:
+    """Return the resident memory of a process; 0 where there is no /proc."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
     except (OSError, IndexError):

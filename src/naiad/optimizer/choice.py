@@ -1,0 +1,250 @@
+"""The choice among candidates whose answers are right, from their figures with 95 % confidence intervals.
+
+A candidate beats the source if the intervals of what the objective asks for do not overlap. Candidates whose
+intervals overlap with that of the best one are equal: the one with the higher precision wins, then the one of the
+simpler format.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from naiad.optimizer.candidate import Precision
+from naiad.optimizer.measurement import Profile, Runtime, Served
+from naiad.optimizer.result import Objective, Outcome, Strategy
+from naiad.optimizer.source import Format
+from naiad.perf.result import Interval
+
+_PRECISIONS = tuple(
+    Precision[name] for name in ("FP32", "TF32", "MIXED", "FP16", "BF16", "INT8_DYNAMIC", "INT8")
+)  # fmt: skip
+"""From the highest to the lowest."""
+_FORMATS = (
+    Format.ONNX, Format.OPENVINO, Format.LITERT, Format.TORCHSCRIPT, Format.TORCH_EXPORT, Format.SAVED_MODEL,
+    Format.KERAS, Format.SKLEARN, Format.XGBOOST, Format.LIGHTGBM, Format.TREELITE, Format.AOT_INDUCTOR,
+    Format.TENSORRT, Format.TORCH, Format.PYTHON,
+)  # fmt: skip
+"""From the simplest: those that run anywhere without the framework first, those compiled for one machine last."""
+_MEMORY_NOISE = 0.05
+"""Share by which the resident memory of equal processes varies."""
+_SOURCE = "source"
+
+
+@dataclass(frozen=True, slots=True)
+class _Contender:
+    outcome: Outcome
+    order: int
+    """Of the plan: simple conversions first."""
+    figures: Profile | Served
+    score: Interval
+    """Of the objective; greater is better."""
+    excess: float
+    """Greatest share by which a budget is exceeded; 0 within all budgets."""
+
+    @property
+    def name(self) -> str:
+        return self.outcome.candidate.name
+
+    @property
+    def rank(self) -> tuple[bool, int, int, int]:
+        """Return what decides between equals; less is better."""
+        candidate = self.outcome.candidate
+        is_converted = candidate.name != _SOURCE
+        return is_converted, _PRECISIONS.index(candidate.precision), _FORMATS.index(candidate.format), self.order
+
+
+def finalists(outcomes: Sequence[Outcome], objective: Objective, count: int = 3) -> list[tuple[str, Runtime, int]]:
+    """Return the `count` best candidates by their profiles, and the source if it is not among them.
+
+    Each one has its best runtime and the batch size of its best throughput; the best candidate comes first.
+    Raises ValueError for an objective without the budget that its strategy needs.
+    """
+    check(objective)
+    contenders = sorted(_profiled(outcomes, objective), key=lambda each: (each.excess, -each.score.value, *each.rank))
+    chosen = contenders[:count] + [each for each in contenders[count:] if each.name == _SOURCE]
+    return [(each.name, each.figures.runtime, _batch(each.figures)) for each in chosen]
+
+
+def choose(outcomes: Sequence[Outcome], objective: Objective) -> tuple[str, str]:
+    """Return the name of the winner, "" if there is none, and why, in a sentence with the figures.
+
+    Served figures decide where at least one candidate has them, otherwise profiles. Raises ValueError for an
+    objective without the budget that its strategy needs.
+    """
+    check(objective)
+    if not any(each.can_win for each in outcomes):
+        return "", "no candidate answers as the source does"
+    contenders = _served(outcomes, objective) or _profiled(outcomes, objective)
+    if not contenders:
+        return "", f"no candidate could be measured: {_errors(outcomes)}"
+    within = [each for each in contenders if not each.excess]
+    if not within:
+        return "", _missed(min(contenders, key=lambda each: (each.excess, each.rank)), objective)
+    source = next((each for each in within if each.name == _SOURCE), None)
+    better = [each for each in within if source is None or each.score.low > source.score.high]
+    if source is not None and not better:
+        return _SOURCE, _unbeaten(source, within, objective)
+    winner = _simplest_of_best(better)
+    return winner.name, _won(winner, source, better, objective)
+
+
+def best_profile(profiles: Sequence[Profile], objective: Objective) -> Profile | None:
+    """Return the profile of the best runtime; the first one of those that are equal. None without figures."""
+    scored = [(score(each, objective), each) for each in profiles if _has_figures(each)]
+    if not scored:
+        return None
+    best = max(scored, key=lambda each: each[0].value)[0]
+    within = [pair for pair in scored if pair[0].high >= best.low]
+    return within[0][1]
+
+
+def score(figures: Profile | Served, objective: Objective) -> Interval:
+    """Return what the objective asks for, greater is better, with its 95 % confidence interval."""
+    latency, throughput = figures.latency, figures.throughput
+    match objective.strategy:
+        case Strategy.MIN_LATENCY:
+            return Interval(1 / latency.value, 1 / latency.high, _quotient(1, latency.low))
+        case Strategy.MAX_THROUGHPUT | Strategy.MAX_THROUGHPUT_WITHIN_LATENCY:
+            return throughput
+        case Strategy.MIN_MEMORY:
+            memory = max(figures.memory_mib, 1.0)
+            return Interval(1 / memory, 1 / (memory * (1 + _MEMORY_NOISE)), 1 / (memory * (1 - _MEMORY_NOISE)))
+        case Strategy.MAX_THROUGHPUT_AND_MIN_LATENCY:
+            # The geometric mean of both gains over a source orders candidates as this does.
+            return Interval(
+                math.sqrt(throughput.value / latency.value),
+                math.sqrt(throughput.low / latency.high),
+                math.sqrt(_quotient(throughput.high, latency.low)),
+            )
+
+
+def check(objective: Objective) -> None:
+    """Raise ValueError if the budget that the strategy needs is missing, or one is not positive."""
+    budgets = {"latency_budget_us": objective.latency_budget_us, "memory_budget_mib": objective.memory_budget_mib}
+    for name, value in budgets.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} is {value}, expected a number above 0")
+    if objective.strategy is Strategy.MAX_THROUGHPUT_WITHIN_LATENCY and objective.latency_budget_us is None:
+        raise ValueError(f"strategy '{objective.strategy.value}' needs latency_budget_us")
+
+
+def _served(outcomes: Sequence[Outcome], objective: Objective) -> list[_Contender]:
+    return [
+        _contender(outcome, order, outcome.served, objective)
+        for order, outcome in enumerate(outcomes)
+        if outcome.can_win and outcome.served is not None and _has_figures(outcome.served)
+    ]
+
+
+def _profiled(outcomes: Sequence[Outcome], objective: Objective) -> list[_Contender]:
+    return [
+        _contender(outcome, order, best, objective)
+        for order, outcome in enumerate(outcomes)
+        if outcome.can_win and (best := _within_budget(outcome.profiles, objective)) is not None
+    ]
+
+
+def _within_budget(profiles: Sequence[Profile], objective: Objective) -> Profile | None:
+    """Return the best profile of those within the budgets, or of all if none is."""
+    within = [each for each in profiles if _has_figures(each) and not _excess(each, objective)]
+    return best_profile(within or profiles, objective)
+
+
+def _contender(outcome: Outcome, order: int, figures: Profile | Served, objective: Objective) -> _Contender:
+    return _Contender(outcome, order, figures, score(figures, objective), _excess(figures, objective))
+
+
+def _has_figures(figures: Profile | Served) -> bool:
+    return not figures.error and figures.latency.value > 0 and figures.throughput.value > 0
+
+
+def _excess(figures: Profile | Served, objective: Objective) -> float:
+    return max(
+        0.0,
+        _share_over(_judged_latency_us(figures), objective.latency_budget_us),
+        _share_over(figures.memory_mib, objective.memory_budget_mib),
+    )
+
+
+def _share_over(value: float, budget: float | None) -> float:
+    return value / budget - 1 if budget is not None else 0.0
+
+
+def _judged_latency_us(figures: Profile | Served) -> float:
+    """Return the p99 latency under load; of a profile, which has no load, the median of calls."""
+    return figures.latency_p99_us if isinstance(figures, Served) else figures.latency.value
+
+
+def _batch(figures: Profile | Served) -> int:
+    return figures.batch if isinstance(figures, Profile) else figures.max_batch_size
+
+
+def _simplest_of_best(contenders: Sequence[_Contender]) -> _Contender:
+    best = max(contenders, key=lambda each: each.score.value)
+    return min((each for each in contenders if each.score.high >= best.score.low), key=lambda each: each.rank)
+
+
+def _quotient(above: float, below: float) -> float:
+    return above / below if below > 0 else math.inf
+
+
+# --- reasons --------------------------------------------------------------------------------------------------------
+
+
+def _won(winner: _Contender, source: _Contender | None, better: Sequence[_Contender], objective: Objective) -> str:
+    text = f"{winner.name} ({winner.figures.runtime.name}): {_figures(winner.figures)}"
+    if source is not None:
+        own, base = winner.figures, source.figures
+        factors = (
+            f"{own.throughput.value / base.throughput.value:.2f} x the throughput, "
+            f"{own.latency.value / base.latency.value:.2f} x the latency, "
+            f"{own.memory_mib / max(base.memory_mib, 1.0):.2f} x the memory"
+        )
+        text += f"; {factors} of the source ({_figures(base)})"
+    best = max(better, key=lambda each: each.score.value)
+    if best is not winner:
+        text += f"; {best.name} is not better for {objective.strategy.value} beyond the 95 % confidence intervals"
+    return text
+
+
+def _unbeaten(source: _Contender, within: Sequence[_Contender], objective: Objective) -> str:
+    text = f"the source: {_figures(source.figures)}; "
+    others = [each for each in within if each is not source]
+    if not others:
+        return text + "no other candidate was measured within the budgets"
+    best = max(others, key=lambda each: each.score.value)
+    return (
+        text + f"no candidate is better for {objective.strategy.value} beyond the 95 % confidence intervals, "
+        f"the best one is {best.name}: {_figures(best.figures)}"
+    )
+
+
+def _missed(closest: _Contender, objective: Objective) -> str:
+    figures, parts = closest.figures, []
+    what = "p99 latency" if isinstance(figures, Served) else "median latency"
+    if (over := _share_over(_judged_latency_us(figures), objective.latency_budget_us)) > 0:
+        parts.append(
+            f"{what} {_judged_latency_us(figures):.0f} us, {over:.1%} over {objective.latency_budget_us:g} us"
+        )
+    if (over := _share_over(figures.memory_mib, objective.memory_budget_mib)) > 0:
+        parts.append(f"memory {figures.memory_mib:.0f} MiB, {over:.1%} over {objective.memory_budget_mib:g} MiB")
+    return f"no candidate is within the budget; the closest is {closest.name}: {'; '.join(parts)}"
+
+
+def _figures(figures: Profile | Served) -> str:
+    throughput, latency = figures.throughput, figures.latency
+    return (
+        f"{throughput.value:.4g} inferences/s [{throughput.low:.4g} to {throughput.high:.4g}], "
+        f"median latency {latency.value:.4g} us [{latency.low:.4g} to {latency.high:.4g}]"
+    )
+
+
+def _errors(outcomes: Sequence[Outcome]) -> str:
+    found = [
+        f"{outcome.candidate.name}: {each.error}"
+        for outcome in outcomes
+        if outcome.can_win
+        for each in outcome.profiles
+        if each.error
+    ]
+    return "; ".join(found) or "there are no profiles"

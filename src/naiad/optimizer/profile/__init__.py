@@ -1,0 +1,7 @@
+"""Time, throughput and memory of candidates: alone in a process, then as models of a running naiad."""
+
+from naiad.optimizer.profile.configuration import configuration
+from naiad.optimizer.profile.measuring import measure
+from naiad.optimizer.profile.runtimes import cores, runtimes
+
+__all__ = ["configuration", "cores", "measure", "runtimes"]

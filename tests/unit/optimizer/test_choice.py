@@ -1,0 +1,226 @@
+"""The choice of finalists and of the winner by their figures."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from naiad.optimizer.candidate import Candidate, Precision, Status
+from naiad.optimizer.choice import choose, finalists, score
+from naiad.optimizer.measurement import Profile, Runtime, Served
+from naiad.optimizer.result import Objective, Outcome, Strategy
+from naiad.optimizer.source import Format
+from naiad.perf.result import Interval
+
+LATENCY = Objective(Strategy.MIN_LATENCY)
+THROUGHPUT = Objective(Strategy.MAX_THROUGHPUT)
+BOTH = Objective()
+
+
+def around(value, share=0.05):
+    return Interval(value, value * (1 - share), value * (1 + share))
+
+
+def profile(latency_us=1000.0, throughput=1000.0, *, runtime="default", batch=4, memory_mib=100.0, noise=0.05):
+    return Profile(Runtime(runtime), around(latency_us, noise), around(throughput, noise), batch, 1.0, memory_mib)
+
+
+def broken():
+    return Profile(Runtime(), Interval(0, 0, 0), Interval(0, 0, 0), 1, 0.0, 0.0, "its process ended with SIGSEGV")
+
+
+def served(latency_us=1000.0, throughput=1000.0, *, p99_us=5000.0, memory_mib=100.0, noise=0.05):
+    return Served(
+        Runtime(), around(latency_us, noise), p99_us, around(throughput, noise), 8, 4, memory_mib, "naiad perf"
+    )
+
+
+def outcome(name, *profiles, precision=Precision.FP32, form=Format.ONNX, status=Status.PASSED, at=None):
+    return Outcome(Candidate(name, form, precision, "onnxruntime"), status, profiles=profiles, served=at)
+
+
+def winner(outcomes, objective=BOTH):
+    return choose(outcomes, objective)[0]
+
+
+def test_fastest_candidate_wins():
+    found = [outcome("source", profile()), outcome("fast", profile(500, 2000)), outcome("slow", profile(2000, 500))]
+    name, why = choose(found, BOTH)
+    assert name == "fast"
+    assert "2.00 x the throughput, 0.50 x the latency" in why
+
+
+def test_source_wins_within_the_noise():
+    name, why = choose([outcome("source", profile()), outcome("other", profile(970, 1030))], BOTH)
+    assert name == "source"
+    assert "no candidate is better" in why
+    assert "other" in why
+
+
+@pytest.mark.parametrize("status", [Status.REJECTED, Status.FAILED, Status.CONVERTED, Status.NOT_RUN])
+def test_candidate_that_has_not_passed_loses(status):
+    found = [outcome("source", profile()), outcome("fast", profile(1, 100_000), status=status)]
+    assert winner(found) == "source"
+    assert [name for name, _, _ in finalists(found, BOTH)] == ["source"]
+
+
+def test_nothing_passed():
+    assert choose([outcome("source", profile(), status=Status.REJECTED)], BOTH)[0] == ""
+
+
+def test_error_of_profiles_is_the_reason():
+    name, why = choose([outcome("source", broken())], BOTH)
+    assert name == ""
+    assert "source: its process ended with SIGSEGV" in why
+
+
+def test_higher_precision_wins_a_tie():
+    found = [
+        outcome("source", profile()),
+        outcome("int8", profile(480, 2080), precision=Precision.INT8),
+        outcome("fp32", profile(500, 2000)),
+    ]
+    name, why = choose(found, BOTH)
+    assert name == "fp32"
+    assert "int8 is not better" in why
+
+
+def test_simpler_format_wins_a_tie():
+    found = [
+        outcome("source", profile()),
+        outcome("openvino", profile(490, 2040), form=Format.OPENVINO),
+        outcome("onnx", profile(500, 2000)),
+    ]
+    assert winner(found) == "onnx"
+
+
+def test_served_figures_decide_before_profiles():
+    found = [
+        outcome("source", profile(), at=served()),
+        outcome("first", profile(100, 9000), at=served(900, 1200)),
+        outcome("second", profile(500, 2000), at=served(500, 2000)),
+        outcome("alone", profile(10, 90_000)),
+    ]
+    assert winner(found) == "second"
+
+
+@pytest.mark.parametrize(
+    ("objective", "name"),
+    [
+        (LATENCY, "quick"),
+        (THROUGHPUT, "wide"),
+        (Objective(Strategy.MIN_MEMORY), "small"),
+        (Objective(Strategy.MAX_THROUGHPUT_WITHIN_LATENCY, latency_budget_us=1500.0), "quick"),
+        (Objective(Strategy.MAX_THROUGHPUT, memory_budget_mib=50.0), "small"),
+    ],
+)
+def test_strategies(objective, name):
+    found = [
+        outcome("source", at=served(1000, 1000, p99_us=2000)),
+        outcome("quick", at=served(300, 1200, p99_us=1000)),
+        outcome("wide", at=served(900, 4000, p99_us=9000)),
+        outcome("small", at=served(900, 1100, p99_us=1900, memory_mib=20)),
+    ]
+    assert winner(found, objective) == name
+
+
+def test_missed_budget_says_by_how_much():
+    objective = Objective(Strategy.MAX_THROUGHPUT_WITHIN_LATENCY, latency_budget_us=1000.0)
+    found = [outcome("source", at=served(p99_us=3000)), outcome("other", at=served(p99_us=1500))]
+    name, why = choose(found, objective)
+    assert name == ""
+    assert "the closest is other: p99 latency 1500 us, 50.0% over 1000 us" in why
+
+
+def test_strategy_without_its_budget_is_an_error():
+    with pytest.raises(ValueError, match="needs latency_budget_us"):
+        choose([], Objective(Strategy.MAX_THROUGHPUT_WITHIN_LATENCY))
+
+
+def test_finalists_have_best_runtime_and_batch():
+    found = [
+        outcome("source", profile()),
+        outcome("a", profile(900, 1500, runtime="default"), profile(300, 2500, runtime="threads-1", batch=16)),
+        outcome("b", profile(800, 1200), broken()),
+        outcome("c", broken()),
+    ]
+    assert finalists(found, BOTH, 1) == [("a", Runtime("threads-1"), 16), ("source", Runtime(), 4)]
+
+
+def test_runtime_within_the_noise_is_not_taken():
+    found = [outcome("source", profile(1000, 1000), profile(970, 1030, runtime="tuned"))]
+    assert finalists(found, BOTH)[0][1].name == "default"
+
+
+figures = st.floats(1.0, 1e6)
+shares = st.floats(0.0, 0.5)
+
+
+@st.composite
+def outcomes(draw):
+    names = ["source", "a", "b", "c", "d"][: draw(st.integers(1, 5))]
+    return [
+        outcome(
+            name,
+            profile(draw(figures), draw(figures), memory_mib=draw(figures), noise=draw(shares)),
+            precision=draw(st.sampled_from(Precision)),
+            form=draw(st.sampled_from(Format)),
+            status=draw(st.sampled_from([Status.PASSED, Status.PASSED, Status.REJECTED])),
+        )
+        for name in draw(st.permutations(names))
+    ]
+
+
+objectives = st.builds(
+    Objective,
+    st.sampled_from(Strategy),
+    st.floats(1.0, 1e6),
+    st.none() | st.floats(1.0, 1e6),
+)
+
+
+def _within(profile, objective):
+    return profile.latency.value <= objective.latency_budget_us and (
+        objective.memory_budget_mib is None or profile.memory_mib <= objective.memory_budget_mib
+    )
+
+
+@given(outcomes(), objectives)
+def test_winner_may_win_and_beats_the_source(found, objective):
+    name, why = choose(found, objective)
+    by_name = {each.candidate.name: each for each in found}
+    allowed = {each.candidate.name for each in found if each.can_win and _within(each.profiles[0], objective)}
+    assert why
+    assert bool(name) == bool(allowed)
+    if name:
+        assert name in allowed
+    if name not in ("", "source") and "source" in allowed:
+        own, base = (score(by_name[each].profiles[0], objective) for each in (name, "source"))
+        assert own.low > base.high
+
+
+@given(outcomes(), objectives, st.integers(1, 5))
+def test_finalists_are_distinct_with_the_source(found, objective, count):
+    names = [name for name, _, _ in finalists(found, objective, count)]
+    passed = [each.candidate.name for each in found if each.can_win]
+    assert len(set(names)) == len(names)
+    assert set(names) <= set(passed)
+    assert min(count, len(passed)) <= len(names) <= count + 1
+    assert ("source" in names) == ("source" in passed)
+
+
+@given(outcomes(), objectives)
+def test_scores_are_ordered_intervals(found, objective):
+    for each in found:
+        interval = score(each.profiles[0], objective)
+        assert 0 < interval.low <= interval.value <= interval.high
+        assert math.isfinite(interval.value)
+
+
+@given(outcomes(), objectives)
+def test_order_of_the_plan_does_not_matter_much(found, objective):
+    """Candidates that differ in precision or format have the same winner in any order."""
+    ranks = [(each.candidate.precision, each.candidate.format) for each in found]
+    if len(set(ranks)) == len(ranks):
+        assert winner(found, objective) == winner(found[::-1], objective)
