@@ -1,6 +1,9 @@
 """Packages of real models: written, judged as naiad serves them, refused when a byte differs."""
 
 import json
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +17,11 @@ from naiad.optimizer.correctness.runner import CallableRunner
 from naiad.optimizer.correctness.settings import Budget, Settings
 from naiad.optimizer.package.contents import opened
 from naiad.optimizer.package.evidence import read_evidence
+from naiad.optimizer.package.manifest import MANIFEST, manifest_of
 from naiad.optimizer.source import Labels
 from support import optimizer_results as results
 from support import sabotaged_conversions as models
+from support.server_process import SOURCE
 
 VISION = models.vision()
 CONFIG = 'name: "colors" backend: "onnxruntime" max_batch_size: 8 dynamic_batching { }\n'
@@ -101,13 +106,6 @@ def test_wrong_configuration_is_named(tmp_path):
         package.write(made, VISION.samples, "max_batch_sise: 3", tmp_path / "p", source=source())
 
 
-def test_metric_is_judged_by_own_answers(tmp_path):
-    made = result(tmp_path / "files", VISION.edited(models.dropped_softmax))
-    budget = Budget("accuracy", 0.01, Labels("PROBABILITIES", [0] * len(VISION.samples)))
-    target = write(tmp_path, "metric", made=made, settings=Settings(budget=budget))
-    assert read_evidence(target / "evidence").expectation.own == ["PROBABILITIES"]
-
-
 def test_share_of_first_classes_fits_few_samples(tmp_path):
     made = result(tmp_path / "files")
     winner = made.outcomes[0]
@@ -115,3 +113,85 @@ def test_share_of_first_classes_fits_few_samples(tmp_path):
     target = write(tmp_path, "int8", made=replace(made, outcomes=[int8]))
     tolerance = read_evidence(target / "evidence").expectation.tolerances["PROBABILITIES"]
     assert tolerance.top1_agreement == pytest.approx(23 / 24)
+
+
+# --- verification ---------------------------------------------------------------------------------------------------
+
+
+def naiad(*arguments, status=0):
+    """Run a verb; return what it printed."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "naiad", *map(str, arguments)],
+        check=False,
+        env={"PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == status, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
+
+
+def forged(folder, target, **changes):
+    """Copy a package with other contents, under a manifest that fits them."""
+    shutil.copytree(folder, target)
+    for name, content in changes.items():
+        (target / name).write_bytes(content)
+    (target / MANIFEST).unlink()
+    (target / MANIFEST).write_text(manifest_of(target, "colors", "onnx-all", "2026-05-04").to_json())
+    return target
+
+
+def test_package_is_proved_again(archive):
+    text = naiad("verify", archive)
+    assert "holds: answers to 24 samples within the tolerances (largest differences: FEATURES " in text
+    assert "figures are not comparable with the figures of the package:\n  processor is " in text
+    assert "served at the optimization: 1,800/s at concurrency 16" in text
+    assert "ms when packaged" in text
+
+
+def test_quick_verification_measures_nothing(folder):
+    found = json.loads(naiad("verify", folder, "--json", "--quick"))
+    assert (found["holds"], found["verification"]["measured"]) == (True, None)
+    assert found["verification"]["verdict"]["samples"] == 24
+
+
+def test_changed_byte_ends_with_its_name(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "changed")
+    file = tmp_path / "changed/1/model.onnx"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert "refused, its content is not what was packaged\n  1/model.onnx has changed" in naiad(
+        "verify", tmp_path / "changed", status=1
+    )
+
+
+def test_other_answers_are_named(folder, tmp_path):
+    other = VISION.edited(models.wrong_epsilon).SerializeToString()
+    found = package.verify(forged(folder, tmp_path / "forged", **{"1/model.onnx": other}), is_quick=True)
+    assert not found.holds
+    assert "PROBABILITIES" in {failure.output for failure in found.verdict.failures}
+
+
+def test_model_that_does_not_load_is_named(folder, tmp_path):
+    found = package.verify(forged(folder, tmp_path / "forged", **{"1/model.onnx": b"none"}), is_quick=True)
+    assert (found.holds, found.verdict) == (False, None)
+    assert "colors" in found.error
+
+
+def test_damaged_evidence_is_refused(folder, tmp_path):
+    path = forged(folder, tmp_path / "forged", **{"evidence/tolerances.json": b"{}"})
+    assert package.verify(path).problems == ["its evidence is not complete: KeyError('precision')"]
+
+
+def test_path_without_package_is_bad_usage(tmp_path):
+    assert "is no package of naiad optimize" in naiad("verify", tmp_path, status=2)
+
+
+def test_answers_of_a_metric_are_proved(tmp_path):
+    made = result(tmp_path / "files", VISION.edited(models.dropped_softmax))
+    budget = Budget("accuracy", 0.01, Labels("PROBABILITIES", [0] * len(VISION.samples)))
+    target = write(tmp_path, "metric", made=made, settings=Settings(budget=budget))
+    assert read_evidence(target / "evidence").expectation.own == ["PROBABILITIES"]
+    assert package.verify(target, is_quick=True).holds

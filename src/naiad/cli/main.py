@@ -22,6 +22,7 @@ VERBS = {
     ),
     "analyze": ("naiad.cli.analyze.command", "find the configuration of a model that serves best"),
     "perf": ("naiad.cli.perf.command", "measure throughput and latency of a server, as perf_analyzer does"),
+    "verify": ("naiad.cli.verify", "prove a package of naiad optimize again on this machine"),
     "split": ("naiad.cli.create.split", "cut an ONNX model into stages that run as a pipeline"),
     "rank": ("naiad.cli.rank", "run the ranks of a model that belong to this machine"),
     "new": ("naiad.cli.create.new", "write a package with a backend of your own"),

@@ -162,7 +162,35 @@ def test_copy_of_a_changed_package_is_refused(package, tmp_path):
 
 
 def test_other_paths_are_no_packages(tmp_path):
-    (tmp_path / "file.zip").write_text("text")
-    for path in (tmp_path, tmp_path / "file.zip", tmp_path / "missing"):
+    (tmp_path / "file").write_text("text")
+    for path in (tmp_path, tmp_path / "file", tmp_path / "missing"):
         with pytest.raises(NoPackageError, match="no package"), opened(path):
             pass
+
+
+def test_missing_manifest_is_refused(package):
+    (package / MANIFEST).unlink()
+    assert f"{MANIFEST} is missing" in problems(package)[0]
+
+
+def test_cut_archive_is_refused(archive):
+    archive.write_bytes(archive.read_bytes()[:-30])
+    assert "not readable as a zip archive" in problems(archive)[0]
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_changed_byte_of_archive_never_passes(archive, tmp_path):
+    content = archive.read_bytes()
+    with opened(archive) as contents:
+        contents.check()
+    refused = 0
+    for place in range(0, len(content), 2):
+        archive.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
+        try:
+            with opened(archive) as changed:
+                changed.check()
+        except (DamagedPackageError, NoPackageError):
+            refused += 1
+        else:  # A byte without meaning, such as a time: the content is the same.
+            assert changed.manifest == contents.manifest
+    assert refused > len(content) / 4

@@ -1,5 +1,6 @@
 """Packages: a chosen model with the evidence that it answers as its source, which another machine can prove again."""
 
+from naiad.optimizer.package.verification import Verification, verify
 from naiad.optimizer.package.writing import write
 
-__all__ = ["write"]
+__all__ = ["Verification", "verify", "write"]

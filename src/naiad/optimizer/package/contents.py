@@ -1,10 +1,13 @@
 """The files of a package, in a folder or a zip archive: checked against the manifest, and copied."""
 
 import hashlib
+import lzma
 import os
 import shutil
 import stat
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,10 +23,15 @@ from naiad.optimizer.package.manifest import (
     read_manifest,
 )
 
+EVIDENCE = "evidence"
+"""Folder of the evidence in a package."""
+ARCHIVE_SUFFIX = ".zip"
 MAX_BYTES = 64 << 30
 _MAX_FILES = 10_000
 _MAX_MANIFEST_BYTES = 8 << 20
 _BLOCK_BYTES = 1 << 20
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, lzma.LZMAError)
+"""What a reader of archives raises for changed bytes: of a header, of compressed data, of the method."""
 
 
 class _Files(Protocol):
@@ -46,10 +54,13 @@ class Contents:
         if self.size_bytes > max_bytes or len(sizes) > _MAX_FILES:
             found = f"{len(sizes)} files with {self.size_bytes} bytes, the most is {_MAX_FILES} with {max_bytes}"
             raise DamagedPackageError(path, [f"it has {found}"])
-        if sizes.pop(MANIFEST) > _MAX_MANIFEST_BYTES:
-            raise DamagedPackageError(path, [f"{MANIFEST} has more than {_MAX_MANIFEST_BYTES} bytes"])
-        with files.open(MANIFEST) as stream:
-            self.manifest = read_manifest(stream.read(), path)
+        if sizes.pop(MANIFEST, _MAX_MANIFEST_BYTES) >= _MAX_MANIFEST_BYTES:
+            raise DamagedPackageError(path, [f"{MANIFEST} is missing, or it has {_MAX_MANIFEST_BYTES} bytes or more"])
+        try:
+            with files.open(MANIFEST) as stream:
+                self.manifest = read_manifest(stream.read(), path)
+        except _UNREADABLE as error:
+            raise DamagedPackageError(path, [f"{MANIFEST} has changed: {error}"]) from error
         problems = _problems(sizes, self.manifest)
         if problems:
             raise DamagedPackageError(path, problems)
@@ -82,28 +93,33 @@ class Contents:
                 while block := stream.read(_BLOCK_BYTES):
                     sha.update(block)
                     copy.write(block)
-        except zipfile.BadZipFile:
-            return ""  # The checksum of the archive differs.
+        except _UNREADABLE:
+            return ""
         return sha.hexdigest()
 
 
 @contextmanager
 def opened(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[Contents]:
     """Open a package. Raises NoPackageError, DamagedPackageError."""
-    if not is_package(path):
+    is_archive = path.is_file() and (path.suffix == ARCHIVE_SUFFIX or zipfile.is_zipfile(path))
+    if not is_archive and not (path / MANIFEST).exists() and not (path / EVIDENCE).exists():
         reason = f"it has no {MANIFEST}" if path.exists() else "no such file or folder"
         raise NoPackageError(f"{path} is no package of naiad optimize: {reason}")
-    if path.is_dir():
+    if not is_archive:
         yield Contents(path, _Folder(path), max_bytes)
         return
-    with zipfile.ZipFile(path) as archive:
+    try:
+        archive = zipfile.ZipFile(path)
+    except (*_UNREADABLE, ValueError) as error:
+        raise DamagedPackageError(path, [f"it is not readable as a zip archive: {error}"]) from error
+    with archive:
         yield Contents(path, _Archive(path, archive), max_bytes)
 
 
 def is_package(path: Path) -> bool:
     """Return whether a path is a folder or a zip archive with a manifest."""
     if path.is_dir():
-        return (path / MANIFEST).is_file() and (path / "evidence").is_dir()
+        return (path / MANIFEST).is_file() and (path / EVIDENCE).is_dir()
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
     try:
@@ -172,7 +188,10 @@ class _Archive:
         return found
 
     def open(self, name: str) -> BinaryIO:
-        return self._archive.open(name)  # type: ignore[return-value] # a reader of bytes
+        try:
+            return self._archive.open(name)  # type: ignore[return-value] # a reader of bytes
+        except (OSError, ValueError, RuntimeError, struct.error) as error:  # a wrong place or flag in a header
+            raise zipfile.BadZipFile(str(error)) from error
 
 
 def _problems(sizes: Mapping[str, int], manifest: Manifest) -> list[str]:

@@ -15,7 +15,7 @@ from naiad.optimizer.correctness.names import match_names
 from naiad.optimizer.correctness.runner import RenamedRunner, Runner
 from naiad.optimizer.correctness.settings import Settings
 from naiad.optimizer.journal import to_json
-from naiad.optimizer.package.contents import is_package, write_archive
+from naiad.optimizer.package.contents import ARCHIVE_SUFFIX, EVIDENCE, is_package, write_archive
 from naiad.optimizer.package.evidence import collect
 from naiad.optimizer.package.manifest import MANIFEST, manifest_of
 from naiad.optimizer.package.short_profile import SECONDS, measure
@@ -23,11 +23,9 @@ from naiad.optimizer.result import Outcome, Result
 from naiad.optimizer.source import Samples
 from naiad.repository.stores.store import CONFIG_FILE, check_model_name
 
-EVIDENCE = "evidence"
 ENVIRONMENT, RESULT, VERDICT, PROFILE, COMMANDS = (
     "environment.json", "result.json", "verdict.json", "short_profile.json", "commands.txt",
 )  # fmt: skip
-ARCHIVE_SUFFIX = ".zip"
 _CACHES = shutil.ignore_patterns("__pycache__")
 
 
