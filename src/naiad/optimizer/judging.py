@@ -15,6 +15,7 @@ from naiad.optimizer.correctness.runner import Runner, RunnerError
 from naiad.optimizer.correctness.settings import Settings
 from naiad.optimizer.journal import Journal, key_of
 from naiad.optimizer.source import Samples, Source
+from naiad.optimizer.sources.declaration import declaration
 from naiad.optimizer.verdict import Difference, Verdict
 
 
@@ -44,7 +45,7 @@ class Judge:
     def _judge(self, conversion: Conversion) -> Verdict:
         candidate = conversion.candidate
         with tempfile.TemporaryDirectory(prefix="naiad-judge-") as home:
-            repository = write_repository(conversion, Path(home))
+            repository = write_repository(conversion, Path(home), declaration(conversion, self.source))
             try:
                 runner = IsolatedRunner(repository, candidate.name, self.limits)
             except RunnerError as error:

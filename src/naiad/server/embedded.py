@@ -21,12 +21,17 @@ _UNLOAD_S = 10.0
 class EmbeddedServer(Server):
     """Models of a repository in this process, for one event loop."""
 
-    def __init__(self, repository: str, models: Sequence[str] = ()) -> None:
-        """Serve `models` of a repository, with the models that they consist of; without names, all of them."""
+    def __init__(self, repository: str, models: Sequence[str] = (), *, may_unpickle: bool = False) -> None:
+        """Serve `models` of a repository, with the models that they consist of; without names, all of them.
+
+        With `may_unpickle` also pickles of `torch.save`, whose load executes code.
+        """
         self._models = models
         mode = "explicit" if models else "none"
         self._control: RepositoryControl[Served] | None = None
-        super().__init__(ServerOptions(repository=RepositoryOptions(paths=(repository,), control_mode=mode)))
+        settings = {"pytorch": {"allow-pickle": "true"}} if may_unpickle else {}
+        options = RepositoryOptions(paths=(repository,), control_mode=mode)
+        super().__init__(ServerOptions(repository=options, backend_config=settings))
 
     async def start(self) -> None:
         """Load the models. Raises InferError if the repository cannot be opened or one of `models` does not load."""

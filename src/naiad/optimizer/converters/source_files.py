@@ -9,6 +9,7 @@ from naiad.optimizer.converters.job import Job
 
 _NAMES = {
     "onnx": "model.onnx",
+    "torch": "model.pt",
     "torchscript": "model.pt",
     "torch_export": "model.pt2",
     "aot_inductor": "model.pt2",

@@ -10,16 +10,17 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from naiad.optimizer.correctness.isolated import MAY_UNPICKLE
 from naiad.optimizer.correctness.runner import RunnerError
 from naiad.optimizer.correctness.served import ServedRunner
 
 
 def run(argv: Sequence[str]) -> None:
-    """Serve the model in `argv`: file descriptor of the connection, repository, model."""
-    descriptor, repository, model = argv
+    """Serve the model in `argv`: file descriptor of the connection, repository, model, and perhaps MAY_UNPICKLE."""
+    descriptor, repository, model, *rest = argv
     connection = Connection(int(descriptor))
     try:
-        runner = ServedRunner(Path(repository), model)
+        runner = ServedRunner(Path(repository), model, may_unpickle=MAY_UNPICKLE in rest)
         connection.send(("", (runner.max_batch, list(runner.inputs), list(runner.outputs))))
         while True:
             _answer(connection, runner)

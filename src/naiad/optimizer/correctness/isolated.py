@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _LOOK_S = 0.1
 """Between looks at the memory of a process that works."""
 _LAST_WORDS_BYTES = 2000
+MAY_UNPICKLE = "--may-unpickle"
+"""Argument of the process."""
 _CHILD = "naiad.optimizer.correctness.child"
 
 
@@ -51,6 +53,8 @@ class ModelProcess:
                 stderr=subprocess.STDOUT,
                 pass_fds=[other.fileno()],
                 start_new_session=True,
+                # Pickles and plugins may need modules that only this process has on its path.
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         self.pid = self._process.pid
         self._connection = Connection(own.detach())
@@ -112,10 +116,16 @@ class ModelProcess:
 class IsolatedRunner:
     """A model of a repository as naiad serves it, in another process. `close` ends it."""
 
-    def __init__(self, repository: Path, model: str, limits: Limits | None = None) -> None:
-        """Start the process and load the model. Raises RunnerError."""
+    def __init__(
+        self, repository: Path, model: str, limits: Limits | None = None, *, may_unpickle: bool = False
+    ) -> None:
+        """Start the process and load the model. Raises RunnerError.
+
+        With `may_unpickle` also a pickle of `torch.save`, whose load executes code.
+        """
         self._limits = limits or Limits()
-        self._process = ModelProcess(_CHILD, [str(repository), model], self._limits)
+        arguments = [str(repository), model, *([MAY_UNPICKLE] if may_unpickle else [])]
+        self._process = ModelProcess(_CHILD, arguments, self._limits)
         self.pid = self._process.pid
         """Of the process."""
         try:

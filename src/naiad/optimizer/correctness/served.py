@@ -22,13 +22,13 @@ _Result = TypeVar("_Result")
 class ServedRunner:
     """A model of a repository. `close` unloads it."""
 
-    def __init__(self, repository: Path, model: str) -> None:
+    def __init__(self, repository: Path, model: str, *, may_unpickle: bool = False) -> None:
         """Load the model. Raises RunnerError if a server would refuse it."""
         self._model = model
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="naiad-runner", daemon=True)
         self._thread.start()
-        self._server = EmbeddedServer(str(repository), [model])
+        self._server = EmbeddedServer(str(repository), [model], may_unpickle=may_unpickle)
         try:
             self._await(self._server.start())
         except BaseException:

@@ -1,0 +1,56 @@
+"""What `config.pbtxt` has to say of a source or candidate, because its file does not."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.tensor import TensorSpec
+from naiad.optimizer.candidate import Conversion
+from naiad.optimizer.converters.run import model_file
+from naiad.optimizer.source import Format, Source
+
+MAX_BATCH_SIZE = 8
+"""`max_batch_size` of models whose files do not limit their rows."""
+_WITHOUT_TENSORS = (Format.TORCH, Format.TORCHSCRIPT, Format.AOT_INDUCTOR)
+
+
+def declare(config: ModelConfig, conversion: Conversion, source: Source) -> None:
+    """Add tensors and parameters that the conversion's backend needs; `max_batch_size` is set if it is 0.
+
+    Files of PyTorch get the tensors of the source, in its order; an estimator of scikit-learn gets them too if it is
+    the source, and a pickle the digest that allows this file alone.
+    """
+    made = conversion.candidate.format
+    is_estimator = made is Format.SKLEARN
+    if not is_estimator and made not in _WITHOUT_TENSORS:
+        return
+    has_rows = source.has_batch and all(spec.shape[:1] == (-1,) for spec in source.inputs + source.outputs)
+    if has_rows and not config.max_batch_size:
+        config.max_batch_size = MAX_BATCH_SIZE
+    _add(config.input, source.inputs, has_rows)
+    _add(config.output, source.outputs, has_rows)
+    file = model_file(conversion.folder)
+    if is_estimator and file.suffix != ".skops":
+        config.parameters["sha256"].string_value = _sha256(file)
+
+
+def declaration(conversion: Conversion, source: Source) -> str:
+    """Return lines for `config.pbtxt`, as `declare` adds them; "" for a file that says all itself."""
+    config = ModelConfig()
+    declare(config, conversion, source)
+    return str(config)
+
+
+def _add(field: Any, specs: Sequence[TensorSpec], has_rows: bool) -> None:
+    for spec in specs:
+        dims = spec.shape[1:] if has_rows else spec.shape
+        tensor = field.add(name=spec.name, data_type=spec.datatype.config_number, dims=dims or (1,))
+        if not dims:
+            tensor.reshape.SetInParent()  # Triton: 'dims' must not be empty.
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
