@@ -87,7 +87,7 @@ def _completed(backend: Backend, context: ModelContext, reading: Reading) -> Mod
     if reading.format is Format.SKLEARN and not reading.outputs:
         config = ModelConfig()
         config.CopyFrom(context.config)
-        config.output.add(name="predict_proba")
+        config.parameters["method"].string_value = "predict_proba"
         with contextlib.suppress(InferError):
             return backend.auto_complete(replace(context, config=config))
     try:
@@ -108,8 +108,8 @@ def _write_choices(config: ModelConfig, reading: Reading) -> None:
         unnamed = [replace(spec, name="input__0") for spec in reading.inputs if spec.name == "#0"]
         for spec in named or unnamed:
             config.input.add(name=spec.name, data_type=spec.datatype.config_number)
-        for spec in reading.outputs:
-            config.output.add(name=spec.name, data_type=spec.datatype.config_number)
+        if reading.outputs:
+            config.parameters["method"].string_value = ",".join(spec.name for spec in reading.outputs)
 
 
 def _write_tensors(config: ModelConfig, reading: Reading) -> None:
@@ -117,6 +117,7 @@ def _write_tensors(config: ModelConfig, reading: Reading) -> None:
     has_batch = reading.has_batch
     if has_batch is None:
         has_batch = all(spec.shape[:1] == (-1,) for spec in specs)
+    config.max_batch_size = int(has_batch)
     for field, known in ((config.input, reading.inputs), (config.output, reading.outputs)):
         del field[:]
         for spec in known:
