@@ -7,6 +7,7 @@ number of threads. A session has one pool of intra-op threads, which those that 
 a pool made for t threads (the caller counts as one of them, so it starts t-1), at most k + t - 1 threads compute.
 """
 
+import importlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,6 +80,7 @@ def thread_count(parameters: Mapping[str, str], name: str) -> int:
 _SILENT = 4
 """Log severity FATAL: errors are raised, and logged once, where they are caught."""
 
+_EXTENSIONS = "onnxruntime_extensions"
 _PASSED_ON = "session."
 """Parameters that begin so are ONNX Runtime session configuration entries."""
 _SPINNING_BYTES = 256 << 10
@@ -201,8 +203,14 @@ def _flag(parameters: Mapping[str, str], name: str) -> bool:
 
 
 def _register_operators(options: Any, context: ModelContext) -> None:
-    """Load libraries of custom operators; relative names are looked for beside the model file, then a level up."""
+    """Load libraries of custom operators; relative names are looked for beside the model file, then a level up.
+
+    The name `onnxruntime_extensions` is the library of the installed package: two copies in a process crash it.
+    """
     for name in context.config.model_operations.op_library_filename:
+        if name == _EXTENSIONS:
+            options.register_custom_ops_library(_extensions_library(context))
+            continue
         candidates = [directory / name for directory in (context.version_dir, context.model_dir)]
         found = next((path for path in candidates if path.is_file()), None)
         if found is None:
@@ -216,6 +224,17 @@ def _register_operators(options: Any, context: ModelContext) -> None:
             raise invalid_argument(
                 f"model '{context.name}': custom operator library {found} cannot be loaded: {error}"
             ) from error
+
+
+def _extensions_library(context: ModelContext) -> str:
+    try:
+        library: str = importlib.import_module(_EXTENSIONS).get_library_path()
+    except ImportError as error:
+        raise invalid_argument(
+            f"model '{context.name}': model_operations.op_library_filename '{_EXTENSIONS}' is the library of a "
+            f"package that is not installed ({error}): pip install onnxruntime-extensions"
+        ) from error
+    return library
 
 
 def model_path(context: ModelContext) -> Path:

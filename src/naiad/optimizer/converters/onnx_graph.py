@@ -14,6 +14,7 @@ _LARGEST_BYTES = 2**31 - 2**20
 """protobuf has no messages above 2 GiB; larger graphs need files of weights."""
 
 
+_OPSET_WITH_AXIS = 13
 _PARAMETERS = {"session.x64quantprecision": "1"}
 """Sums of int8 products overflow on x64 processors without VNNI instructions; ONNX Runtime then takes other ones."""
 
@@ -139,10 +140,22 @@ def _preprocessed(job: Job) -> Any:
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     file = Path(job.output).parent / "prepared.onnx"
-    quant_pre_process(job.source, str(file), skip_symbolic_shape=True)
+    quant_pre_process(_with_channels(job.source), str(file), skip_symbolic_shape=True)
     graph = _named(str(file))
     file.unlink()
     return graph
+
+
+def _with_channels(file: str) -> Any:
+    """Return the file, or its graph in an opset in which a scale can have an axis, which older ones lack."""
+    import onnx
+    from onnx import version_converter
+
+    graph = onnx.load(file, load_external_data=False)
+    versions = [each.version for each in graph.opset_import if each.domain in ("", "ai.onnx")]
+    if not versions or versions[0] >= _OPSET_WITH_AXIS:
+        return file
+    return version_converter.convert_version(onnx.load(file), _OPSET_WITH_AXIS)
 
 
 def _named(file: str) -> Any:
