@@ -606,6 +606,10 @@ def test_arena_shrinkage_is_an_option_of_every_run(tmp_path):
         ({"optimization": {"graph": {"level": 5}}}, "optimization.graph.level is 5, expected 0"),
         ({"model_operations": {"op_library_filename": ["ops.so"]}}, "op_library_filename 'ops.so' is not a file"),
         (
+            {"model_operations": {"op_library_filename": ["onnxruntime_extensions"]}},
+            "pip install onnxruntime-extensions",
+        ),
+        (
             {"optimization": {"execution_accelerators": {"cpu_execution_accelerator": [{"name": "openvin"}]}}},
             "unknown Execution Accelerator 'openvin' is requested, expected one of cuda, tensorrt, openvino",
         ),
