@@ -21,6 +21,7 @@ VERBS = {
         "write a config.pbtxt for a model (init), show the values of flags (show)",
     ),
     "analyze": ("naiad.cli.analyze.command", "find the configuration of a model that serves best"),
+    "optimize": ("naiad.cli.optimize.command", "convert a model, prove it equal, and package what serves best"),
     "perf": ("naiad.cli.perf.command", "measure throughput and latency of a server, as perf_analyzer does"),
     "verify": ("naiad.cli.verify", "prove a package of naiad optimize again on this machine"),
     "split": ("naiad.cli.create.split", "cut an ONNX model into stages that run as a pipeline"),

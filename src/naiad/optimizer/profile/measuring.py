@@ -97,8 +97,13 @@ def _measure_group(
         for profiler in group:
             found = profiler.profile()
             name = profiler.conversion.candidate.name
-            progress.done("profile", f"{name} {found.runtime.name}", found.error)
+            progress.done("profile", f"{name} {found.runtime.name}", found.error or _figures(found))
             yield name, found
+
+
+def _figures(found: Profile) -> str:
+    latency_ms = found.latency.value / 1000
+    return f"{latency_ms:.3g} ms, {found.throughput.value:,.0f} samples/s at batch {found.batch}"
 
 
 def take_turns(group: Sequence["ModelProfiler"]) -> None:

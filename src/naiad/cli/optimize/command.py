@@ -1,0 +1,105 @@
+"""`naiad optimize`: read the source and the samples, optimize, report, and write the package."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from naiad.cli.optimize.console import ConsoleProgress
+from naiad.cli.optimize.flags import BAD_OPTION, make_parser, read_options
+from naiad.optimizer import package
+from naiad.optimizer.converters.plan import candidates, installed_packages
+from naiad.optimizer.correctness.runner import RunnerError
+from naiad.optimizer.options import Options
+from naiad.optimizer.profile import configuration
+from naiad.optimizer.report import text_table, write_csv, write_html
+from naiad.optimizer.result import Result
+from naiad.optimizer.run import optimize
+from naiad.optimizer.samples import from_path, shape_ranges
+from naiad.optimizer.source import Samples, Source
+from naiad.optimizer.sources import open_source, reference_runner
+
+FAILED = 1
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the verb and return the exit status."""
+    flags = make_parser().parse_args(list(argv))
+    try:
+        source = open_source(
+            flags.source,
+            name=flags.name,
+            samples=flags.data,
+            inputs=flags.input_tensor,
+            outputs=flags.output_tensor,
+            has_batch=False if flags.no_batch else None,
+            allow_pickle=flags.allow_pickle,
+        )
+        samples = from_path(flags.data, source.inputs, source.has_batch)
+        options = read_options(flags, source.outputs)
+        if flags.list:
+            return _list(source, samples, options)
+    except (ValueError, OSError) as error:
+        print(f"naiad optimize: {error}", file=sys.stderr)
+        return BAD_OPTION
+    try:
+        return _optimize(flags, argv, source, samples, options)
+    except (RunnerError, ValueError, OSError) as error:
+        print(f"naiad optimize: {error}", file=sys.stderr)
+        return FAILED
+
+
+def _optimize(
+    flags: argparse.Namespace, argv: Sequence[str], source: Source, samples: Samples, options: Options
+) -> int:
+    command = ["naiad", "optimize", *argv]
+    progress = ConsoleProgress(is_quiet=flags.quiet)
+    workspace: Path = flags.workspace
+    workspace.mkdir(parents=True, exist_ok=True)
+    result = optimize(source, samples, workspace, options, progress, command)
+    report: Path = flags.report or workspace / "report"
+    report.mkdir(parents=True, exist_ok=True)
+    write_html(result, report / "index.html")
+    write_csv(result, report / "candidates.csv")
+    print(text_table(result))
+    print(f"\n{result.why}\nreport: {report / 'index.html'}")
+    if not result.winner:
+        return FAILED
+    target: Path = flags.output or Path(f"{source.name}-optimized")
+    runner = reference_runner(source, workspace, result.samples_digest, options.runner_limits)
+    try:
+        config = _configuration(result)
+        package.write(result, samples, config, target, flags.labels_file, source=runner, settings=options.correctness)
+    finally:
+        runner.close()
+    print(f"package: {target}\n\nnaiad serve {shlex.quote(str(target))} serves it; naiad verify checks it elsewhere.")
+    return 0
+
+
+def _configuration(result: Result) -> str:
+    """Return the winner's `config.pbtxt` under which its figures were measured."""
+    chosen = result.chosen
+    if chosen is None or chosen.conversion is None:
+        raise ValueError(f"'{result.winner}' has no files")
+    if chosen.served is not None:
+        runtime, batch = chosen.served.runtime, chosen.served.max_batch_size
+    else:
+        best = max(chosen.profiles, key=lambda each: each.throughput.value)
+        runtime, batch = best.runtime, best.batch
+    return configuration(chosen.candidate, chosen.conversion, result.source, runtime, batch)
+
+
+def _list(source: Source, samples: Samples, options: Options) -> int:
+    """Print the plan."""
+    ranges = shape_ranges(samples, has_batch=source.has_batch)
+    print(f"{source.path}: {source.format.value}, {len(samples)} samples")
+    for spec in (*source.inputs, *source.outputs):
+        print(
+            f"  {'input' if spec in source.inputs else 'output'} {spec.name} {spec.datatype.value} {list(spec.shape)}"
+        )
+    for candidate in candidates(source, ranges, installed_packages()):
+        if options.includes(candidate):
+            state = f"not run: {candidate.not_run}" if candidate.not_run else candidate.backend
+            print(f"{candidate.name:20}{candidate.precision.value:14}{state}")
+    return 0

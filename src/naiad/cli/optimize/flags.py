@@ -1,0 +1,198 @@
+"""The flags of `naiad optimize`, and what they mean."""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import numpy as np
+
+from naiad.core.tensor import TensorSpec
+from naiad.optimizer.candidate import Precision
+from naiad.optimizer.converters.process import Limits as ConverterLimits
+from naiad.optimizer.correctness.isolated import Limits as RunnerLimits
+from naiad.optimizer.correctness.settings import Budget, Settings, parse_max_drop
+from naiad.optimizer.options import Options
+from naiad.optimizer.result import Objective, Strategy
+from naiad.optimizer.source import Format, Labels
+from naiad.optimizer.verdict import Tolerance
+
+BAD_OPTION = 2
+METRICS = ("accuracy", "top5", "f1", "mse")
+_DESCRIPTION = """\
+Convert a model to every format and precision that naiad serves, reject the conversions that answer differently,
+measure the rest, and write the best one as a package. SOURCE is a model file or folder; DATA are samples of its
+inputs: an .npz file (inputs by name, samples along the first axis), an .npy file, or a folder of such files with one
+sample each.
+"""
+_EPILOG = """\
+example: naiad optimize model.onnx --data samples.npz --output best
+Exit status: 0 a winner was found; 1 no candidate passed, or an error ended it; 2 invalid command line.
+"""
+
+_Choice = TypeVar("_Choice", bound=Enum)
+
+
+class Parser(argparse.ArgumentParser):
+    """Names the next command in errors."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the reason."""
+        print(f"{self.prog}: {message}\n{self.prog} --help shows all flags.", file=sys.stderr)
+        raise SystemExit(BAD_OPTION)
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser(
+        prog="naiad optimize",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", type=Path, metavar="SOURCE", help="model file or folder")
+    parser.add_argument("-d", "--data", type=Path, required=True, metavar="DATA", help="samples of the inputs")
+    model = parser.add_argument_group("model")
+    model.add_argument("--name", default="", metavar="NAME", help="name of the served model; default from SOURCE")
+    for which in ("input", "output"):
+        help_text = f"{which} of a model whose file does not say it"
+        model.add_argument(
+            f"--{which}-tensor", action="append", default=[], metavar="NAME:TYPE:SHAPE", help=help_text
+        )
+    model.add_argument("--no-batch", action="store_true", help="the first dimension of tensors is not a batch")
+    model.add_argument("--allow-pickle", action="store_true", help="read files that can execute code")
+    _add_choices(parser)
+    _add_correctness(parser)
+    _add_limits(parser)
+    output = parser.add_argument_group("output")
+    output.add_argument("-o", "--output", type=Path, metavar="PACKAGE", help="folder or .zip; default NAME-optimized")
+    output.add_argument("--labels-file", type=Path, metavar="FILE", help="names of the classes, for the package")
+    output.add_argument("--report", type=Path, metavar="DIR", help="default WORKSPACE/report")
+    output.add_argument(
+        "-w", "--workspace", type=Path, default=Path("optimization"), metavar="DIR", help="default optimization"
+    )
+    output.add_argument("--fresh", action="store_true", help="repeat judging and measuring of earlier runs")
+    output.add_argument("--list", action="store_true", help="show the candidates, and run nothing")
+    output.add_argument("-q", "--quiet", action="store_true", help="no progress display")
+    return parser
+
+
+def _add_choices(parser: Parser) -> None:
+    group = parser.add_argument_group("what is wanted")
+    strategies = [each.value for each in Strategy]
+    group.add_argument("--strategy", choices=strategies, help=f"default {Objective().strategy.value}")
+    group.add_argument("--latency-budget", metavar="TIME", help="limit of the p99 latency under load: 20ms, 0.5s")
+    group.add_argument("--memory-budget", type=float, metavar="MIB", help="limit of the memory of the model")
+    group.add_argument("--formats", metavar="A,B", help=f"formats to try: {_names(Format)}; default all")
+    group.add_argument("--precisions", metavar="A,B", help=f"precisions to try: {_names(Precision)}; default all")
+    group.add_argument("--candidates", metavar="A,B", help="names of candidates, as --list shows them")
+
+
+def _add_correctness(parser: Parser) -> None:
+    group = parser.add_argument_group("correctness")
+    text = "TENSOR is an output; default tolerances depend on precision and output"
+    group.add_argument(
+        "--tolerance", action="append", default=[], metavar="TENSOR=ABSOLUTE,RELATIVE[,COSINE[,TOP1]]", help=text
+    )
+    group.add_argument("--metric", choices=METRICS, help="compare this with --labels, in place of values")
+    group.add_argument(
+        "--max-drop", default="0.5%", metavar="SHARE", help="allowed loss of the metric; default 0.5%%"
+    )
+    group.add_argument("--labels", type=Path, metavar="FILE", help=".npy with the label of each sample")
+    group.add_argument("--label-output", default="", metavar="TENSOR", help="output that --metric judges")
+
+
+def _add_limits(parser: Parser) -> None:
+    group = parser.add_argument_group("time and memory")
+    defaults = Options()
+    group.add_argument("--finalists", type=int, default=defaults.finalists, metavar="N", help="served; default 3")
+    group.add_argument("--seconds", type=float, default=defaults.profile_s, metavar="S", help="of a measurement")
+    group.add_argument("--sensitivity-steps", type=int, default=defaults.sensitivity_steps, metavar="N")
+    group.add_argument("--tuning-seconds", type=float, default=defaults.tuning_s, metavar="S")
+    converter, runner = ConverterLimits(), RunnerLimits()
+    group.add_argument("--converter-seconds", type=float, default=converter.time_s, metavar="S")
+    group.add_argument("--converter-memory", type=float, default=converter.memory_mib, metavar="MIB")
+    group.add_argument("--runner-seconds", type=float, default=runner.call_s, metavar="S", help="limit of a request")
+    group.add_argument("--runner-memory", type=float, default=runner.memory_mib, metavar="MIB")
+
+
+def read_options(flags: argparse.Namespace, outputs: Sequence[TensorSpec]) -> Options:
+    """Return the choices of the command line. Raises ValueError with flag, value and fix."""
+    strategy = Strategy(flags.strategy) if flags.strategy else Objective().strategy
+    budget_us = _time_us("--latency-budget", flags.latency_budget)
+    if strategy is Strategy.MAX_THROUGHPUT_WITHIN_LATENCY and budget_us is None:
+        raise ValueError(f"--strategy {strategy.value} needs --latency-budget, for example --latency-budget 20ms")
+    return Options(
+        objective=Objective(strategy, budget_us, flags.memory_budget),
+        correctness=Settings(tolerances=_tolerances(flags.tolerance, outputs), budget=_budget(flags, outputs)),
+        formats=_chosen("--formats", flags.formats, Format),
+        precisions=_chosen("--precisions", flags.precisions, Precision),
+        candidates=[name for name in (flags.candidates or "").split(",") if name],
+        finalists=flags.finalists,
+        profile_s=flags.seconds,
+        sensitivity_steps=flags.sensitivity_steps,
+        tuning_s=flags.tuning_seconds,
+        converter_limits=ConverterLimits(flags.converter_seconds, flags.converter_memory),
+        runner_limits=RunnerLimits(call_s=flags.runner_seconds, memory_mib=flags.runner_memory),
+        is_fresh=flags.fresh,
+    )
+
+
+def _names(kind: type[Enum]) -> str:
+    return ", ".join(each.value for each in kind)
+
+
+def _chosen(flag: str, text: str | None, kind: type[_Choice]) -> list[_Choice]:
+    known = {each.value: each for each in kind}
+    names = [name for name in (text or "").split(",") if name]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{flag} has '{name}'; write some of {', '.join(known)}")
+    return [known[name] for name in names]
+
+
+def _time_us(flag: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text)
+    if not found:
+        raise ValueError(f"{flag} is '{text}'; write a time with its unit, for example 20ms")
+    return float(found[1]) * {"us": 1.0, "ms": 1e3, "s": 1e6}[found[2]]
+
+
+def _tolerances(given: Sequence[str], outputs: Sequence[TensorSpec]) -> dict[str, Tolerance]:
+    tolerances = {}
+    for text in given:
+        name, _, values = text.rpartition("=")
+        _check_output("--tolerance", name, outputs)
+        try:
+            numbers = [float(value) for value in values.split(",")]
+        except ValueError:
+            numbers = []
+        if not 2 <= len(numbers) <= 4 or min(numbers) < 0:
+            raise ValueError(f"--tolerance is '{text}'; write {name or 'OUTPUT'}=1e-4,1e-3, not below 0")
+        tolerances[name] = Tolerance(*numbers)
+    return tolerances
+
+
+def _budget(flags: argparse.Namespace, outputs: Sequence[TensorSpec]) -> Budget | None:
+    if not flags.metric:
+        return None
+    if flags.labels is None:
+        raise ValueError(f"--metric {flags.metric} needs --labels, an .npy file with the label of each sample")
+    try:
+        labels = np.load(flags.labels, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--labels {flags.labels}: {error}") from error
+    name = flags.label_output or (outputs[0].name if len(outputs) == 1 else "")
+    _check_output("--label-output", name, outputs)
+    return Budget(flags.metric, parse_max_drop(flags.max_drop), Labels(name, labels))
+
+
+def _check_output(flag: str, name: str, outputs: Sequence[TensorSpec]) -> None:
+    names = [spec.name for spec in outputs]
+    if name not in names:
+        raise ValueError(f"{flag} names the output '{name}'; the model has {', '.join(names)}")

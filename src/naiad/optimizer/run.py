@@ -1,0 +1,233 @@
+"""An optimization from the source to the winner.
+
+Steps: convert every candidate, judge every conversion, search for sensitive layers where a low precision was
+rejected, profile all that passed, tune the best one, serve the finalists, choose. Each step's result is in the
+workspace when the step ends (converters keep theirs beside the files, all other steps in the journal), under a hash
+of what it depends on; a run that was killed repeats only the step that it was in.
+"""
+
+import datetime
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from naiad.optimizer import choice, profile, sensitivity
+from naiad.optimizer.candidate import Candidate, Conversion, Status
+from naiad.optimizer.converters.plan import candidates, installed_packages
+from naiad.optimizer.converters.run import Converter
+from naiad.optimizer.environment import describe
+from naiad.optimizer.journal import Journal, key_of, to_json
+from naiad.optimizer.judging import Judge
+from naiad.optimizer.measurement import Profile, Runtime
+from naiad.optimizer.options import Options
+from naiad.optimizer.progress import NoProgress, Progress
+from naiad.optimizer.result import Outcome, Result
+from naiad.optimizer.samples import digest, shape_ranges
+from naiad.optimizer.source import Samples, Source
+from naiad.optimizer.sources import reference_runner, source_digest
+from naiad.optimizer.steps import read_profile
+from naiad.optimizer.verdict import Verdict
+
+RESULT_FILE = "result.json"
+_QUIET = NoProgress()
+
+
+def optimize(
+    source: Source,
+    samples: Samples,
+    workspace: Path,
+    options: Options | None = None,
+    progress: Progress = _QUIET,
+    command: Sequence[str] = (),
+) -> Result:
+    """Return every candidate with its verdict and figures, and the winner; also as result.json in the workspace.
+
+    Raises RunnerError if the source does not answer the samples, ValueError if there are no samples.
+    """
+    started, begin_s = datetime.datetime.now(datetime.UTC), time.monotonic()
+    chosen = options or Options()
+    chosen = replace(chosen, correctness=replace(chosen.correctness, has_batch=source.has_batch))
+    packages = installed_packages()
+    run = _Run(source, samples, workspace, chosen, progress, packages, digest(samples))
+    run.convert()
+    run.judge()
+    run.profile()
+    outcomes = list(run.outcomes.values())
+    winner, why = choice.choose(outcomes, chosen.objective)
+    needed = {name for outcome in outcomes if outcome.can_win for name in outcome.candidate.needs}
+    result = Result(
+        source=source,
+        objective=chosen.objective,
+        outcomes=outcomes,
+        winner=winner,
+        why=why,
+        samples=len(samples),
+        samples_digest=run.samples_digest,
+        source_digest=source_digest(source),
+        started=started.isoformat(timespec="seconds"),
+        duration_s=time.monotonic() - begin_s,
+        command=command,
+        environment=describe(packages, needed | {"onnxruntime", "numpy"}),
+    )
+    (workspace / RESULT_FILE).write_text(to_json(result), encoding="utf-8")
+    return result
+
+
+@dataclass
+class _Run:
+    """The outcomes so far, by candidate, in the order of the plan."""
+
+    source: Source
+    samples: Samples
+    workspace: Path
+    options: Options
+    progress: Progress
+    packages: Mapping[str, str]
+    samples_digest: str
+
+    def __post_init__(self) -> None:
+        self.outcomes: dict[str, Outcome] = {}
+        self._journal = Journal(self.workspace / "steps", is_fresh=self.options.is_fresh)
+        self._ranges = shape_ranges(self.samples, has_batch=self.source.has_batch)
+        self._converter = Converter.open(
+            self.source, self.samples, self.workspace, self._ranges, self.options.converter_limits
+        )
+
+    def convert(self) -> None:
+        """Convert all candidates that the options include, and those that they are made from."""
+        planned = candidates(self.source, self._ranges, self.packages)
+        wanted = _with_origins(planned, [each for each in planned if self.options.includes(each)])
+        done: dict[str, Conversion] = {}
+        for index, candidate in enumerate(wanted):
+            self.progress.step("convert", candidate.name, index, len(wanted))
+            conversion = self._converter.convert(candidate, done.get(candidate.after))
+            done[candidate.name] = conversion
+            self.outcomes[candidate.name] = Outcome(candidate, conversion.status, conversion.reason, conversion)
+            self.progress.done("convert", candidate.name, conversion.reason or conversion.status.value)
+
+    def judge(self) -> None:
+        """Judge what was converted; where a low precision is rejected, keep its sensitive layers in a higher one."""
+        converted = [each for each in self.outcomes.values() if each.status is Status.CONVERTED]
+        runner = reference_runner(self.source, self.workspace, self.samples_digest, self.options.runner_limits)
+        try:
+            judge = Judge(
+                self.source,
+                runner,
+                self.samples,
+                self.samples_digest,
+                self.options.correctness,
+                self.options.runner_limits,
+                self._journal,
+            )
+            for index, outcome in enumerate(converted):
+                self._judge(judge, outcome, index, len(converted))
+            if self.options.sensitivity_steps:
+                self._search(judge)
+        finally:
+            runner.close()
+
+    def _judge(self, judge: Judge, outcome: Outcome, index: int, count: int) -> None:
+        name = outcome.candidate.name
+        self.progress.step("judge", name, index, count)
+        assert outcome.conversion is not None
+        verdict, was_cached = judge.verdict(outcome.conversion)
+        self.outcomes[name] = _judged(outcome, verdict)
+        reason = self.outcomes[name].reason
+        self.progress.done("judge", name, reason or f"equal in {verdict.samples} samples", was_cached=was_cached)
+
+    def _search(self, judge: Judge) -> None:
+        """Search one candidate of each precision: all calibrations of int8 have the same sensitive layers."""
+        tried = {each.candidate.precision for each in self.outcomes.values() if each.can_win}
+        for outcome in [each for each in self.outcomes.values() if each.status is Status.REJECTED]:
+            candidate = outcome.candidate
+            origin = self.outcomes[candidate.after].conversion if candidate.after else None
+            if origin is None or candidate.precision in tried or not sensitivity.is_searchable(candidate, origin):
+                continue
+            tried.add(candidate.precision)
+            self._search_one(judge, outcome, origin)
+
+    def _search_one(self, judge: Judge, outcome: Outcome, origin: Conversion) -> None:
+        found, verdict, curve = sensitivity.search(
+            self._converter,
+            outcome.candidate,
+            origin,
+            lambda each: judge.verdict(each)[0],
+            max_steps=self.options.sensitivity_steps,
+            progress=self.progress,
+        )
+        name = outcome.candidate.name
+        if found is None or verdict is None:
+            self.outcomes[name] = replace(outcome, curve=curve)
+            self.progress.done("search", name, f"no accepted mix in {len(curve)} conversions")
+            return
+        self.outcomes[found.candidate.name] = _judged(
+            Outcome(found.candidate, found.status, "", found, curve=curve), verdict
+        )
+        kept = min(len(point.kept) for point in curve if point.is_accepted)
+        self.progress.done("search", found.candidate.name, f"equal with {kept} nodes in higher precision")
+
+    def profile(self) -> None:
+        """Measure all that passed, each under the runtimes of its backend."""
+        wanted: list[tuple[Conversion, list[Runtime]]] = []
+        for outcome in self._passed():
+            assert outcome.conversion is not None
+            runtimes = profile.runtimes(outcome.candidate, profile.cores())
+            missing = [each for each in runtimes if not self._known_profile(outcome, each)]
+            if missing:
+                wanted.append((outcome.conversion, missing))
+        if wanted:
+            self._measure(wanted)
+
+    def _passed(self) -> list[Outcome]:
+        return [each for each in self.outcomes.values() if each.can_win]
+
+    def _known_profile(self, outcome: Outcome, runtime: Runtime) -> bool:
+        assert outcome.conversion is not None
+        key = self._key(outcome.conversion, runtime, self.options.profile_s)
+        known = self._journal.read("profile", key, read_profile)
+        if known is not None:
+            self._add_profile(outcome.candidate.name, known)
+        return known is not None
+
+    def _measure(self, wanted: Sequence[tuple[Conversion, Sequence[Runtime]]]) -> None:
+        conversions = {conversion.candidate.name: conversion for conversion, _ in wanted}
+        measured = profile.measure(
+            wanted,
+            self.samples,
+            self.source,
+            seconds_per_profile=self.options.profile_s,
+            limits=self.options.runner_limits,
+            progress=self.progress,
+        )
+        for name, found in measured:
+            self._add_profile(name, found)
+            if not found.error:
+                key = self._key(conversions[name], found.runtime, self.options.profile_s)
+                self._journal.write("profile", key, found)
+
+    def _add_profile(self, name: str, found: Profile) -> None:
+        outcome = self.outcomes[name]
+        self.outcomes[name] = replace(outcome, profiles=[*outcome.profiles, found])
+
+    def _key(self, conversion: Conversion, *parts: object) -> str:
+        return key_of(conversion.folder.parent.name, self.samples_digest, describe(self.packages), *parts)
+
+
+def _with_origins(planned: Sequence[Candidate], wanted: Sequence[Candidate]) -> list[Candidate]:
+    """Return the wanted candidates and those that they are made from, in the order of the plan."""
+    by_name = {each.name: each for each in planned}
+    names: set[str] = set()
+    for candidate in wanted:
+        name = candidate.name
+        while name and name not in names:
+            names.add(name)
+            name = by_name[name].after
+    return [each for each in planned if each.name in names]
+
+
+def _judged(outcome: Outcome, verdict: Verdict) -> Outcome:
+    if verdict.is_accepted:
+        return replace(outcome, status=Status.PASSED, verdict=verdict)
+    reason = verdict.failures[0].message
+    return replace(outcome, status=Status.REJECTED, reason=reason, verdict=verdict)

@@ -1,0 +1,106 @@
+"""`naiad optimize` from an ONNX file to a served winner, as a user runs it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+CASE_TIMEOUT_S = 240
+FLAGS = ("--seconds", "0.1", "--tuning-seconds", "0", "--sensitivity-steps", "0", "--finalists", "2")
+
+
+def write_model(path, scale=1.0):
+    random = np.random.default_rng(0)
+    weights = [random.standard_normal(shape).astype(np.float32) * 0.1 for shape in ((64, 128), (128, 10))]
+    weights[1] *= scale
+    names = ["image", "first", "hidden", "logits"]
+    nodes = [
+        helper.make_node("MatMul", [names[0], "w0"], [names[1]], name="matmul0"),
+        helper.make_node("Relu", [names[1]], [names[2]], name="relu"),
+        helper.make_node("MatMul", [names[2], "w1"], [names[3]], name="matmul1"),
+    ]
+    tensors = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])
+        for name, size in ((names[0], 64), (names[3], 10))
+    ]
+    arrays = [numpy_helper.from_array(array, f"w{index}") for index, array in enumerate(weights)]
+    graph = helper.make_graph(nodes, "m", tensors[:1], tensors[1:], arrays)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("optimize")
+    write_model(folder / "digits.onnx")
+    np.savez(folder / "samples.npz", image=np.random.default_rng(1).random((24, 64), np.float32))
+    return folder
+
+
+def optimize(folder, *arguments, source="digits.onnx"):
+    command = [sys.executable, "-m", "naiad", "optimize", source, "--data", "samples.npz", *arguments]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=CASE_TIMEOUT_S
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(folder):
+    done = optimize(folder, "--candidates", "onnx-optimized-all,onnx-int8-dynamic", "--output", "best", *FLAGS)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_winner_is_packaged_and_reported(folder, finished):
+    found = json.loads((folder / "optimization/result.json").read_text())
+    outcomes = {each["candidate"]["name"]: each for each in found["outcomes"]}
+    assert outcomes[found["winner"]]["status"] == "passed"
+    assert outcomes["source"]["status"] == "passed"
+    assert all(each["served"]["throughput"]["value"] > 0 for each in outcomes.values() if each["served"])
+    assert (folder / "best/config.pbtxt").exists()
+    assert found["winner"] in (folder / "optimization/report/index.html").read_text()
+    assert "naiad serve best" in finished.stdout
+
+
+def test_second_run_repeats_no_step(folder, finished):
+    again = optimize(folder, "--candidates", "onnx-optimized-all,onnx-int8-dynamic", "--output", "best", *FLAGS)
+    assert again.returncode == 0, again.stderr
+    lines = [line for line in again.stderr.splitlines() if line.startswith(("compared", "measured", "served"))]
+    assert all("from an earlier run" in line for line in lines), again.stderr
+
+
+def test_list_shows_the_plan(folder):
+    done = optimize(folder, "--list")
+    assert done.returncode == 0, done.stderr
+    assert "onnx-int8-dynamic" in done.stdout
+    assert "input image FP32 [-1, 64]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--formats", "onnxx"], "--formats has 'onnxx'; write some of"),
+        (["--tolerance", "probabilities=1,1"], "the model has logits"),
+        (["--tolerance", "logits=1"], "write logits=1e-4,1e-3"),
+        (["--metric", "accuracy"], "needs --labels"),
+        (["--strategy", "max-throughput-within-latency"], "needs --latency-budget"),
+        (["--latency-budget", "20"], "write a time with its unit"),
+        (["--data", "missing.npz"], "missing.npz: no such file or folder"),
+    ],
+)
+def test_bad_flags_are_explained(folder, arguments, message):
+    done = optimize(folder, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_no_accepted_candidate_writes_no_package(folder):
+    done = optimize(folder, "--tolerance", "logits=0,0", "--candidates", "onnx-int8-dynamic", "--workspace", "strict", *FLAGS)
+    assert "logits" in done.stdout
+    found = json.loads((folder / "strict/result.json").read_text())
+    rejected = next(each for each in found["outcomes"] if each["candidate"]["name"] == "onnx-int8-dynamic")
+    assert rejected["status"] == "rejected"
+    assert found["winner"] == "source"
