@@ -27,6 +27,8 @@ _FORMATS = (
 """From the simplest: those that run anywhere without the framework first, those compiled for one machine last."""
 _MEMORY_NOISE = 0.05
 """Share by which the resident memory of equal processes varies."""
+_EQUAL = 0.97
+"""Runtimes of a candidate are equal from this share of the best one's figure."""
 _SOURCE = "source"
 
 
@@ -93,9 +95,8 @@ def best_profile(profiles: Sequence[Profile], objective: Objective) -> Profile |
     scored = [(score(each, objective), each) for each in profiles if _has_figures(each)]
     if not scored:
         return None
-    best = max(scored, key=lambda each: each[0].value)[0]
-    within = [pair for pair in scored if pair[0].high >= best.low]
-    return within[0][1]
+    best = max(interval.value for interval, _ in scored)
+    return next(profile for interval, profile in scored if interval.value >= best * _EQUAL)
 
 
 def score(figures: Profile | Served, objective: Objective) -> Interval:

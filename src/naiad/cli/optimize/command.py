@@ -4,6 +4,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from naiad.cli.optimize.console import ConsoleProgress
@@ -63,7 +64,7 @@ def _optimize(
     write_html(result, report / "index.html")
     write_csv(result, report / "candidates.csv")
     print(text_table(result))
-    print(f"\n{result.why}\nreport: {report / 'index.html'}")
+    print(f"\nreport: {report / 'index.html'}")
     if not result.winner:
         return FAILED
     target: Path = flags.output or Path(f"{source.name}-optimized")
@@ -87,7 +88,8 @@ def _configuration(result: Result) -> str:
     else:
         best = max(chosen.profiles, key=lambda each: each.throughput.value)
         runtime, batch = best.runtime, best.batch
-    return configuration(chosen.candidate, chosen.conversion, result.source, runtime, batch)
+    candidate = replace(chosen.candidate, name=result.source.name)
+    return configuration(candidate, chosen.conversion, result.source, runtime, batch)
 
 
 def _list(source: Source, samples: Samples, options: Options) -> int:
