@@ -42,9 +42,7 @@ def folder(tmp_path_factory):
 
 def optimize(folder, *arguments, source="digits.onnx"):
     command = [sys.executable, "-m", "naiad", "optimize", source, "--data", "samples.npz", *arguments]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, timeout=CASE_TIMEOUT_S
-    )
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=CASE_TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +96,9 @@ def test_bad_flags_are_explained(folder, arguments, message):
 
 
 def test_no_accepted_candidate_writes_no_package(folder):
-    done = optimize(folder, "--tolerance", "logits=0,0", "--candidates", "onnx-int8-dynamic", "--workspace", "strict", *FLAGS)
+    done = optimize(
+        folder, "--tolerance", "logits=0,0", "--candidates", "onnx-int8-dynamic", "--workspace", "strict", *FLAGS
+    )
     assert "logits" in done.stdout
     found = json.loads((folder / "strict/result.json").read_text())
     rejected = next(each for each in found["outcomes"] if each["candidate"]["name"] == "onnx-int8-dynamic")

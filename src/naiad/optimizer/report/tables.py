@@ -16,7 +16,7 @@ def text_table(result: Result) -> str:
     """Return what won and why, the candidates, and the reasons of those that failed."""
     rows = [_HEADINGS, *(_cells(each, result.winner) for each in figures_of(result))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    lines = [f"{result.winner or 'no winner'}: {result.why}", ""]
+    lines = [result.why, ""]
     for row in rows:
         cells = [
             cell.ljust(width) if column < _TEXTS else cell.rjust(width)
