@@ -1,4 +1,4 @@
-"""Profiles of ONNX models in processes of their own."""
+"""Profiles of ONNX models in processes of their own, and figures of served ones."""
 
 import os
 
@@ -11,6 +11,7 @@ from naiad.optimizer import choice, profile
 from naiad.optimizer.candidate import Candidate, Conversion, Precision, Status
 from naiad.optimizer.correctness.isolated import Limits
 from naiad.optimizer.measurement import Runtime
+from naiad.optimizer.profile import serving
 from naiad.optimizer.result import Objective, Outcome
 from naiad.optimizer.source import Format, Source
 from support import onnx_models
@@ -71,3 +72,23 @@ def test_processes_end_with_the_iterator(source, convert):
     measured.close()
     children = os.popen(f"ps --ppid {os.getpid()} -o args").read()
     assert "naiad.optimizer.profile.child" not in children
+
+
+def test_served_finalists(source, convert, monkeypatch):
+    monkeypatch.setattr(serving, "_ROUNDS", 3)
+    free, fixed = convert("source", onnx_models.add_sub()), convert("fixed", onnx_models.add_sub((2, 16)))
+    threads = Runtime("threads-1", {"intra_op_thread_count": "1"})
+    finalists = [(free, Runtime(), 4), (fixed, threads, 2), (convert("broken", b"nothing"), Runtime(), 4)]
+    found = dict(profile.serve(finalists, SAMPLES, source, seconds=0.2))
+    assert list(found) == ["source", "fixed", "broken"]
+    assert (found["source"].max_batch_size, found["source"].concurrency) == (4, 8)
+    assert (found["fixed"].max_batch_size, found["fixed"].runtime) == (0, threads)
+    for name in ("source", "fixed"):
+        each = found[name]
+        assert not each.error
+        assert 0 < each.latency.low <= each.latency.value <= each.latency.high
+        assert 0 < each.throughput.low <= each.throughput.value <= each.throughput.high
+        assert each.latency_p99_us > 0
+        assert each.memory_mib > 0
+    assert "naiad perf -m source -i grpc" in found["source"].command
+    assert "cannot be loaded" in found["broken"].error

@@ -1,0 +1,261 @@
+"""Finalists as models of a running naiad, under load of `naiad perf`.
+
+Each one has a server of its own, so that a crash is its own and the memory, too. The servers take turns: in every
+round each one gets single requests, then concurrent ones, while the others are idle.
+"""
+
+import asyncio
+import contextlib
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from naiad.client import Client
+from naiad.core.errors import InferError
+from naiad.core.tensor import TensorSpec
+from naiad.optimizer.candidate import Conversion
+from naiad.optimizer.correctness.isolated import Limits
+from naiad.optimizer.correctness.names import match_names
+from naiad.optimizer.correctness.runner import RunnerError
+from naiad.optimizer.measurement import Runtime, Served
+from naiad.optimizer.profile.configuration import configuration, write_model
+from naiad.optimizer.profile.measuring import profile_samples
+from naiad.optimizer.profile.messages import Arrays
+from naiad.optimizer.profile.server_process import ServerProcess
+from naiad.optimizer.progress import NoProgress, Progress
+from naiad.optimizer.source import Samples, Source
+from naiad.perf.inputs.signature import InputError
+from naiad.perf.plan import Concurrency, InputSettings, Measuring, ModelPlan, Plan, Protocol, Service, Stop
+from naiad.perf.result import Interval, Row
+from naiad.perf.session import Session
+from naiad.perf.statistics.intervals import NONE
+
+MOST_CONCURRENT = 16
+_ROUNDS = 9
+_FEWEST_ROUNDS = 5
+"""Of a model whose requests take longer than its time."""
+_REQUESTS_OF_A_ROUND = 5
+"""One after the other; a round is at least as long as they take."""
+_LONGEST_ROUND_S = 2.0
+_LONGER = 20
+"""Factor of the time of a round in which no request has ended."""
+_QUIET = NoProgress()
+
+
+def serve(
+    finalists: Sequence[tuple[Conversion, Runtime, int]],
+    samples: Samples,
+    source: Source,
+    *,
+    seconds: float = 1.0,
+    limits: Limits | None = None,
+    progress: Progress = _QUIET,
+) -> Iterator[tuple[str, Served]]:
+    """Return name and figures of each finalist, in order, when all of them are measured.
+
+    A finalist is a conversion with its runtime and the batch size that dynamic batching may make. `seconds` is the
+    time of each of its two loads. A model that does not load or that fails requests has figures with `error`. Raises
+    ValueError if there are no samples.
+    """
+    rows = profile_samples(samples)
+    with tempfile.TemporaryDirectory(prefix="naiad-serve-") as home:
+        models = [
+            _Finalist(*finalist, rows, source, Path(home, str(index)), limits or Limits())
+            for index, finalist in enumerate(finalists)
+        ]
+        # In a thread: a notebook has a running loop in this one.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, _measure(models, seconds, progress)).result()
+    for model in models:
+        yield model.conversion.candidate.name, model.served()
+
+
+async def _measure(models: Sequence["_Finalist"], seconds: float, progress: Progress) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        for model in models:
+            stack.callback(model.open().close)
+        for index, model in enumerate(models):
+            progress.step("serve", model.conversion.candidate.name, index, len(models))
+            await model.start(stack)
+        for number in range(_ROUNDS):
+            for model in models:
+                await model.take_turn(number, seconds)
+    for model in models:
+        progress.done("serve", model.conversion.candidate.name, model.error)
+
+
+@dataclass
+class _Finalist:
+    """A finalist and its server. After a failure it does nothing more."""
+
+    conversion: Conversion
+    runtime: Runtime
+    batch: int
+    samples: Sequence[Arrays]
+    source: Source
+    folder: Path
+    limits: Limits
+    error: str = ""
+    max_batch_size: int = 0
+    memory_mib: float = 0.0
+    rows: int = 1
+    """Samples of a request."""
+    _server: ServerProcess | None = None
+    _session: Session | None = None
+    _before_mib: float = 0.0
+    _used_s: float = 0.0
+    _latencies_us: dict[int, float] = field(default_factory=dict)
+    """By concurrency."""
+    _single: list[Row] = field(default_factory=list)
+    _concurrent: list[Row] = field(default_factory=list)
+
+    @property
+    def concurrency(self) -> int:
+        """Return the requests outstanding in the second load: two batches."""
+        return min(MOST_CONCURRENT, 2 * max(1, self.max_batch_size))
+
+    def open(self) -> ServerProcess:
+        """Start the server; it takes a second until it listens."""
+        self._write(self.batch)
+        self._server = ServerProcess(self._repository)
+        return self._server
+
+    async def start(self, stack: contextlib.AsyncExitStack) -> None:
+        """Load the model and prepare its requests."""
+        assert self._server is not None
+        try:
+            url = await self._server.url()
+            self._before_mib = self._server.memory_mib
+            inputs = await self._load(url)
+            plan = Plan(
+                Service(url, Protocol.GRPC, request_timeout_s=self.limits.call_s),
+                [ModelPlan(self.conversion.candidate.name, inputs=InputSettings((self._write_samples(inputs),)))],
+                Concurrency(1),
+                processes=1,
+            )
+            self._session = await stack.enter_async_context(Session(plan))
+        except (RunnerError, InferError, InputError) as error:
+            self._fail(str(error))
+
+    async def take_turn(self, number: int, seconds: float) -> None:
+        """Send single requests, then concurrent ones."""
+        is_late = number >= _FEWEST_ROUNDS and self._used_s > 4 * seconds
+        if self.error or self._session is None or self._server is None or is_late:
+            return
+        begin_s = time.monotonic()
+        try:
+            for load, found in ((1, self._single), (self.concurrency, self._concurrent)):
+                if not number:  # The first requests start threads and allocate memory.
+                    self._latencies_us[load] = await self._latency_us(load, seconds)
+                needed_s = min(_REQUESTS_OF_A_ROUND * self._latencies_us[load] / 1e6, _LONGEST_ROUND_S)
+                found.append(await self._send(self._session, load, max(needed_s, seconds / _ROUNDS)))
+                self.memory_mib = max(self.memory_mib, self._server.memory_mib - self._before_mib)
+        except (RunnerError, InferError) as error:
+            self._fail(str(error))
+        if self.memory_mib > self.limits.memory_mib:
+            self._fail(f"it uses {self.memory_mib:.0f} MiB of memory, allowed are {self.limits.memory_mib:.0f} MiB")
+        self._used_s += time.monotonic() - begin_s
+
+    def served(self) -> Served:
+        """Return the figures."""
+        command = (
+            f"naiad perf -m {self.conversion.candidate.name} -i grpc -u localhost:8001 "
+            f"--concurrency-range {self.concurrency} --input-data samples.npz"
+        )
+        if self.error or not self._concurrent:
+            error = self.error or "it was not measured"
+            return Served(self.runtime, NONE, 0.0, NONE, self.concurrency, self.max_batch_size, 0.0, command, error)
+        return Served(
+            self.runtime,
+            over_rounds([row.latency.percentiles[50].value for row in self._single]),
+            statistics.median(row.latency.percentiles[99].value for row in self._concurrent),
+            over_rounds([self.rows * row.throughput.value for row in self._concurrent]),
+            self.concurrency,
+            self.max_batch_size,
+            self.memory_mib,
+            command,
+        )
+
+    async def _load(self, url: str) -> Sequence[TensorSpec]:
+        """Load the model, without batches if it cannot have them; return its inputs. Raises InferError."""
+        name = self.conversion.candidate.name
+        async with Client(url, timeout_s=self.limits.load_s) as client:
+            for size in (self.batch, 0) if self.source.has_batch else (0,):
+                self._write(size)
+                try:
+                    await client.load(name)
+                    break
+                except InferError:
+                    if not size:
+                        raise
+            return (await client.model_metadata(name)).inputs
+
+    @property
+    def _repository(self) -> Path:
+        return self.folder / "models"
+
+    def _write(self, max_batch_size: int) -> None:
+        self.max_batch_size = max_batch_size if self.source.has_batch else 0
+        candidate = self.conversion.candidate
+        text = configuration(candidate, self.conversion, self.source, self.runtime, self.max_batch_size)
+        write_model(self._repository, self.conversion, text)
+
+    def _write_samples(self, inputs: Sequence[TensorSpec]) -> str:
+        """Write the samples as `naiad perf` reads them and return the path. Raises RunnerError."""
+        known = self.source.inputs or [TensorSpec(name, inputs[0].datatype, ()) for name in self.samples[0]]
+        names = match_names(known, inputs, "inputs")
+        has_rows = self.source.has_batch and not self.max_batch_size
+        if has_rows:
+            self.rows = max(1, inputs[0].shape[0])
+        arrays = {}
+        for name in self.samples[0]:
+            array = np.stack([each[name] for each in self.samples])
+            array = array.astype(np.bytes_) if array.dtype == object else array
+            arrays[names[name]] = np.stack([array] * self.rows, 1) if has_rows else array
+        path = self.folder / "samples.npz"
+        np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for `allow_pickle`
+        return str(path)
+
+    async def _latency_us(self, concurrency: int, seconds: float) -> float:
+        assert self._session is not None
+        row = await self._send(self._session, concurrency, seconds / _ROUNDS)
+        return row.latency.percentiles[50].value
+
+    async def _send(self, session: Session, concurrency: int, seconds: float) -> Row:
+        """Return the figures of a load. Raises RunnerError if no request succeeds."""
+        for length in (seconds, _LONGER * seconds):
+            measuring = Measuring(
+                Stop.CONFIDENCE,
+                window_ms=max(1, round(length * 1000)),
+                max_trials=1,
+                percentile=99,
+                warmup_requests=concurrency,
+            )
+            session.plan = replace(session.plan, measuring=measuring)
+            (row,) = await session.measure(Concurrency(concurrency))
+            if row.errors:
+                raise RunnerError(f"requests fail: {row.errors[0].message}")
+            if row.request_count:
+                return row
+        raise RunnerError(f"no request has ended in {_LONGER * seconds:g} s")
+
+    def _fail(self, error: str) -> None:
+        assert self._server is not None
+        self.error = error if self._server.is_alive else f"the server ended: {self._server.last_words[-300:]}"
+
+
+def over_rounds(values: Sequence[float]) -> Interval:
+    """Return the median of rounds with its confidence interval, from the order of the values (Conover 1999, 3.2).
+
+    Of 9 rounds the second and the eighth value are the bounds, 96 %; of 5 rounds the least and the greatest, 94 %.
+    One round that another process has disturbed does not count.
+    """
+    ordered = sorted(values)
+    outside = 1 if len(ordered) >= _ROUNDS else 0
+    return Interval(statistics.median(ordered), ordered[outside], ordered[-1 - outside])
