@@ -8,6 +8,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.optimizer import profile
 from naiad.optimizer.candidate import Candidate, Conversion, Precision, Status
 from naiad.optimizer.measurement import Runtime
+from naiad.optimizer.profile import serving
 from naiad.optimizer.source import Format, Source
 from support.judged_conversions import ROWS
 from support.openvino_models import digits_model
@@ -57,7 +58,8 @@ def test_each_runtime_has_figures(case, request):
 
 
 @pytest.mark.parametrize("case", ["dense", "network"])
-def test_finalist_is_served(case, request):
+def test_finalist_is_served(case, request, monkeypatch):
+    monkeypatch.setattr(serving, "_ROUNDS", 2)
     conversion, source, samples = request.getfixturevalue(case)
     runtime = profile.runtimes(conversion.candidate, 2)[1]
     ((name, found),) = profile.serve([(conversion, runtime, 2)], samples, source, seconds=0.1)

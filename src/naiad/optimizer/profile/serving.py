@@ -41,7 +41,7 @@ _ROUNDS = 9
 _FEWEST_ROUNDS = 5
 """Of a model whose requests take longer than its time."""
 _REQUESTS_OF_A_ROUND = 5
-"""One after the other; a round is at least as long as they take."""
+"""By connection, unless a round would be longer than `_LONGEST_ROUND_S`."""
 _LONGEST_ROUND_S = 2.0
 _LONGER = 20
 """Factor of the time of a round in which no request has ended."""
@@ -110,7 +110,7 @@ class _Finalist:
     _session: Session | None = None
     _before_mib: float = 0.0
     _used_s: float = 0.0
-    _latencies_us: dict[int, float] = field(default_factory=dict)
+    _requests: dict[int, int] = field(default_factory=dict)
     """By concurrency."""
     _single: list[Row] = field(default_factory=list)
     _concurrent: list[Row] = field(default_factory=list)
@@ -152,9 +152,9 @@ class _Finalist:
         try:
             for load, found in ((1, self._single), (self.concurrency, self._concurrent)):
                 if not number:  # The first requests start threads and allocate memory.
-                    self._latencies_us[load] = await self._latency_us(load, seconds)
-                needed_s = min(_REQUESTS_OF_A_ROUND * self._latencies_us[load] / 1e6, _LONGEST_ROUND_S)
-                found.append(await self._send(self._session, load, max(needed_s, seconds / _ROUNDS)))
+                    self._requests[load] = await self._requests_of_a_round(load, seconds / _ROUNDS)
+                count = Measuring(Stop.REQUEST_COUNT, request_count=self._requests[load], percentile=99)
+                found.append(await self._send(load, count))
                 self.memory_mib = max(self.memory_mib, self._server.memory_mib - self._before_mib)
         except (RunnerError, InferError) as error:
             self._fail(str(error))
@@ -222,28 +222,25 @@ class _Finalist:
         np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for `allow_pickle`
         return str(path)
 
-    async def _latency_us(self, concurrency: int, seconds: float) -> float:
-        assert self._session is not None
-        row = await self._send(self._session, concurrency, seconds / _ROUNDS)
-        return row.latency.percentiles[50].value
-
-    async def _send(self, session: Session, concurrency: int, seconds: float) -> Row:
-        """Return the figures of a load. Raises RunnerError if no request succeeds."""
+    async def _requests_of_a_round(self, concurrency: int, seconds: float) -> int:
+        """Return the number of requests that take about so long, at least some for each concurrent one."""
         for length in (seconds, _LONGER * seconds):
-            measuring = Measuring(
-                Stop.CONFIDENCE,
-                window_ms=max(1, round(length * 1000)),
-                max_trials=1,
-                percentile=99,
-                warmup_requests=concurrency,
-            )
-            session.plan = replace(session.plan, measuring=measuring)
-            (row,) = await session.measure(Concurrency(concurrency))
-            if row.errors:
-                raise RunnerError(f"requests fail: {row.errors[0].message}")
+            measuring = Measuring(window_ms=max(1, round(length * 1000)), max_trials=1, warmup_requests=concurrency)
+            row = await self._send(concurrency, measuring)
             if row.request_count:
-                return row
+                rate = row.throughput.value
+                enough = min(_REQUESTS_OF_A_ROUND * concurrency, rate * _LONGEST_ROUND_S)
+                return round(max(rate * seconds, enough, concurrency))
         raise RunnerError(f"no request has ended in {_LONGER * seconds:g} s")
+
+    async def _send(self, concurrency: int, measuring: Measuring) -> Row:
+        """Return the figures of a load. Raises RunnerError if a request fails."""
+        assert self._session is not None
+        self._session.plan = replace(self._session.plan, measuring=measuring)
+        (row,) = await self._session.measure(Concurrency(concurrency))
+        if row.errors:
+            raise RunnerError(f"requests fail: {row.errors[0].message}")
+        return row
 
     def _fail(self, error: str) -> None:
         assert self._server is not None
