@@ -2,51 +2,19 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
-import onnx
-import onnxruntime
 import pytest
 
 from naiad.optimizer import package
 from naiad.optimizer.candidate import Precision, Status
-from naiad.optimizer.correctness.runner import CallableRunner
 from naiad.optimizer.correctness.settings import Budget, Settings
 from naiad.optimizer.package.contents import opened
 from naiad.optimizer.package.evidence import read_evidence
 from naiad.optimizer.package.manifest import MANIFEST, manifest_of
 from naiad.optimizer.source import Labels
-from support import optimizer_results as results
 from support import sabotaged_conversions as models
-from support.server_process import SOURCE
-
-VISION = models.vision()
-CONFIG = 'name: "colors" backend: "onnxruntime" max_batch_size: 8 dynamic_batching { }\n'
-
-
-def source():
-    session = onnxruntime.InferenceSession(VISION.proto.SerializeToString())
-    names = [each.name for each in session.get_outputs()]
-    return CallableRunner(lambda inputs: dict(zip(names, session.run(None, dict(inputs)), strict=True)))
-
-
-def result(folder: Path, proto=VISION.proto, **changes):
-    """Return an optimization of the vision model whose winner has the graph `proto`."""
-    folder.mkdir(parents=True)
-    onnx.save(proto, folder / "model.onnx")
-    winner = results.outcome("onnx-all", folder=folder, latency_us=900, throughput=2000, is_served=True)
-    made = results.result(replace(winner, **changes), winner="onnx-all")
-    return replace(made, source=replace(made.source, inputs=(), outputs=(), name="colors"))
-
-
-def write(tmp_path, name="colors.zip", made=None, **changes):
-    made = made or result(tmp_path / f"files-{name}")
-    return package.write(
-        made, VISION.samples, CONFIG, tmp_path / name, source=source(), **{"profile_s": 0.1, **changes}
-    )
+from support.packaged_models import VISION, naiad, result, source, write
 
 
 @pytest.fixture(scope="module")
@@ -116,20 +84,6 @@ def test_share_of_first_classes_fits_few_samples(tmp_path):
 
 
 # --- verification ---------------------------------------------------------------------------------------------------
-
-
-def naiad(*arguments, status=0):
-    """Run a verb; return what it printed."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "naiad", *map(str, arguments)],
-        check=False,
-        env={"PYTHONPATH": str(SOURCE)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert ended.returncode == status, ended.stdout + ended.stderr
-    return ended.stdout + ended.stderr
 
 
 def forged(folder, target, **changes):

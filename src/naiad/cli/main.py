@@ -24,6 +24,7 @@ VERBS = {
     "optimize": ("naiad.cli.optimize.command", "convert a model, prove it equal, and package what serves best"),
     "perf": ("naiad.cli.perf.command", "measure throughput and latency of a server, as perf_analyzer does"),
     "verify": ("naiad.cli.verify", "prove a package of naiad optimize again on this machine"),
+    "export": ("naiad.cli.export", "put a package of naiad optimize into a repository or a running server"),
     "split": ("naiad.cli.create.split", "cut an ONNX model into stages that run as a pipeline"),
     "rank": ("naiad.cli.rank", "run the ranks of a model that belong to this machine"),
     "new": ("naiad.cli.create.new", "write a package with a backend of your own"),

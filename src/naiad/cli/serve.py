@@ -5,19 +5,22 @@ import os
 import signal
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 
 from naiad.options.flag import Flag
 from naiad.options.flags import GROUPS
+from naiad.options.options import ServerOptions
 from naiad.options.sources.command_line import OptionError, parse_options
 from naiad.telemetry.logs.console import COLUMNS, print_failure
 
 _SYNOPSIS = """\
-usage: naiad serve [MODEL | REPOSITORY ...] [flags]
+usage: naiad serve [MODEL | REPOSITORY | PACKAGE ...] [flags]
 
 MODEL is a model file (resnet.onnx, model.py) or the directory of one model; REPOSITORY contains
-models. Flags have Triton's names and formats: --flag value or --flag=value; booleans are true or
-false. Defaults are in square brackets.
+models; PACKAGE is written by naiad optimize. Flags have Triton's names and formats: --flag value or
+--flag=value; booleans are true or false. Defaults are in square brackets.
 """
 _STATUS = """\
 The exit status is 0 after SIGINT or SIGTERM, 1 when the server cannot start, for a wrong command
@@ -41,6 +44,11 @@ def run(arguments: Sequence[str]) -> int:
     except OptionError as error:
         print_failure(f"naiad serve: {error}")
         return 1
+    try:
+        options = _with_packages(options)
+    except (ValueError, OSError) as error:
+        print_failure(f"naiad serve: {error}")
+        return 1
     # Nothing is served before the server's loop handles the signals, so a signal simply ends the process.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _exit)
@@ -52,6 +60,18 @@ def run(arguments: Sequence[str]) -> int:
     from naiad.server.app import serve
 
     return serve(options)
+
+
+def _with_packages(options: ServerOptions) -> ServerOptions:
+    """Replace packages of `naiad optimize` by repositories of their models. Raises ValueError, OSError."""
+    paths = options.repository.paths
+    if not any(path.endswith(".zip") or Path(path, "evidence").is_dir() for path in paths):
+        return options  # Most starts have no package.
+    from naiad.optimizer.package.contents import is_package
+    from naiad.optimizer.package.serving import unpack
+
+    unpacked = tuple(str(unpack(Path(path))) if is_package(Path(path)) else path for path in paths)
+    return replace(options, repository=replace(options.repository, paths=unpacked))
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

@@ -25,6 +25,7 @@ from naiad.optimizer.package.manifest import (
 
 EVIDENCE = "evidence"
 """Folder of the evidence in a package."""
+TOLERANCES = "tolerances.json"
 ARCHIVE_SUFFIX = ".zip"
 MAX_BYTES = 64 << 30
 _MAX_FILES = 10_000
@@ -117,15 +118,16 @@ def opened(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[Contents]:
 
 
 def is_package(path: Path) -> bool:
-    """Return whether a path is a folder or a zip archive with a manifest."""
+    """Return whether a path is a package, however damaged: a folder, or a zip archive with a manifest."""
     if path.is_dir():
-        return (path / MANIFEST).is_file() and (path / EVIDENCE).is_dir()
+        evidence = path / EVIDENCE
+        return evidence.is_dir() and ((path / MANIFEST).exists() or (evidence / TOLERANCES).exists())
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
     try:
         with zipfile.ZipFile(path) as archive:
             return MANIFEST in archive.namelist()
-    except zipfile.BadZipFile:
+    except _UNREADABLE:
         return False
 
 

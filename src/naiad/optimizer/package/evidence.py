@@ -17,6 +17,7 @@ from naiad.optimizer.correctness.runner import Arrays, Runner
 from naiad.optimizer.correctness.settings import Settings
 from naiad.optimizer.correctness.tolerances import Kind
 from naiad.optimizer.journal import to_json
+from naiad.optimizer.package.contents import TOLERANCES
 from naiad.optimizer.sample_chunks import ChunkedSamples, write_chunks
 from naiad.optimizer.source import Format, Samples
 from naiad.optimizer.verdict import Tolerance, Verdict
@@ -24,7 +25,7 @@ from naiad.optimizer.verdict import Tolerance, Verdict
 MAX_SAMPLES = 32
 MAX_BYTES = 16_000_000
 """Of samples and answers; one sample is kept however large it is."""
-_SAMPLES, _ANSWERS, _OWN_ANSWERS, _TOLERANCES = "samples", "answers", "own_answers", "tolerances.json"
+_SAMPLES, _ANSWERS, _OWN_ANSWERS = "samples", "answers", "own_answers"
 Names = tuple[Mapping[str, str], Mapping[str, str]]
 """Of inputs and of outputs: the model's by the source's."""
 
@@ -93,12 +94,12 @@ class Evidence:
         write_chunks(self.answers, folder / _ANSWERS)
         if self.expectation.own:
             write_chunks(self.own_answers, folder / _OWN_ANSWERS)
-        (folder / _TOLERANCES).write_text(to_json(self.expectation), encoding="utf-8")
+        (folder / TOLERANCES).write_text(to_json(self.expectation), encoding="utf-8")
 
 
 def read_evidence(folder: Path) -> Evidence:
     """Return the evidence in a folder. Raises ValueError, KeyError, TypeError, OSError if it is not complete."""
-    values: dict[str, Any] = json.loads((folder / _TOLERANCES).read_text(encoding="utf-8"))
+    values: dict[str, Any] = json.loads((folder / TOLERANCES).read_text(encoding="utf-8"))
     expectation = Expectation(
         Precision(values["precision"]),
         values["has_batch"],

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from naiad.config.forms.pbtxt.text_format import parse_pbtxt
+from naiad.config.forms.pbtxt.text_format import format_config, parse_pbtxt
 from naiad.core.errors import InferError
 from naiad.optimizer.correctness.isolated import IsolatedRunner, Limits
 from naiad.optimizer.correctness.names import match_names
@@ -23,8 +23,8 @@ from naiad.optimizer.result import Outcome, Result
 from naiad.optimizer.source import Samples
 from naiad.repository.stores.store import CONFIG_FILE, check_model_name
 
-ENVIRONMENT, RESULT, VERDICT, PROFILE, COMMANDS = (
-    "environment.json", "result.json", "verdict.json", "short_profile.json", "commands.txt",
+ENVIRONMENT, RESULT, VERDICT, PROFILE, SIGNATURE, COMMANDS = (
+    "environment.json", "result.json", "verdict.json", "short_profile.json", "signature.json", "commands.txt",
 )  # fmt: skip
 _CACHES = shutil.ignore_patterns("__pycache__")
 
@@ -51,7 +51,7 @@ def write(  # noqa: PLR0913 - what a package consists of
     if there is something else at `target`, RunnerError if the source or the model fails.
     """
     chosen = _winner(result)
-    model = _model_name(config, result)
+    model, config = _named(config, result, chosen)
     if target.exists() and not is_package(target):
         raise FileExistsError(f"{target} exists and is no package; give another path")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -86,17 +86,21 @@ def _winner(result: Result) -> Outcome:
     return chosen
 
 
-def _model_name(config: str, result: Result) -> str:
+def _named(config: str, result: Result, chosen: Outcome) -> tuple[str, str]:
+    """Return the model's name and its configuration; the name is the source's if the configuration has no other."""
     parsed = parse_pbtxt(config, CONFIG_FILE)
     errors = [str(problem) for problem in parsed.problems if problem.is_error]
     if errors:
         raise ValueError("\n".join(errors))
-    name = parsed.config.name or result.source.name
+    name = parsed.config.name
+    if name in ("", chosen.candidate.name):
+        parsed.config.name = name = result.source.name
+        config = format_config(parsed.config)
     try:
         check_model_name(name)
     except InferError as error:
         raise ValueError(error.message) from error
-    return name
+    return name, config
 
 
 def _write_model(chosen: Outcome, folder: Path, config: str, labels: Path | None) -> None:
@@ -133,6 +137,8 @@ def _write_proof(
     evidence.write(folder)
     profile = measure(model, evidence.requests(), profile_s)
     (folder / PROFILE).write_text(to_json(profile), encoding="utf-8")
+    tensors = {"inputs": runner.inputs, "outputs": runner.outputs}
+    (folder / SIGNATURE).write_text(to_json(tensors), encoding="utf-8")
 
 
 def _write_record(result: Result, chosen: Outcome, folder: Path) -> None:

@@ -1,0 +1,78 @@
+"""`naiad export`: put a package of `naiad optimize` into a repository or a running server."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_DESCRIPTION = """\
+Check PACKAGE, and add its model as a new version to a model repository. A server in poll mode never sees half of it.
+
+naiad export PACKAGE REPOSITORY               a new version after all versions that are there
+naiad export PACKAGE REPOSITORY --push URL    ... and let the server at URL load it from its repository
+naiad export PACKAGE --push URL               send the files with a load request; replaces the versions of the model
+naiad export PACKAGE FOLDER --format-only     the model files alone, for edge devices (LiteRT, ExecuTorch, ...)
+
+The exit status is 1 if the package is damaged or does not fit to the model that is there, 2 for an invalid command
+line.
+"""
+_FAILED = 1
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Export a package and return the exit status."""
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    if options.repository is None and (options.format_only or options.push is None):
+        parser.error("name the REPOSITORY, or a server with --push URL")
+    if options.format_only and (options.push or options.name):
+        parser.error("--format-only excludes --push and --name")
+    headers = dict(_header(text, parser) for text in options.header)
+    from naiad.core.errors import InferError
+    from naiad.optimizer import package
+    from naiad.optimizer.package.manifest import NoPackageError
+
+    try:
+        if options.format_only:
+            for file in package.export_files(options.package, options.repository):
+                print(file)
+            return 0
+        done = package.export(
+            options.package, options.repository, model=options.name, push=options.push, headers=headers
+        )
+    except NoPackageError as error:
+        parser.error(str(error))
+    except InferError as error:
+        return _fail(f"{options.push}: {error.message}")
+    except (ValueError, OSError) as error:
+        return _fail(str(error))
+    print(f"model '{done.model}' has version {done.version}: {', '.join(done.places)}")
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="naiad export", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("package", type=Path, metavar="PACKAGE", help="a folder or a .zip file")
+    parser.add_argument("repository", type=Path, nargs="?", metavar="REPOSITORY", help="the directory of the models")
+    parser.add_argument("--name", default="", help="of the model there; default: the name in the package")
+    parser.add_argument("--push", metavar="URL", help="a running server that loads the model")
+    parser.add_argument(
+        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="for --push, for example an API key"
+    )
+    parser.add_argument("--format-only", action="store_true", help="write the model files alone to a folder")
+    return parser
+
+
+def _header(text: str, parser: argparse.ArgumentParser) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        parser.error(f"--header '{text}' is not of the form 'NAME: VALUE'")
+    return name.strip(), value.strip()
+
+
+def _fail(reason: str) -> int:
+    print(f"naiad export: {reason}", file=sys.stderr)
+    return _FAILED

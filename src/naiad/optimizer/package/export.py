@@ -1,0 +1,244 @@
+"""Puts the model of a package into a repository, a running server, or a folder of plain files."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from naiad.client import Client
+from naiad.config.backends import PLATFORM_BACKENDS, canonical_name
+from naiad.config.forms.json_form import config_to_json
+from naiad.config.forms.pbtxt.text_format import format_config, parse_pbtxt
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import InferError
+from naiad.core.model import ModelState
+from naiad.optimizer.package.contents import EVIDENCE, opened
+from naiad.optimizer.package.manifest import MANIFEST
+from naiad.optimizer.package.signature import (
+    ExportError,
+    Signature,
+    add_tensors,
+    loaded_signature,
+    read_signature,
+    signature_of,
+    tensor_text,
+)
+from naiad.optimizer.package.writing import SIGNATURE
+from naiad.repository.stores.store import CONFIG_FILE, INCOMPLETE_MARK, check_model_name, list_version_dirs
+
+_LOAD_TIMEOUT_S = 600.0
+_VERSION = "1"
+"""Folder of the model files in a package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """Where a model is now."""
+
+    model: str
+    version: int
+    places: Sequence[str]
+    """The version folder, the server."""
+
+
+def export(
+    path: Path,
+    repository: Path | None = None,
+    *,
+    model: str = "",
+    push: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Exported:
+    """Add the packaged model as a new version to a repository, after all versions that are there.
+
+    `model` is its name there, by default the package's. With `push`, the URL of a server: the server loads the model
+    from its repository, or, without `repository`, gets the files with the load request.
+
+    Raises NoPackageError, DamagedPackageError, ExportError if the model that is there has other inputs, outputs or
+    backend, InferError of the server, OSError.
+    """
+    with opened(path) as contents, tempfile.TemporaryDirectory(prefix="naiad-export-") as temporary:
+        folder = Path(temporary, contents.manifest.model)
+        contents.copy(folder)
+        name = model or contents.manifest.model
+        try:
+            check_model_name(name)
+        except InferError as error:
+            raise ExportError(error.message) from error
+        packaged = _Packaged(folder, name)
+        if repository is None:
+            if push is None:
+                raise ExportError("there is no place to export to; give a repository, or the URL of a server")
+            return asyncio.run(_push(packaged, push, headers or {}))
+        if not repository.is_dir():
+            raise ExportError(f"{repository} is not a directory; give the repository that contains the models")
+        version = packaged.write(repository)
+    places = [str(repository / name / str(version))]
+    if push is not None:
+        asyncio.run(_load(name, push, headers or {}))
+        places.append(push)
+    return Exported(name, version, places)
+
+
+def export_files(path: Path, target: Path) -> Sequence[Path]:
+    """Write the model files alone to a folder, the only file under the model's name; return them.
+
+    Raises NoPackageError, DamagedPackageError, FileExistsError for a file that is there, OSError.
+    """
+    with opened(path) as contents, tempfile.TemporaryDirectory(prefix="naiad-export-") as temporary:
+        folder = Path(temporary, contents.manifest.model)
+        contents.copy(folder)
+        files = sorted(each for each in (folder / _VERSION).rglob("*") if each.is_file())
+        names = {each: target / each.relative_to(folder / _VERSION) for each in files}
+        if len(files) == 1:
+            names = {files[0]: target / f"{contents.manifest.model}{files[0].suffix}"}
+        for file in names.values():
+            if file.exists():
+                raise FileExistsError(f"{file} exists; remove it, or give another folder")
+        for file, copy in names.items():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+        return list(names.values())
+
+
+class _Packaged:
+    """An unpacked package under its name in a repository."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
+        self.version_files = folder / _VERSION
+        self.signature = read_signature(folder / EVIDENCE / SIGNATURE)
+        self.config = parse_pbtxt((folder / CONFIG_FILE).read_text(encoding="utf-8")).config
+        self.config.name = name
+        add_tensors(self.config, self.signature)
+        own = {CONFIG_FILE, MANIFEST, EVIDENCE, _VERSION}
+        self.beside = [each for each in folder.iterdir() if each.name not in own]
+        """Labels, which all versions share."""
+
+    def write(self, repository: Path) -> int:
+        """Write a new version, and return its number."""
+        target = repository / self.name
+        # A server ignores hidden folders, and a model with the mark.
+        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=repository) as temporary:
+            made = Path(temporary, self.name)
+            made.mkdir()
+            for file in self.beside:
+                shutil.copyfile(file, made / file.name)
+            if not target.exists():
+                shutil.copytree(self.version_files, made / _VERSION)
+                (made / CONFIG_FILE).write_text(format_config(self.config), encoding="utf-8")
+                made.rename(target)
+                return int(_VERSION)
+            config = self._merged(repository)
+            self._check_beside(target)
+            version = max(list_version_dirs(target), default=0) + 1
+            shutil.copytree(self.version_files, made / str(version))
+            with _marked(target):
+                if config is not None:
+                    (made / CONFIG_FILE).write_text(format_config(config), encoding="utf-8")
+                    os.replace(made / CONFIG_FILE, target / CONFIG_FILE)
+                for file in self.beside:
+                    os.replace(made / file.name, target / file.name)
+                (made / str(version)).rename(target / str(version))
+            return version
+
+    def _merged(self, repository: Path) -> ModelConfig | None:
+        """Return the configuration of the model that is there with the package's; None if nothing changes."""
+        file = repository / self.name / CONFIG_FILE
+        there = ModelConfig()
+        if file.exists():
+            parsed = parse_pbtxt(file.read_text(encoding="utf-8"), str(file))
+            errors = [str(problem) for problem in parsed.problems if problem.is_error]
+            if errors:
+                raise ExportError("\n".join(errors))
+            there = parsed.config
+        backend = canonical_name(there.backend or PLATFORM_BACKENDS.get(there.platform, ""))
+        if backend and backend != canonical_name(self.config.backend):
+            raise ExportError(
+                f"{file}: model '{self.name}' has backend {backend}, the package {self.config.backend}, and all "
+                "versions share the backend; export it with another --name"
+            )
+        self.check_signature(signature_of(there) or loaded_signature(repository, self.name), str(file.parent))
+        return self._merge(there, file) if file.exists() else self.config
+
+    def _merge(self, there: ModelConfig, file: Path) -> ModelConfig | None:
+        changes = ModelConfig()
+        changes.CopyFrom(self.config)
+        for name in ("name", *(name for name in ("input", "output") if getattr(there, name))):
+            changes.ClearField(name)
+        merged = ModelConfig()
+        merged.CopyFrom(there)
+        for field, _ in changes.ListFields():
+            if field.name != "parameters":  # Parameters that only one of both has stay.
+                merged.ClearField(field.name)
+        merged.MergeFrom(changes)
+        expected = merged.default_model_filename
+        if expected and not (self.version_files / expected).exists():
+            raise ExportError(
+                f"{file}: default_model_filename is '{expected}', which the package does not have; remove the field "
+                "and give the files of all versions their usual name, or export with another --name"
+            )
+        return merged if merged != there else None
+
+    def check_signature(self, there: Signature, where: str) -> None:
+        """Raise ExportError if a model that is there has other tensors."""
+        for kind in ("inputs", "outputs"):
+            one, two = there[kind], self.signature[kind]
+            for name in sorted({*one, *two}):
+                if one.get(name) != two.get(name):
+                    raise ExportError(
+                        f"{where}: {kind.removesuffix('s')} '{name}' is {tensor_text(one.get(name))} there and "
+                        f"{tensor_text(two.get(name))} in the package; clients of the model would fail, so export "
+                        "it with another --name"
+                    )
+
+    def _check_beside(self, target: Path) -> None:
+        for file in self.beside:
+            there = target / file.name
+            if there.exists() and there.read_bytes() != file.read_bytes():
+                raise ExportError(
+                    f"{there}: the package has another {file.name}, and all versions share it; export it with "
+                    "another --name"
+                )
+
+
+@contextlib.contextmanager
+def _marked(model: Path) -> Iterator[None]:
+    mark = model / INCOMPLETE_MARK
+    mark.touch()
+    try:
+        yield
+    finally:
+        mark.unlink()
+
+
+async def _push(packaged: _Packaged, url: str, headers: Mapping[str, str]) -> Exported:
+    """Load the model with its files; versions that the server has of it are replaced."""
+    async with _client(url, headers) as client:
+        versions = [each for each in await client.repository_index() if each.name == packaged.name]
+        if any(each.state is ModelState.READY for each in versions):
+            there = signature_of(await client.model_config(packaged.name))
+            if there is not None:  # A server completes the configuration of every model that it loads.
+                packaged.check_signature(there, url)
+        version = max((int(each.version or 0) for each in versions), default=0) + 1
+        files = {
+            f"{version}/{file.relative_to(packaged.version_files).as_posix()}": file.read_bytes()
+            for file in packaged.version_files.rglob("*")
+            if file.is_file()
+        }
+        files |= {file.name: file.read_bytes() for file in packaged.beside}
+        await client.load(packaged.name, config=config_to_json(packaged.config).decode(), files=files)
+    return Exported(packaged.name, version, [url])
+
+
+async def _load(name: str, url: str, headers: Mapping[str, str]) -> None:
+    async with _client(url, headers) as client:
+        await client.load(name)
+
+
+def _client(url: str, headers: Mapping[str, str]) -> Client:
+    return Client(url if "://" in url else f"http://{url}", headers=headers, timeout_s=_LOAD_TIMEOUT_S)
