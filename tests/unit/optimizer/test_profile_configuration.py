@@ -72,8 +72,8 @@ def test_no_batch_dimension_means_no_batching(tmp_path):
 
 def test_torchscript_gets_the_tensors_of_the_source(tmp_path):
     found = config(tmp_path, of=candidate("pytorch", Format.TORCHSCRIPT))
-    assert [(each.name, list(each.dims)) for each in found.input] == [("INPUT__0", [3, 8, 8])]
-    assert [(each.name, list(each.dims)) for each in found.output] == [("OUTPUT__0", [10])]
+    assert [(each.name, list(each.dims)) for each in found.input] == [("image", [3, 8, 8])]
+    assert [(each.name, list(each.dims)) for each in found.output] == [("scores", [10])]
     assert not validate(normalize(found), model_name="candidate", complete=True)
 
 

@@ -8,7 +8,8 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.optimizer.candidate import Candidate, Conversion
 from naiad.optimizer.measurement import Runtime
-from naiad.optimizer.source import Format, Source
+from naiad.optimizer.source import Source
+from naiad.optimizer.sources.declaration import declare
 
 
 def configuration(
@@ -21,10 +22,10 @@ def configuration(
 ) -> str:
     """Return the text of `config.pbtxt`.
 
-    `max_batch_size` of 0 is a model without a batch dimension; larger ones have dynamic batching. TorchScript files
-    do not have their tensors, which are the source's in order. With `warm_up`, the candidate's own inputs including
-    the batch dimension, every instance executes zeros before the version is ready; not for inputs with variable
-    dimensions, and strings.
+    `max_batch_size` of 0 is a model without a batch dimension; larger ones have dynamic batching. What the file does
+    not say is added, as the tensors of TorchScript. With `warm_up`, the candidate's own inputs including the batch
+    dimension, every instance executes zeros before the version is ready; not for inputs with variable dimensions, and
+    strings.
     """
     config = ModelConfig(name=candidate.name, backend=candidate.backend, max_batch_size=max_batch_size)
     if max_batch_size > 0:
@@ -33,8 +34,7 @@ def configuration(
         config.instance_group.add(count=runtime.instances, kind=ModelInstanceGroup.KIND_CPU)
     for name, value in (*conversion.backend_parameters.items(), *runtime.parameters.items()):
         config.parameters[name].string_value = value
-    if candidate.format is Format.TORCHSCRIPT:
-        _add_tensors(config, source, max_batch_size > 0)
+    declare(config, conversion, source)
     _add_warm_up(config, warm_up, max_batch_size > 0)
     return str(config)
 
@@ -48,13 +48,6 @@ def write_model(home: Path, conversion: Conversion, text: str) -> Path:
         version.symlink_to(conversion.folder.absolute(), target_is_directory=True)
     (model / "config.pbtxt").write_text(text, encoding="utf-8")
     return model
-
-
-def _add_tensors(config: ModelConfig, source: Source, has_batch: bool) -> None:
-    for index, spec in enumerate(source.inputs):
-        config.input.add(name=f"INPUT__{index}", data_type=_data_type(spec), dims=spec.shape[has_batch:])
-    for index, spec in enumerate(source.outputs):
-        config.output.add(name=f"OUTPUT__{index}", data_type=_data_type(spec), dims=spec.shape[has_batch:])
 
 
 def _add_warm_up(config: ModelConfig, inputs: Sequence[TensorSpec], has_batch: bool) -> None:

@@ -17,7 +17,7 @@ _WITHOUT_TENSORS = (Format.TORCH, Format.TORCHSCRIPT, Format.AOT_INDUCTOR)
 
 
 def declare(config: ModelConfig, conversion: Conversion, source: Source) -> None:
-    """Add tensors and parameters that the conversion's backend needs; `max_batch_size` is set if it is 0.
+    """Add tensors and parameters that the conversion's backend needs.
 
     Files of PyTorch get the tensors of the source, in its order; an estimator of scikit-learn gets them too if it is
     the source, and a pickle the digest that allows this file alone.
@@ -26,21 +26,23 @@ def declare(config: ModelConfig, conversion: Conversion, source: Source) -> None
     is_estimator = made is Format.SKLEARN
     if not is_estimator and made not in _WITHOUT_TENSORS:
         return
-    has_rows = source.has_batch and all(spec.shape[:1] == (-1,) for spec in source.inputs + source.outputs)
-    if has_rows and not config.max_batch_size:
-        config.max_batch_size = MAX_BATCH_SIZE
+    has_rows = config.max_batch_size > 0
     _add(config.input, source.inputs, has_rows)
     _add(config.output, source.outputs, has_rows)
-    file = model_file(conversion.folder)
-    if is_estimator and file.suffix != ".skops":
+    if is_estimator and (file := model_file(conversion.folder)).suffix != ".skops":
         config.parameters["sha256"].string_value = _sha256(file)
 
 
 def declaration(conversion: Conversion, source: Source) -> str:
-    """Return lines for `config.pbtxt`, as `declare` adds them; "" for a file that says all itself."""
+    """Return lines for `config.pbtxt` with batching, as `declare` adds them; "" for a file that says all itself."""
     config = ModelConfig()
     declare(config, conversion, source)
-    return str(config)
+    has_rows = source.has_batch and all(spec.shape[:1] == (-1,) for spec in source.inputs + source.outputs)
+    if not config.input or not has_rows:
+        return str(config)
+    batching = ModelConfig(max_batch_size=MAX_BATCH_SIZE)
+    declare(batching, conversion, source)
+    return str(batching)
 
 
 def _add(field: Any, specs: Sequence[TensorSpec], has_rows: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.core.tensor import Array, TensorSpec
+from naiad.core.tensor import Array
 from naiad.optimizer.converters.process import Limits
 from naiad.optimizer.converters.run import content_digest
 from naiad.optimizer.samples import from_path
@@ -73,12 +73,12 @@ class NamedSamples:
     """Samples whose arrays have numbers, `#0`, in place of names."""
 
     samples: Samples
-    inputs: Sequence[TensorSpec]
+    names: Sequence[str]
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def __iter__(self) -> Iterator[Mapping[str, Array]]:
-        names = {f"#{place}": spec.name for place, spec in enumerate(self.inputs)}
+        names = {f"#{place}": name for place, name in enumerate(self.names)}
         for sample in self.samples:
             yield {names.get(name, name): array for name, array in sample.items()}

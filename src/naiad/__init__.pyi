@@ -1,0 +1,5 @@
+"""The types of `__init__.py`, whose import of `optimize` is lazy."""
+
+from naiad.optimizer.api import optimize as optimize
+
+__version__: str
