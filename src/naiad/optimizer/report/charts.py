@@ -68,14 +68,17 @@ def _bars(
             found = [(place, interval) for place, each in enumerate(figures) if (interval := kind(each))]
             if not found:
                 continue
-            at = [place + (index - 0.5) * _BAR for place, _ in found]
+            # A candidate with one bar has it beside its name, with two on both sides.
+            both = [place for place, each in enumerate(figures) if direct(each) and served(each)]
+            at = [place + (index - 0.5) * _BAR * (place in both) for place, _ in found]
             values = [each.value * scale for _, each in found]
             errors = [
                 [max(0.0, each.value - each.low) * scale for _, each in found],
                 [max(0.0, each.high - each.value) * scale for _, each in found],
             ]
             bars = axes.barh(
-                at, values, height=_BAR * 0.9, xerr=errors, color=colour(index * 2), label=name,
+                at, values, height=_BAR * 0.9, xerr=errors if any(map(any, errors)) else None,
+                color=colour(index * 2), label=name,
                 error_kw={"ecolor": "#24292f", "elinewidth": 1, "capsize": 2},
             )  # fmt: skip
             axes.bar_label(bars, [f"{value:,.3g}" if value < 1000 else f"{value:,.0f}" for value in values],

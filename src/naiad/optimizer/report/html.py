@@ -63,7 +63,7 @@ def report(result: Result) -> Page:
 
 def _add_tiles(page: Page, result: Result, figures: Sequence[Figures]) -> None:
     counts = {status: sum(each.status is status for each in result.outcomes) for status in Status}
-    tiles = [(str(counts[status]), status.value) for status in Status if counts[status]]
+    tiles = [(str(counts[status]), status.value) for status in reversed(Status) if counts[status]]
     winner = next((each for each in figures if each.outcome.candidate.name == result.winner), None)
     if winner is not None and winner.throughput and winner.latency:
         tiles = [
@@ -85,7 +85,7 @@ def _cells(figures: Figures) -> tuple[str, ...]:
         candidate.format.value,
         candidate.precision.value,
         outcome.status.value,
-        ", ".join(f"{name} {value:.2g}" for name, value in differences.items()),
+        ", ".join(_whole(f"{name} {value:.2g}") for name, value in differences.items()),
         ", ".join(f"{value:.2%}" for value in agreement.values()),
         _spread(figures.latency, 1e-3),
         _spread(figures.throughput, 1.0),
@@ -95,12 +95,16 @@ def _cells(figures: Figures) -> tuple[str, ...]:
     )
 
 
+def _whole(text: str) -> str:
+    """Return text that no line break divides."""
+    return text.replace(" ", "\u00a0").replace("-", "\u2011")
+
+
 def _spread(interval: Interval | None, scale: float) -> str:
     if interval is None:
         return ""
     value, half = interval.value * scale, (interval.high - interval.low) / 2 * scale
-    # No-break spaces: figure and interval stay in one line.
-    return f"{f'{value:.3g}' if value < 100 else f'{value:,.0f}'}\u00a0±\u00a0{_short(half)}"
+    return _whole(f"{f'{value:.3g}' if value < 100 else f'{value:,.0f}'} ± {_short(half)}")
 
 
 def _short(half: float) -> str:
