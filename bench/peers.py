@@ -275,7 +275,12 @@ class MLServer(Peer):
         )
         for model in ("add_sub", "add_sub_py"):
             (home / model).mkdir(exist_ok=True)
-            settings = {"name": model, "implementation": "runtime.AddSub"}
+            settings = {
+                "name": model,
+                "implementation": "runtime.AddSub",
+                "inputs": [{"name": name, "datatype": "FP32", "shape": [1, 16]} for name in ("INPUT0", "INPUT1")],
+                "outputs": [{"name": name, "datatype": "FP32", "shape": [1, 16]} for name in ("OUTPUT0", "OUTPUT1")],
+            }
             (home / model / "model-settings.json").write_text(json.dumps(settings))
         server = {"host": "127.0.0.1", "http_port": ports[0], "grpc_port": ports[1], "metrics_port": ports[2]}
         (home / "settings.json").write_text(json.dumps({**server, "parallel_workers": 0, "debug": False}))
