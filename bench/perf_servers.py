@@ -2,8 +2,8 @@
 
     python -m bench.perf_servers [--servers naiad,triton,mlserver] [--concurrency 8]
 
-Each server, installed from PyPI as for `python -m bench`, serves a Python model that adds and subtracts, over HTTP and
-gRPC. The command prints the figures and the verdict of `naiad perf`, and ends with 1 after an error of a request.
+Each server, installed from PyPI as for `python -m bench`, serves a Python model that adds and subtracts, over HTTP
+and gRPC. The command prints the figures and the verdict of `naiad perf`, and ends with 1 after an error of a request.
 """
 
 import argparse

@@ -12,24 +12,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
-import onnx
-
 from naiad.backend.cores import usable_cores
 from naiad.core.errors import internal, invalid_argument
 from naiad.split.cuts import plan_cuts
-from naiad.split.graph import SplitGraph, StageModel, load_graph
 from naiad.split.repository import write_ensemble, write_stage
-from naiad.split.runs import (
-    Feeds,
-    Observation,
-    Session,
-    difference,
-    fastest_ms,
-    make_feeds,
-    rows_are_independent,
-    run_stages,
-    save,
-)
+from naiad.split.runs import Feeds, Session, difference, fastest_ms, rows_are_independent, run_stages
+from naiad.split.source import Source, Stage, read_source
 
 _TENSOR_COST_BYTES = 4096
 """What a crossing tensor costs besides its bytes."""
@@ -39,8 +27,8 @@ _BALANCED = 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """One written stage, as measured."""
+class MeasuredStage:
+    """One stage of the result."""
 
     name: str
     node_count: int
@@ -55,7 +43,7 @@ class Split:
     """The result."""
 
     name: str
-    stages: Sequence[Stage]
+    stages: Sequence[MeasuredStage]
     whole_ms: float
     differences: Sequence[tuple[str, float, float]]
     """Name of an output, largest absolute difference, and its ratio to the largest value."""
@@ -85,34 +73,33 @@ def split_model(path: Path, output: Path, options: SplitOptions) -> Split:
     for each in names:
         if (output / each).exists():
             raise invalid_argument(f"{output / each} exists; remove it, or choose another directory with --output")
-    graph = load_graph(path)
     threads = max(1, usable_cores() // options.stage_count)
-    whole = Session(path, threads)
-    feeds = make_feeds(whole, options.data)
-    observation = Observation(graph, feeds, threads)
+    source = read_source(path, threads, options.data)
+    feeds = source.feeds
     parent = output.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".split-", dir=parent) as directory:
-        plan = _balance(_Work(Path(directory), name, graph, observation, feeds, threads), options)
-        differences = _prove(whole, plan.sessions, feeds)
-        can_batch = rows_are_independent(plan.sessions, feeds, [*plan.crossing, *graph.outputs])
+        plan = _balance(_Work(Path(directory), name, source), options)
+        differences = _prove(source.whole, plan.sessions, feeds)
+        can_batch = rows_are_independent(plan.sessions, feeds, [*plan.crossing, *source.outputs])
         configs = [
             write_stage(
                 plan.directory / each,
+                source.backend,
                 can_batch=can_batch,
-                threads=threads,
+                threads=(source.threads_parameter, threads),
                 device=options.devices[index % len(options.devices)] if options.devices else None,
                 isolation=options.isolation,
             )
             for index, each in enumerate(names[1:])
         ]
-        write_ensemble(plan.directory / name, configs, graph.inputs, graph.outputs)
+        write_ensemble(plan.directory / name, configs, source.inputs, source.outputs)
         output.mkdir(exist_ok=True)
         for each in names:
             (plan.directory / each).rename(output / each)
-    sizes = {value: observation.arrays[value][2] for value in plan.crossing}
+    sizes = {value: source.sizes[value] for value in plan.crossing}
     stages = [
-        Stage(
+        MeasuredStage(
             names[index + 1],
             stage.node_count,
             stage.parameter_bytes,
@@ -121,7 +108,7 @@ def split_model(path: Path, output: Path, options: SplitOptions) -> Split:
         )
         for index, (stage, time_ms) in enumerate(zip(plan.stages, plan.times_ms, strict=True))
     ]
-    return Split(name, stages, fastest_ms([whole], feeds)[0], differences, threads, can_batch)
+    return Split(name, stages, fastest_ms([source.whole], feeds)[0], differences, threads, can_batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +117,13 @@ class _Plan:
 
     directory: Path
     cuts: list[int]
-    stages: list[StageModel]
-    sessions: list[Session]
+    stages: Sequence[Stage]
     times_ms: list[float]
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The stages, loaded."""
+        return [stage.session for stage in self.stages]
 
     @property
     def crossing(self) -> list[str]:
@@ -147,42 +138,29 @@ class _Work:
 
     directory: Path
     name: str
-    graph: SplitGraph
-    observation: Observation
-    feeds: Feeds
-    threads: int
+    source: Source
 
     def costs(self) -> list[float]:
         """Return the cost of a cut before each node."""
-        sizes, can_cross = self.observation.arrays, self.observation.can_cross
+        sizes = self.source.sizes
         return [
-            sum(sizes[value][2] + _TENSOR_COST_BYTES for value in values)
-            if all(map(can_cross, values))
-            else float("inf")
-            for values in self.graph.crossing()
+            sum(sizes.get(value, float("inf")) + _TENSOR_COST_BYTES for value in values)
+            for values in self.source.crossing
         ]
 
     def write(self, cuts: list[int]) -> _Plan:
         """Write the stages between the cuts and measure them. Raises InferError."""
-        crossing = self.graph.crossing()
-        values = {value for cut in cuts for value in crossing[cut]}
-        types = {value: self.observation.type_of(value, self.graph.types.get(value)) for value in values}
-        stages = self.graph.stages(cuts, types, self.name)
-        directory, sessions = Path(tempfile.mkdtemp(dir=self.directory)), []
-        for stage in stages:
-            path = directory / stage.model.graph.name / "1" / "model.onnx"
-            path.parent.mkdir(parents=True)
-            save(stage.model, path, stage.parameter_bytes)
-            onnx.checker.check_model(str(path))
-            sessions.append(Session(path, self.threads))
-        inputs = run_stages(sessions, self.feeds)
-        return _Plan(directory, cuts, stages, sessions, fastest_ms(sessions, inputs))
+        directory = Path(tempfile.mkdtemp(dir=self.directory))
+        stages = self.source.write(cuts, directory, self.name)
+        sessions = [stage.session for stage in stages]
+        inputs = run_stages(sessions, self.source.feeds)
+        return _Plan(directory, cuts, stages, fastest_ms(sessions, inputs))
 
 
 def _balance(work: _Work, options: SplitOptions) -> _Plan:
     """Return the plan with the fastest slowest stage by time, or the plan by bytes. Raises InferError."""
     is_by_time = options.by == "time"
-    weights = work.observation.node_ms if is_by_time else [float(each) for each in work.graph.parameter_bytes()]
+    weights = [float(each) for each in (work.source.node_ms if is_by_time else work.source.parameter_bytes)]
     costs = work.costs()
     best = plan = work.write(plan_cuts(weights, costs, options.stage_count))
     tried = [plan.cuts]

@@ -11,18 +11,24 @@ from naiad.config.forms.pbtxt.text_format import format_config
 from naiad.config.model_config_pb2 import ModelConfig, ModelInput, ModelInstanceGroup, ModelOutput
 
 _Tensor = TypeVar("_Tensor", ModelInput, ModelOutput)
-_BACKEND = "onnxruntime"
 MAX_BATCH_SIZE = 32
 
 
 def write_stage(
-    directory: Path, *, can_batch: bool, threads: int, device: int | None, isolation: str = ""
+    directory: Path,
+    backend: str,
+    *,
+    can_batch: bool,
+    threads: tuple[str, int],
+    device: int | None,
+    isolation: str = "",
 ) -> ModelConfig:
     """Write and return the configuration of the stage in `directory`, completed from its model file.
 
-    `device` is the number of a GPU, None for the CPU. Raises InferError.
+    `threads` is a parameter of the backend and its value, `device` the number of a GPU, None for the CPU. Raises
+    InferError.
     """
-    config = ModelConfig(name=directory.name, backend=_BACKEND)
+    config = ModelConfig(name=directory.name, backend=backend)
     context = ModelContext(
         name=directory.name,
         version=1,
@@ -31,7 +37,7 @@ def write_stage(
         version_dir=directory / "1",
         usable_cores=usable_cores(),
     )
-    config = BackendRegistry().get(_BACKEND).auto_complete(context)
+    config = BackendRegistry().get(backend).auto_complete(context)
     # A batch of all waiting requests would leave the stages before and after it without work.
     config.ClearField("dynamic_batching")
     if config.max_batch_size and can_batch:
@@ -44,7 +50,7 @@ def write_stage(
     group = config.instance_group.add(count=1)
     if device is None:
         group.kind = ModelInstanceGroup.KIND_CPU
-        config.parameters["intra_op_thread_count"].string_value = str(threads)
+        config.parameters[threads[0]].string_value = str(threads[1])
     else:
         group.kind = ModelInstanceGroup.KIND_GPU
         group.gpus.append(device)

@@ -13,6 +13,8 @@ from naiad.backend.pytorch.tensors import DATATYPES, storage_address
 from naiad.backend.signature import TensorSignature
 from naiad.core.errors import unsupported
 
+_loading = threading.Lock()
+"""PyTorch's reader of archives has a global state, and models load at the same time."""
 _inspected = threading.local()
 """Its attribute `last` is the archive that the thread has inspected last: its path, its time, and its program."""
 
@@ -32,7 +34,7 @@ def _read(context: ModelContext, path: Path) -> Any:
         return last[2]
     try:
         # An open file: of paths, PyTorch takes those that end with .pt2 only.
-        with path.open("rb") as file:
+        with path.open("rb") as file, _loading:
             return torch.export.load(file)
     except Exception as error:  # PyTorch raises classes of several libraries
         raise cannot_load(context, path, error, f"export it again with torch {torch.__version__}") from error

@@ -1,4 +1,4 @@
-"""`naiad split`: cut an ONNX model into stages that run as a pipeline."""
+"""`naiad split`: cut an ONNX model, or a program of torch.export, into stages that run as a pipeline."""
 
 import argparse
 import sys
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from naiad.split.pipeline import Split
 
 _DESCRIPTION = """\
-Cut the ONNX model MODEL into stages, and write them and the ensemble that connects them to a model repository. The
-whole model and the stages run on the same input first; if their outputs differ, nothing is written.
+Cut MODEL, an ONNX file or an archive of torch.export (.pt2), into stages, and write them and the ensemble that
+connects them to a model repository. The whole model and the stages run on the same input first; if their outputs
+differ, nothing is written.
 The exit status is 1 if the model cannot be split, 2 for an invalid command line.
 """
 _SHOWN_TENSORS = 3
@@ -31,16 +32,17 @@ def run(argv: Sequence[str]) -> int:
         parser.error(f"--devices is '{options.devices}'; use cpu, or numbers of GPUs, for example 0,1")
     if not options.model.is_file():
         return _fail(f"{options.model} is not a file")
-    try:
-        from naiad.split.pipeline import SplitOptions, split_model
-    except ModuleNotFoundError as error:
-        return _fail(f"package '{error.name}' is missing; pip install 'naiad[split]'")
+    from naiad.split.pipeline import SplitOptions, split_model  # modules of a server
+
     try:
         split = split_model(
             options.model,
             options.output,
             SplitOptions(options.stages, options.by, devices, options.isolation, options.data),
         )
+    except ModuleNotFoundError as error:
+        extra = "torch" if error.name == "torch" else "split"
+        return _fail(f"package '{error.name}' is missing; pip install 'naiad[{extra}]'")
     except InferError as error:
         return _fail(error.message)
     except OSError as error:
@@ -88,7 +90,9 @@ def _bytes(size: int) -> str:
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
     parser = argparse.ArgumentParser(prog="naiad split", description=_DESCRIPTION)
-    parser.add_argument("model", type=Path, metavar="MODEL", help="an ONNX file; its name becomes the ensemble's")
+    parser.add_argument(
+        "model", type=Path, metavar="MODEL", help="an .onnx or .pt2 file; its name becomes the ensemble's"
+    )
     parser.add_argument("--stages", type=int, required=True, metavar="N", help="number of stages, 2 or more")
     parser.add_argument(
         "--by",
