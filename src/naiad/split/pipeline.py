@@ -17,7 +17,7 @@ from naiad.core.errors import internal, invalid_argument
 from naiad.split.cuts import plan_cuts
 from naiad.split.repository import write_ensemble, write_stage
 from naiad.split.runs import Feeds, Session, difference, fastest_ms, rows_are_independent, run_stages
-from naiad.split.source import Source, Stage, read_source
+from naiad.split.source import Source, Stage
 
 _TENSOR_COST_BYTES = 4096
 """What a crossing tensor costs besides its bytes."""
@@ -74,7 +74,7 @@ def split_model(path: Path, output: Path, options: SplitOptions) -> Split:
         if (output / each).exists():
             raise invalid_argument(f"{output / each} exists; remove it, or choose another directory with --output")
     threads = max(1, usable_cores() // options.stage_count)
-    source = read_source(path, threads, options.data)
+    source = _read_source(path, threads, options.data)
     feeds = source.feeds
     parent = output.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
@@ -109,6 +109,17 @@ def split_model(path: Path, output: Path, options: SplitOptions) -> Split:
         for index, (stage, time_ms) in enumerate(zip(plan.stages, plan.times_ms, strict=True))
     ]
     return Split(name, stages, fastest_ms([source.whole], feeds)[0], differences, threads, can_batch)
+
+
+def _read_source(path: Path, threads: int, data: Path | None) -> Source:
+    """Read and observe a model file. Raises InferError, and ModuleNotFoundError without the library of its format."""
+    if path.suffix == ".pt2":
+        from naiad.split.exported_source import ExportedSource
+
+        return ExportedSource(path, threads, data)
+    from naiad.split.onnx_source import OnnxSource
+
+    return OnnxSource(path, threads, data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,14 +52,3 @@ class Source(Protocol):
 
     def write(self, cuts: Sequence[int], directory: Path, name: str) -> Sequence[Stage]:
         """Write the stages between the cuts as models `NAME_stage0`, ... in `directory`. Raises InferError."""
-
-
-def read_source(path: Path, threads: int, data: Path | None) -> Source:
-    """Read and observe a model file. Raises InferError, and ModuleNotFoundError without the library of its format."""
-    if path.suffix == ".pt2":
-        from naiad.split.exported_source import ExportedSource
-
-        return ExportedSource(path, threads, data)
-    from naiad.split.onnx_source import OnnxSource
-
-    return OnnxSource(path, threads, data)
