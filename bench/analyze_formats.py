@@ -3,10 +3,10 @@
     python -m bench.analyze_formats [--concurrency 16] [--p99-ms 250] [--seconds 0.6] [--rounds 5]
 
 The classifier (`bench.text_classifier`) begins as many services do: FP32 in PyTorch, called in a handler of FastAPI,
-one instance, no batches. It is converted to TorchScript, ONNX, OpenVINO and ONNX with dynamic int8. The mode
+one instance, one thread, no batches. Formats: TorchScript, ONNX, OpenVINO, ONNX with dynamic int8. The mode
 `predict` searches threads, instances, batches and delays of each format under the limit. Then FastAPI and the steps
-to the winner are measured in turns, with the same JSON from the same clients; the parts are ratios of medians. It needs
-torch, onnx, onnxruntime, openvino, fastapi and uvicorn.
+to the winner are measured in turns, with the same JSON from the same clients; the parts are ratios of medians.
+It needs torch, onnx, onnxruntime, openvino, fastapi and uvicorn.
 """
 
 import argparse
@@ -44,6 +44,7 @@ import torch
 from fastapi import FastAPI, Request
 from bench.text_classifier import TextClassifier
 
+torch.set_num_threads(1)
 app, model = FastAPI(), TextClassifier().eval()
 
 

@@ -8,6 +8,7 @@ import onnxruntime.quantization as quantization
 import openvino
 import torch
 
+from naiad.analyze.variants.dimensions import THREADS
 from naiad.core.tensor import Array
 
 TOKENS, VOCABULARY = 32, 8000
@@ -16,6 +17,7 @@ CONFIG = """backend: "{backend}" max_batch_size: {largest}
 input [ {{ name: "ids" data_type: TYPE_INT64 dims: [ {tokens} ] }} ]
 output [ {{ name: "{output}" data_type: TYPE_FP32 dims: [ {classes} ] }} ]
 instance_group [ {{ count: 1 kind: KIND_CPU }} ]
+parameters {{ key: "{threads}" value {{ string_value: "1" }} }}
 """
 FORMATS = {
     "torchscript": ("pytorch", "model.pt", "OUTPUT__0"),
@@ -72,8 +74,9 @@ def write_formats(repository: Path) -> float:
     for name, (backend, file, output) in FORMATS.items():
         paths[name] = repository / name / "1" / file
         paths[name].parent.mkdir(parents=True)
+        threads = THREADS[backend]
         config = CONFIG.format(
-            backend=backend, largest=_LARGEST_BATCH, tokens=TOKENS, output=output, classes=_CLASSES
+            backend=backend, largest=_LARGEST_BATCH, tokens=TOKENS, output=output, classes=_CLASSES, threads=threads
         )
         (repository / name / "config.pbtxt").write_text(config)
     with torch.no_grad():

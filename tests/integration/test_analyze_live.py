@@ -428,3 +428,28 @@ def test_ensemble_follows_its_members(tmp_path, start_server):
 
     asyncio.run(analyze())
     assert {name: served(server, name) for name in before} == before
+
+
+def test_ensemble_above_follows_a_member(tmp_path, start_server):
+    root = tmp_path / "models"
+    write_python_add_sub(root, "member")
+    ends = {name: name for name in ("INPUT0", "INPUT1")}, {name: name for name in ("OUTPUT0", "OUTPUT1")}
+    write_ensemble(root, "inner", *([tensor(name) for name in names] for names in ends), [("member", *ends)])
+    write_ensemble(root, "outer", *([tensor(name) for name in names] for names in ends), [("inner", *ends)])
+    server = start_server(root, "--model-control-mode=explicit", "--load-model=outer")
+    server.wait_ready()
+    names = ("member", "inner", "outer")
+    before = {name: served(server, name) for name in names}
+
+    async def analyze() -> None:
+        async with LiveInstrument(
+            running_server(server), [ModelPlan("member")], journal=tmp_path / "j"
+        ) as instrument:
+            assert set(instrument.configs) == {"member"}
+            for size, expected in ((2, 2), (4, 4), (32, 8)):
+                measured = await instrument.measure(point(instrument, {"max_batch_size": size}, "member"), SECONDS)
+                assert not measured.error
+                assert [served(server, name)["max_batch_size"] for name in names] == [size, expected, expected]
+
+    asyncio.run(analyze())
+    assert {name: served(server, name) for name in names} == before

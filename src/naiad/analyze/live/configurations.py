@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -12,10 +12,8 @@ from naiad.analyze.space import Variant
 from naiad.analyze.variants import fit_ensembles, member_names, members_first
 from naiad.client import Client, ErrorCode, InferError
 from naiad.config.forms.json_form import config_from_json, config_to_json
+from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.model import ModelState
-
-if TYPE_CHECKING:
-    from naiad.config.model_config_pb2 import ModelConfig
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 2
@@ -34,17 +32,26 @@ class Configurations:
         """What each model was loaded with; "" for its original configuration, None when that is not known."""
         self.configs: dict[str, ModelConfig] = {}
         """Complete, as they were at the beginning."""
+        self._above: dict[str, ModelConfig] = {}
+        """Ensembles that serve and contain models of `configs`: their batch must stay within that of these."""
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def read(self, models: Collection[str]) -> None:
-        """Read the models and the members of ensembles among them; those that are not ready are loaded."""
+        """Read the models and the members of ensembles among them; those that are not ready are loaded.
+
+        Ensembles above them are read, too, and follow the batches of their members.
+        """
         if all(name in self.configs for name in models):
             return
         ready = {row.name for row in await self._client.repository_index() if row.state is ModelState.READY}
         waiting = list(dict.fromkeys(models))
         for name in waiting:
             if name in self.configs:
+                continue
+            if name in self._above:
+                self.configs[name] = self._above.pop(name)
+                waiting += member_names(self.configs[name])
                 continue
             if not await self._client.is_model_ready(name):
                 self._note(name, Original(""))
@@ -55,6 +62,25 @@ class Configurations:
             # A member that is ready only because its ensemble was loaded is unloaded in the end.
             self._note(name, Original(config_to_json(config).decode() if name in ready else ""))
             waiting += member_names(config)
+        await self._read_above(ready)
+
+    async def _read_above(self, ready: Collection[str]) -> None:
+        # Those that are known already may have a smaller batch at the moment.
+        unknown = sorted(name for name in ready if name not in self._all)
+        others = {name: await self._client.model_config(name) for name in unknown}
+        while found := [
+            name
+            for name, config in others.items()
+            if name not in self._above and not self._all.keys().isdisjoint(member_names(config))
+        ]:
+            for name in found:
+                self._above[name] = others[name]
+                self._loaded[name] = ""
+                self._note(name, Original(config_to_json(others[name]).decode()))
+
+    @property
+    def _all(self) -> dict[str, ModelConfig]:
+        return {**self._above, **self.configs}
 
     def _note(self, name: str, original: Original) -> None:
         self._originals[name] = original
@@ -68,9 +94,9 @@ class Configurations:
 
         What is loaded already is left alone. A model whose load failed is loaded again the next time.
         """
-        wanted = dict.fromkeys(self.configs, "")
+        wanted = dict.fromkeys(self._all, "")
         settings: dict[str, Mapping[str, Any]] = {}
-        for each in fit_ensembles(self.configs, variants):
+        for each in fit_ensembles(self._all, variants, self._above):
             name = each.source_model or each.model
             wanted[name], settings[name] = each.config_json, each.settings
         waiting = self._order([name for name, text in wanted.items() if self._loaded.get(name) != text], wanted)
@@ -91,17 +117,17 @@ class Configurations:
 
         Ensembles whose batch shrinks come before their members, all others after them.
         """
-        known = [name for name in members_first(self.configs) if name in names]
+        known = [name for name in members_first(self._all) if name in names]
         shrinking = [name for name in reversed(known) if self._shrinks(name, wanted[name])]
         return shrinking + [name for name in known if name not in shrinking]
 
     def _shrinks(self, name: str, text: str) -> bool:
-        if not self.configs[name].HasField("ensemble_scheduling"):
+        if not self._all[name].HasField("ensemble_scheduling"):
             return False
         return self._max_batch_size(name, text) < self._max_batch_size(name, self._loaded[name] or "")
 
     def _max_batch_size(self, name: str, text: str) -> int:
-        config = config_from_json(text) if text else self.configs[name]
+        config = config_from_json(text) if text else self._all[name]
         return config.max_batch_size
 
     async def _load(self, name: str, text: str) -> None:
@@ -109,7 +135,7 @@ class Configurations:
         if text:
             await self._client.load(name, config=text)
         else:
-            await self._load_original(name, config_to_json(self.configs[name]).decode())
+            await self._load_original(name, config_to_json(self._all[name]).decode())
         self._loaded[name] = text
 
     async def _load_original(self, name: str, config_json: str) -> None:

@@ -1,6 +1,6 @@
 """Ensembles: their members are varied, and the largest batch of an ensemble is the smallest of its members'."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from naiad.analyze.space import Variant
@@ -25,11 +25,14 @@ def members_first(configs: Mapping[str, ModelConfig]) -> list[str]:
         raise invalid_argument(f"ensembles contain each other: {' -> '.join(error.args[1])}") from None
 
 
-def fit_ensembles(configs: Mapping[str, ModelConfig], variants: Sequence[Variant]) -> list[Variant]:
+def fit_ensembles(
+    configs: Mapping[str, ModelConfig], variants: Sequence[Variant], above: Collection[str] = ()
+) -> list[Variant]:
     """Return the variants, and variants of the ensembles above them, members first.
 
     `configs` are the complete configurations of the repository, of all models and members. An ensemble that the
-    variants do not change is left out. Raises RefusedError.
+    variants do not change is left out. The ensembles in `above` only shrink: they are not analysed, and some of their
+    members may be unknown. Raises RefusedError.
     """
     chosen = {each.model: each for each in variants}
     limits = {name: config.max_batch_size for name, config in configs.items()}
@@ -42,6 +45,7 @@ def fit_ensembles(configs: Mapping[str, ModelConfig], variants: Sequence[Variant
             changed.add(name)
         has_changed_members = not changed.isdisjoint(member_names(config))
         members = [limits[each] for each in member_names(config) if each in limits]
+        members += [config.max_batch_size] if name in above else []
         # An ensemble that does not batch passes requests on as they are.
         if has_changed_members and config.max_batch_size > 0 and min(members) != limits[name]:
             limits[name] = min(members)

@@ -75,3 +75,10 @@ def test_variant_of_the_ensemble_keeps_its_settings():
     cached = make_variant(CONFIGS["inner"], {"response_cache.enable": True}, "inner_config_3")
     (_, inner, *_) = fit_ensembles(CONFIGS, [batch("a", 2), cached])
     assert (inner.name, inner.settings) == ("inner_config_3", {"response_cache.enable": True, "max_batch_size": 2})
+
+
+def test_ensembles_above_only_shrink():
+    known = {name: CONFIGS[name] for name in ("inner", "a")}
+    shrunk, fitted = fit_ensembles(known, [batch("a", 4)], above=["inner"])
+    assert (shrunk.model, fitted.model, fitted.settings) == ("a", "inner", {"max_batch_size": 4})
+    assert [each.model for each in fit_ensembles(known, [batch("a", 64)], above=["inner"])] == ["a"]
