@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from naiad.core.datatype import DataType
+from naiad.core.tensor import TensorSpec
 from naiad.optimizer import package
 from naiad.optimizer.candidate import Precision, Status
+from naiad.optimizer.correctness.runner import RenamedRunner
 from naiad.optimizer.correctness.settings import Budget, Settings
 from naiad.optimizer.package.contents import opened
 from naiad.optimizer.package.evidence import read_evidence
 from naiad.optimizer.package.manifest import MANIFEST, manifest_of
 from naiad.optimizer.source import Labels
 from support import sabotaged_conversions as models
-from support.packaged_models import VISION, naiad, result, source, write
+from support.packaged_models import CONFIG, VISION, naiad, result, source, write
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +84,20 @@ def test_share_of_first_classes_fits_few_samples(tmp_path):
     target = write(tmp_path, "int8", made=replace(made, outcomes=[int8]))
     tolerance = read_evidence(target / "evidence").expectation.tolerances["PROBABILITIES"]
     assert tolerance.top1_agreement == pytest.approx(23 / 24)
+
+
+def test_renamed_tensors_are_proved(tmp_path):
+    made = result(tmp_path / "files")
+    inputs = (TensorSpec("picture", DataType.FP32, (-1, 3, 8, 8)),)
+    outputs = tuple(TensorSpec(name, DataType.FP32, (-1, 10)) for name in ("p", "f"))
+    made = replace(made, source=replace(made.source, inputs=inputs, outputs=outputs))
+    names = {"p": "PROBABILITIES", "f": "FEATURES"}
+    renamed = RenamedRunner(source(), {"picture": "IMAGE"}, names)
+    samples = [{"picture": sample["IMAGE"]} for sample in VISION.samples]
+    target = package.write(made, samples, CONFIG, tmp_path / "renamed", source=renamed, profile_s=0.1)
+    found = package.verify(target, is_quick=True)
+    assert found.holds
+    assert set(found.verdict.worst_absolute) == {"p", "f"}
 
 
 # --- verification ---------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Packages as repositories of one model, for `naiad serve`."""
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -39,7 +40,8 @@ def unpack(path: Path, environ: Mapping[str, str] = os.environ) -> Path:
             except OSError:
                 if not home.is_dir():  # Otherwise another server has unpacked the same package.
                     raise
-    _evict(cache, home)
+    with contextlib.suppress(FileNotFoundError):  # Another server removes the same copies.
+        _evict(cache, home)
     return home
 
 
