@@ -54,7 +54,7 @@ input [ { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] },
 output [ { name: "last_hidden_state" data_type: TYPE_FP32 dims: [ -1, 384 ] } ]
 """
 _MINILM_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_VARIED_OF_OCR = ("ocr_detect", "ocr_lines", "ocr_read")
+_VARIED_OF_OCR = ("ocr_detect", "ocr_read")
 
 
 def _resnet50(root: Path) -> ModelPlan:
