@@ -8,7 +8,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.optimizer import profile
 from naiad.optimizer.candidate import Candidate, Conversion, Precision, Status
 from naiad.optimizer.measurement import Runtime
-from naiad.optimizer.profile import serving
+from naiad.optimizer.profile import serving, tuning
 from naiad.optimizer.source import Format, Source
 from support.judged_conversions import ROWS
 from support.openvino_models import digits_model
@@ -45,19 +45,6 @@ def converted(backend, form, folder):
 
 
 @pytest.mark.parametrize("case", ["dense", "network"])
-def test_each_runtime_has_figures(case, request):
-    conversion, source, samples = request.getfixturevalue(case)
-    wanted = [(conversion, profile.runtimes(conversion.candidate, 2))]
-    found = [each for _, each in profile.measure(wanted, samples, source, seconds_per_profile=0.2)]
-    assert [each.runtime.name for each in found] == ["default", "threads-1"]
-    for each in found:
-        assert not each.error
-        assert each.latency.low <= each.latency.value <= each.latency.high
-        assert each.throughput.value > 0
-        assert each.memory_mib > 1
-
-
-@pytest.mark.parametrize("case", ["dense", "network"])
 def test_finalist_is_served(case, request, monkeypatch):
     monkeypatch.setattr(serving, "_ROUNDS", 2)
     conversion, source, samples = request.getfixturevalue(case)
@@ -74,3 +61,18 @@ def test_wrong_parameter_is_an_error(dense):
     runtime = Runtime("wrong", {"PERFORMANCE_HINT": "FAST"})
     ((_, found),) = profile.measure([(conversion, [runtime])], samples, source)
     assert "PERFORMANCE_HINT" in found.error
+
+
+@pytest.mark.parametrize("case", ["dense", "network"])
+def test_runtimes_and_options_have_figures(case, request):
+    conversion, source, samples = request.getfixturevalue(case)
+    values = [each for alternatives in tuning.options(conversion.candidate) for each in alternatives]
+    runtimes = [*profile.runtimes(conversion.candidate, 2), *(Runtime(str(each), each) for each in values)]
+    wanted = [(conversion, runtimes)]
+    found = [each for _, each in profile.measure(wanted, samples, source, seconds_per_profile=0.05)]
+    assert [each.runtime for each in found] == runtimes
+    for each in found:
+        assert not each.error
+        assert 0 < each.latency.low <= each.latency.value <= each.latency.high
+        assert each.throughput.value > 0
+        assert each.memory_mib > 1

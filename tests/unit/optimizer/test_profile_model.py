@@ -8,6 +8,7 @@ from naiad.core.errors import InferError
 from naiad.core.tensor import TensorSpec
 from naiad.optimizer.candidate import Candidate, Conversion, Precision, Status
 from naiad.optimizer.measurement import Runtime
+from naiad.optimizer.profile import tuning
 from naiad.optimizer.profile.child import ProfiledModel
 from naiad.optimizer.profile.configuration import configuration, write_model
 from naiad.optimizer.profile.measuring import profile_samples
@@ -16,20 +17,19 @@ from naiad.optimizer.source import Format, Source
 from naiad.testing.model_error import ModelError
 from support import onnx_models
 
+ONNX = Candidate("candidate", Format.ONNX, Precision.FP32, "onnxruntime")
 ROWS = [{"INPUT0": np.full(16, row, np.float32), "INPUT1": np.ones(16, np.float32)} for row in range(3)]
 
 
-def job(tmp_path, content, *, rows=ROWS, names=("INPUT0", "INPUT1"), has_batch=True):
+def job(tmp_path, content, *, rows=ROWS, names=("INPUT0", "INPUT1"), has_batch=True, parameters=None):
     files = tmp_path / "files"
     files.mkdir()
     (files / "model.onnx").write_bytes(content)
-    candidate = Candidate("candidate", Format.ONNX, Precision.FP32, "onnxruntime")
-    conversion = Conversion(candidate, Status.PASSED, files)
+    conversion = Conversion(ONNX, Status.PASSED, files)
     inputs = tuple(TensorSpec(name, DataType.FP32, (-1, 16)) for name in names)
+    runtime = Runtime("own", parameters or {})
     source = Source("model", Format.ONNX, files, inputs, has_batch=has_batch)
-    texts = [
-        configuration(candidate, conversion, source, Runtime(), size) for size in ((32, 0) if has_batch else (0,))
-    ]
+    texts = [configuration(ONNX, conversion, source, runtime, size) for size in ((32, 0) if has_batch else (0,))]
     return Job(write_model(tmp_path, conversion, texts[0]), "onnxruntime", texts, names, rows, has_batch)
 
 
@@ -64,6 +64,11 @@ def test_renamed_inputs_are_found_by_order(tmp_path):
 def test_broken_file_is_an_error_of_the_load(tmp_path):
     with pytest.raises(InferError, match=r"model\.onnx cannot be loaded"):
         ProfiledModel(job(tmp_path, b"nothing"))
+
+
+@pytest.mark.parametrize("values", [each for alternatives in tuning.options(ONNX) for each in alternatives], ids=str)
+def test_options_of_tuning_are_accepted(tmp_path, values):
+    assert ProfiledModel(job(tmp_path, onnx_models.add_sub(), parameters=values)).measure(2, 0.0).durations_ns
 
 
 def test_samples_of_a_profile_have_one_shape():

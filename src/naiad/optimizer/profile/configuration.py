@@ -11,6 +11,9 @@ from naiad.optimizer.measurement import Runtime
 from naiad.optimizer.source import Source
 from naiad.optimizer.sources.declaration import declare
 
+GRAPH_LEVEL = "optimization.graph.level"
+"""The parameter of a runtime that is this field of the configuration instead."""
+
 
 def configuration(
     candidate: Candidate,
@@ -33,7 +36,10 @@ def configuration(
     if runtime.instances > 1:
         config.instance_group.add(count=runtime.instances, kind=ModelInstanceGroup.KIND_CPU)
     for name, value in (*conversion.backend_parameters.items(), *runtime.parameters.items()):
-        config.parameters[name].string_value = value
+        if name == GRAPH_LEVEL:
+            config.optimization.graph.level = int(value)
+        else:
+            config.parameters[name].string_value = value
     declare(config, conversion, source)
     _add_warm_up(config, warm_up, max_batch_size > 0)
     return str(config)

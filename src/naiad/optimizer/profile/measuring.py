@@ -25,7 +25,7 @@ from naiad.perf.result import Interval
 from naiad.perf.statistics.intervals import NONE, Sample
 
 BATCHES = (1, 2, 4, 8, 16, 32)
-_GROUP = 3
+GROUP = 3
 """Processes that are alive at the same time."""
 _ROUNDS = 8
 """As many as the coarsest blocks of the confidence intervals."""
@@ -56,11 +56,14 @@ def measure(
     """
     rows = profile_samples(samples)
     jobs = [(conversion, runtime) for conversion, each in conversions for runtime in each]
-    with tempfile.TemporaryDirectory(prefix="naiad-profile-") as home:
-        for first in range(0, len(jobs), _GROUP):
-            yield from _measure_group(
-                jobs, first, rows, source, seconds_per_profile, limits or Limits(), progress, home
-            )
+    for first in range(0, len(jobs), GROUP):
+        group = jobs[first : first + GROUP]
+        for index, (conversion, runtime) in enumerate(group, first):
+            progress.step("profile", f"{conversion.candidate.name} {runtime.name}", index, len(jobs))
+        profiles = measure_group(group, rows, source, seconds_per_profile, limits or Limits())
+        for (conversion, runtime), found in zip(group, profiles, strict=True):
+            progress.done("profile", f"{conversion.candidate.name} {runtime.name}", found.error)
+            yield conversion.candidate.name, found
 
 
 def profile_samples(samples: Samples) -> list[Arrays]:
@@ -73,48 +76,31 @@ def profile_samples(samples: Samples) -> list[Arrays]:
     return list(itertools.islice(same, _SAMPLES))
 
 
-def _measure_group(
+def measure_group(
     jobs: Sequence[tuple[Conversion, Runtime]],
-    first: int,
     samples: Sequence[Arrays],
     source: Source,
     seconds: float,
     limits: Limits,
-    progress: Progress,
-    home: str,
-) -> Iterator[tuple[str, Profile]]:
+) -> list[Profile]:
+    """Return the profiles of models that take turns; all of them are in memory at the same time."""
     with contextlib.ExitStack() as stack:
-        group: list[ModelProfiler] = []
-        for index, (conversion, runtime) in enumerate(jobs[first : first + _GROUP], first):
-            progress.step("profile", f"{conversion.candidate.name} {runtime.name}", index, len(jobs))
-            folder = Path(home, str(index))
-            profiler = ModelProfiler(conversion, runtime, samples, source, folder, seconds, limits)
+        home = stack.enter_context(tempfile.TemporaryDirectory(prefix="naiad-profile-"))
+        group: list[_ModelProfiler] = []
+        for index, (conversion, runtime) in enumerate(jobs):
+            profiler = _ModelProfiler(conversion, runtime, samples, source, Path(home, str(index)), seconds, limits)
             stack.callback(profiler.close)
             group.append(profiler)
         for profiler in group:
             profiler.start()
-        take_turns(group)
-        for profiler in group:
-            found = profiler.profile()
-            name = profiler.conversion.candidate.name
-            progress.done("profile", f"{name} {found.runtime.name}", found.error or _figures(found))
-            yield name, found
-
-
-def _figures(found: Profile) -> str:
-    latency_ms = found.latency.value / 1000
-    return f"{latency_ms:.3g} ms, {found.throughput.value:,.0f} samples/s at batch {found.batch}"
-
-
-def take_turns(group: Sequence["ModelProfiler"]) -> None:
-    """Measure all models of a group, one after the other in every round."""
-    for number in range(_ROUNDS):
-        for profiler in group:
-            profiler.take_turn(number)
+        for number in range(_ROUNDS):
+            for profiler in group:
+                profiler.take_turn(number)
+        return [profiler.profile() for profiler in group]
 
 
 @dataclass
-class ModelProfiler:
+class _ModelProfiler:
     """The measurement of one model in a process. After a failure it does nothing more."""
 
     conversion: Conversion

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ctypes
+import os
 import re
 import signal
 import subprocess
@@ -37,6 +38,7 @@ class ServerProcess:
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             preexec_fn=_end_with_parent if _libc is not None else None,  # noqa: PLW1509 - a single system call
         )
 
