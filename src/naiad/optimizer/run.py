@@ -19,14 +19,14 @@ from naiad.optimizer.converters.run import Converter
 from naiad.optimizer.environment import describe
 from naiad.optimizer.journal import Journal, key_of, to_json
 from naiad.optimizer.judging import Judge
-from naiad.optimizer.measurement import Profile, Runtime
+from naiad.optimizer.measurement import Profile, Runtime, Served
 from naiad.optimizer.options import Options
 from naiad.optimizer.progress import NoProgress, Progress
 from naiad.optimizer.result import Outcome, Result
 from naiad.optimizer.samples import digest, shape_ranges
 from naiad.optimizer.source import Samples, Source
 from naiad.optimizer.sources import reference_runner, source_digest
-from naiad.optimizer.steps import read_profile
+from naiad.optimizer.steps import read_profile, read_served
 from naiad.optimizer.verdict import Verdict
 
 RESULT_FILE = "result.json"
@@ -53,6 +53,7 @@ def optimize(
     run.convert()
     run.judge()
     run.profile()
+    run.serve()
     outcomes = list(run.outcomes.values())
     winner, why = choice.choose(outcomes, chosen.objective)
     needed = {name for outcome in outcomes if outcome.can_win for name in outcome.candidate.needs}
@@ -104,7 +105,10 @@ class _Run:
             conversion = self._converter.convert(candidate, done.get(candidate.after))
             done[candidate.name] = conversion
             self.outcomes[candidate.name] = Outcome(candidate, conversion.status, conversion.reason, conversion)
-            self.progress.done("convert", candidate.name, conversion.reason or conversion.status.value)
+            state = conversion.status.value
+            self.progress.done(
+                "convert", candidate.name, f"{state}: {conversion.reason}" if conversion.reason else state
+            )
 
     def judge(self) -> None:
         """Judge what was converted; where a low precision is rejected, keep its sensitive layers in a higher one."""
@@ -178,6 +182,38 @@ class _Run:
                 wanted.append((outcome.conversion, missing))
         if wanted:
             self._measure(wanted)
+
+    def serve(self) -> None:
+        """Measure the finalists and the source as naiad serves them: one step, since they take turns."""
+        finalists: list[tuple[Conversion, Runtime, int]] = []
+        for name, runtime, batch in choice.finalists(self._passed(), self.options.objective, self.options.finalists):
+            conversion = self.outcomes[name].conversion
+            if conversion is not None:
+                finalists.append((conversion, runtime, batch))
+        if not finalists:
+            return
+        measured, was_cached = self._journal.step(
+            "served",
+            key_of([self._key(*finalist, self.options.profile_s) for finalist in finalists]),
+            lambda: self._serve(finalists),
+            lambda values: [(name, read_served(served)) for name, served in values],
+        )
+        for name, served in measured:
+            self.outcomes[name] = replace(self.outcomes[name], served=served)
+            if was_cached:
+                self.progress.done("serve", name, "", was_cached=True)
+
+    def _serve(self, finalists: Sequence[tuple[Conversion, Runtime, int]]) -> list[tuple[str, Served]]:
+        return list(
+            profile.serve(
+                finalists,
+                self.samples,
+                self.source,
+                seconds=self.options.profile_s,
+                limits=self.options.runner_limits,
+                progress=self.progress,
+            )
+        )
 
     def _passed(self) -> list[Outcome]:
         return [each for each in self.outcomes.values() if each.can_win]

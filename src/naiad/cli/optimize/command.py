@@ -20,6 +20,7 @@ from naiad.optimizer.run import optimize
 from naiad.optimizer.samples import from_path, shape_ranges
 from naiad.optimizer.source import Samples, Source
 from naiad.optimizer.sources import open_source, reference_runner
+from naiad.perf.report.charts import ChartsMissingError
 
 FAILED = 1
 
@@ -61,10 +62,9 @@ def _optimize(
     result = optimize(source, samples, workspace, options, progress, command)
     report: Path = flags.report or workspace / "report"
     report.mkdir(parents=True, exist_ok=True)
-    write_html(result, report / "index.html")
     write_csv(result, report / "candidates.csv")
     print(text_table(result))
-    print(f"\nreport: {report / 'index.html'}")
+    _write_page(result, report / "index.html")
     if not result.winner:
         return FAILED
     target: Path = flags.output or Path(f"{source.name}-optimized")
@@ -76,6 +76,15 @@ def _optimize(
         runner.close()
     print(f"package: {target}\n\nnaiad serve {shlex.quote(str(target))} serves it; naiad verify checks it elsewhere.")
     return 0
+
+
+def _write_page(result: Result, page: Path) -> None:
+    try:
+        write_html(result, page)
+    except ChartsMissingError as error:
+        print(f"\nreport: {page.with_name('candidates.csv')}; {error}")
+    else:
+        print(f"\nreport: {page}")
 
 
 def _configuration(result: Result) -> str:

@@ -4,7 +4,7 @@ import sys
 import time
 
 _STAGES = {
-    "convert": "converted",
+    "convert": "conversion",
     "judge": "compared",
     "search": "searched for sensitive layers",
     "profile": "measured",
