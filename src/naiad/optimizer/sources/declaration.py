@@ -2,34 +2,42 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.optimizer.candidate import Conversion
 from naiad.optimizer.converters.run import model_file
 from naiad.optimizer.source import Format, Source
 
+FOREST_INPUT = "input__0"
+"""The only input of a forest, by the name that its backend gives it."""
 MAX_BATCH_SIZE = 8
 """`max_batch_size` of models whose files do not limit their rows."""
-_WITHOUT_TENSORS = (Format.TORCH, Format.TORCHSCRIPT, Format.AOT_INDUCTOR)
+_WITHOUT_TENSORS = (Format.TORCH, Format.TORCHSCRIPT, Format.AOT_INDUCTOR, Format.SKLEARN)
+_TREES = (Format.XGBOOST, Format.LIGHTGBM, Format.TREELITE)
+"""Their input is FP32 or, if the configuration says so, FP64."""
 
 
 def declare(config: ModelConfig, conversion: Conversion, source: Source) -> None:
     """Add tensors and parameters that the conversion's backend needs.
 
-    Files of PyTorch get the tensors of the source, in its order; an estimator of scikit-learn gets them too if it is
-    the source, and a pickle the digest that allows this file alone.
+    Files of PyTorch and estimators of scikit-learn get the tensors of the source, in its order, forests an input of
+    FP64, and the pickle of an estimator the digest that allows this file alone.
     """
     made = conversion.candidate.format
-    is_estimator = made is Format.SKLEARN
-    if not is_estimator and made not in _WITHOUT_TENSORS:
-        return
     has_rows = config.max_batch_size > 0
+    if made in _TREES:
+        doubles = [spec for spec in source.inputs if spec.datatype is DataType.FP64]
+        _add(config.input, [replace(spec, name=FOREST_INPUT) for spec in doubles], has_rows)
+    if made not in _WITHOUT_TENSORS:
+        return
     _add(config.input, source.inputs, has_rows)
     _add(config.output, source.outputs, has_rows)
-    if is_estimator and (file := model_file(conversion.folder)).suffix != ".skops":
+    if made is Format.SKLEARN and (file := model_file(conversion.folder)).suffix != ".skops":
         config.parameters["sha256"].string_value = _sha256(file)
 
 
