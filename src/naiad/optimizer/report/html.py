@@ -14,9 +14,9 @@ from naiad.perf.result import Interval
 
 _COLUMNS = (
     "candidate", "format", "precision", "status", "worst difference", "top-1", "latency ms", "samples/s",
-    "memory MiB", "gain: latency / throughput", "reason",
+    "memory MiB", "gain: latency / throughput",
 )  # fmt: skip
-_TEXTS = (0, 1, 2, 3, 4, 10)
+_TEXTS = (0, 1, 2, 3, 4)
 _FAILED_COLUMNS = ("candidate", "check", "output", "sample", "element", "source", "candidate has", "reason")
 _CLASSES = {Status.REJECTED: "bad", Status.FAILED: "bad"}
 
@@ -44,8 +44,8 @@ def report(result: Result) -> Page:
         "calls. The gain is the factor over the source, of figures that were measured alike.",
         is_note=True,
     )
-    _add_charts(page, result, figures)
     _add_failures(page, result)
+    _add_charts(page, result, figures)
     page.heading("Run")
     page.code(shlex.join(result.command))
     facts = {
@@ -91,7 +91,6 @@ def _cells(figures: Figures) -> tuple[str, ...]:
         _spread(figures.throughput, 1.0),
         f"{figures.memory_mib:.0f}" if figures.memory_mib else "",
         gains(figures),
-        outcome.reason,
     )
 
 
