@@ -6,8 +6,10 @@ slow each other down, and the next costs are fitted to the measured durations wi
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,13 +21,20 @@ from naiad.analyze.prediction.system import EVEN, BatchCost, RequestCost, Simula
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.perf.result import Latency, Row, ServerFigures
 
-_ROUNDS = 7
+_ROUNDS = 5
 _WAKE_SHARE = 1.0
 """Waking up an idle event loop costs about what a pass of a request does."""
 _FIRST_PASS_SHARE = 0.25
 """Of the overhead of a lone request: what keeps the event loop busy."""
-_PASS_SHARES = (0.05, 0.95)
+_PASS_SHARES = (0.05, 0.25, 0.5, 0.75, 1.2, 2.4)
+"""That are tried; above 1 a request costs more under load than alone, as when other programs compete for cores."""
+_BATCH_SHARES = (0.0, 1.0, 2.5, 4.0)
+_REFINEMENTS = (0.8, 1.0, 1.25)
 _SLOWDOWNS = (-0.3, 3.0)
+_FEW_STEPS = 600
+"""Of simulations that choose between costs."""
+_LONE = 1.5
+"""Requests outstanding, below which none waits for another."""
 _LEAST_ERROR = 0.02
 _QUANTILES = 101
 _LONGEST_TAIL = 20.0
@@ -45,6 +54,14 @@ class _Execution:
     """Over batches."""
     duration_ns: float
     """Over requests."""
+    queue_ns: float
+    outstanding: float
+    """Requests, on the mean."""
+
+    @property
+    def figure_ns(self) -> float:
+        """Return what measurements of the same point differ in."""
+        return self.duration_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +74,14 @@ class _Requests:
     overhead_ns: float
     """Outside queues and executions."""
     outstanding: float
+
+    @property
+    def figure_ns(self) -> float:
+        """Return what measurements of the same point differ in."""
+        return self.overhead_ns
+
+
+_Mean = TypeVar("_Mean", _Execution, _Requests)
 
 
 def fit(
@@ -78,28 +103,41 @@ def fit(
     models = [configured(each.point, configs, cores) for each in usable]
     executions = [each for index, one in enumerate(usable) for each in _executions(index, one, models[index])]
     requests = [each for index, one in enumerate(usable) for each in _requests(index, one, models[index])]
+    executions = _medians(executions, lambda each: (usable[each.measured].point.key, each.model))
+    requests = _medians(requests, lambda each: (usable[each.measured].point.key, each.key[0]))
     fitted = _first(usable, configs, cores, processes, executions, requests)
-    simulated: list[Simulated] = []
-    for _ in range(_ROUNDS):
-        simulated = [simulate(fitted.system(each.point)[0], load_of(each.point)) for each in usable]
-        fitted = replace(
-            fitted,
-            batches=_fit_batches(fitted, executions, simulated),
-            requests=_fit_requests(fitted, requests, simulated),
-        )
-    simulated = [simulate(fitted.system(each.point)[0], load_of(each.point)) for each in usable]
+    for number in range(_ROUNDS):
+        fitted = replace(fitted, batches=_fit_batches(fitted, executions, _simulate(fitted, usable)))
+        if number in (0, _ROUNDS - 1):
+            fitted = _fit_requests(fitted, requests, usable, refines=number > 0)
+    simulated = _simulate(fitted, usable)
     return replace(fitted, cpu_factor=_cpu_factor(usable, simulated), error_share=_error_share(usable, simulated))
+
+
+def _simulate(fitted: Fitted, usable: Sequence[Measured], steps: int = 2000) -> list[Simulated]:
+    """Return what each point gives; points that were measured again are simulated once."""
+    points = {each.point.key: each.point for each in usable}
+    simulated = {key: simulate(fitted.system(point)[0], load_of(point), steps=steps) for key, point in points.items()}
+    return [simulated[each.point.key] for each in usable]
 
 
 def _has_figures(measured: Measured) -> bool:
     return all(row.server is not None and row.request_count for row in measured.rows.values())
 
 
-def _leaves(figures: ServerFigures) -> dict[str, ServerFigures]:
-    """Return the figures of the models that executed something."""
-    if not figures.composing:
-        return {figures.model: figures}
-    return {name: leaf for part in figures.composing for name, leaf in _leaves(part).items()}
+def _medians(seen: Sequence[_Mean], key: Callable[[_Mean], object]) -> list[_Mean]:
+    """Return, for each point that was measured several times, the measurement with the median figure."""
+    groups: dict[object, list[_Mean]] = {}
+    for each in seen:
+        groups.setdefault(key(each), []).append(each)
+    return [sorted(group, key=lambda each: each.figure_ns)[(len(group) - 1) // 2] for group in groups.values()]
+
+
+def _leaves(model: str, figures: ServerFigures | None) -> dict[str, ServerFigures]:
+    """Return the figures of the models that executed something; `model` may be served from another one's files."""
+    if figures is None or not figures.composing:
+        return {model: figures} if figures else {}
+    return {name: leaf for part in figures.composing for name, leaf in _leaves(part.model, part).items()}
 
 
 def _duration_us(figures: ServerFigures) -> float:
@@ -108,9 +146,8 @@ def _duration_us(figures: ServerFigures) -> float:
 
 def _executions(index: int, measured: Measured, models: Mapping[str, Configured]) -> list[_Execution]:
     found = {}
-    for row in measured.rows.values():
-        assert row.server is not None
-        for name, figures in _leaves(row.server).items():
+    for loaded, row in measured.rows.items():
+        for name, figures in _leaves(loaded, row.server).items():
             if figures.execution_count and name in models:
                 model = models[name]
                 found[name] = _Execution(
@@ -121,6 +158,8 @@ def _executions(index: int, measured: Measured, models: Mapping[str, Configured]
                     request_rows=row.batch_size,
                     mean_rows=figures.inference_count / figures.execution_count,
                     duration_ns=_duration_us(figures) * 1e3,
+                    queue_ns=figures.queue_us * 1e3,
+                    outstanding=row.throughput.value * row.latency.mean.value / 1e6,
                 )
     return list(found.values())
 
@@ -128,8 +167,7 @@ def _executions(index: int, measured: Measured, models: Mapping[str, Configured]
 def _requests(index: int, measured: Measured, models: Mapping[str, Configured]) -> list[_Requests]:
     found = []
     for name, row in measured.rows.items():
-        assert row.server is not None
-        leaves, steps = _leaves(row.server), route_steps(name, models)
+        leaves, steps = _leaves(name, row.server), route_steps(name, models)
         inside_us = sum(
             count * (leaves[model].queue_us + _duration_us(leaves[model]))
             for model, count in route_model_steps(steps).items()
@@ -157,8 +195,9 @@ def _first(
         seen = [each for each in executions if each.key == key]
         fixed_ns, row_ns = fit_line([each.mean_rows for each in seen], [each.duration_ns for each in seen])
         spread = spreads.get(seen[0].model, next(iter(spreads.values())))
+        wake_up_ns = min((each.queue_ns for each in seen if each.outstanding < _LONE), default=0.0)
         batches[key] = FittedBatch(
-            BatchCost(fixed_ns, row_ns, spread=spread),
+            BatchCost(fixed_ns, row_ns, 0.0, spread, wake_up_ns),
             largest_rows=max(each.mean_rows for each in seen),
             most_instances=max(each.instances for each in seen),
         )
@@ -166,7 +205,7 @@ def _first(
     for key in dict.fromkeys(each.key for each in requests):
         light = _lightest(requests, key)
         pass_ns = _FIRST_PASS_SHARE * max(light.overhead_ns, 0.0) / light.passes / (1.0 + _WAKE_SHARE)
-        costs[key] = _request_cost(light, pass_ns, spreads[key[0]])
+        costs[key] = _request_cost(light, pass_ns, 0.0, spreads[key[0]])
     loaded = tuple(dict.fromkeys(name for each in usable for name in each.rows))
     return Fitted(configs, loaded, cores, batches, costs, processes)
 
@@ -175,12 +214,12 @@ def _lightest(requests: Sequence[_Requests], key: tuple[str, int]) -> _Requests:
     return min((each for each in requests if each.key == key), key=lambda each: each.outstanding)
 
 
-def _request_cost(light: _Requests, pass_ns: float, spread: Sequence[float]) -> RequestCost:
+def _request_cost(light: _Requests, pass_ns: float, batch_ns: float, spread: Sequence[float]) -> RequestCost:
     """Return a cost whose passes and delay make the overhead of a lone request."""
     share_ns = max(0.0, light.overhead_ns) / light.passes
-    wake_ns = min(_WAKE_SHARE * pass_ns, share_ns - pass_ns)
+    wake_ns = max(0.0, min(_WAKE_SHARE * pass_ns, share_ns - pass_ns))
     delay_ns = max(0.0, light.overhead_ns - light.passes * (pass_ns + wake_ns))
-    return RequestCost(wake_ns, pass_ns, delay_ns, spread)
+    return RequestCost(wake_ns, pass_ns, batch_ns, delay_ns, spread)
 
 
 def _spreads(usable: Sequence[Measured], requests: Sequence[_Requests]) -> dict[str, Sequence[float]]:
@@ -194,10 +233,19 @@ def _spreads(usable: Sequence[Measured], requests: Sequence[_Requests]) -> dict[
 
 def _spread(row: Row) -> Sequence[float]:
     latency: Latency = row.latency
-    known = {0: latency.min_us, **{rank: each.value for rank, each in latency.percentiles.items()}}
-    known[100] = min(latency.max_us, 2 * known.get(99, latency.max_us))
+    known = {0.0: latency.min_us, **{float(rank): each.value for rank, each in latency.percentiles.items()}}
+    known[100.0] = min(latency.max_us, 2 * known.get(99.0, latency.max_us))
+    if row.histogram:
+        counts = np.cumsum([count for _, count in row.histogram])
+        known |= {
+            100.0 * count / counts[-1]: upper_us
+            for (upper_us, _), count in zip(row.histogram, counts, strict=True)
+            if 0 < count < 0.99 * counts[-1]
+        }
     ranks = sorted(known)
-    quantiles = np.interp(np.linspace(0, 100, _QUANTILES), ranks, [known[rank] for rank in ranks])
+    # Bins are wide, and an upper bound may exceed the percentile beside it.
+    times_us = np.maximum.accumulate([known[rank] for rank in ranks])
+    quantiles = np.interp(np.linspace(0, 100, _QUANTILES), ranks, times_us)
     median = float(np.median(quantiles))
     if median <= 0:
         return EVEN
@@ -229,20 +277,29 @@ def _fit_batches(
 
 
 def _fit_requests(
-    fitted: Fitted, requests: Sequence[_Requests], simulated: Sequence[Simulated]
-) -> dict[tuple[str, int], RequestCost]:
-    costs = {}
+    fitted: Fitted, requests: Sequence[_Requests], usable: Sequence[Measured], *, refines: bool
+) -> Fitted:
+    """Choose for each model under load the work of the event loop with which all its points fit best."""
     for key, cost in fitted.requests.items():
         light = _lightest(requests, key)
-        heavy = max((each for each in requests if each.key == key), key=lambda each: each.outstanding)
-        pass_ns = cost.pass_ns
-        ran = simulated[heavy.measured]
-        if heavy is not light and heavy.overhead_ns > 0 and len(fitted.loaded) == 1 and ran.overhead_ns > 0:
-            pass_ns *= float(np.clip(heavy.overhead_ns / ran.overhead_ns, 0.5, 2.0)) ** 0.7
-        share_ns = max(0.0, light.overhead_ns) / light.passes
-        pass_ns = float(np.clip(pass_ns, _PASS_SHARES[0] * share_ns, _PASS_SHARES[1] * share_ns))
-        costs[key] = _request_cost(light, pass_ns, cost.spread)
-    return costs
+        points = [each for each in usable if key[0] in each.rows and each.point.batch_size == key[1]]
+        if refines:
+            passes_ns = [factor * cost.pass_ns for factor in _REFINEMENTS]
+            batches_ns = [factor * cost.batch_ns for factor in _REFINEMENTS]
+        else:
+            share_ns = max(0.0, light.overhead_ns) / light.passes
+            passes_ns = [share * share_ns for share in _PASS_SHARES]
+            batches_ns = [share * share_ns for share in _BATCH_SHARES]
+        best: tuple[float, Fitted] | None = None
+        for pass_ns, batch_ns in sorted({*product(passes_ns, batches_ns)}):
+            tried = _request_cost(light, pass_ns, batch_ns, cost.spread)
+            candidate = replace(fitted, requests={**fitted.requests, key: tried})
+            error = _error_share(points, _simulate(candidate, points, _FEW_STEPS))
+            if best is None or error < best[0]:
+                best = error, candidate
+        assert best is not None
+        fitted = best[1]
+    return fitted
 
 
 def _cpu_factor(usable: Sequence[Measured], simulated: Sequence[Simulated]) -> float:

@@ -16,7 +16,7 @@ def _ignore(_: object) -> None:
 class Station:
     """The queue of a model and the instances that execute its batches."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keyword-only
         self,
         timeline: Timeline,
         scheduler: Scheduler,
@@ -24,16 +24,24 @@ class Station:
         *,
         instance_count: int = 1,
         threads: int = 1,
+        wake_up_ns: int = 0,
+        after: Callable[[Batch, Callable[[], None]], None] | None = None,
         on_end: Callable[[Batch], None] = _ignore,
         on_drop: Callable[[Sequence[Dropped]], None] = _ignore,
     ) -> None:
-        """`work_ns` is called when a batch begins; `threads` is the number in an instance."""
+        """`work_ns` is called when a batch begins; `threads` are those of an instance.
+
+        An idle instance takes a batch `wake_up_ns` after it was woken. With `after`, one that has executed a batch
+        takes the next one when that calls its second argument.
+        """
         self.scheduler = scheduler
         self.on_end = on_end
         self.running_count = 0
         self._timeline = timeline
         self._work_ns = work_ns
         self._threads = threads
+        self._wake_up_ns = wake_up_ns
+        self._after = after
         self._on_drop = on_drop
         self._idle: dict[int, int] = {}
         """Free instances, and when they call `take` again."""
@@ -44,7 +52,18 @@ class Station:
     def enqueue(self, request: InferRequest) -> None:
         """Add a request that arrives now. Raises InferError(UNAVAILABLE) for a full queue."""
         if self.scheduler.enqueue(request, self._timeline.now_ns) and self._idle:
-            self._take(next(reversed(self._idle)))
+            self._wake(next(reversed(self._idle)))
+        self._set_timer()
+
+    def _wake(self, instance: int) -> None:
+        if not self._wake_up_ns:
+            self._take(instance)
+            return
+        del self._idle[instance]
+        self._timeline.at(self._timeline.now_ns + self._wake_up_ns, functools.partial(self._take_again, instance))
+
+    def _take_again(self, instance: int) -> None:
+        self._take(instance)
         self._set_timer()
 
     def _take(self, instance: int) -> None:
@@ -60,7 +79,7 @@ class Station:
         self.running_count += 1
         timeline.work(self._work_ns(batch), functools.partial(self._end, instance, batch), self._threads)
         if self._idle and scheduler.pending_count:
-            self._take(next(reversed(self._idle)))
+            self._wake(next(reversed(self._idle)))
 
     def _end(self, instance: int, batch: Batch) -> None:
         self.running_count -= 1
@@ -68,8 +87,10 @@ class Station:
         if self.scheduler.learns:
             self.scheduler.record_execution(batch)
         self.on_end(batch)
-        self._take(instance)
-        self._set_timer()
+        if self._after is None:
+            self._take_again(instance)
+        else:
+            self._after(batch, functools.partial(self._take_again, instance))
 
     def _set_timer(self) -> None:
         """Plan the next moment at which something happens without a request or the end of a batch."""
@@ -84,9 +105,9 @@ class Station:
         time_ns = max(min(times_ns), self._timeline.now_ns)
         if not self._timer_ns or time_ns < self._timer_ns:
             self._timer_ns = time_ns
-            self._timeline.at(time_ns, functools.partial(self._wake, time_ns))
+            self._timeline.at(time_ns, functools.partial(self._end_timer, time_ns))
 
-    def _wake(self, planned_ns: int) -> None:
+    def _end_timer(self, planned_ns: int) -> None:
         if planned_ns != self._timer_ns:
             return
         self._timer_ns = 0

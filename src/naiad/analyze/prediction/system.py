@@ -38,6 +38,8 @@ class BatchCost:
     """Beyond the sharing of cores: memory bandwidth, caches, locks."""
     spread: Sequence[float] = EVEN
     """Quantiles of duration / expected duration, equally likely; their mean is 1."""
+    wake_up_ns: float = 0.0
+    """From the arrival of a request to its execution by an idle instance."""
 
     def work_ns(self, rows: float, others: float = 0.0) -> float:
         """Return the expected work of a batch that begins beside `others` of its model."""
@@ -52,6 +54,10 @@ class RequestCost:
     """Of the event loop, when it was idle."""
     pass_ns: float = 0.0
     """Of the event loop, once for the request, once between two steps and once for the response."""
+    batch_ns: float = 0.0
+    """Of the event loop, for a batch that ends while it is busy, before the instance takes the next one: both need
+    the interpreter's lock.
+    """
     delay_ns: float = 0.0
     """Network and client: time during which no core is busy."""
     spread: Sequence[float] = EVEN
@@ -182,15 +188,19 @@ class _EventLoop:
         self.busy_ns = 0.0
         self._timeline = timeline
         self._waiting: list[tuple[float, Callable[[], None]]] = []
-        self._is_busy = False
+        self.is_busy = False
 
     def call(self, cost: RequestCost, action: Callable[[], None]) -> None:
         """Call an action when the loop has come to it and done the work of a pass."""
-        if self._is_busy:
-            self._waiting.append((cost.pass_ns, action))
+        self.work(cost.pass_ns, action, cost.wake_ns)
+
+    def work(self, work_ns: float, action: Callable[[], None], wake_ns: float = 0.0) -> None:
+        """Call an action when the loop has come to it and done some work."""
+        if self.is_busy:
+            self._waiting.append((work_ns, action))
         else:
-            self._is_busy = True
-            self._begin(cost.wake_ns + cost.pass_ns, [(0.0, action)])
+            self.is_busy = True
+            self._begin(wake_ns + work_ns, [(0.0, action)])
 
     def _begin(self, work_ns: float, turn: Sequence[tuple[float, Callable[[], None]]], position: int = 0) -> None:
         self.busy_ns += work_ns
@@ -204,7 +214,7 @@ class _EventLoop:
         if turn:
             self._begin(turn[position][0], turn, position)
         else:
-            self._is_busy = False
+            self.is_busy = False
 
 
 class _Client:
@@ -225,7 +235,7 @@ class _Client:
 class Simulation:
     """One run of a system under a load. The same seed gives the same result."""
 
-    def __init__(self, system: System, load: Load, seed: int = 0) -> None:
+    def __init__(self, system: System, load: Load, seed: int = 0, steps: int = _STEPS) -> None:
         self._system, self._load = system, load
         self._random = random.Random(seed)
         self._timeline = Timeline(system.cores, now_ns=1_000)
@@ -236,11 +246,13 @@ class Simulation:
             self._stations.append({name: self._station(name, process) for name in system.models})
         self._executing: dict[Batch, tuple[float, int]] = {}
         """The work of each executing batch, and the batches that it began beside."""
+        self._is_contended = False
+        """Whether the event loop was busy when the latest batch ended."""
         self._latencies_ns: list[int] = []
         self._dropped_count = self._begun_count = self._ended_count = 0
         self._measured_from_ns = self._measured_loop_ns = 0.0
-        steps = max(len(route.steps) for route in system.routes)
-        count = max(_STEPS // max(1, steps), 4 * load.concurrency)
+        longest = max(len(route.steps) for route in system.routes)
+        count = max(steps // max(1, longest), 4 * load.concurrency)
         self._count = min(_MOST_REQUESTS, count)
         self._warm_up_count = max(int(_WARM_UP_SHARE * self._count), min(load.concurrency, self._count // 2))
 
@@ -252,6 +264,8 @@ class Simulation:
             functools.partial(self._begin_batch, name, process),
             instance_count=served.instance_count,
             threads=served.threads,
+            wake_up_ns=int(served.cost.wake_up_ns),
+            after=self._after_batch,
             on_end=functools.partial(self._end_batch, name),
             on_drop=self._drop,
         )
@@ -322,6 +336,8 @@ class Simulation:
 
     def _end_batch(self, name: str, batch: Batch) -> None:
         work_ns, others = self._executing.pop(batch)
+        client, _ = cast("tuple[_Client, int]", batch.requests[0].context)
+        self._is_contended = self._loops[client.process].is_busy
         if self._measured_from_ns:
             executions, count = self._executions[name], len(batch.requests)
             executions.batches += 1
@@ -334,6 +350,14 @@ class Simulation:
             executions.queue_ns += sum([batch.exec_start_ns - request.arrival_ns for request in batch.requests])
         for request in batch.requests:
             self._end_step(*cast("tuple[_Client, int]", request.context))
+
+    def _after_batch(self, batch: Batch, proceed: Callable[[], None]) -> None:
+        client, _ = cast("tuple[_Client, int]", batch.requests[0].context)
+        batch_ns = client.route.cost.batch_ns
+        if batch_ns and self._is_contended:
+            self._loops[client.process].work(batch_ns, proceed)
+        else:
+            proceed()
 
     def _end_step(self, client: _Client, index: int) -> None:
         route, left, ready = client.route, client.left, []
@@ -390,6 +414,6 @@ class Simulation:
 _HEADER = RequestHeader(model_name="", parameters={})
 
 
-def simulate(system: System, load: Load, seed: int = 0) -> Simulated:
-    """Return what a system does under a load, after some thousand requests."""
-    return Simulation(system, load, seed).run()
+def simulate(system: System, load: Load, seed: int = 0, steps: int = _STEPS) -> Simulated:
+    """Return what a system does under a load; `steps` is the number of executions of requests, at least."""
+    return Simulation(system, load, seed, steps).run()

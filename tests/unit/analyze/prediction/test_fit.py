@@ -21,7 +21,7 @@ def server(fixed_us, row_us, *, slowdown=0.0, pass_us=30, delay_us=100, cores=4.
     configs = configs or {"m": config_of()}
     cost = BatchCost(fixed_us * US, row_us * US, slowdown, SPREAD)
     batches = {(name, 1): FittedBatch(cost, 8, 4) for name in configs}
-    requests = {(loaded, 1): RequestCost(pass_us * US, pass_us * US, delay_us * US)}
+    requests = {(loaded, 1): RequestCost(pass_us * US, pass_us * US, delay_ns=delay_us * US)}
     return Fitted(configs, (loaded,), cores, batches, requests)
 
 
@@ -63,7 +63,7 @@ def test_costs_of_a_batch_are_found():
     cost = found.batches["m", 1].cost
     assert cost.fixed_ns == pytest.approx(2000 * US, rel=0.05)
     assert cost.row_ns == pytest.approx(500 * US, rel=0.05)
-    assert abs(cost.slowdown) < 0.02
+    assert abs(cost.slowdown) < 0.05
     assert found.error_share < 0.05
     assert found.cpu_factor == pytest.approx(1.0, abs=0.1)
 

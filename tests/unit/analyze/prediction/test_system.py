@@ -35,7 +35,7 @@ def one(
 @SMALL
 @given(service_us=st.integers(50, 5000), pass_us=st.integers(1, 200), delay_us=st.integers(0, 1000))
 def test_a_lone_client_waits_for_nothing(service_us, pass_us, delay_us):
-    cost = RequestCost(10 * US, pass_us * US, delay_us * US)
+    cost = RequestCost(10 * US, pass_us * US, delay_ns=delay_us * US)
     result = simulate(one(service_us, cost=cost), Load(concurrency=1))
     expected_us = service_us + 2 * (10 + pass_us) + delay_us
     assert result.throughput == pytest.approx(1e6 / expected_us, rel=0.01)
@@ -86,7 +86,7 @@ def test_overload_gives_the_capacity():
 @SMALL
 @given(pass_us=st.integers(20, 400), processes=st.integers(1, 3))
 def test_the_event_loop_limits_small_models(pass_us, processes):
-    cost = RequestCost(0.0, pass_us * US, 0.0)
+    cost = RequestCost(0.0, pass_us * US, delay_ns=0.0)
     system = one(1, instances=4, cost=cost, processes=processes)
     result = simulate(system, Load(concurrency=32 * processes))
     assert result.throughput == pytest.approx(processes * 1e6 / (2 * pass_us), rel=0.03)
@@ -109,7 +109,9 @@ def test_company_slows_a_batch():
 @SMALL
 @given(st.integers(1, 12))
 def test_more_clients_bring_no_less(concurrency):
-    system = one(800, 60, instances=2, cores=2, config=config_of(instances=2), cost=RequestCost(5e3, 2e4, 1e5))
+    system = one(
+        800, 60, instances=2, cores=2, config=config_of(instances=2), cost=RequestCost(5e3, 2e4, delay_ns=1e5)
+    )
     fewer, more = (simulate(system, Load(concurrency=each)) for each in (concurrency, 2 * concurrency))
     assert more.throughput >= 0.97 * fewer.throughput
 
