@@ -58,6 +58,7 @@ def measure(truth, point, seed=7):
     """Measure a point on a server that has the costs of `truth`, a Fitted, with one model under load."""
     run = simulate(truth.system(point)[0], load_of(point), seed)
     (model,) = truth.loaded
+    client_ns = truth.requests[model, point.batch_size].client_ns
     parts = [_figures(name, each) for name, each in run.executions.items()]
     figures = parts[0]
     if parts[0].model != model:
@@ -87,7 +88,7 @@ def measure(truth, point, seed=7):
         between_responses=None,
         client=ClientFigures(0.0, 0.0, 0.0),
         server=figures,
-        generator=GeneratorFigures(1, 0.1, 1e5, 0.0, 0.0, 0.0, "server"),
+        generator=GeneratorFigures(1, client_ns * run.throughput / 1e9, 1e5, 0.0, 0.0, 0.0, "server"),
         errors=(),
         is_stable=True,
         verdict="",

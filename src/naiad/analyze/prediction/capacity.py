@@ -52,11 +52,11 @@ def capacity(
     if goal_rate <= 0 or latency_limit_us <= 0:
         raise ValueError(f"rate {goal_rate:g} and latency limit {latency_limit_us:g} us must be above 0")
     search = _Search(fitted, point, latency_limit_us, percentile)
+    if search.best(machine_cores, goal_rate / _MOST_MACHINES) is None:
+        return None
     machines = 1
     while search.best(machine_cores, goal_rate / machines) is None:
         machines *= 2
-        if machines > _MOST_MACHINES:
-            return None
     fewer = _first_of(machines // 2 + 1, machines, lambda count: search.best(machine_cores, goal_rate / count))
     machines = fewer[0] if fewer else machines
     rate_per_s = goal_rate / machines
@@ -80,7 +80,9 @@ def _first_of(low: int, high: int, of: Callable[[int], Capacity | None]) -> tupl
 class _Search:
     def __init__(self, fitted: Fitted, point: Point, limit_us: float, percentile: int) -> None:
         self._fitted, self._limit_us, self._percentile = fitted, limit_us, percentile
-        self._system, self._doubts = fitted.system(point)
+        system, self._doubts = fitted.system(point)
+        routes = [replace(each, cost=replace(each.cost, client_ns=0.0)) for each in system.routes]
+        self._system = replace(system, routes=routes)
         self._throughputs: dict[tuple[int, int], float] = {}
         """Of a long queue, by cores and processes."""
 
@@ -99,7 +101,7 @@ class _Search:
         if rate_per_s > _LOAD_SHARE * self._saturated(cores, processes):
             return None
         simulated = simulate(system, Load(rate_per_s=rate_per_s, is_poisson=True))
-        latency_us = simulated.percentile_us(self._percentile)
+        latency_us = self._fitted.latency_us(simulated, self._percentile)
         if latency_us > self._limit_us:
             return None
         return Capacity(

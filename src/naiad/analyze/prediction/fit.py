@@ -15,23 +15,27 @@ import numpy as np
 
 from naiad.analyze.measurement import Measured
 from naiad.analyze.prediction.configuration import Configured, configured, route_steps
-from naiad.analyze.prediction.fitted import Fitted, FittedBatch, load_of, route_model_steps
+from naiad.analyze.prediction.fitted import PERCENTILES, Fitted, FittedBatch, load_of, route_model_steps
 from naiad.analyze.prediction.regression import fit_line
 from naiad.analyze.prediction.system import EVEN, BatchCost, RequestCost, Simulated, simulate
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.perf.result import Latency, Row, ServerFigures
 
-_ROUNDS = 5
+_ROUNDS = 6
 _WAKE_SHARE = 1.0
 """Waking up an idle event loop costs about what a pass of a request does."""
 _FIRST_PASS_SHARE = 0.25
 """Of the overhead of a lone request: what keeps the event loop busy."""
 _PASS_SHARES = (0.05, 0.25, 0.5, 0.75, 1.2, 2.4)
 """That are tried; above 1 a request costs more under load than alone, as when other programs compete for cores."""
-_BATCH_SHARES = (0.0, 1.0, 2.5, 4.0)
-_REFINEMENTS = (0.8, 1.0, 1.25)
+_BATCH_SHARES = (0.0, 1.5, 4.0)
+_REFINEMENTS = {3: (0.8, 1.0, 1.25), 5: (0.9, 1.0, 1.1)}
+"""By round, factors of the costs of the event loop that are tried."""
+_MOST_CLIENT_SHARE = 0.8
+"""Of the overhead of a lone request."""
 _SLOWDOWNS = (-0.3, 3.0)
-_FEW_STEPS = 600
+_MANY_STEPS = 1200
+_FEW_STEPS = 400
 """Of simulations that choose between costs."""
 _LONE = 1.5
 """Requests outstanding, below which none waits for another."""
@@ -74,6 +78,8 @@ class _Requests:
     overhead_ns: float
     """Outside queues and executions."""
     outstanding: float
+    client_ns: float
+    """CPU time of the load generator."""
 
     @property
     def figure_ns(self) -> float:
@@ -108,13 +114,18 @@ def fit(
     fitted = _first(usable, configs, cores, processes, executions, requests)
     for number in range(_ROUNDS):
         fitted = replace(fitted, batches=_fit_batches(fitted, executions, _simulate(fitted, usable)))
-        if number in (0, _ROUNDS - 1):
-            fitted = _fit_requests(fitted, requests, usable, refines=number > 0)
+        if number in (1,) or number in _REFINEMENTS:
+            fitted = _fit_requests(fitted, requests, usable, _REFINEMENTS.get(number, ()))
     simulated = _simulate(fitted, usable)
-    return replace(fitted, cpu_factor=_cpu_factor(usable, simulated), error_share=_error_share(usable, simulated))
+    return replace(
+        fitted,
+        cpu_factor=_cpu_factor(usable, simulated),
+        latency_factors={each: _latency_factor(usable, simulated, each) for each in PERCENTILES},
+        error_share=_error_share(usable, simulated),
+    )
 
 
-def _simulate(fitted: Fitted, usable: Sequence[Measured], steps: int = 2000) -> list[Simulated]:
+def _simulate(fitted: Fitted, usable: Sequence[Measured], steps: int = _MANY_STEPS) -> list[Simulated]:
     """Return what each point gives; points that were measured again are simulated once."""
     points = {each.point.key: each.point for each in usable}
     simulated = {key: simulate(fitted.system(point)[0], load_of(point), steps=steps) for key, point in points.items()}
@@ -176,7 +187,8 @@ def _requests(index: int, measured: Measured, models: Mapping[str, Configured]) 
         latency_us = row.latency.mean.value
         overhead_ns = (latency_us - inside_us) * 1e3
         outstanding = row.throughput.value * latency_us / 1e6
-        found.append(_Requests(index, (name, row.batch_size), len(steps) + 1, overhead_ns, outstanding))
+        client_ns = row.generator.cpu_share / max(1.0, row.throughput.value) * 1e9
+        found.append(_Requests(index, (name, row.batch_size), len(steps) + 1, overhead_ns, outstanding, client_ns))
     return found
 
 
@@ -204,8 +216,12 @@ def _first(
     costs = {}
     for key in dict.fromkeys(each.key for each in requests):
         light = _lightest(requests, key)
+        client_ns = min(each.client_ns for each in requests if each.key == key)
+        cost = RequestCost(
+            spread=spreads[key[0]], client_ns=min(client_ns, _MOST_CLIENT_SHARE * max(0.0, light.overhead_ns))
+        )
         pass_ns = _FIRST_PASS_SHARE * max(light.overhead_ns, 0.0) / light.passes / (1.0 + _WAKE_SHARE)
-        costs[key] = _request_cost(light, pass_ns, 0.0, spreads[key[0]])
+        costs[key] = _request_cost(light, cost, pass_ns, 0.0)
     loaded = tuple(dict.fromkeys(name for each in usable for name in each.rows))
     return Fitted(configs, loaded, cores, batches, costs, processes)
 
@@ -214,12 +230,13 @@ def _lightest(requests: Sequence[_Requests], key: tuple[str, int]) -> _Requests:
     return min((each for each in requests if each.key == key), key=lambda each: each.outstanding)
 
 
-def _request_cost(light: _Requests, pass_ns: float, batch_ns: float, spread: Sequence[float]) -> RequestCost:
-    """Return a cost whose passes and delay make the overhead of a lone request."""
-    share_ns = max(0.0, light.overhead_ns) / light.passes
+def _request_cost(light: _Requests, known: RequestCost, pass_ns: float, batch_ns: float) -> RequestCost:
+    """Return a cost whose parts make the overhead of a lone request."""
+    server_ns = max(0.0, light.overhead_ns - known.client_ns)
+    share_ns = server_ns / light.passes
     wake_ns = max(0.0, min(_WAKE_SHARE * pass_ns, share_ns - pass_ns))
-    delay_ns = max(0.0, light.overhead_ns - light.passes * (pass_ns + wake_ns))
-    return RequestCost(wake_ns, pass_ns, batch_ns, delay_ns, spread)
+    delay_ns = max(0.0, server_ns - light.passes * (pass_ns + wake_ns))
+    return replace(known, wake_ns=wake_ns, pass_ns=pass_ns, batch_ns=batch_ns, delay_ns=delay_ns)
 
 
 def _spreads(usable: Sequence[Measured], requests: Sequence[_Requests]) -> dict[str, Sequence[float]]:
@@ -277,28 +294,23 @@ def _fit_batches(
 
 
 def _fit_requests(
-    fitted: Fitted, requests: Sequence[_Requests], usable: Sequence[Measured], *, refines: bool
+    fitted: Fitted, requests: Sequence[_Requests], usable: Sequence[Measured], factors: Sequence[float]
 ) -> Fitted:
-    """Choose for each model under load the work of the event loop with which all its points fit best."""
+    """Choose for each model under load the work of the event loop with which its measured points fit best.
+
+    `factors` of the present costs are tried; shares of the overhead of a lone request without them.
+    """
     for key, cost in fitted.requests.items():
         light = _lightest(requests, key)
         points = [each for each in usable if key[0] in each.rows and each.point.batch_size == key[1]]
-        if refines:
-            passes_ns = [factor * cost.pass_ns for factor in _REFINEMENTS]
-            batches_ns = [factor * cost.batch_ns for factor in _REFINEMENTS]
-        else:
-            share_ns = max(0.0, light.overhead_ns) / light.passes
-            passes_ns = [share * share_ns for share in _PASS_SHARES]
-            batches_ns = [share * share_ns for share in _BATCH_SHARES]
-        best: tuple[float, Fitted] | None = None
-        for pass_ns, batch_ns in sorted({*product(passes_ns, batches_ns)}):
-            tried = _request_cost(light, pass_ns, batch_ns, cost.spread)
-            candidate = replace(fitted, requests={**fitted.requests, key: tried})
-            error = _error_share(points, _simulate(candidate, points, _FEW_STEPS))
-            if best is None or error < best[0]:
-                best = error, candidate
-        assert best is not None
-        fitted = best[1]
+        share_ns = max(0.0, light.overhead_ns - cost.client_ns) / light.passes
+        passes_ns = [each * cost.pass_ns for each in factors] or [each * share_ns for each in _PASS_SHARES]
+        batches_ns = [each * cost.batch_ns for each in factors] or [each * share_ns for each in _BATCH_SHARES]
+        tried = [
+            replace(fitted, requests={**fitted.requests, key: _request_cost(light, cost, *each)})
+            for each in sorted({*product(passes_ns, batches_ns)})
+        ]
+        fitted = min(tried, key=lambda each: _error_share(points, _simulate(each, points, _FEW_STEPS)))
     return fitted
 
 
@@ -312,6 +324,17 @@ def _cpu_factor(usable: Sequence[Measured], simulated: Sequence[Simulated]) -> f
         if cores and run.cpu_cores:
             ratios.append(cores / run.cpu_cores)
     return float(np.median(ratios)) if ratios else 1.0
+
+
+def _latency_factor(usable: Sequence[Measured], simulated: Sequence[Simulated], percentile: int) -> float:
+    """Return how much longer latencies at a percentile are than simulated: other programs make pauses."""
+    ratios = [
+        row.latency.percentiles[percentile].value / run.percentile_us(percentile)
+        for each, run in zip(usable, simulated, strict=True)
+        for row in each.rows.values()
+        if len(each.rows) == 1 and percentile in row.latency.percentiles and run.throughput
+    ]
+    return float(np.exp(np.median(np.log(ratios)))) if ratios and min(ratios) > 0 else 1.0
 
 
 def _error_share(usable: Sequence[Measured], simulated: Sequence[Simulated]) -> float:

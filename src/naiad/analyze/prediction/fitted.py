@@ -1,7 +1,7 @@
 """Costs that were fitted to measurements, and what they predict for a point."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from naiad.analyze.measurement import Prediction
 from naiad.analyze.prediction.configuration import Configured, configured, route_steps
@@ -53,8 +53,14 @@ class Fitted:
     processes: int = 1
     cpu_factor: float = 1.0
     """Measured cores / simulated cores."""
+    latency_factors: Mapping[int, float] = field(default_factory=dict)
+    """By percentile: measured latency / simulated latency."""
     error_share: float = 0.0
     """Of the throughput at the measured points."""
+
+    def latency_us(self, simulated: Simulated, percentile: int) -> float:
+        """Return the expected latency at a percentile."""
+        return simulated.percentile_us(percentile) * self.latency_factors.get(percentile, 1.0)
 
     def system(self, point: Point, processes: int = 0, cores: float = 0.0) -> tuple[System, list[str]]:
         """Return the system of a point, and what had to be assumed.
@@ -143,7 +149,7 @@ def prediction_of(point: Point, fitted: Fitted, simulated: Simulated, doubts: li
     return Prediction(
         point=point,
         throughput=simulated.throughput,
-        latency_us={each: simulated.percentile_us(each) for each in PERCENTILES},
+        latency_us={each: fitted.latency_us(simulated, each) for each in PERCENTILES},
         cpu_cores=simulated.cpu_cores * fitted.cpu_factor,
         error_share=fitted.error_share + _DOUBT_ERROR * len(doubts),
         doubts=doubts,

@@ -59,8 +59,10 @@ class RequestCost:
     the interpreter's lock.
     """
     delay_ns: float = 0.0
-    """Network and client: time during which no core is busy."""
+    """Time during which no core is busy."""
     spread: Sequence[float] = EVEN
+    client_ns: float = 0.0
+    """Of the load generator, which sends and receives one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +244,7 @@ class Simulation:
         self._stations: list[dict[str, Station]] = []
         self._executions = {name: Executions() for name in system.models}
         self._loops = [_EventLoop(self._timeline) for _ in range(system.processes)]
+        self._generator = _EventLoop(self._timeline)
         for process in range(system.processes):
             self._stations.append({name: self._station(name, process) for name in system.models})
         self._executing: dict[Batch, tuple[float, int]] = {}
@@ -309,6 +312,17 @@ class Simulation:
             self._measure()
         elif self._begun_count == _OVERLOAD * self._count:
             self._timeline.is_stopped = True
+        self._generate(client, self._arrive)
+
+    def _generate(self, client: _Client, action: Callable[[_Client], None]) -> None:
+        """Call an action when the load generator has sent or received a request."""
+        if client.route.cost.client_ns:
+            self._generator.work(client.route.cost.client_ns / 2, functools.partial(action, client))
+        else:
+            action(client)
+
+    def _arrive(self, client: _Client) -> None:
+        route = client.route
         first = [index for index, step in enumerate(route.steps) if not step.needs]
         self._loops[client.process].call(route.cost, functools.partial(self._enqueue, client, first))
 
@@ -376,7 +390,7 @@ class Simulation:
     def _respond(self, client: _Client) -> None:
         cost = client.route.cost
         delay_ns = cost.delay_ns * (self._random.choice(cost.spread) if cost.spread is not EVEN else 1.0)
-        self._timeline.at(self._timeline.now_ns + int(delay_ns), functools.partial(self._end, client))
+        self._timeline.at(self._timeline.now_ns + int(delay_ns), functools.partial(self._generate, client, self._end))
 
     def _end(self, client: _Client) -> None:
         if self._measured_from_ns:

@@ -1,15 +1,11 @@
-"""Capacity and the choice of measurements."""
-
-import itertools
+"""Capacity for a rate, from known costs."""
 
 import pytest
 
 from naiad.analyze.prediction.capacity import capacity
-from naiad.analyze.prediction.choice import plan_measurements
-from naiad.analyze.prediction.fit import fit
-from naiad.analyze.prediction.fitted import Fitted, FittedBatch, predict
+from naiad.analyze.prediction.fitted import Fitted, FittedBatch
 from naiad.analyze.prediction.system import BatchCost, RequestCost
-from support.simulated_rows import config_of, measure, point_of
+from support.simulated_rows import config_of, point_of
 
 US, MS = 1000, 1_000_000
 
@@ -59,41 +55,3 @@ def test_no_machine_beats_the_model():
 def test_rate_and_limit_must_be_positive(rate, limit_ms):
     with pytest.raises(ValueError, match="must be above 0"):
         need(rate, limit_ms)
-
-
-def grid(**options):
-    """A grid of 60 points."""
-    values = itertools.product((1, 2, 4), (1, 4, 16, 64), (1, 4, 16, 64, 256))
-    return [
-        point_of(config_of(instances=instances, max_batch_size=rows, **options), concurrency=concurrency)
-        for instances, rows, concurrency in values
-    ]
-
-
-class TestChoice:
-    def test_a_tenth_is_measured(self):
-        chosen = plan_measurements(grid(), {"m": config_of()}, 4.0)
-        assert 4 <= len(chosen) <= 6
-        assert len({point.key for point in chosen}) == len(chosen)
-
-    def test_a_lone_request_comes_first(self):
-        first, second, *_ = plan_measurements(grid(), {"m": config_of()}, 4.0)
-        assert first.concurrency == 1
-        assert second.concurrency >= 64
-
-    def test_every_thread_count_is_measured(self):
-        points = [*grid(threads=1), *grid(threads=2)]
-        chosen = plan_measurements(points, {"m": config_of()}, 4.0, budget=2)
-        assert {point.variants[0].config_json.count('"2"') for point in chosen} == {0, 1}
-
-    def test_the_chosen_points_predict_the_grid(self):
-        config = config_of()
-        batches = {("m", 1): FittedBatch(BatchCost(2 * MS, 0.3 * MS, 0.1), 8, 4)}
-        cost = RequestCost(20 * US, 30 * US, delay_ns=100 * US)
-        truth = Fitted({"m": config}, ("m",), 4.0, batches, {("m", 1): cost})
-        points = grid()
-        chosen = plan_measurements(points, truth.configs, truth.cores)
-        found = fit([measure(truth, point) for point in chosen], truth.configs, truth.cores)
-        for point in points[::7]:
-            expected = predict(point, truth).throughput
-            assert predict(point, found).throughput == pytest.approx(expected, rel=0.1)

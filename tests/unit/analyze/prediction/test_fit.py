@@ -1,5 +1,8 @@
 """Costs are found again from the figures of a server with known costs."""
 
+import functools
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,12 +19,16 @@ US = 1000
 SPREAD = tuple(0.9 + 0.002 * index for index in range(101))
 
 
-def server(fixed_us, row_us, *, slowdown=0.0, pass_us=30, delay_us=100, cores=4.0, configs=None, loaded="m"):
+def server(
+    fixed_us, row_us, *, slowdown=0.0, pass_us=30, delay_us=100, client_us=0, cores=4.0, configs=None, loaded="m"
+):
     """A server with these costs, for all models."""
     configs = configs or {"m": config_of()}
     cost = BatchCost(fixed_us * US, row_us * US, slowdown, SPREAD)
     batches = {(name, 1): FittedBatch(cost, 8, 4) for name in configs}
-    requests = {(loaded, 1): RequestCost(pass_us * US, pass_us * US, delay_ns=delay_us * US)}
+    requests = {
+        (loaded, 1): RequestCost(pass_us * US, pass_us * US, delay_ns=delay_us * US, client_ns=client_us * US)
+    }
     return Fitted(configs, (loaded,), cores, batches, requests)
 
 
@@ -35,6 +42,12 @@ FEW = [
     point_of(config_of(max_batch_size=4), concurrency=16),
     point_of(config_of(instances=4), concurrency=64),
 ]
+
+
+@functools.cache
+def fitted_once():
+    """A fit that several tests look at."""
+    return fitted_of(server(2000, 500), FEW)
 
 
 @given(
@@ -59,7 +72,7 @@ def test_an_outlier_does_not_bend_the_line():
 
 
 def test_costs_of_a_batch_are_found():
-    found = fitted_of(server(2000, 500), FEW)
+    found = fitted_once()
     cost = found.batches["m", 1].cost
     assert cost.fixed_ns == pytest.approx(2000 * US, rel=0.05)
     assert cost.row_ns == pytest.approx(500 * US, rel=0.05)
@@ -80,8 +93,10 @@ def test_sharing_of_cores_is_no_slowdown():
     assert cost.row_ns == pytest.approx(500 * US, rel=0.1)
 
 
-def test_capacity_of_the_event_loop_is_found():
-    truth = server(10, 2, pass_us=40, delay_us=200)
+@pytest.mark.parametrize("client_us", [0, 120])
+def test_capacity_outside_the_model_is_found(client_us):
+    # The event loop needs 80 us for a request; the load generator 120 us in the second case.
+    truth = server(10, 2, pass_us=40, delay_us=200, client_us=client_us)
     found = fitted_of(truth, FEW)
     for concurrency in (2, 8, 24, 128):
         point = point_of(config_of(), concurrency=concurrency)
@@ -123,9 +138,24 @@ def test_members_of_an_ensemble_are_fitted():
     assert predict(point, found).throughput == pytest.approx(predict(point, truth).throughput, rel=0.1)
 
 
+def test_pauses_of_the_machine_lengthen_predicted_latencies():
+    measured = [measure(server(2000, 500), point) for point in FEW[:2]]
+    longer = [replace(each, rows={"m": slower(each.rows["m"])}) for each in measured]
+    found = fit(longer, {"m": config_of()}, 4.0)
+    assert found.latency_factors[99] > 1.3
+    assert found.latency_factors[50] == pytest.approx(1.0, abs=0.1)
+
+
+def slower(row):
+    """The row with three times the p99."""
+    p99 = row.latency.percentiles[99]
+    p99 = replace(p99, value=3 * p99.value)
+    return replace(row, latency=replace(row.latency, percentiles={**row.latency.percentiles, 99: p99}))
+
+
 class TestDoubts:
     def test_what_was_measured_leaves_no_doubt(self):
-        prediction = predict(FEW[0], fitted_of(server(2000, 500), FEW))
+        prediction = predict(FEW[0], fitted_once())
         assert list(prediction.doubts) == []
 
     @pytest.mark.parametrize(
@@ -139,13 +169,13 @@ class TestDoubts:
         ],
     )
     def test_extrapolation_is_named(self, config, load, text):
-        found = fitted_of(server(2000, 500), FEW)
+        found = fitted_once()
         prediction = predict(point_of(config, **load), found)
         assert text in " ".join(prediction.doubts)
         assert prediction.error_share > found.error_share
 
     def test_a_model_without_measurement_is_an_error(self):
-        found = fitted_of(server(2000, 500), FEW)
+        found = fitted_once()
         with pytest.raises(ValueError, match="'m' was not measured"):
             predict(FEW[0], Fitted(found.configs, found.loaded, 4.0, {}, found.requests))
 

@@ -83,6 +83,25 @@ def test_overload_gives_the_capacity():
     assert result.throughput < result.asked_per_s
 
 
+def test_an_idle_instance_wakes_up_first():
+    served = Served(config_of(), BatchCost(500 * US, 0.0, wake_up_ns=100 * US))
+    result = simulate(System({"m": served}, [Route("m", [Step("m")])], 2.0), Load(concurrency=1))
+    assert result.percentile_us(50) == pytest.approx(600, rel=0.01)
+
+
+def test_instances_and_event_loop_share_a_lock():
+    free, sharing = (
+        simulate(one(10, config=config_of(), cost=RequestCost(0.0, 40 * US, batch_us * US)), Load(concurrency=16))
+        for batch_us in (0, 200)
+    )
+    assert sharing.throughput < 0.95 * free.throughput
+
+
+def test_the_load_generator_limits_the_throughput():
+    system = one(10, instances=4, cost=RequestCost(client_ns=200 * US), cores=8)
+    assert simulate(system, Load(concurrency=64)).throughput == pytest.approx(5000, rel=0.02)
+
+
 @SMALL
 @given(pass_us=st.integers(20, 400), processes=st.integers(1, 3))
 def test_the_event_loop_limits_small_models(pass_us, processes):
