@@ -40,19 +40,22 @@ class Case:
     model: str
     varied: str
     rows: int = 16
+    """0 for a model without batches."""
     threads: int = 1
     """Of an instance; 0 for a backend without the parameter."""
 
     def points(self, configs: Mapping[str, ModelConfig], rate: float) -> list[Point]:
         """Return four points for the fit and three others."""
-        rows = self.rows
+        rows = self.rows or 8
         fits = [(1, rows, 1), (1, rows, 2 * rows), (1, 4, 16), (2, rows, 2 * rows)]
         others = [(1, rows, 4), (2, rows // 2, rows)]
         points = [Point((self._variant(configs, *each),), concurrency=load) for *each, load in fits + others]
         return [*points, Point(points[0].variants, request_rate=round(rate))]
 
     def _variant(self, configs: Mapping[str, ModelConfig], instances: int, rows: int) -> Variant:
-        settings: dict[str, Any] = {"instance_group.count": instances, "max_batch_size": rows}
+        settings: dict[str, Any] = {"instance_group.count": instances}
+        if self.rows:
+            settings["max_batch_size"] = rows
         if self.threads:
             settings[_THREADS] = str(self.threads)
         return make_variant(configs[self.varied], settings, f"{self.varied}_{instances}x{rows}")
@@ -61,7 +64,7 @@ class Case:
 _FITTED = 4
 CASES = [
     Case("add_sub", "add_sub"),
-    Case("busy", "busy", rows=8),
+    Case("busy", "busy", rows=0),
     Case("deep_1_0", "deep_1_0"),
     Case("add_sub_py", "add_sub_py", threads=0),
     Case("chain", "add_sub"),

@@ -28,12 +28,14 @@ _FIRST_PASS_SHARE = 0.25
 """Of the overhead of a lone request: what keeps the event loop busy."""
 _PASS_SHARES = (0.05, 0.25, 0.5, 0.75, 1.2, 2.4)
 """That are tried; above 1 a request costs more under load than alone, as when other programs compete for cores."""
-_BATCH_SHARES = (0.0, 1.5, 4.0)
+_BATCH_SHARES = (0.0, 1.0, 2.5, 4.0)
 _REFINEMENTS = {3: (0.8, 1.0, 1.25), 5: (0.9, 1.0, 1.1)}
 """By round, factors of the costs of the event loop that are tried."""
 _MOST_CLIENT_SHARE = 0.8
 """Of the overhead of a lone request."""
 _SLOWDOWNS = (-0.3, 3.0)
+_MOST_TRIED = 5
+"""Measured points that costs of the event loop are tried with."""
 _MANY_STEPS = 1200
 _FEW_STEPS = 400
 """Of simulations that choose between costs."""
@@ -293,6 +295,13 @@ def _fit_batches(
     return batches
 
 
+def _spread_out(requests: Sequence[_Requests]) -> list[_Requests]:
+    """Return a few, from the least to the most outstanding: simulations of all points would take long."""
+    ordered = sorted(requests, key=lambda each: each.outstanding)
+    indices = np.linspace(0, len(ordered) - 1, min(len(ordered), _MOST_TRIED)).round()
+    return [ordered[int(each)] for each in indices]
+
+
 def _fit_requests(
     fitted: Fitted, requests: Sequence[_Requests], usable: Sequence[Measured], factors: Sequence[float]
 ) -> Fitted:
@@ -302,7 +311,8 @@ def _fit_requests(
     """
     for key, cost in fitted.requests.items():
         light = _lightest(requests, key)
-        points = [each for each in usable if key[0] in each.rows and each.point.batch_size == key[1]]
+        seen = [each for each in requests if each.key == key]
+        points = [usable[each.measured] for each in _spread_out(seen)]
         share_ns = max(0.0, light.overhead_ns - cost.client_ns) / light.passes
         passes_ns = [each * cost.pass_ns for each in factors] or [each * share_ns for each in _PASS_SHARES]
         batches_ns = [each * cost.batch_ns for each in factors] or [each * share_ns for each in _BATCH_SHARES]

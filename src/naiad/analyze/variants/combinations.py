@@ -7,6 +7,7 @@ from typing import Any
 
 from naiad.analyze.space import Dimension, Variant
 from naiad.analyze.variants.settings import RefusedError, make_variant
+from naiad.config.forms.json_form import config_to_json, read_json
 from naiad.config.model_config_pb2 import ModelConfig
 
 MAX_COMBINATIONS = 100_000
@@ -32,8 +33,8 @@ class Variants:
 def combinations(config: ModelConfig, dimensions: Iterable[Dimension], model: str = "") -> Variants:
     """Return a variant for each combination of the values of the model's dimensions, the first varying slowest.
 
-    `model` is the model that is searched, where `config` is another format of it.
-    Raises ValueError for more than `MAX_COMBINATIONS`.
+    The combination that the configuration has already is left out. `model` is the model that is searched, where
+    `config` is another format of it. Raises ValueError for more than `MAX_COMBINATIONS`.
     """
     own = [each for each in dimensions if each.model == config.name]
     rows = product(*(each.values for each in own))
@@ -45,14 +46,20 @@ def combinations(config: ModelConfig, dimensions: Iterable[Dimension], model: st
             f"model '{config.name}' has more than {MAX_COMBINATIONS} combinations; give fewer values for some of "
             + ", ".join(each.field for each in own)
         )
-    return listed(config, settings if own else [], model)
+    unchanged, _ = read_json(config_to_json(config))
+    return listed(config, settings if own else [], model, known=[config_to_json(unchanged).decode()])
 
 
-def listed(config: ModelConfig, settings: Iterable[Mapping[str, Any]], model: str = "") -> Variants:
-    """Return a variant for each of the settings; those that give the same configuration are one variant."""
+def listed(
+    config: ModelConfig, settings: Iterable[Mapping[str, Any]], model: str = "", *, known: Iterable[str] = ()
+) -> Variants:
+    """Return a variant for each of the settings; those that give the same configuration are one variant.
+
+    Configurations in `known`, in JSON form, are left out.
+    """
     variants: list[Variant] = []
     refused: list[tuple[Mapping[str, Any], str]] = []
-    seen: set[str] = set()
+    seen = set(known)
     for each in settings:
         try:
             variant = make_variant(config, each, f"{config.name}_config_{len(variants)}", model)
@@ -60,7 +67,7 @@ def listed(config: ModelConfig, settings: Iterable[Mapping[str, Any]], model: st
             refused.append((each, str(error)))
             continue
         if variant.config_json in seen:
-            refused.append((each, "the same configuration as that of other settings"))
+            refused.append((each, "the same configuration as that of the repository or of other settings"))
             continue
         seen.add(variant.config_json)
         variants.append(variant)

@@ -140,6 +140,13 @@ def test_combinations_of_other_models_are_left_out():
     assert [each.settings["max_batch_size"] for each in combinations(model(), dimensions).variants] == [1, 2]
 
 
+def test_combination_of_the_repository_is_left_out():
+    config = model(max_batch_size=4)
+    found = combinations(config, [Dimension("m", "max_batch_size", (2, 4, 8))])
+    assert [each.settings.get("max_batch_size") for each in found.all] == [None, 2, 8]
+    assert len(found.refused) == 1
+
+
 def test_too_many_combinations_are_an_error():
     dimensions = [Dimension("m", field, tuple(range(1, 400))) for field in ("max_batch_size", "instance_group.count")]
     with pytest.raises(ValueError, match="more than 100000 combinations"):
