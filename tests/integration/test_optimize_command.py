@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 CASE_TIMEOUT_S = 240
-FLAGS = ("--seconds", "0.1", "--tuning-seconds", "0", "--sensitivity-steps", "0", "--finalists", "2")
+FLAGS = ("--seconds", "0.1", "--tuning-seconds", "2", "--sensitivity-steps", "0", "--finalists", "2")
 
 
 def write_model(path, scale=1.0):

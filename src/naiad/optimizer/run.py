@@ -53,6 +53,7 @@ def optimize(
     run.convert()
     run.judge()
     run.profile()
+    run.tune()
     run.serve()
     outcomes = list(run.outcomes.values())
     winner, why = choice.choose(outcomes, chosen.objective)
@@ -182,6 +183,41 @@ class _Run:
                 wanted.append((outcome.conversion, missing))
         if wanted:
             self._measure(wanted)
+
+    def tune(self) -> None:
+        """Tune the options of the backend for the best candidate."""
+        best = choice.finalists(self._passed(), self.options.objective, 1)
+        if not best or not self.options.tuning_s:
+            return
+        name, runtime, _ = best[0]
+        outcome = self.outcomes[name]
+        conversion = outcome.conversion
+        if conversion is None:
+            return
+        self.progress.step("tune", name, 0, 1)
+        found, was_cached = self._journal.step(
+            "tuned",
+            self._key(conversion, runtime, self.options.objective, self.options.tuning_s),
+            lambda: self._tune(conversion, runtime),
+            lambda values: [read_profile(each) for each in values],
+        )
+        self.outcomes[name] = replace(outcome, profiles=[*outcome.profiles, *found])
+        settings = ", ".join(f"{key} {value}" for each in found for key, value in each.runtime.parameters.items())
+        message = f"faster with {settings}" if settings else "no options are faster"
+        self.progress.done("tune", name, message, was_cached=was_cached)
+
+    def _tune(self, conversion: Conversion, runtime: Runtime) -> list[Profile]:
+        """Return the profile with better options, or nothing."""
+        found = profile.tune(
+            conversion,
+            runtime,
+            self.samples,
+            self.source,
+            limit_s=self.options.tuning_s,
+            limits=self.options.runner_limits,
+            objective=self.options.objective,
+        )
+        return [] if found is None else [found]
 
     def serve(self) -> None:
         """Measure the finalists and the source as naiad serves them: one step, since they take turns."""
