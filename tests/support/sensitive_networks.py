@@ -29,7 +29,7 @@ def outlier_network(file: Path, layers: int = 6, culprit: int = 3, feature: floa
     random = np.random.default_rng(0)
     arrays = [np.linalg.qr(random.normal(size=(SIZE, SIZE)))[0].astype(np.float32) for _ in range(layers)]
     arrays[culprit - 1][:, 0] *= feature
-    arrays[culprit][0, :] = 2e4
+    arrays[culprit][0, :] = 2e5
     nodes = [
         helper.make_node("MatMul", [f"t{layer}" if layer else "x", f"w{layer}"], [f"t{layer + 1}"], f"layer{layer}")
         for layer in range(layers)

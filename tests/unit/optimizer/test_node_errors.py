@@ -34,12 +34,19 @@ def test_outlier_weight_has_the_greatest_error(tmp_path, precision):
     assert max(error for name, error in found.items() if name != "layer3") < 0.05
 
 
-def test_activations_of_static_int8_have_ranges_of_all_samples(tmp_path):
-    steps = [("Relu", ["x"], ["a"]), ("Mul", ["a", "large"], ["y"])]
+def test_only_products_of_a_graph_without_convolutions(tmp_path):
+    steps = [("Relu", ["x"], ["a"]), ("MatMul", ["a", "large"], ["b"]), ("Mul", ["b", "a"], ["y"])]
     nodes = [helper.make_node(*step, name=step[0]) for step in steps]
-    weights = [numpy_helper.from_array(np.full(SIZE, 100, np.float32), "large")]
+    weights = [numpy_helper.from_array(np.eye(SIZE, dtype=np.float32) * 100, "large")]
     write_network(tmp_path / "network.onnx", nodes, weights)
     found = errors(tmp_path / "network.onnx", tmp_path, "int8")
-    assert 0 < found["Relu"] < 0.02
-    assert 0 < found["Mul"] < 0.02
-    assert errors(tmp_path / "network.onnx", tmp_path, "int8_dynamic") == {}
+    assert list(found) == ["MatMul"]
+    assert 0 < found["MatMul"] < 0.02
+
+
+@pytest.mark.parametrize("precision", ["fp16", "mixed"])
+def test_weight_above_half_precision_has_the_greatest_error(tmp_path, precision):
+    outlier_network(tmp_path / "network.onnx", feature=1e-4)
+    found = errors(tmp_path / "network.onnx", tmp_path, precision)
+    assert max(found, key=found.get) == "layer3"
+    assert max(error for name, error in found.items() if name != "layer3") < 0.005

@@ -8,7 +8,7 @@ from naiad.optimizer.source import Format, ShapeRange, Source
 
 RANGES = {"x": ShapeRange((1, 4), (8, 4), (8, 4))}
 ALL = {
-    "torch", "onnx", "onnxscript", "onnxruntime", "onnxslim", "onnxconverter-common", "openvino", "nncf",
+    "torch", "onnx", "onnxscript", "onnxruntime", "onnxslim", "openvino", "nncf",
     "tensorflow", "tf2onnx", "scikit-learn", "skl2onnx", "xgboost", "lightgbm", "onnxmltools", "treelite", "tensorrt",
 }  # fmt: skip
 

@@ -16,8 +16,8 @@ from naiad.optimizer.converters.job import Job
 
 _RANGE_SAMPLES = 32
 _SAMPLES = 4
-_FP16_LARGEST_CONSTANT = 1e4
-"""onnxconverter-common clips constants there."""
+_FP16_LARGEST = 65504.0
+"""The converter clips constants there."""
 _BIAS = 2
 """The input of convolutions and Gemm with a bias, which is an int32 and loses nothing."""
 
@@ -26,17 +26,35 @@ Ranges = Mapping[str, tuple[float, float]]
 
 
 def write(job: Job, graph: Any) -> None:
-    """Write nodes.json: names and errors of the nodes that the precision would change, in topological order.
+    """Write nodes.json, a list with the name and the error of each node."""
+    found = [{"name": name, "error": error} for name, error in errors(job, graph).items()]
+    Path(job.output, "nodes.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def errors(job: Job, graph: Any) -> dict[str, float]:
+    """Return the errors by name of the nodes that the precision would change, in topological order.
 
     Constants and nodes with graphs of their own are left out.
     """
     estimate = _Estimate(job, graph)
-    errors: dict[str, float] = {}
+    found: dict[str, float] = {}
     for values in estimate.runs(_SAMPLES):
         for node in estimate.nodes:
-            errors[node.name] = max(errors.get(node.name, 0.0), estimate.error(node, values))
-    found = [{"name": name, "error": error} for name, error in errors.items()]
-    Path(job.output, "nodes.json").write_text(json.dumps(found), encoding="utf-8")
+            found[node.name] = max(found.get(node.name, 0.0), estimate.error(node, values))
+    return found
+
+
+def static_types(graph: Any) -> list[str]:
+    """Return the types of nodes that become int8 with static ranges.
+
+    Without convolutions, that is in transformers, only products gain: softmax, normalizations and masks of attention
+    have ranges that int8 does not resolve.
+    """
+    from onnxruntime.quantization import registry
+
+    if any(node.op_type.startswith("Conv") for node in graph.graph.node):
+        return sorted({*registry.QLinearOpsRegistry, *registry.QDQRegistry})
+    return ["Gemm", "MatMul"]
 
 
 class _Estimate:
@@ -48,7 +66,8 @@ class _Estimate:
         self._constants: Values = {each.name: numpy_helper.to_array(each) for each in graph.graph.initializer}
         self._tensors = _tensors(graph)
         self._session = _session(_with_outputs(graph, self._tensors))
-        types = _op_types(job.precision)
+        self._is_half = job.precision in ("fp16", "mixed")
+        types = _op_types(job.precision, graph)
         self.nodes = [node for node in graph.graph.node if types(node) and not _has_graph(node)]
         self._runs_of_nodes: dict[str, Callable[[Values], list[Array]] | None] = {}
         self._ranges = self._measured_ranges() if job.precision == "int8" else {}
@@ -80,8 +99,8 @@ class _Estimate:
     def _rounded(self, node: Any, name: str, value: Array) -> Array:
         if value.dtype != np.float32:
             return value
-        if self._job.precision == "fp16":
-            return _half(np.clip(value, -_FP16_LARGEST_CONSTANT, _FP16_LARGEST_CONSTANT) if self._is(name) else value)
+        if self._is_half:
+            return _half(np.clip(value, -_FP16_LARGEST, _FP16_LARGEST) if self._is(name) else value)
         if self._is(name):
             is_bias = list(node.input).index(name) == _BIAS
             return value if is_bias else _int8(value, _axis(node, value) if self._job.precision == "int8" else None)
@@ -90,7 +109,7 @@ class _Estimate:
     def _rounded_result(self, name: str, value: Array) -> Array:
         if value.dtype != np.float32:
             return value
-        if self._job.precision == "fp16":
+        if self._is_half:
             return _half(value)
         # Dynamic quantization leaves results in FP32.
         return _uint8(value, self._ranges[name]) if name in self._ranges else value
@@ -108,18 +127,15 @@ class _Estimate:
         return ranges
 
 
-def _op_types(precision: str) -> Callable[[Any], bool]:
+def _op_types(precision: str, graph: Any) -> Callable[[Any], bool]:
     """Return which nodes the converter changes."""
-    if precision == "fp16":
-        from onnxconverter_common.float16 import DEFAULT_OP_BLOCK_LIST
+    if precision in ("fp16", "mixed"):
+        from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST
 
         return lambda node: node.op_type not in (*DEFAULT_OP_BLOCK_LIST, "Constant", "Shape")
     from onnxruntime.quantization import registry
 
-    if precision == "int8":
-        types = {*registry.QLinearOpsRegistry, *registry.QDQRegistry}
-    else:
-        types = {*registry.IntegerOpsRegistry}
+    types = static_types(graph) if precision == "int8" else [*registry.IntegerOpsRegistry]
     return lambda node: node.op_type in types
 
 

@@ -1,6 +1,6 @@
 """From ONNX to ONNX: simplified, optimized offline, in half precision, in int8."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ _LARGEST_BYTES = 2**31 - 2**20
 """protobuf has no messages above 2 GiB; larger graphs need files of weights."""
 
 
+_MIXED_ERROR = 5e-3
+"""Relative error of a node in FP16 above which `mixed` keeps it in FP32; that of one rounding is 5e-4 at most."""
 _OPSET_WITH_AXIS = 13
 _PARAMETERS = {"session.x64quantprecision": "1"}
 """Sums of int8 products overflow on x64 processors without VNNI instructions; ONNX Runtime then takes other ones."""
@@ -60,11 +62,14 @@ def _optimize(source: str, target: str, level: str) -> None:
 
 def to_half(job: Job, target: str) -> None:
     """Write the graph in FP16, with inputs and outputs as they are; the nodes in `keep_nodes` stay in FP32."""
-    from onnxconverter_common import float16
+    _save_half(_named(job.source), _kept(job), target)
 
-    graph, kept = _named(job.source), _kept(job)
+
+def _save_half(graph: Any, kept: Sequence[str], target: str) -> None:
+    from onnxruntime.transformers import float16
+
     _split_constants(graph, lambda node: node.name in kept or node.op_type in float16.DEFAULT_OP_BLOCK_LIST)
-    _save(float16.convert_float_to_float16(graph, keep_io_types=True, node_block_list=kept), target)
+    _save(float16.convert_float_to_float16(graph, keep_io_types=True, node_block_list=list(kept)), target)
 
 
 def _split_constants(graph: Any, is_kept: Callable[[Any], bool]) -> None:
@@ -80,20 +85,10 @@ def _split_constants(graph: Any, is_kept: Callable[[Any], bool]) -> None:
 
 
 def _to_mixed(job: Job, target: str) -> None:
-    """Keep the nodes in FP32 whose results overflow FP16 or differ much in it, found on a sample."""
-    import numpy as np
-    import onnx
-    from onnxconverter_common import auto_mixed_precision
-
-    half = auto_mixed_precision.auto_convert_mixed_precision(
-        onnx.load(job.source),
-        dict(job.example()),
-        validate_fn=lambda full, found: all(
-            np.allclose(one, other, rtol=0.01, atol=0.001) for one, other in zip(full, found, strict=True)
-        ),
-        keep_io_types=True,
-    )
-    _save(half, target)
+    """Keep the nodes in FP32 whose results overflow FP16 or differ much in it, found on samples."""
+    graph = _named(job.source)
+    errors = node_errors.errors(job, graph)
+    _save_half(graph, [name for name, error in errors.items() if error > _MIXED_ERROR], target)
 
 
 def _quantize_dynamic(job: Job, target: str) -> None:
@@ -109,11 +104,13 @@ def quantize_static(
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType
     from onnxruntime.quantization import quantize_static as quantize
 
+    graph = _prepared(job)
     methods = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
     quantize(
-        _prepared(job),
+        graph,
         target,
         _reader(job),
+        op_types_to_quantize=node_errors.static_types(graph),
         quant_format=QuantFormat.QDQ,
         activation_type=QuantType[activations],
         weight_type=QuantType.QInt8,
@@ -132,6 +129,7 @@ def _prepared(job: Job) -> Any:
     if job.precision == "int8_dynamic":
         # Shapes that PyTorch's exporter has noted contradict the shapes of the quantized weights.
         del graph.graph.value_info[:]
+        _inline_constants(graph)
     return graph
 
 
@@ -166,6 +164,18 @@ def _named(file: str) -> Any:
     for node in graph.graph.node:
         node.name = node.name or node.output[0]
     return graph
+
+
+def _inline_constants(graph: Any) -> None:
+    """Make initializers of nodes with constants: dynamic quantization finds weights there only."""
+    constants = [
+        node for node in graph.graph.node if node.op_type == "Constant" and node.attribute[0].name == "value"
+    ]
+    for node in constants:
+        tensor = graph.graph.initializer.add()
+        tensor.CopyFrom(node.attribute[0].t)
+        tensor.name = node.output[0]
+        graph.graph.node.remove(node)
 
 
 def _kept(job: Job) -> list[str]:

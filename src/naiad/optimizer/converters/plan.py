@@ -133,17 +133,17 @@ def _from_onnx(base: str, ranges: Mapping[str, ShapeRange]) -> Iterator[Candidat
     yield onnx("simplified", _P.FP32, "onnxslim", step="simplify")
     for level in ("basic", "extended", "all"):
         yield onnx(f"optimized-{level}", _P.FP32, "onnxruntime", step="optimize", level=level)
-    yield onnx("fp16", _P.FP16, "onnxconverter-common")
-    yield onnx("mixed", _P.MIXED, "onnxconverter-common", "onnxruntime")
+    yield onnx("fp16", _P.FP16, "onnxruntime")
+    yield onnx("mixed", _P.MIXED, "onnxruntime")
     yield onnx("int8-dynamic", _P.INT8_DYNAMIC, "onnxruntime")
     for method in ("minmax", "entropy", "percentile"):
         yield onnx(f"int8-{method}", _P.INT8, "onnxruntime", calibration=method)
     for precision, needs in ((_P.FP32, ()), (_P.FP16, ()), (_P.INT8, ("nncf",))):
         yield _candidate(f"openvino-{precision.value}", Format.OPENVINO, precision, base, ("openvino", *needs))
     shapes = {name: [each.minimum, each.typical, each.maximum] for name, each in ranges.items()}
-    graph = {_P.FP16: ("onnx", "onnxconverter-common"), _P.INT8: ("onnx", "onnxruntime")}
     for precision in (_P.FP32, _P.TF32, _P.FP16, _P.BF16, _P.INT8):
-        name, packages = f"tensorrt-{precision.value}", ("tensorrt", *graph.get(precision, ()))
+        graph = ("onnx", "onnxruntime") if precision in (_P.FP16, _P.INT8) else ()
+        name, packages = f"tensorrt-{precision.value}", ("tensorrt", *graph)
         yield _candidate(name, Format.TENSORRT, precision, base, packages, {"profile": shapes})
 
 

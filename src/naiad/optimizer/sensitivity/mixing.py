@@ -62,7 +62,7 @@ def _nodes(converter: Converter, candidate: Candidate, after: Conversion, progre
     """Return the nodes with their errors in lower precision; the estimate is a conversion, and cached as one."""
     name, is_prepared = f"{candidate.name}-nodes", candidate.format is Format.ONNX
     settings = {"step": "node-errors", "is_prepared": is_prepared}
-    needs = ("onnx", "onnxruntime", "onnxconverter-common")
+    needs = ("onnx", "onnxruntime")
     estimate = Candidate(name, Format.ONNX, candidate.precision, "", settings, candidate.after, needs)
     progress.step("search", name, 0, 1)
     made = converter.convert(estimate, after)
