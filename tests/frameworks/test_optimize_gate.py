@@ -4,9 +4,21 @@ import openvino
 import pytest
 import torch
 
+from naiad.core.datatype import DataType
+from naiad.core.tensor import TensorSpec
 from naiad.optimizer.candidate import Precision
+from naiad.optimizer.converters.plan import candidates, installed_packages
+from naiad.optimizer.converters.run import Converter
+from naiad.optimizer.correctness.gate import judge
+from naiad.optimizer.correctness.repository import write_repository
 from naiad.optimizer.correctness.runner import CallableRunner
+from naiad.optimizer.correctness.served import ServedRunner
+from naiad.optimizer.correctness.settings import Settings
+from naiad.optimizer.samples import ArraySamples, shape_ranges
+from naiad.optimizer.source import Format, Source
+from support.digits_classifier import digits_classifier
 from support.judged_conversions import ROWS, dense_source, files, reasons, verdict
+from support.onnx_digits import onnx_digits
 from support.openvino_models import digits_model
 from support.torch_digits import CONFIG, save_exported, save_torchscript, trained_digits
 
@@ -22,6 +34,26 @@ def test_openvino_is_accepted(precision, tmp_path):
     openvino.save_model(digits_model(), files(tmp_path) / "model.xml", compress_to_fp16=is_half)
     found = verdict(tmp_path, dense_source(), ROWS, "openvino", precision)
     assert found.is_accepted, reasons(found)
+
+
+@pytest.mark.parametrize(
+    "name", ["onnx-simplified", "onnx-fp16", "onnx-mixed", "onnx-int8-dynamic", "onnx-int8-minmax"]
+)
+def test_converted_onnx_is_accepted(name, tmp_path):
+    (tmp_path / "digits.onnx").write_bytes(onnx_digits())
+    inputs = (TensorSpec("IMAGE", DataType.FP32, (-1, 64)),)
+    source = Source("digits", Format.ONNX, tmp_path / "digits.onnx", inputs)
+    samples = ArraySamples({"IMAGE": digits_classifier().images[:40]}, inputs)
+    planned = candidates(source, shape_ranges(samples), installed_packages())
+    wanted = [each for each in planned if each.name in ("source", name)]
+    made = list(Converter.open(source, samples, tmp_path / "work").convert_all(wanted))[-1]
+    served = ServedRunner(write_repository(made, tmp_path / "repository"), name)
+    try:
+        found = judge(dense_source(), served, ROWS, made.candidate, Settings())
+    finally:
+        served.close()
+    assert found.is_accepted, reasons(found)
+    assert (found.worst_absolute["PROBABILITIES"] > 1e-5) == (name != "onnx-simplified")
 
 
 def images():

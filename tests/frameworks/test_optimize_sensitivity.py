@@ -29,7 +29,7 @@ def half_search(tmp_path, source):
 
 
 def test_weight_above_half_precision_stays(tmp_path):
-    found = half_search(tmp_path, outlier_network(tmp_path / "network.onnx", feature=1e-4))
+    found = half_search(tmp_path, outlier_network(tmp_path / "network.onnx", feature=1e-3, outlier=2e5))
     assert found.settings["keep_nodes"] == ["layer3"]
 
 

@@ -94,6 +94,22 @@ def test_sabotaged_conversion_is_rejected(case, tmp_path):
     assert all(f"'{failure.output}'" in failure.message for failure in found.failures)
 
 
+SEEN_IN_FP16 = [case for case in SABOTAGES if case[1] is not models.wrong_epsilon]
+"""FP16 rounds more than an epsilon of 1e-3 changes."""
+SEEN_IN_INT8 = [case for case in SEEN_IN_FP16 if case[1] not in (models.split_off_by_one, models.stale_constant)]
+"""In int8, these differ less than a third of the output's scale."""
+
+
+@pytest.mark.parametrize("case", SEEN_IN_FP16, ids=lambda case: case[1].__name__)
+def test_sabotage_is_rejected_with_tolerance_of_fp16(case, tmp_path):
+    assert not verdict(tmp_path, case[0], case[0].edited(case[1]), Precision.FP16).is_accepted
+
+
+@pytest.mark.parametrize("case", SEEN_IN_INT8, ids=lambda case: case[1].__name__)
+def test_sabotage_is_rejected_with_tolerance_of_int8(case, tmp_path):
+    assert not verdict(tmp_path, case[0], case[0].edited(case[1]), Precision.INT8).is_accepted
+
+
 def test_state_kept_between_calls_is_rejected(tmp_path):
     files = {"file": "model.py", "backend": "python", "config": KEEPING_CONFIG}
     home = repository(tmp_path, "keeping", KEEPING_STATE.encode(), **files)

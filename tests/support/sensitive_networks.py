@@ -20,16 +20,18 @@ INPUTS = (TensorSpec("x", DataType.FP32, (-1, SIZE)),)
 SAMPLES = ArraySamples({"x": np.random.default_rng(1).normal(size=(24, SIZE)).astype(np.float32)}, INPUTS)
 
 
-def outlier_network(file: Path, layers: int = 6, culprit: int = 3, feature: float = 1e-7) -> Source:
+def outlier_network(
+    file: Path, layers: int = 6, culprit: int = 3, feature: float = 1e-7, outlier: float = 2e4
+) -> Source:
     """Write a chain of matrix products; weights of one of them are far greater than its others.
 
-    Their input is a small feature. At 1e-7 it does not matter in FP32, but the other weights are 0 in int8. At 1e-4
-    it matters, and the weights are too large for FP16.
+    Their input is a small feature. At 1e-7 it does not matter in FP32, but the other weights are 0 in int8. At 1e-3
+    it matters. Weights of 2e5 are too large for FP16.
     """
     random = np.random.default_rng(0)
     arrays = [np.linalg.qr(random.normal(size=(SIZE, SIZE)))[0].astype(np.float32) for _ in range(layers)]
     arrays[culprit - 1][:, 0] *= feature
-    arrays[culprit][0, :] = 2e5
+    arrays[culprit][0, :] = outlier
     nodes = [
         helper.make_node("MatMul", [f"t{layer}" if layer else "x", f"w{layer}"], [f"t{layer + 1}"], f"layer{layer}")
         for layer in range(layers)

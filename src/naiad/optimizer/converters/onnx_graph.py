@@ -1,5 +1,6 @@
 """From ONNX to ONNX: simplified, optimized offline, in half precision, in int8."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,9 @@ _LARGEST_BYTES = 2**31 - 2**20
 
 _MIXED_ERROR = 5e-3
 """Relative error of a node in FP16 above which `mixed` keeps it in FP32; that of one rounding is 5e-4 at most."""
+_CAST = re.compile(r"_cast_to_fp(16|32)_node$|^graph_(input|output)_cast\d+$")
+"""Names of casts that the converter to FP16 adds."""
+_FLOAT, _FLOAT16 = 1, 10
 _OPSET_WITH_AXIS = 13
 _PARAMETERS = {"session.x64quantprecision": "1"}
 """Sums of int8 products overflow on x64 processors without VNNI instructions; ONNX Runtime then takes other ones."""
@@ -69,7 +73,20 @@ def _save_half(graph: Any, kept: Sequence[str], target: str) -> None:
     from onnxruntime.transformers import float16
 
     _split_constants(graph, lambda node: node.name in kept or node.op_type in float16.DEFAULT_OP_BLOCK_LIST)
-    _save(float16.convert_float_to_float16(graph, keep_io_types=True, node_block_list=list(kept)), target)
+    half = float16.convert_float_to_float16(graph, keep_io_types=True, node_block_list=list(kept))
+    _join_kept(half)
+    _save(half, target)
+
+
+def _join_kept(graph: Any) -> None:
+    """Pass FP32 from a kept node to the next one: the converter rounds it to FP16 between them."""
+    casts = [node for node in graph.graph.node if node.op_type == "Cast" and _CAST.search(node.name)]
+    half = {node.output[0]: node.input[0] for node in casts if node.attribute[0].i == _FLOAT16}
+    for node in casts:
+        if node.attribute[0].i == _FLOAT and node.input[0] in half:
+            node.op_type = "Identity"
+            node.input[0] = half[node.input[0]]
+            del node.attribute[:]
 
 
 def _split_constants(graph: Any, is_kept: Callable[[Any], bool]) -> None:
