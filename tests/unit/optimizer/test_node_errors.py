@@ -50,3 +50,18 @@ def test_weight_above_half_precision_has_the_greatest_error(tmp_path, precision)
     found = errors(tmp_path / "network.onnx", tmp_path, precision)
     assert max(found, key=found.get) == "layer3"
     assert max(error for name, error in found.items() if name != "layer3") < 0.005
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8_dynamic"])
+def test_constant_without_axes_is_rounded(tmp_path, precision):
+    nodes = [
+        helper.make_node("Mul", ["x", "third"], ["a"], "scale"),
+        helper.make_node("MatMul", ["a", "w"], ["y"], "product"),
+    ]
+    weights = {"third": np.array(1 / 3, np.float32), "w": np.eye(SIZE, dtype=np.float32) / 3}
+    write_network(
+        tmp_path / "network.onnx", nodes, [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    )
+    found = errors(tmp_path / "network.onnx", tmp_path, precision)
+    assert 0 < found["product"] < 0.02
+    assert ("scale" in found) == (precision == "fp16")

@@ -85,7 +85,7 @@ class _Estimate:
             return 0.0
         inputs = {name: values[name] for name in node.input if name in values}
         expected = [values[name] for name in node.output if name in values]
-        rounded = {name: self._rounded(node, name, value) for name, value in inputs.items()}
+        rounded = {name: np.asarray(self._rounded(node, name, value)) for name, value in inputs.items()}
         found = run(rounded)
         pairs = zip([name for name in node.output if name], found, expected, strict=True)
         results = ((self._rounded_result(name, one), other) for name, one, other in pairs)
