@@ -235,8 +235,8 @@ def _missed(closest: _Contender, objective: Objective) -> str:
 def _figures(figures: Profile | Served) -> str:
     throughput, latency = figures.throughput, figures.latency
     return (
-        f"{throughput.value:.4g} inferences/s [{throughput.low:.4g} to {throughput.high:.4g}], "
-        f"median latency {latency.value:.4g} us [{latency.low:.4g} to {latency.high:.4g}]"
+        f"{throughput.value:,.0f} inferences/s [{throughput.low:,.0f} to {throughput.high:,.0f}], "
+        f"median latency {latency.value:,.0f} us [{latency.low:,.0f} to {latency.high:,.0f}]"
     )
 
 

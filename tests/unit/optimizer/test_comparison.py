@@ -148,3 +148,16 @@ def test_max_drop_is_a_share_or_percentage():
     for text in ("-1%", "half", "1.5", "nan"):
         with pytest.raises(ValueError, match="max-drop is"):
             parse_max_drop(text)
+
+
+def single_numbers(expected, found):
+    comparison = Comparison(Settings(), Precision.FP32)
+    for sample, pair in enumerate(zip(expected, found, strict=True)):
+        comparison.add(sample, *({"y": np.array([[value]], np.float32)} for value in pair))
+    return [failure.check for failure in comparison.failures()]
+
+
+def test_single_numbers_share_the_scale_of_all_samples():
+    assert single_numbers([1.032919e-4, 0.6, 0.9], [1.033545e-4, 0.6, 0.9]) == []
+    assert single_numbers([1.032919e-4, 1e-4, 1e-4], [1.033545e-4, 1e-4, 1e-4]) == ["values"]
+    assert single_numbers([0.5, 0.6, 0.9], [0.5, 0.6001, 0.9]) == ["values"]
