@@ -1,5 +1,6 @@
 """The comparison of a candidate with the source, a sample at a time; memory does not grow with the samples."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -90,7 +91,7 @@ class OutputComparison:
         """
         if not self._single:
             return False
-        scale = (self._squares / self._single) ** 0.5
+        scale = math.sqrt(self._squares / self._single)
         return self.worst_absolute <= self.tolerance.absolute + self.tolerance.relative * scale
 
     def _fail(self, sample: int, worst: Worst, message: str) -> None:
