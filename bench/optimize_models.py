@@ -3,7 +3,7 @@
     python -m bench.optimize_models [--only digits,trees] [--directory DIR]
 
 EfficientNet-lite0 (TorchScript, crops of photographs), MiniLM (TorchScript, sentences of any length), a convolutional
-network that is trained here (PyTorch module, digits, judged by its accuracy), gradient-boosted trees (XGBoost, breast
+network that is trained here (TorchScript, digits, judged by its accuracy), gradient-boosted trees (XGBoost, breast
 cancer), and the text recognition of PP-OCR (ONNX, rendered lines). Each runs `naiad optimize` as a user does, in a
 process of its own; the table has the figures of its result.json. Needs the packages of the group `frameworks`.
 """
@@ -151,11 +151,11 @@ def digits(folder: Path) -> Prepared:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    torch.save(model.eval(), folder / "digits.pt")
+    torch.jit.trace(model.eval(), images[:2]).save(str(folder / "digits.pt"))
     np.savez(folder / "samples.npz", image=images[1400:].numpy())
     np.save(folder / "labels.npy", labels[1400:].numpy())
     metric = ["--metric", "accuracy", "--max-drop", "0.5%", "--labels", str(folder / "labels.npy")]
-    return Prepared(folder / "digits.pt", folder / "samples.npz", ["--allow-pickle", *metric])
+    return Prepared(folder / "digits.pt", folder / "samples.npz", metric)
 
 
 def trees(folder: Path) -> Prepared:
@@ -214,7 +214,7 @@ def row(name: str, found: dict[str, Any]) -> list[str]:
     statuses = [each["status"] for each in found["outcomes"]]
     counts = f"{statuses.count('passed')} / {statuses.count('rejected')} / {statuses.count('failed')}"
     winner = outcomes.get(found["winner"])
-    base = outcomes.get("source") or outcomes.get("torchscript")
+    base = outcomes.get("source")
     cells = [name, f"{found['command_s']:.0f}", counts, found["winner"] or "none"]
     for what in ("latency", "throughput"):
         pair = [each["served"][what]["value"] if each and each["served"] else 0.0 for each in (base, winner)]

@@ -52,6 +52,7 @@ def test_example_of_the_page_runs(folder):
     outcomes = {each["candidate"]["name"]: each for each in found["outcomes"]}
     assert outcomes[found["winner"]]["status"] == "passed"
     assert outcomes[found["winner"]]["verdict"]["metric"] > 0.8
+    (folder / "models").mkdir()
     naiad(folder, "export", steps["export"])
     naiad(folder, "analyze", steps["analyze"])
     served = [each for each in steps["serve"] if each not in ("--http-port", "8000")]

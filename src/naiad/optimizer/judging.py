@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from naiad import __version__
 from naiad.optimizer.candidate import Conversion
 from naiad.optimizer.correctness.gate import judge
 from naiad.optimizer.correctness.isolated import IsolatedRunner, Limits
@@ -39,7 +40,14 @@ class Judge:
         if budget and not isinstance(budget.metric, str):
             return self._judge(conversion), True  # A function has no content that could be a key.
         rules = (self.settings.tolerances, self.settings.kinds, self.settings.behaviour_samples, scored)
-        parts = (conversion.folder.parent.name, self.source.has_batch, self.samples_digest, rules, self.limits)
+        parts = (
+            __version__,
+            conversion.folder.parent.name,
+            self.source.has_batch,
+            self.samples_digest,
+            rules,
+            self.limits,
+        )
         return self.journal.step("verdict", key_of(parts), lambda: self._judge(conversion), read_verdict)
 
     def _judge(self, conversion: Conversion) -> Verdict:
