@@ -8,7 +8,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.optimizer.candidate import Status
 from naiad.optimizer.converters.plan import candidates, installed_packages
 from naiad.optimizer.converters.run import Converter
-from naiad.optimizer.samples import ArraySamples, shape_ranges
+from naiad.optimizer.samples.reading import ArraySamples, shape_ranges
 from naiad.optimizer.source import Format, Source
 
 DATA = np.random.default_rng(1).normal(size=(20, 8)).astype(np.float32)

@@ -14,7 +14,7 @@ from naiad.optimizer.correctness.repository import write_repository
 from naiad.optimizer.correctness.runner import CallableRunner
 from naiad.optimizer.correctness.served import ServedRunner
 from naiad.optimizer.correctness.settings import Settings
-from naiad.optimizer.samples import ArraySamples, shape_ranges
+from naiad.optimizer.samples.reading import ArraySamples, shape_ranges
 from naiad.optimizer.source import Format, Source
 from support.digits_classifier import digits_classifier
 from support.judged_conversions import ROWS, dense_source, files, reasons, verdict

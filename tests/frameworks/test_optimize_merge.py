@@ -10,7 +10,7 @@ from PIL import Image
 from tokenizers import BertWordPieceTokenizer
 
 from naiad.optimizer.candidate import Candidate, Conversion, Precision, Status
-from naiad.optimizer.converters.merge import CONFIG, merge_preprocessing
+from naiad.optimizer.converters.onnx.merge import CONFIG, merge_preprocessing
 from naiad.optimizer.correctness.repository import write_repository
 from naiad.optimizer.correctness.served import ServedRunner
 from naiad.optimizer.source import Format

@@ -10,7 +10,7 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from naiad.core.tensor import TensorSpec
 from naiad.optimizer.correctness.runner import RunnerError
-from naiad.optimizer.samples import from_path
+from naiad.optimizer.samples.reading import from_path
 from naiad.optimizer.source import Format, Source
 from naiad.optimizer.sources import NamedSamples, open_source, reference_runner
 from naiad.optimizer.sources.observation import observe

@@ -12,7 +12,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.optimizer.correctness.gate import judge
 from naiad.optimizer.correctness.runner import CallableRunner
 from naiad.optimizer.correctness.settings import Settings
-from naiad.optimizer.samples import ArraySamples
+from naiad.optimizer.samples.reading import ArraySamples
 from naiad.optimizer.source import Format, Source
 
 SIZE = 16

@@ -12,8 +12,8 @@ from naiad.optimizer.function import optimize_function
 from naiad.optimizer.options import Options
 from naiad.optimizer.progress import NoProgress
 from naiad.optimizer.result import Result
-from naiad.optimizer.sample_chunks import ChunkedSamples
-from naiad.optimizer.samples import check_sample, from_factory
+from naiad.optimizer.samples.chunks import ChunkedSamples
+from naiad.optimizer.samples.reading import check_sample, from_factory
 from naiad.optimizer.source import Format, Source
 from naiad.optimizer.sources.opening import NamedSamples, open_source
 from naiad.optimizer.sources.saving import save

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from naiad.optimizer.candidate import Precision
 from naiad.optimizer.measurement import Profile, Runtime, Served
-from naiad.optimizer.result import Objective, Outcome, Strategy
+from naiad.optimizer.result import SOURCE, Objective, Outcome, Strategy, baseline_of
 from naiad.optimizer.source import Format
 from naiad.perf.result import Interval
 
@@ -29,7 +29,6 @@ _MEMORY_NOISE = 0.05
 """Share by which the resident memory of equal processes varies."""
 _EQUAL = 0.97
 """Runtimes of a candidate are equal from this share of the best one's figure."""
-_SOURCE = "source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +50,20 @@ class _Contender:
     def rank(self) -> tuple[bool, int, int, int]:
         """Return what decides between equals; less is better."""
         candidate = self.outcome.candidate
-        is_converted = candidate.name != _SOURCE
+        is_converted = candidate.name != SOURCE
         return is_converted, _PRECISIONS.index(candidate.precision), _FORMATS.index(candidate.format), self.order
 
 
 def finalists(outcomes: Sequence[Outcome], objective: Objective, count: int = 3) -> list[tuple[str, Runtime, int]]:
-    """Return the `count` best candidates by their profiles, and the source if it is not among them.
+    """Return the `count` best candidates by their profiles, and the baseline if it is not among them.
 
     Each one has its best runtime and the batch size of its best throughput; the best candidate comes first.
     Raises ValueError for an objective without the budget that its strategy needs.
     """
     check(objective)
     contenders = sorted(_profiled(outcomes, objective), key=lambda each: (each.excess, -each.score.value, *each.rank))
-    chosen = contenders[:count] + [each for each in contenders[count:] if each.name == _SOURCE]
+    baseline = baseline_of(outcomes)
+    chosen = contenders[:count] + [each for each in contenders[count:] if each.outcome is baseline]
     return [(each.name, each.figures.runtime, _batch(each.figures)) for each in chosen]
 
 
@@ -82,12 +82,14 @@ def choose(outcomes: Sequence[Outcome], objective: Objective) -> tuple[str, str]
     within = [each for each in contenders if not each.excess]
     if not within:
         return "", _missed(min(contenders, key=lambda each: (each.excess, each.rank)), objective)
-    source = next((each for each in within if each.name == _SOURCE), None)
+    baseline = baseline_of(outcomes)
+    base = next((each for each in within if each.outcome is baseline), None)
+    source = base if base is not None and base.name == SOURCE else None
     better = [each for each in within if source is None or each.score.low > source.score.high]
     if source is not None and not better:
-        return _SOURCE, _unbeaten(source, within, objective)
+        return SOURCE, _unbeaten(source, within, objective)
     winner = _simplest_of_best(better)
-    return winner.name, _won(winner, source, better, objective)
+    return winner.name, _won(winner, base, better, objective)
 
 
 def best_profile(profiles: Sequence[Profile], objective: Objective) -> Profile | None:
@@ -192,16 +194,17 @@ def _quotient(above: float, below: float) -> float:
 # --- reasons --------------------------------------------------------------------------------------------------------
 
 
-def _won(winner: _Contender, source: _Contender | None, better: Sequence[_Contender], objective: Objective) -> str:
+def _won(winner: _Contender, baseline: _Contender | None, better: Sequence[_Contender], objective: Objective) -> str:
     text = f"{winner.name} ({winner.figures.runtime.name}): {_figures(winner.figures)}"
-    if source is not None:
-        own, base = winner.figures, source.figures
+    if baseline is not None and baseline is not winner:
+        own, base = winner.figures, baseline.figures
         factors = (
             f"{own.throughput.value / base.throughput.value:.2f} x the throughput, "
             f"{own.latency.value / base.latency.value:.2f} x the latency, "
             f"{own.memory_mib / max(base.memory_mib, 1.0):.2f} x the memory"
         )
-        text += f"; {factors} of the source ({_figures(base)})"
+        name = "the source" if baseline.name == SOURCE else baseline.name
+        text += f"; {factors} of {name} ({_figures(base)})"
     best = max(better, key=lambda each: each.score.value)
     if best is not winner:
         text += f"; {best.name} is not better for {objective.strategy.value} beyond the 95 % confidence intervals"

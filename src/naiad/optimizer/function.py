@@ -14,13 +14,13 @@ from naiad.core.tensor import Array
 from naiad.optimizer.candidate import Candidate, Precision, Status
 from naiad.optimizer.converters.plan import installed_packages
 from naiad.optimizer.correctness.runner import Arrays, CallableRunner
-from naiad.optimizer.environment import describe
 from naiad.optimizer.measurement import Profile, Runtime
 from naiad.optimizer.package.short_profile import measure
 from naiad.optimizer.result import Objective, Outcome, Result
-from naiad.optimizer.samples import digest
+from naiad.optimizer.samples.reading import digest
 from naiad.optimizer.source import Format, Samples, Source
 from naiad.optimizer.sources.observation import observe, run_examples
+from naiad.optimizer.steps.environment import describe
 
 _REQUESTS = 32
 """Samples that are measured."""

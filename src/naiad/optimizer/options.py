@@ -7,7 +7,7 @@ from naiad.optimizer.candidate import Candidate, Precision
 from naiad.optimizer.converters.process import Limits as ConverterLimits
 from naiad.optimizer.correctness.isolated import Limits as RunnerLimits
 from naiad.optimizer.correctness.settings import Settings
-from naiad.optimizer.result import Objective
+from naiad.optimizer.result import SOURCE, Objective
 from naiad.optimizer.source import Format
 
 
@@ -39,7 +39,7 @@ class Options:
 
     def includes(self, candidate: Candidate) -> bool:
         """Return whether the user has asked for a candidate. The source always takes part."""
-        return candidate.name == "source" or (
+        return candidate.name == SOURCE or (
             (not self.formats or candidate.format in self.formats)
             and (not self.precisions or candidate.precision in self.precisions)
             and (not self.candidates or candidate.name in self.candidates)

@@ -10,6 +10,9 @@ from naiad.optimizer.measurement import Profile, Served
 from naiad.optimizer.source import Source
 from naiad.optimizer.verdict import Verdict
 
+SOURCE = "source"
+"""Name of the candidate that is the source as it is."""
+
 
 class Strategy(Enum):
     """What the best candidate is best at; the names are Model Navigator's in lower case."""
@@ -70,6 +73,15 @@ class Outcome:
         return self.status is Status.PASSED
 
 
+def baseline_of(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """Return the source as it is, or the first candidate that passed where naiad does not serve the source's format.
+
+    None if nothing passed. The first candidate of a PyTorch module is its plainest conversion, TorchScript.
+    """
+    source = next((each for each in outcomes if each.candidate.name == SOURCE), None)
+    return source or next((each for each in outcomes if each.can_win), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """A finished optimization."""
@@ -94,8 +106,8 @@ class Result:
 
     @property
     def baseline(self) -> Outcome | None:
-        """Return the source as it is, with its figures; None if naiad does not serve its format."""
-        return next((each for each in self.outcomes if each.candidate.name == "source"), None)
+        """Return what gains are measured against."""
+        return baseline_of(self.outcomes)
 
     @property
     def chosen(self) -> Outcome | None:

@@ -16,17 +16,17 @@ from naiad.optimizer import choice, profile, sensitivity
 from naiad.optimizer.candidate import Candidate, Conversion, Status
 from naiad.optimizer.converters.plan import candidates, installed_packages
 from naiad.optimizer.converters.run import Converter
-from naiad.optimizer.environment import describe
-from naiad.optimizer.journal import Journal, key_of, to_json
-from naiad.optimizer.judging import Judge
 from naiad.optimizer.measurement import Profile, Runtime, Served
 from naiad.optimizer.options import Options
 from naiad.optimizer.progress import NoProgress, Progress
 from naiad.optimizer.result import Outcome, Result
-from naiad.optimizer.samples import digest, shape_ranges
+from naiad.optimizer.samples.reading import digest, shape_ranges
 from naiad.optimizer.source import Samples, Source
 from naiad.optimizer.sources import reference_runner, source_digest
-from naiad.optimizer.steps import read_profile, read_served
+from naiad.optimizer.steps.environment import describe
+from naiad.optimizer.steps.journal import Journal, key_of, to_json
+from naiad.optimizer.steps.judging import Judge
+from naiad.optimizer.steps.stored import read_profile, read_served
 from naiad.optimizer.verdict import Verdict
 
 RESULT_FILE = "result.json"

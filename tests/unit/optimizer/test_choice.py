@@ -51,6 +51,19 @@ def test_fastest_candidate_wins():
     assert "2.00 x the throughput, 0.50 x the latency" in why
 
 
+def test_first_conversion_is_the_baseline_without_a_source():
+    found = [
+        outcome("torchscript", profile(), form=Format.TORCHSCRIPT),
+        outcome("a", profile(400, 3000)),
+        outcome("b", profile(500, 2500), form=Format.OPENVINO),
+    ]
+    name, why = choose(found, BOTH)
+    assert name == "a"
+    assert "3.00 x the throughput, 0.40 x the latency" in why
+    assert "of torchscript" in why
+    assert [each for each, _, _ in finalists(found, BOTH, 1)] == ["a", "torchscript"]
+
+
 def test_source_wins_within_the_noise():
     name, why = choose([outcome("source", profile()), outcome("other", profile(970, 1030))], BOTH)
     assert name == "source"

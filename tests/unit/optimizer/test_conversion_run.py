@@ -16,7 +16,7 @@ from naiad.optimizer.candidate import Candidate, Precision, Status
 from naiad.optimizer.converters.operators import missing_operator
 from naiad.optimizer.converters.process import Limits
 from naiad.optimizer.converters.run import Converter
-from naiad.optimizer.samples import ArraySamples
+from naiad.optimizer.samples.reading import ArraySamples
 from naiad.optimizer.source import Format, Source
 
 INPUTS = (TensorSpec("x", DataType.FP32, (-1, 2)),)

@@ -3,10 +3,10 @@ import json
 import numpy as np
 import pytest
 
-from naiad.optimizer.journal import Journal, key_of, to_json
-from naiad.optimizer.judging import read_verdict
 from naiad.optimizer.measurement import Profile, Runtime
-from naiad.optimizer.steps import read_profile
+from naiad.optimizer.steps.journal import Journal, key_of, to_json
+from naiad.optimizer.steps.judging import read_verdict
+from naiad.optimizer.steps.stored import read_profile
 from naiad.optimizer.verdict import Difference, Verdict
 from naiad.perf.result import Interval
 

@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from naiad.optimizer.converters import node_errors
 from naiad.optimizer.converters.job import Job, Tensor
-from naiad.optimizer.sample_chunks import write_chunks
+from naiad.optimizer.converters.onnx import node_errors
+from naiad.optimizer.samples.chunks import write_chunks
 from support.sensitive_networks import SAMPLES, SIZE, outlier_network, write_network
 
 

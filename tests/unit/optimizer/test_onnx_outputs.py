@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from naiad.optimizer.converters.job import Tensor
-from naiad.optimizer.converters.onnx_outputs import fit_outputs
+from naiad.optimizer.converters.onnx.outputs import fit_outputs
 
 
 def classifier():

@@ -3,9 +3,9 @@ import pytest
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
-from naiad.optimizer import sample_chunks
-from naiad.optimizer.sample_chunks import ChunkedSamples
-from naiad.optimizer.samples import ArraySamples, digest, from_factory, from_path, shape_ranges
+from naiad.optimizer.samples import chunks
+from naiad.optimizer.samples.chunks import ChunkedSamples
+from naiad.optimizer.samples.reading import ArraySamples, digest, from_factory, from_path, shape_ranges
 
 INPUTS = (TensorSpec("x", DataType.FP32, (-1, 4)),)
 TEXT = (TensorSpec("ids", DataType.INT64, (-1, -1)), TensorSpec("mask", DataType.INT64, (-1, -1)))
@@ -67,7 +67,7 @@ def test_file_that_is_no_archive(tmp_path):
 
 
 def test_generator_is_read_once_and_cached(tmp_path, monkeypatch):
-    monkeypatch.setattr(sample_chunks, "CHUNK_BYTES", 32)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 32)
     calls = []
 
     def data():

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.optimizer.converters.process import Limits
-from naiad.optimizer.samples import from_path
+from naiad.optimizer.samples.reading import from_path
 from naiad.optimizer.source import Format, Source
 from naiad.optimizer.sources.formats import detect
 from naiad.optimizer.sources.observation import observe, parse_tensor, run_examples

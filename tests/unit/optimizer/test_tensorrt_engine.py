@@ -12,7 +12,7 @@ from naiad.optimizer.converters import tensorrt_engine
 from naiad.optimizer.converters.job import Job, Tensor
 from naiad.optimizer.converters.operators import missing_operator
 from naiad.optimizer.converters.tensorrt_engine import profile_shapes
-from naiad.optimizer.sample_chunks import write_chunks
+from naiad.optimizer.samples.chunks import write_chunks
 from support.fake_tensorrt_builder import package
 from support.sensitive_networks import SAMPLES, SIZE, outlier_network, write_network
 

@@ -17,7 +17,7 @@ from naiad.optimizer.profile import configuration
 from naiad.optimizer.report import text_table, write_csv, write_html
 from naiad.optimizer.result import Result
 from naiad.optimizer.run import optimize
-from naiad.optimizer.samples import from_path, shape_ranges
+from naiad.optimizer.samples.reading import from_path, shape_ranges
 from naiad.optimizer.source import Samples, Source
 from naiad.optimizer.sources import open_source, reference_runner
 from naiad.perf.report.charts import ChartsMissingError

@@ -315,8 +315,7 @@ class Dispatcher:
                 wake_ns = self._rest(runner)
                 runner.free_ns = runner.free_ns or now_ns
             else:
-                batch.free_ns = runner.free_ns
-                runner.free_ns = 0
+                batch.free_ns, runner.free_ns = runner.free_ns, 0
                 if self.decoupled_responses is not None:
                     self.decoupled_responses.begin(batch, runner.instance)
                 else:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from naiad.optimizer.sample_chunks import Arrays, ChunkedSamples
+from naiad.optimizer.samples.chunks import Arrays, ChunkedSamples
 
 CALIBRATION_SAMPLES = 300
 """Samples that int8 calibration reads at most."""
@@ -40,7 +40,7 @@ class Job:
     ranges: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
     """Smallest, typical and largest shape by input, with the batch dimension."""
     samples: str
-    """A folder of `sample_chunks`."""
+    """A folder of `samples.chunks`."""
     output: str = ""
     """The folder for the model files."""
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -19,8 +19,8 @@ from naiad.optimizer.converters.job import CALIBRATION_SAMPLES, Job, Tensor
 from naiad.optimizer.converters.operators import missing_operator
 from naiad.optimizer.converters.plan import installed_packages
 from naiad.optimizer.converters.process import Limits
-from naiad.optimizer.sample_chunks import ChunkedSamples, write_chunks
-from naiad.optimizer.samples import digest, shape_ranges
+from naiad.optimizer.samples.chunks import ChunkedSamples, write_chunks
+from naiad.optimizer.samples.reading import digest, shape_ranges
 from naiad.optimizer.source import Samples, ShapeRange, Source
 
 _RESULT = "conversion.json"

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from naiad.optimizer.converters import onnx_graph
 from naiad.optimizer.converters.job import Job
+from naiad.optimizer.converters.onnx import graph
 
 _TIMING_CACHE = "tensorrt-timing.cache"
 _SYMMETRIC = {"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False}
@@ -80,10 +80,10 @@ def _typed_graph(job: Job) -> str:
         return job.source
     file = str(Path(job.output).parent / "typed.onnx")
     if job.precision == "fp16":
-        onnx_graph.to_half(job, file)
+        graph.to_half(job, file)
     else:
         settings = {"calibration": "entropy", **job.settings}
-        onnx_graph.quantize_static(replace(job, settings=settings), file, "QInt8", _SYMMETRIC)
+        graph.quantize_static(replace(job, settings=settings), file, "QInt8", _SYMMETRIC)
     return file
 
 

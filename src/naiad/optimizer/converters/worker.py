@@ -13,8 +13,9 @@ from pathlib import Path
 from naiad.optimizer.converters.job import Job
 from naiad.optimizer.converters.operators import missing_operator
 
+_HERE = "naiad.optimizer.converters"
 _MODULES: Mapping[str, str] = {
-    "onnx": "onnx_export",
+    "onnx": "onnx.export",
     "torchscript": "torch_formats",
     "torch_export": "torch_formats",
     "aot_inductor": "torch_formats",
@@ -42,13 +43,11 @@ def main(job_file: str, result_file: str) -> int:
 
 def _convert(job: Job) -> Mapping[str, str]:
     if job.source_format == job.format and not (job.settings or job.precision != "fp32"):
-        name = "source_files"
+        name = f"{_HERE}.source_files"
     elif job.source_format == job.format == "onnx":
-        name = "onnx_graph"
+        name = f"{_HERE}.onnx.graph"
     else:
-        name = job.settings.get("module") or f"naiad.optimizer.converters.{_MODULES[job.format]}"
-    if "." not in name:
-        name = f"naiad.optimizer.converters.{name}"
+        name = job.settings.get("module") or f"{_HERE}.{_MODULES[job.format]}"
     parameters: Mapping[str, str] | None = importlib.import_module(name).convert(job)
     return parameters or {}
 

@@ -16,10 +16,10 @@ from naiad.optimizer.correctness.gate import judge
 from naiad.optimizer.correctness.runner import Arrays, Runner
 from naiad.optimizer.correctness.settings import Settings
 from naiad.optimizer.correctness.tolerances import Kind
-from naiad.optimizer.journal import to_json
 from naiad.optimizer.package.contents import TOLERANCES
-from naiad.optimizer.sample_chunks import ChunkedSamples, write_chunks
+from naiad.optimizer.samples.chunks import ChunkedSamples, write_chunks
 from naiad.optimizer.source import Format, Samples
+from naiad.optimizer.steps.journal import to_json
 from naiad.optimizer.verdict import Tolerance, Verdict
 
 MAX_SAMPLES = 32

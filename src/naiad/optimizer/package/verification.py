@@ -10,12 +10,12 @@ from typing import Any
 from naiad.optimizer.converters.plan import installed_packages
 from naiad.optimizer.correctness.isolated import IsolatedRunner, Limits
 from naiad.optimizer.correctness.runner import RenamedRunner, RunnerError
-from naiad.optimizer.environment import describe
 from naiad.optimizer.package.contents import EVIDENCE, Contents, opened
 from naiad.optimizer.package.evidence import Evidence, read_evidence
 from naiad.optimizer.package.manifest import DamagedPackageError
 from naiad.optimizer.package.short_profile import SECONDS, ShortProfile, measure, read_profile
 from naiad.optimizer.package.writing import ENVIRONMENT, PROFILE, RESULT
+from naiad.optimizer.steps.environment import describe
 from naiad.optimizer.verdict import Verdict
 
 _NO_MATTER = ("memory_mib", "system")

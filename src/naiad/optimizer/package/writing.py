@@ -14,13 +14,13 @@ from naiad.optimizer.correctness.isolated import IsolatedRunner, Limits
 from naiad.optimizer.correctness.names import match_names
 from naiad.optimizer.correctness.runner import RenamedRunner, Runner
 from naiad.optimizer.correctness.settings import Settings
-from naiad.optimizer.journal import to_json
 from naiad.optimizer.package.contents import ARCHIVE_SUFFIX, EVIDENCE, is_package, write_archive
 from naiad.optimizer.package.evidence import collect
 from naiad.optimizer.package.manifest import MANIFEST, manifest_of
 from naiad.optimizer.package.short_profile import SECONDS, measure
 from naiad.optimizer.result import Outcome, Result
 from naiad.optimizer.source import Samples
+from naiad.optimizer.steps.journal import to_json
 from naiad.repository.stores.store import CONFIG_FILE, check_model_name
 
 ENVIRONMENT, RESULT, VERDICT, PROFILE, SIGNATURE, COMMANDS = (

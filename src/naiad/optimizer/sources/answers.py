@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from naiad.core.datatype import BY_NAME, DataType, from_numpy
 from naiad.core.tensor import Array, TensorSpec, to_array, to_buffer
 from naiad.optimizer.correctness.runner import Arrays, Runner, RunnerError
-from naiad.optimizer.samples import digest
+from naiad.optimizer.samples.reading import digest
 
 MAX_BYTES = 4 << 30
 """Size of the file; answers beyond it are computed each time."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from naiad.core.tensor import Array
 from naiad.optimizer.converters.process import Limits
 from naiad.optimizer.converters.run import content_digest
-from naiad.optimizer.samples import from_path
+from naiad.optimizer.samples.reading import from_path
 from naiad.optimizer.source import Samples, Source
 from naiad.optimizer.sources.formats import detect, refuse_pickle
 from naiad.optimizer.sources.observation import Observation, observe, parse_tensor

@@ -13,7 +13,7 @@ from naiad.core.datatype import BY_NAME
 from naiad.core.tensor import Array, TensorSpec
 from naiad.optimizer.converters import process
 from naiad.optimizer.converters.process import Limits
-from naiad.optimizer.sample_chunks import write_chunks
+from naiad.optimizer.samples.chunks import write_chunks
 from naiad.optimizer.source import Format
 
 _CHILD = "naiad.optimizer.sources.reading_child"

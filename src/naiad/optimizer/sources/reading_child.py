@@ -17,7 +17,7 @@ from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import InferError
 from naiad.core.tensor import Array, TensorSpec
 from naiad.optimizer.converters.worker import end_with_parent
-from naiad.optimizer.sample_chunks import ChunkedSamples
+from naiad.optimizer.samples.chunks import ChunkedSamples
 from naiad.optimizer.source import Format
 from naiad.optimizer.sources.formats import BACKENDS
 from naiad.optimizer.sources.observation import Call, run_examples

@@ -1,6 +1,6 @@
 """Pre-processing as part of an ONNX graph, with the operators of onnxruntime-extensions.
 
-`python -m naiad.optimizer.converters.merge MODEL STEPS FOLDER` reads the steps from a JSON file.
+`python -m naiad.optimizer.converters.onnx.merge MODEL STEPS FOLDER` reads the steps from a JSON file.
 """
 
 import json

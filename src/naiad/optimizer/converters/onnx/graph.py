@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from naiad.optimizer.converters import node_errors
 from naiad.optimizer.converters.job import Job
+from naiad.optimizer.converters.onnx import node_errors
 
 if TYPE_CHECKING:
-    from naiad.optimizer.sample_chunks import Arrays
+    from naiad.optimizer.samples.chunks import Arrays
 
 _LARGEST_BYTES = 2**31 - 2**20
 """protobuf has no messages above 2 GiB; larger graphs need files of weights."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Array, TensorSpec
-from naiad.optimizer.sample_chunks import ChunkedSamples, write_chunks
+from naiad.optimizer.samples.chunks import ChunkedSamples, write_chunks
 from naiad.optimizer.source import Samples, ShapeRange
 
 Inputs = Sequence[TensorSpec]

@@ -14,9 +14,9 @@ from naiad.optimizer.correctness.names import with_names_of
 from naiad.optimizer.correctness.repository import write_repository
 from naiad.optimizer.correctness.runner import Runner, RunnerError
 from naiad.optimizer.correctness.settings import Settings
-from naiad.optimizer.journal import Journal, key_of
 from naiad.optimizer.source import Samples, Source
 from naiad.optimizer.sources.declaration import declaration
+from naiad.optimizer.steps.journal import Journal, key_of
 from naiad.optimizer.verdict import Difference, Verdict
 
 

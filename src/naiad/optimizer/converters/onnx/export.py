@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.optimizer.converters.job import Job
-from naiad.optimizer.converters.onnx_outputs import fit_outputs
+from naiad.optimizer.converters.onnx.outputs import fit_outputs
 
 _OPSET = 17
 

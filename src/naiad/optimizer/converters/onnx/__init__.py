@@ -1,0 +1,1 @@
+"""ONNX files: exports from other formats, changes of the graph, quantisation."""
