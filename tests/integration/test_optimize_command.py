@@ -70,6 +70,38 @@ def test_second_run_repeats_no_step(folder, finished):
     assert all("from an earlier run" in line for line in lines), again.stderr
 
 
+def kill_after(folder, stage, arguments):
+    """Run until the second step of a stage has ended, kill the command, and return its lines."""
+    command = [sys.executable, "-m", "naiad", "optimize", "digits.onnx", "--data", "samples.npz", *arguments]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if sum(each.startswith(stage) for each in lines) == 2:
+                break
+        process.kill()
+    return lines
+
+
+def test_killed_run_repeats_no_finished_step(folder):
+    arguments = ("--candidates", "onnx-optimized-all,onnx-optimized-basic", "--workspace", "killed", *FLAGS)
+    finished, made = set(), {}
+    for stage in ("conversion", "compared", "measured"):
+        lines = kill_after(folder, stage, arguments)
+        assert {line for line in lines if line.split(":")[0] in finished and "earlier run" not in line} == set()
+        finished |= {line.split(":")[0] for line in lines if line.startswith("compared")}
+        found = {each: each.stat().st_mtime_ns for each in (folder / "killed/conversions").glob("*/conversion.json")}
+        assert all(found[each] == time_ns for each, time_ns in made.items())
+        made = found
+    done = optimize(folder, *arguments, "--output", "survivor")
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert all("earlier run" in line for line in lines if line.startswith("compared"))
+    assert len(finished) == len([line for line in lines if line.startswith("compared")])
+
+
 def test_list_shows_the_plan(folder):
     done = optimize(folder, "--list")
     assert done.returncode == 0, done.stderr
