@@ -6,6 +6,11 @@ from dataclasses import dataclass, field
 from naiad.perf.result import Interval
 
 
+def figures_text(latency: Interval, throughput: Interval) -> str:
+    """Return both figures for a line of progress."""
+    return f"{latency.value / 1000:.3g} ms, {throughput.value:,.0f} samples/s"
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """How a candidate is executed. Everything in it can be written to `config.pbtxt`."""

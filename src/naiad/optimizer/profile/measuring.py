@@ -16,7 +16,7 @@ import numpy as np
 from naiad.optimizer.candidate import Conversion
 from naiad.optimizer.correctness.isolated import Limits, ModelProcess
 from naiad.optimizer.correctness.runner import RunnerError
-from naiad.optimizer.measurement import Profile, Runtime
+from naiad.optimizer.measurement import Profile, Runtime, figures_text
 from naiad.optimizer.profile.configuration import configuration, write_model
 from naiad.optimizer.profile.messages import Arrays, Calls, Job, Loaded
 from naiad.optimizer.progress import NoProgress, Progress
@@ -62,7 +62,8 @@ def measure(
             progress.step("profile", f"{conversion.candidate.name} {runtime.name}", index, len(jobs))
         profiles = measure_group(group, rows, source, seconds_per_profile, limits or Limits())
         for (conversion, runtime), found in zip(group, profiles, strict=True):
-            progress.done("profile", f"{conversion.candidate.name} {runtime.name}", found.error)
+            text = found.error or f"{figures_text(found.latency, found.throughput)} at batch {found.batch}"
+            progress.done("profile", f"{conversion.candidate.name} {runtime.name}", text)
             yield conversion.candidate.name, found
 
 

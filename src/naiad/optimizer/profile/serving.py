@@ -23,7 +23,7 @@ from naiad.optimizer.candidate import Conversion
 from naiad.optimizer.correctness.isolated import Limits
 from naiad.optimizer.correctness.names import match_names
 from naiad.optimizer.correctness.runner import RunnerError
-from naiad.optimizer.measurement import Runtime, Served
+from naiad.optimizer.measurement import Runtime, Served, figures_text
 from naiad.optimizer.profile.configuration import configuration, write_model
 from naiad.optimizer.profile.measuring import profile_samples
 from naiad.optimizer.profile.messages import Arrays
@@ -87,7 +87,9 @@ async def _measure(models: Sequence["_Finalist"], seconds: float, progress: Prog
             for model in models:
                 await model.take_turn(number, seconds)
     for model in models:
-        progress.done("serve", model.conversion.candidate.name, model.error)
+        found = model.served()
+        text = found.error or figures_text(found.latency, found.throughput)
+        progress.done("serve", model.conversion.candidate.name, text)
 
 
 @dataclass
