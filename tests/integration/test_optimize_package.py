@@ -80,8 +80,8 @@ def test_wrong_configuration_is_named(tmp_path):
 def test_share_of_first_classes_fits_few_samples(tmp_path):
     made = result(tmp_path / "files")
     winner = made.outcomes[0]
-    int8 = replace(winner, candidate=replace(winner.candidate, precision=Precision.INT8))
-    target = write(tmp_path, "int8", made=replace(made, outcomes=[int8]))
+    half = replace(winner, candidate=replace(winner.candidate, precision=Precision.FP16))
+    target = write(tmp_path, "half", made=replace(made, outcomes=[half]))
     tolerance = read_evidence(target / "evidence").expectation.tolerances["PROBABILITIES"]
     assert tolerance.top1_agreement == pytest.approx(23 / 24)
 
