@@ -13,8 +13,8 @@ from support.server_process import serving
 
 PAGE = (Path(__file__).parents[2] / "docs/optimize.md").read_text(encoding="utf-8")
 SHORTER = {
-    "optimize": "--candidates onnx-fp32,onnx-int8-minmax,openvino-fp32 --seconds 0.2 --tuning-seconds 0",
-    "analyze": "--seconds 0.3 --max-instances 2 --max-batch-size 8",
+    "optimize": "--candidates onnx-fp32,onnx-int8-minmax --seconds 0.1 --tuning-seconds 0",
+    "analyze": "--seconds 0.2 --max-instances 1 --max-batch-size 4",
     "perf": "--measurement-interval 500",
 }
 """Flags that make a step shorter, and change nothing else."""
