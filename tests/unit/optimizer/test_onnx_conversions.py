@@ -115,3 +115,20 @@ def test_damaged_source_is_a_failure(tmp_path):
     made = convert_all(source, tmp_path / "work", ("onnx-optimized-basic",))
     assert made["onnx-optimized-basic"].status is Status.FAILED
     assert made["onnx-optimized-basic"].reason
+
+
+def test_calibration_takes_samples_of_differing_lengths(tmp_path):
+    weights = numpy_helper.from_array(np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32), "w")
+    tensors = ([helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", "l", s])] for n, s in (("x", 8), ("y", 4)))
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"], "product")], "g", *tensors, [weights])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx"
+    )
+    inputs = (TensorSpec("x", DataType.FP32, (-1, -1, 8)),)
+    random = np.random.default_rng(1)
+    samples = [{"x": random.normal(size=(length, 8)).astype(np.float32)} for length in (3, 5, 5, 4, 5)]
+    source = Source("m", Format.ONNX, tmp_path / "m.onnx", inputs)
+    planned = candidates(source, shape_ranges(samples), installed_packages())
+    wanted = [each for each in planned if each.name in ("source", "onnx-int8-entropy", "onnx-int8-percentile")]
+    made = list(Converter.open(source, samples, tmp_path / "work").convert_all(wanted))
+    assert [(each.status, each.reason) for each in made] == [(Status.CONVERTED, "")] * 3

@@ -1,15 +1,14 @@
 """From ONNX to ONNX: simplified, optimized offline, in half precision, in int8."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from naiad.optimizer.converters.job import Job
 from naiad.optimizer.converters.onnx import node_errors
-
-if TYPE_CHECKING:
-    from naiad.optimizer.samples.chunks import Arrays
+from naiad.optimizer.samples.chunks import Arrays
 
 _LARGEST_BYTES = 2**31 - 2**20
 """protobuf has no messages above 2 GiB; larger graphs need files of weights."""
@@ -206,13 +205,24 @@ def _reader(job: Job) -> Any:
         """Samples one by one: calibration keeps the activations of all calls."""
 
         def __init__(self) -> None:
-            self._calls: Iterator[Arrays] = job.batches()
+            is_histogram = job.settings.get("calibration") in ("entropy", "percentile")
+            self._calls: Iterator[Arrays] = _of_one_shape(job) if is_histogram else job.batches()
 
         def get_next(self) -> dict[str, Any] | None:
             call = next(self._calls, None)
             return None if call is None else dict(call)
 
     return Reader()
+
+
+def _of_one_shape(job: Job) -> Iterator[Arrays]:
+    """Return the samples with the most frequent shapes: ONNX Runtime's histograms stack activations of all calls."""
+
+    def shapes(call: Arrays) -> tuple[tuple[int, ...], ...]:
+        return tuple(array.shape for array in call.values())
+
+    ((most, _),) = Counter(map(shapes, job.batches())).most_common(1)
+    return (call for call in job.batches() if shapes(call) == most)
 
 
 def _save(graph: Any, target: str) -> None:
