@@ -63,6 +63,14 @@ def finalists(outcomes: Sequence[Outcome], objective: Objective, count: int = 3)
     check(objective)
     contenders = sorted(_profiled(outcomes, objective), key=lambda each: (each.excess, -each.score.value, *each.rank))
     baseline = baseline_of(outcomes)
+    # The best of each format and precision first: the optimization levels of one graph hardly differ.
+    kinds: set[tuple[Format, Precision]] = set()
+    firsts, rest = [], []
+    for each in contenders:
+        kind = each.outcome.candidate.format, each.outcome.candidate.precision
+        (rest if kind in kinds else firsts).append(each)
+        kinds.add(kind)
+    contenders = firsts + rest
     chosen = contenders[:count] + [each for each in contenders[count:] if each.outcome is baseline]
     return [(each.name, each.figures.runtime, _batch(each.figures)) for each in chosen]
 

@@ -51,6 +51,18 @@ def test_fastest_candidate_wins():
     assert "2.00 x the throughput, 0.50 x the latency" in why
 
 
+def test_finalists_are_of_different_kinds():
+    found = [
+        outcome("source", profile()),
+        outcome("basic", profile(500, 2000)),
+        outcome("all", profile(490, 2010)),
+        outcome("openvino", profile(700, 1500), form=Format.OPENVINO),
+        outcome("int8", profile(800, 1400), precision=Precision.INT8),
+    ]
+    assert [name for name, _, _ in finalists(found, BOTH, 3)] == ["all", "openvino", "int8", "source"]
+    assert {name for name, _, _ in finalists(found, BOTH, 4)} == {"all", "openvino", "int8", "basic", "source"}
+
+
 def test_first_conversion_is_the_baseline_without_a_source():
     found = [
         outcome("torchscript", profile(), form=Format.TORCHSCRIPT),
