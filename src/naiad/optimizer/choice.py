@@ -65,7 +65,8 @@ def finalists(outcomes: Sequence[Outcome], objective: Objective, count: int = 3)
     baseline = baseline_of(outcomes)
     # The best of each format and precision first: the optimization levels of one graph hardly differ.
     kinds: set[tuple[Format, Precision]] = set()
-    firsts, rest = [], []
+    firsts: list[_Contender] = []
+    rest: list[_Contender] = []
     for each in contenders:
         kind = each.outcome.candidate.format, each.outcome.candidate.precision
         (rest if kind in kinds else firsts).append(each)
