@@ -21,6 +21,9 @@ begin=$(date +%s%N)
 unshare --mount --pid --fork bash -c '
     mount --bind "$1" "$1" && mount --bind "$2" "$1/models" && mount -t proc proc "$1/proc"
     mount -t tmpfs -o mode=1777 tmp "$1/tmp" && mount -t tmpfs -o mode=1777 cache "$1/cache"
+    # PyTorch and TensorFlow read /dev/urandom, which every container runtime provides.
+    mount -t tmpfs -o mode=755 dev "$1/dev" && mkdir -m 1777 "$1/dev/shm"
+    for device in null zero random urandom; do touch "$1/dev/$device" && mount --bind "/dev/$device" "$1/dev/$device"; done
     mount -o remount,bind,ro "$1"
     root=$1; shift 2
     exec env -i PATH=/opt/naiad/bin:/usr/bin HOME=/tmp NAIAD_CACHE=/cache PYTHONUTF8=1 PYTHONDONTWRITEBYTECODE=1 \
