@@ -68,7 +68,7 @@ class Ranked:
     misses: str = ""
     """Which constraint is missed, and by how much."""
     is_tie: bool = False
-    """Cannot be told apart from the winner."""
+    """Its difference from the winner is within the uncertainty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,12 +211,12 @@ class Calls:
 
     def taken(self, number: int, count: int) -> None:
         """Report the number of responses that were taken to the server."""
-        self._tell(frames.CALL_TAKEN, [number, count])
+        self._notify(frames.CALL_TAKEN, [number, count])
 
     def cancel(self, number: int) -> None:
         """Report the cancellation of a call to the server."""
         if number in self._waiting:
-            self._tell(frames.CALL_CANCEL, [number])
+            self._notify(frames.CALL_CANCEL, [number])
 
     def abandon(self, number: int) -> None:
         """Do so from a finalizer, perhaps in a thread that is sending."""
@@ -352,7 +352,7 @@ class Calls:
                 "(--backend-config=python,transport-max-byte-size)"
             ) from None
 
-    def _tell(self, kind: int, words: Sequence[int]) -> None:
+    def _notify(self, kind: int, words: Sequence[int]) -> None:
         """Send a frame without a response."""
         channel = self._channel
         if channel is None:

@@ -134,12 +134,12 @@ class Worker:
 
     def _end_sequences(self, ended: Sequence[tuple[int | str, str]]) -> None:
         """Call the model's `sequence_ended`, if any; its exceptions are logged."""
-        told = getattr(self._model, "sequence_ended", None)
-        if told is None:
+        notify = getattr(self._model, "sequence_ended", None)
+        if notify is None:
             return
         for correlation_id, reason in ended:
             try:
-                told(correlation_id, reason)
+                notify(correlation_id, reason)
             except Exception as error:
                 pb_utils.Logger.log_error(f"sequence_ended: {format_traceback(error)}")
 

@@ -43,7 +43,7 @@ def rank_all(survey: Survey, ended: str = "") -> Ranking:
 
 
 def _winner(survey: Survey, best: Sequence[Measured]) -> Measured | None:
-    """Return the best measurement, or the simplest that cannot be told apart from it and is nearly as good."""
+    """Return the best measurement, or the simplest that is nearly as good within the uncertainty."""
     if not best or not survey.meets(best[0]):
         return None
     equal = [

@@ -75,7 +75,7 @@ def _about_second(survey: Survey, ranking: Ranking, winner: Ranked) -> list[str]
     if tied:
         lead = max(compare(survey.goals, winner.measured, each).uncertainty for each in tied)
         return [
-            f"It cannot be told apart from {_list(tied)} (uncertainty {lead * 100:.1f} %); "
+            f"Its difference from {_list(tied)} is within the uncertainty of {lead * 100:.1f} %; "
             "of the candidates within 3 %, the simplest is chosen."
         ]
     second = next((each for each in ranking.candidates[1:] if each.meets_constraints), None)

@@ -14,7 +14,7 @@ class SearchSettings:
     seconds: float = 1.0
     """Of load for each measurement."""
     top: int = 3
-    """Configurations whose load is refined, and that are measured again until they can be told apart."""
+    """Configurations whose load is refined, and that are measured again until their scores differ clearly."""
     min_concurrency: int = 1
     max_concurrency: int = 1024
     """Of the loads, where the space has none."""

@@ -209,9 +209,9 @@ class PythonInstance(RemoteInstance):
                 conversation.owner = self
             return conversation
 
-        self._life = WorkerLife(spec.name, settings, launch, notes, converse, self._tell)
+        self._life = WorkerLife(spec.name, settings, launch, notes, converse, self._report_health)
         self._running: Conversation | None = None
-        self._told_of_blocks: Conversation | None = None
+        self._conversation_with_blocks: Conversation | None = None
 
     def start(self) -> None:
         """Start the worker. Raises InferError."""
@@ -288,9 +288,9 @@ class PythonInstance(RemoteInstance):
 
     def _let_go(self, conversation: Conversation) -> None:
         self._running = None
-        if conversation is not self._told_of_blocks and conversation.has_blocks:
+        if conversation is not self._conversation_with_blocks and conversation.has_blocks:
             # From now on the watching thread must check for idle memory.
-            self._told_of_blocks = conversation
+            self._conversation_with_blocks = conversation
             self._life.wake()
         self._life.lock.release()
 
@@ -366,7 +366,7 @@ class PythonInstance(RemoteInstance):
         """Set the warm-up of every further worker before it gets requests."""
         self._life.warm_up = warm_up
 
-    def _tell(self, health: str) -> None:
+    def _report_health(self, health: str) -> None:
         if not health:
             self._metrics.settle()
         if self.health_listener is not None:

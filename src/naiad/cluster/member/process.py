@@ -203,7 +203,7 @@ class Link:
         self._sharing = ClusterRoutes(engine, self._ask)
         self._services: dict[int, PassedConnections] = {}
         self._receiver = ConnectionReceiver(connection_passing, len(welcome.ports), self._adopt)
-        self._is_telling = False
+        self._is_reporting = False
         self._closed = [0] * len(welcome.ports)
         """Closed connections that are not reported yet, by port."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -213,7 +213,7 @@ class Link:
             raise ChannelError("the channel is not open yet")
         return await self.channel.ask(query)
 
-    def _tell(self, message: object) -> None:
+    def _send(self, message: object) -> None:
         if self.channel is not None:
             self.channel.send(message)
 
@@ -221,14 +221,14 @@ class Link:
         """Accept connections while the models load."""
         self._is_listening = True
         self._receiver.start()
-        self._tell(Listening())
+        self._send(Listening())
 
     def serve(self, loaded: Loaded) -> None:
         """Report the end of the start, and accept connections."""
         self._sharing.connect()
         if not self._is_listening:
             self._receiver.start()
-        self._tell(loaded)
+        self._send(loaded)
 
     # --- Group ------------------------------------------------------------------------------------------------------
 
@@ -260,13 +260,13 @@ class Link:
         self._services[port].adopt(connection)
 
     def _on_close(self) -> None:
-        if not self._is_telling:
+        if not self._is_reporting:
             # Connections often close together; one message reports all that close in this turn of the loop.
-            self._is_telling = True
-            asyncio.get_running_loop().call_soon(self._tell_closed)
+            self._is_reporting = True
+            asyncio.get_running_loop().call_soon(self._report_closed)
 
-    def _tell_closed(self) -> None:
-        self._is_telling = False
+    def _report_closed(self) -> None:
+        self._is_reporting = False
         for port, service in self._services.items():
             self._closed[port] += service.take_closed_count()
         if any(self._closed) and self._receiver.report_closed(self._closed):

@@ -70,7 +70,7 @@ class ModelCommands:
     ) -> None:
         """Load or unload a model in a thread, in this process or in all."""
         models, answer = self._models, _Once(on_done)
-        done = partial(self._tell, answer, None)
+        done = partial(self._finish, answer, None)
         act: Callable[[], None]
         if is_load:
             act = partial(models.broadcast_load if broadcast else models.load_model, name, parameters)
@@ -86,9 +86,9 @@ class ModelCommands:
             failure = error
         except Exception as error:
             failure = internal(f"{type(error).__name__}: {error}")
-        self._tell(answer, failure)
+        self._finish(answer, failure)
 
-    def _tell(self, answer: "_Once", failure: InferError | None) -> None:
+    def _finish(self, answer: "_Once", failure: InferError | None) -> None:
         try:
             self._loop.call_soon_threadsafe(answer, failure)
         except RuntimeError:

@@ -99,7 +99,7 @@ class BatchExecutor:
         requests = batch.requests
         for request in requests:
             if request.times is not None:
-                _tell_times(batch)
+                _report_times(batch)
                 break
         if batch.left_open:
             requests, responses = _answered(batch, responses)
@@ -117,7 +117,7 @@ class BatchExecutor:
         done, again = split(batch, responses)
         answers = [response for response in responses if response is not RESCHEDULE]
         self._statistics.record_batch(batch, answers, batch.exec_end_ns, done=done)
-        _tell_times(batch)
+        _report_times(batch)
         self._dispatcher.note_executed(batch)
         self._dispatcher.go_on(done, again)
         self._response_queue.hand_over(done, answers, on_loop=on_loop)
@@ -131,7 +131,7 @@ class BatchExecutor:
         again = self._dispatcher.pop_put_back(batch)
         done = [request for request in batch.requests if request not in again] if again else None
         self._statistics.record_batch(batch, (), end_ns, done=done)
-        _tell_times(batch)
+        _report_times(batch)
         self._dispatcher.note_executed(batch)
         self._dispatcher.go_on((), again)
 
@@ -155,7 +155,7 @@ class BatchExecutor:
             )
         error.reason = error.reason or FailureReason.BACKEND
         self._statistics.record_batch_failure(batch, _end(batch))
-        _tell_times(batch)
+        _report_times(batch)
         response = InferResponse(self._error_header, error=error)
         self._dispatcher.note_executed(batch, failed=True)
         if self._decoupled_responses is not None:
@@ -188,7 +188,7 @@ def _answered(batch: Batch, responses: Sequence[InferResponse]) -> tuple[list[In
     return [request for request, _ in answered], [response for _, response in answered]
 
 
-def _tell_times(batch: Batch) -> None:
+def _report_times(batch: Batch) -> None:
     for request in batch.requests:
         times = request.times
         if times is not None:

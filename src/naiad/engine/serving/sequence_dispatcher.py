@@ -55,7 +55,7 @@ class SequenceDispatcher(Dispatcher):
         self._iterative = IterativeRequests(config, scheduler) if is_iterative else None
         self._name = config.name
         self._restart_count = 0
-        self._restart_told_ns = 0
+        self._restart_logged_ns = 0
 
     def enqueue(self, request: InferRequest) -> None:
         """Queue an admitted request. Raises InferError for an invalid sequence request."""
@@ -73,9 +73,9 @@ class SequenceDispatcher(Dispatcher):
         """Log the restart of a live sequence, as Triton does: two clients may use the same id."""
         self._restart_count += 1
         now_ns = _now_ns()
-        if self._restart_told_ns and now_ns - self._restart_told_ns < _LOG_INTERVAL_NS:
+        if self._restart_logged_ns and now_ns - self._restart_logged_ns < _LOG_INTERVAL_NS:
             return
-        self._restart_told_ns = now_ns
+        self._restart_logged_ns = now_ns
         _log.warning(
             "sequence %s for model '%s' has a conflict. The previous sequence did not end before this sequence "
             "start. Previous sequence will be terminated early. (%d such so far)",

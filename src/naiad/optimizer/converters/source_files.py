@@ -21,7 +21,7 @@ _NAMES = {
     "tensorrt": "model.plan",
 }
 _OWN_SUFFIX = {"keras": "model", "sklearn": "model", "xgboost": "xgboost"}
-"""Formats with several kinds of files, which the suffix tells apart."""
+"""Formats with several kinds of files, distinguished by their suffix."""
 _PICKLES = (".joblib", ".pkl")
 
 

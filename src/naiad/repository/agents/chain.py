@@ -124,28 +124,28 @@ class AgentChain:
 
     def load_complete(self) -> None:
         """Notify the agents that the model is ready."""
-        self._tell(lambda link: link.agent.load_complete(link.context), last_first=True)
+        self._notify(lambda link: link.agent.load_complete(link.context), last_first=True)
 
     def load_failed(self) -> None:
         """Notify the agents of the failed load, and remove their directories."""
-        self._tell(lambda link: link.agent.load_failed(link.context), last_first=True)
+        self._notify(lambda link: link.agent.load_failed(link.context), last_first=True)
         self._remove()
 
     def unload(self) -> None:
         """Notify the agents that the model is about to be released."""
-        self._tell(lambda link: link.agent.unload(link.context))
+        self._notify(lambda link: link.agent.unload(link.context))
 
     def stop(self, timeout_s: float) -> bool:
         """Notify the agents that the model is released, and remove their directories."""
-        self._tell(lambda link: link.agent.unload_complete(link.context), last_first=True)
+        self._notify(lambda link: link.agent.unload_complete(link.context), last_first=True)
         self._remove()
         return True
 
-    def _tell(self, what: Callable[[_Link], None], *, last_first: bool = False) -> None:
+    def _notify(self, method: Callable[[_Link], None], *, last_first: bool = False) -> None:
         """Call a method of all agents; the failure of one is logged and does not stop the rest."""
         for link in reversed(self._links) if last_first else self._links:
             try:
-                what(link)
+                method(link)
             except Exception:
                 _log.exception("repository agent '%s' failed on model '%s'", link.agent.name, self._name)
 

@@ -191,7 +191,7 @@ class ObjectStore:
             time.sleep(pause_s)
 
     def _go_on_without_credential(self) -> None:
-        """Turn to what everybody may read."""
+        """Read without a credential from now on, as public objects allow."""
         with self._lock:
             if not self._is_anonymous:
                 self._is_anonymous = True

@@ -144,8 +144,8 @@ class CloudStore:
 def split_directories(name: str, items: Sequence[StoredObject]) -> tuple[list[str], list[StoredObject]]:
     """Return the directories that objects without content stand for, below the model's own, and all other objects.
 
-    An object `model/1/` is how consoles make a directory. The listing has it without its slash, so it is told by what
-    lies below it, or by its name. Raises InferError(INVALID_ARG) for keys that cannot be paths.
+    An object `model/1/` is how consoles make a directory. The listing has it without its slash, so it is
+    recognized by the objects below it, or by its name. Raises InferError(INVALID_ARG) for keys that cannot be paths.
     """
     above = {"/".join(item.key.split("/")[:depth]) for item in items for depth in range(1, item.key.count("/") + 1)}
     directories: list[str] = []

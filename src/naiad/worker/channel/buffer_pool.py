@@ -128,7 +128,7 @@ class BufferOwner:
             released[number % NUMBERS] = 0
         self.take_back(numbers)
 
-    def told(self) -> None:
+    def note_reported(self) -> None:
         """Note that a frame reports the dropped blocks."""
         if self.board is not None:
             for number in self.dropped:

@@ -118,19 +118,19 @@ class Channel:
         """
         # hot: bench/micro_worker.py
         buffer_owner = self.buffer_owner
-        told: Any = extra
+        notes: Any = extra
         if self.buffer_user.held or buffer_owner.opened or buffer_owner.dropped:
-            told = self._with_notices(extra)
+            notes = self._with_notices(extra)
         try:
-            data = encode_frame(kind, words, text, told, parts, payload_bytes, block, allowance_bytes)
+            data = encode_frame(kind, words, text, notes, parts, payload_bytes, block, allowance_bytes)
         except BaseException:
-            if told is not extra:
+            if notes is not extra:
                 # If encoding fails, the next frame carries the notices. The user would take a descriptor without its
                 # notice for the next block, and its memory for the next payload.
-                self.buffer_user.held.update(told["blocks"]["freed"])
+                self.buffer_user.held.update(notes["blocks"]["freed"])
             raise
-        if told is not extra:
-            self._told()
+        if notes is not extra:
+            self._deliver_notices()
         try:
             written = 0 if self._unsent else os.write(self._write_fd, data)
         except BlockingIOError:
@@ -287,14 +287,14 @@ class Channel:
         opened = [(number, size) for number, size, _ in buffer_owner.opened]
         return dict(extra or {}, blocks={"freed": freed, "dropped": buffer_owner.dropped, "opened": opened})
 
-    def _told(self) -> None:
+    def _deliver_notices(self) -> None:
         """Pass the descriptors that the frame about to be sent announces. Raises ChannelClosedError."""
         buffer_owner = self.buffer_owner
         while buffer_owner.opened:
             self._pass(buffer_owner.opened[0][2])
             # One by one: the number of a closed descriptor soon belongs to another file.
             os.close(buffer_owner.opened.pop(0)[2])
-        buffer_owner.told()
+        buffer_owner.note_reported()
 
     def _pass(self, descriptor: int) -> None:
         passed = array.array("i", [descriptor])

@@ -69,12 +69,12 @@ class ServerChannel(Channel):
         if not was_full:
             self.on_full()
 
-    def _told(self) -> None:
+    def _deliver_notices(self) -> None:
         buffer_owner = self.buffer_owner
         with self._rest_lock:
             self._unpassed.extend(descriptor for _, _, descriptor in buffer_owner.opened)
             buffer_owner.opened = []
-            buffer_owner.told()
+            buffer_owner.note_reported()
             self._pass_waiting()
             is_full = bool(self._unpassed)
         if is_full:
