@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from support.certificates import Certificates
 from support.model_repository import write_identity, write_model
+from support.ports import free_port
 from support.server_process import ServerProcess, serving
 
 StartServer = Callable[..., ServerProcess]
@@ -23,12 +24,6 @@ ROWS = np.arange(4, dtype=np.float32).reshape(1, 4)
 JSON = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [0, 1, 2, 3]}]})
 PLAIN_MODES = {"--http1.1": "1.1", "--http2-prior-knowledge": "2", "--http2": "1.1"}
 TLS_MODES = {"--http1.1": "1.1", "--http2": "2"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

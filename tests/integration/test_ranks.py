@@ -11,66 +11,26 @@ import numpy as np
 import pytest
 
 from support.model_repository import write_model
+from support.rank_groups import (
+    EXIT_LAST,
+    FAIL_ALL,
+    FAIL_FIRST,
+    FAIL_LAST,
+    HANG_LAST,
+    MODEL,
+    SLEEP,
+    config,
+    infer,
+    notes,
+    result,
+)
 from support.server_process import Answer, ServerProcess
 from support.waiting import wait_until
 
 StartServer = Callable[..., ServerProcess]
 
 SIZE = 3
-_CONFIG = """
-backend: "python"
-max_batch_size: 4
-input [ { name: "X" data_type: TYPE_INT64 dims: [ -1 ] } ]
-output [ { name: "Y" data_type: TYPE_INT64 dims: [ -1 ] } ]
-parameters { key: "tensor_parallel_size" value { string_value: "3" } }
-parameters { key: "execute_timeout_s" value { string_value: "8" } }
-"""
-_MODEL = """
-import os
-import time
-import triton_python_backend_utils as pb_utils
-
-HERE = os.path.dirname(__file__)
-SLEEP, FAIL_ALL, FAIL_LAST, EXIT_LAST, FAIL_FIRST, HANG_LAST = 1, 2, 3, 4, 5, 6
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self.rank = int(args["rank"])
-        for name, value in (("RANK", args["rank"]), ("WORLD_SIZE", args["world_size"]), ("LOCAL_RANK", args["rank"])):
-            assert os.environ[name] == value
-        assert 0 < int(os.environ["MASTER_PORT"]) < 65536
-        if os.path.exists(os.path.join(HERE, "broken")) and self.rank == 1:
-            raise RuntimeError("no weights for this rank")
-        self._note("pid", str(os.getpid()))
-
-    def _note(self, kind, text):
-        path = os.path.join(HERE, f"{kind}_{self.rank}")
-        with open(path + ".part", "w") as file:
-            file.write(text)
-        os.replace(path + ".part", path)
-
-    def execute(self, requests):
-        values = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
-        what = int(values[0].flat[0])
-        self._note("sum", str(sum(int(each.sum()) for each in values)))
-        is_last = self.rank == int(os.environ["WORLD_SIZE"]) - 1
-        if what == FAIL_ALL or (what == FAIL_LAST and is_last):
-            raise ValueError(f"failed in rank {self.rank}")
-        if what == EXIT_LAST and is_last:
-            os._exit(7)
-        if what == FAIL_FIRST and self.rank == 0:
-            raise ValueError("failed in rank 0")
-        while what in (FAIL_FIRST, HANG_LAST) and is_last:
-            time.sleep(0.01)
-        while what == SLEEP and not os.path.exists(os.path.join(HERE, "go")):
-            time.sleep(0.01)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", each * 10 + self.rank)]) for each in values]
-
-    def finalize(self):
-        self._note("finalized", "yes")
-"""
-SLEEP, FAIL_ALL, FAIL_LAST, EXIT_LAST, FAIL_FIRST, HANG_LAST = 1, 2, 3, 4, 5, 6
+_CONFIG = config(SIZE, execute_timeout_s=8)
 
 
 class Group:
@@ -81,16 +41,13 @@ class Group:
         self.home = home
 
     def infer(self, *values: int) -> Answer:
-        body = {"inputs": [{"name": "X", "datatype": "INT64", "shape": [1, len(values)], "data": list(values)}]}
-        return self.server.post("/v2/models/ranks/infer", body)
+        return infer(self.server, *values)
 
     def result(self, *values: int) -> Any:
-        answer = self.infer(*values)
-        assert answer.status == 200, answer.body
-        return answer.json["outputs"][0]["data"]
+        return result(self.server, *values)
 
     def notes(self, kind: str) -> list[str]:
-        return [(self.home / f"{kind}_{rank}").read_text() for rank in range(SIZE)]
+        return notes([self.home] * SIZE, kind)
 
     def pids(self) -> list[int]:
         return [int(each) for each in self.notes("pid")]
@@ -99,7 +56,7 @@ class Group:
 @pytest.fixture
 def group(tmp_path: Path, start_server: StartServer) -> Iterator[Group]:
     root = tmp_path / "models"
-    write_model(root, "ranks", _CONFIG, {"1/model.py": _MODEL.encode()})
+    write_model(root, "ranks", _CONFIG, {"1/model.py": MODEL.encode()})
     server = start_server(root)
     server.wait_ready()
     return Group(server, root / "ranks" / "1")
@@ -108,6 +65,7 @@ def group(tmp_path: Path, start_server: StartServer) -> Iterator[Group]:
 def test_every_rank_gets_every_batch(group: Group) -> None:
     assert group.result(25, 6, 7) == [250, 60, 70]
     assert group.notes("sum") == ["38"] * SIZE
+    assert group.notes("environment") == [f"{rank} {rank} 0 {SIZE} {SIZE} 127.0.0.1" for rank in range(SIZE)]
     assert len({*group.pids()}) == SIZE
     large = np.arange(300_000).tolist()
     assert group.result(10, *large) == [100, *(10 * each for each in large)]
@@ -176,7 +134,7 @@ def test_idle_rank_dies_and_is_replaced(group: Group) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "reason"),
+    ("text", "reason"),
     [
         (_CONFIG.replace('"3"', '"0"'), "use a number of ranks from 1 to 64"),
         (_CONFIG + "model_transaction_policy { decoupled: true }", "needs a model that is not decoupled"),
@@ -184,10 +142,8 @@ def test_idle_rank_dies_and_is_replaced(group: Group) -> None:
         (_CONFIG, "rank 1 failed to start: .*no weights for this rank"),
     ],
 )
-def test_group_that_cannot_start_says_why(
-    tmp_path: Path, start_server: StartServer, config: str, reason: str
-) -> None:
-    write_model(tmp_path / "models", "ranks", config, {"1/model.py": _MODEL.encode(), "1/broken": b""})
+def test_group_that_cannot_start_says_why(tmp_path: Path, start_server: StartServer, text: str, reason: str) -> None:
+    write_model(tmp_path / "models", "ranks", text, {"1/model.py": MODEL.encode(), "1/broken": b""})
     server = start_server(tmp_path / "models", "--exit-on-error=false")
     server.wait_started()
     server.wait_log(reason)

@@ -8,71 +8,16 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.model_repository import write_model
-from support.server_process import SOURCE, Answer, ServerProcess
+from support.ports import free_port
+from support.rank_groups import EXIT_LAST, FAIL_LAST, MODEL, SLEEP, config, infer, notes, result
+from support.server_process import SOURCE, ServerProcess
 from support.waiting import wait_until
 
 StartServer = Callable[..., ServerProcess]
-
-_CONFIG = """
-backend: "python"
-max_batch_size: 4
-input [ { name: "X" data_type: TYPE_INT64 dims: [ -1 ] } ]
-output [ { name: "Y" data_type: TYPE_INT64 dims: [ -1 ] } ]
-parameters { key: "tensor_parallel_size" value { string_value: "4" } }
-parameters { key: "nnodes" value { string_value: "2" } }
-parameters { key: "rendezvous" value { string_value: "127.0.0.1:%d" } }
-parameters { key: "rendezvous_timeout_s" value { string_value: "%d" } }
-parameters { key: "restart_wait_s" value { string_value: "50" } }
-"""
-_MODEL = """
-import os
-import time
-import triton_python_backend_utils as pb_utils
-
-HERE = os.path.dirname(__file__)
-SLEEP, FAIL_LAST, EXIT_LAST = 1, 2, 3
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self.rank = int(args["rank"])
-        assert args["model_repository"] == os.path.dirname(HERE)
-        local = "RANK LOCAL_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR".split()
-        self.note("environment", " ".join(os.environ[name] for name in local))
-        self.note("pid", str(os.getpid()))
-
-    def note(self, kind, text):
-        path = os.path.join(HERE, f"{kind}_{self.rank}")
-        with open(path + ".part", "w") as file:
-            file.write(text)
-        os.replace(path + ".part", path)
-
-    def execute(self, requests):
-        values = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
-        what = int(values[0].flat[0])
-        self.note("sum", str(sum(int(each.sum()) for each in values)))
-        if self.rank == 3 and what == FAIL_LAST:
-            raise ValueError("no luck in rank 3")
-        if self.rank == 3 and what == EXIT_LAST:
-            os._exit(7)
-        while what == SLEEP and not os.path.exists(os.path.join(HERE, "go")):
-            time.sleep(0.01)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", each * 10)]) for each in values]
-
-    def finalize(self):
-        self.note("finalized", "yes")
-"""
-SLEEP, FAIL_LAST, EXIT_LAST = 1, 2, 3
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 class Nodes:
@@ -81,8 +26,10 @@ class Nodes:
     def __init__(self, root: Path, timeout_s: int = 120) -> None:
         self.port = free_port()
         self.models = [root / "first", root / "second"]
+        address = f"127.0.0.1:{self.port}"
+        text = config(4, nnodes=2, rendezvous=address, rendezvous_timeout_s=timeout_s, restart_wait_s=50)
         for each in self.models:
-            write_model(each, "ranks", _CONFIG % (self.port, timeout_s), {"1/model.py": _MODEL.encode()})
+            write_model(each, "ranks", text, {"1/model.py": MODEL.encode()})
         self.homes = [each / "ranks" / "1" for each in self.models]
         self.log = root / "rank.log"
         self.process: subprocess.Popen[bytes] | None = None
@@ -101,11 +48,8 @@ class Nodes:
             self.process.kill()
             self.process.wait()
 
-    def note(self, kind: str, rank: int) -> str:
-        return (self.homes[rank // 2] / f"{kind}_{rank}").read_text()
-
     def notes(self, kind: str) -> list[str]:
-        return [self.note(kind, rank) for rank in range(4)]
+        return notes([self.homes[rank // 2] for rank in range(4)], kind)
 
 
 @pytest.fixture
@@ -121,17 +65,6 @@ def server(nodes: Nodes, start_server: StartServer) -> ServerProcess:
     running = start_server(nodes.models[0])
     running.wait_ready()
     return running
-
-
-def infer(server: ServerProcess, *values: int) -> Answer:
-    body = {"inputs": [{"name": "X", "datatype": "INT64", "shape": [1, len(values)], "data": list(values)}]}
-    return server.post("/v2/models/ranks/infer", body)
-
-
-def result(server: ServerProcess, *values: int) -> Any:
-    answer = infer(server, *values)
-    assert answer.status == 200, answer.body
-    return answer.json["outputs"][0]["data"]
 
 
 def test_ranks_of_both_nodes_get_every_batch(nodes: Nodes, server: ServerProcess) -> None:
@@ -187,7 +120,7 @@ def test_reload_replaces_the_group(nodes: Nodes, start_server: StartServer) -> N
     server.wait_ready()
     before = nodes.notes("pid")
     for home in nodes.homes:
-        (home / "model.py").write_text(_MODEL.replace("each * 10", "each * 20"))
+        (home / "model.py").write_text(MODEL.replace("each * 10", "each * 20"))
     assert server.post("/v2/repository/models/ranks/load", {}).status == 200
     assert result(server, 9) == [180]
     assert not {*before} & {*nodes.notes("pid")}
@@ -207,8 +140,8 @@ def test_reload_replaces_the_group(nodes: Nodes, start_server: StartServer) -> N
 def test_counts_that_disagree_are_rejected(
     nodes: Nodes, start_server: StartServer, old: str, new: str, reason: str
 ) -> None:
-    config = nodes.models[1] / "ranks" / "config.pbtxt"
-    config.write_text(config.read_text().replace(old, new, 1))
+    path = nodes.models[1] / "ranks" / "config.pbtxt"
+    path.write_text(path.read_text().replace(old, new, 1))
     nodes.start_rank()
     server = start_server(nodes.models[0], "--exit-on-error=false")
     server.wait_started()
@@ -227,8 +160,8 @@ def test_absent_node_fails_the_load(tmp_path: Path, start_server: StartServer) -
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "192.0.2.1"])
 def test_unusable_address_fails_the_load(nodes: Nodes, start_server: StartServer, address: str) -> None:
-    config = nodes.models[0] / "ranks" / "config.pbtxt"
-    config.write_text(config.read_text().replace("127.0.0.1", address))
+    path = nodes.models[0] / "ranks" / "config.pbtxt"
+    path.write_text(path.read_text().replace("127.0.0.1", address))
     with socket.create_server(("127.0.0.1", nodes.port)):
         server = start_server(nodes.models[0], "--exit-on-error=false")
         server.wait_started()
@@ -250,8 +183,8 @@ def test_unusable_address_fails_the_load(nodes: Nodes, start_server: StartServer
 def test_parameters_of_nodes_are_checked(
     nodes: Nodes, start_server: StartServer, old: str, new: str, reason: str
 ) -> None:
-    config = nodes.models[0] / "ranks" / "config.pbtxt"
-    config.write_text(config.read_text().replace(old, new))
+    path = nodes.models[0] / "ranks" / "config.pbtxt"
+    path.write_text(path.read_text().replace(old, new))
     server = start_server(nodes.models[0], "--exit-on-error=false")
     server.wait_started()
     server.wait_log(reason)

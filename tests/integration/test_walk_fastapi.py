@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -17,6 +16,7 @@ import pytest
 from sklearn import datasets, linear_model, pipeline, preprocessing
 
 from support.page_blocks import Block, section_blocks
+from support.ports import free_port
 from support.server_process import serving
 from support.waiting import wait_until
 
@@ -25,13 +25,6 @@ PAGE = "from-fastapi.md"
 MAX_COMMANDS = 6
 MAX_CODE_LINES = 15
 FLOWERS = [[5.1, 3.5, 1.4, 0.2], [6.7, 3.0, 5.2, 2.3], [5.9, 2.8, 4.3, 1.3]]
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def commands_of(blocks: list[Block]) -> list[str]:

@@ -14,15 +14,10 @@ from pathlib import Path
 import tritonclient.grpc as grpcclient
 
 from support.certificates import Certificates
+from support.ports import free_port
 
 PROXIES = Path(__file__).parents[2] / "deploy" / "proxies"
 STARTED_S = 30.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def find_program(kind: str) -> str | None:

@@ -13,15 +13,11 @@ from email.utils import formatdate
 from pathlib import Path
 from urllib.parse import quote
 
+from support.ports import free_port
+
 AZURE_ACCOUNT = "devstoreaccount1"
 # Azurite's well-known key.
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Emulator:

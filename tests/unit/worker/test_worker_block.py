@@ -155,7 +155,7 @@ def test_dropped_block_is_unmapped_before_its_message(pair):
     assert pair.buffer_user.total_bytes == rounded(70_000)
     assert bytes(second) == b"y" * 70_000
     pair.buffer_user.drop(pair.buffer_owner.dropped)  # the message comes after all
-    pair.buffer_owner.told()
+    pair.buffer_owner.note_reported()
     assert not any(board)
 
 

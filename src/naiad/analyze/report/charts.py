@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from naiad.analyze.measurement import Measured, Ranking
 from naiad.analyze.report.tables import load_name
 from naiad.analyze.report.text import latency_ms
-from naiad.perf.report.charts import colour, draw, log_axis, mean_parts_us
+from naiad.perf.report.charts import colour, draw, log_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,25 +44,6 @@ def _points(measured: Sequence[Measured]) -> tuple[list[float], list[float]]:
         [latency_ms(each, 99) for each in measured],
         [sum(row.inferences_per_s for row in each.rows.values()) for each in measured],
     )
-
-
-def latency_parts(measured: Sequence[tuple[str, Measured]]) -> str:
-    """Return the mean parts of the latency of candidates as stacked bars, with a name for each."""
-
-    def paint(axes: "Axes") -> None:
-        parts = [mean_parts_us(next(iter(each.rows.values()))) for _, each in measured]
-        names = list(dict.fromkeys(name for each in parts for name in each))
-        labels = [name for name, _ in measured]
-        left = [0.0] * len(parts)
-        for index, name in enumerate(names):
-            widths = [each.get(name, 0.0) / 1e3 for each in parts]
-            axes.barh(labels, widths, left=left, color=colour(index), label=name.replace("_", " "), height=0.6)
-            left = [start + width for start, width in zip(left, widths, strict=True)]
-        axes.invert_yaxis()
-        axes.set_xlabel("mean time, ms")
-        axes.legend(frameon=False, ncols=5, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.25))
-
-    return draw(paint, 1.9 + 0.4 * len(measured))
 
 
 def memory_over_p99(measured: Sequence[Measured], metric: str, unit: str) -> str:

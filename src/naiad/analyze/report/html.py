@@ -9,6 +9,7 @@ from naiad.analyze.measurement import Ranked, Ranking
 from naiad.analyze.report import charts
 from naiad.analyze.report.tables import load_name, variants_text
 from naiad.analyze.report.text import latency_ms
+from naiad.perf.report.charts import parts_of_requests
 from naiad.perf.report.page import Page
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -34,7 +35,10 @@ def report(ranking: Ranking, title: str, facts: Sequence[tuple[str, str]] = (), 
     named = charts.bar_names(ranking)
     if named:
         page.heading("Where the time goes")
-        page.chart(charts.latency_parts(named), "Mean parts of a request of the best candidates.")
+        page.chart(
+            parts_of_requests([(name, next(iter(each.rows.values()))) for name, each in named]),
+            "Mean parts of a request of the best candidates.",
+        )
     _add_memory(page, ranking)
     if ranking.predictions:
         page.heading("Prediction")

@@ -15,7 +15,8 @@ from naiad.analyze.search import SearchProgress
 from naiad.analyze.settings.reader import read_file, read_settings
 from naiad.analyze.settings.settings import ModelSettings, Settings
 from naiad.analyze.settings.values import SettingsError
-from naiad.cli.analyze.flags import BAD_OPTION, COMMANDS, document_of, make_parser, parse_model_analyzer
+from naiad.cli.analyze.flags import COMMANDS, document_of, make_parser, parse_model_analyzer
+from naiad.cli.parser import BAD_OPTION
 from naiad.cli.perf.flags import parse as parse_perf
 from naiad.cli.perf.planning import make_plan
 from naiad.cli.perf.values import FlagError

@@ -1,14 +1,13 @@
 """The flags of `naiad analyze`: its own short form, and the keys of Model Analyzer's file as flags."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from naiad.analyze.settings.keys import KEYS, Key
+from naiad.cli.parser import Parser
 
-BAD_OPTION = 2
 COMMANDS = ("profile", "analyze", "report")
 """Model Analyzer's."""
 _DESCRIPTION = """\
@@ -21,15 +20,6 @@ naiad analyze profile|analyze|report -f config.yaml takes Model Analyzer's comma
 Exit status: 0 a configuration was found; 1 none meets the constraints, or an error ended it; 2 invalid command line.
 """
 _DATA_FLAGS = ("input-data", "shape", "input-bound", "string-data", "string-length", "request-parameter")
-
-
-class Parser(argparse.ArgumentParser):
-    """Names the next command in errors."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print the reason."""
-        print(f"{self.prog}: {message}\n{self.prog} --help shows all flags.", file=sys.stderr)
-        raise SystemExit(BAD_OPTION)
 
 
 def make_parser() -> Parser:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from naiad.cli.optimize.console import ConsoleProgress
-from naiad.cli.optimize.flags import BAD_OPTION, make_parser, read_options
+from naiad.cli.optimize.flags import make_parser, read_options
+from naiad.cli.parser import BAD_OPTION
 from naiad.optimizer import package
 from naiad.optimizer.converters.plan import candidates, installed_packages
 from naiad.optimizer.correctness.runner import RunnerError

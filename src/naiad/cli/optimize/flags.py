@@ -2,14 +2,14 @@
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
+from naiad.cli.parser import Parser
 from naiad.core.tensor import TensorSpec
 from naiad.optimizer.candidate import Precision
 from naiad.optimizer.converters.process import Limits as ConverterLimits
@@ -20,7 +20,6 @@ from naiad.optimizer.result import Objective, Strategy
 from naiad.optimizer.source import Format, Labels
 from naiad.optimizer.verdict import Tolerance
 
-BAD_OPTION = 2
 METRICS = ("accuracy", "top5", "f1", "mse")
 _DESCRIPTION = """\
 Convert a model to every format and precision that naiad serves, reject the conversions that answer differently,
@@ -34,15 +33,6 @@ Exit status: 0 a winner was found; 1 no candidate passed, or an error ended it; 
 """
 
 _Choice = TypeVar("_Choice", bound=Enum)
-
-
-class Parser(argparse.ArgumentParser):
-    """Names the next command in errors."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print the reason."""
-        print(f"{self.prog}: {message}\n{self.prog} --help shows all flags.", file=sys.stderr)
-        raise SystemExit(BAD_OPTION)
 
 
 def make_parser() -> Parser:

@@ -1,9 +1,9 @@
 """The flags of `naiad perf`: perf_analyzer's, with its names and defaults, and naiad's own."""
 
 import argparse
-import sys
 from collections.abc import Sequence
-from typing import NoReturn
+
+from naiad.cli.parser import Parser
 
 BAD_OPTION = 3
 """Exit status of perf_analyzer for a wrong command line."""
@@ -22,15 +22,6 @@ exit status:
 """
 
 
-class Parser(argparse.ArgumentParser):
-    """Ends with perf_analyzer's exit status for a wrong command line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print the reason and the next command."""
-        print(f"{self.prog}: {message}\n{self.prog} --help shows all flags.", file=sys.stderr)
-        raise SystemExit(BAD_OPTION)
-
-
 def make_parser(program: str = "naiad perf") -> Parser:
     """Return the parser; `program` is the name in its messages."""
     parser = Parser(
@@ -40,6 +31,7 @@ def make_parser(program: str = "naiad perf") -> Parser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.error_status = BAD_OPTION
     _add_what(parser.add_argument_group("what is measured"))
     _add_load(parser.add_argument_group("load"))
     _add_measuring(parser.add_argument_group("measuring"))

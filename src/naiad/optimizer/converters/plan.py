@@ -10,26 +10,12 @@ from pathlib import Path
 
 from naiad.optimizer.candidate import Candidate, Precision
 from naiad.optimizer.source import Format, ShapeRange, Source
+from naiad.optimizer.sources.formats import BACKENDS
 
 _P = Precision
 _OPSET = 17
 _TREES = (Format.XGBOOST, Format.LIGHTGBM, Format.SKLEARN)
 
-_BACKENDS: Mapping[Format, str] = {
-    Format.TORCHSCRIPT: "pytorch",
-    Format.TORCH_EXPORT: "pytorch",
-    Format.AOT_INDUCTOR: "pytorch",
-    Format.ONNX: "onnxruntime",
-    Format.SAVED_MODEL: "tensorflow",
-    Format.KERAS: "tensorflow",
-    Format.LITERT: "litert",
-    Format.OPENVINO: "openvino",
-    Format.SKLEARN: "sklearn",
-    Format.XGBOOST: "trees",
-    Format.LIGHTGBM: "trees",
-    Format.TREELITE: "trees",
-    Format.TENSORRT: "tensorrt",
-}
 _TO_ONNX: Mapping[Format, tuple[str, ...]] = {
     Format.TORCH: ("torch", "onnx", "onnxscript"),
     Format.TORCHSCRIPT: ("torch", "onnx"),
@@ -155,7 +141,7 @@ def _candidate(
     needs: Sequence[str] = (),
     settings: Mapping[str, object] | None = None,
 ) -> Candidate:
-    return Candidate(name, target, precision, _BACKENDS[target], settings or {}, after, tuple(needs))
+    return Candidate(name, target, precision, BACKENDS[target], settings or {}, after, tuple(needs))
 
 
 def _obstacle(

@@ -24,7 +24,7 @@ BACKENDS: Mapping[Format, str] = {
     Format.TREELITE: "trees",
     Format.TENSORRT: "tensorrt",
 }
-"""The backend that executes a source of each format."""
+"""The backend that executes models of each format."""
 
 _KINDS: Mapping[str, Format] = {
     "an ONNX model": Format.ONNX,

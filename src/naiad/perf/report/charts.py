@@ -122,14 +122,16 @@ def _tail(histogram: Sequence[tuple[float, int]]) -> tuple[list[float], list[flo
     return xs, ys
 
 
-def parts_of_requests(rows: Sequence[Row]) -> str:
-    """Return the mean parts of a request as stacked bars, one a load: on one clock where the server sends its times,
-    otherwise from the server's statistics."""
+def parts_of_requests(rows: Sequence[tuple[str, Row]], what: str = "") -> str:
+    """Return the mean parts of a request as stacked bars, one a named row; `what` describes the names.
+
+    They are on one clock where the server sends its times, otherwise from the server's statistics.
+    """
 
     def paint(axes: "Axes") -> None:
-        parts = [mean_parts_us(row) for row in rows]
+        parts = [mean_parts_us(row) for _, row in rows]
         names = list(dict.fromkeys(name for each in parts for name in each))
-        labels = [f"{row.value:g}" for row in rows]
+        labels = [name for name, _ in rows]
         left = [0.0] * len(rows)
         for index, name in enumerate(names):
             widths = [each.get(name, 0.0) / 1e3 for each in parts]
@@ -137,7 +139,7 @@ def parts_of_requests(rows: Sequence[Row]) -> str:
             left = [start + width for start, width in zip(left, widths, strict=True)]
         axes.invert_yaxis()
         axes.set_xlabel("mean time, ms")
-        axes.set_ylabel("load")
+        axes.set_ylabel(what)
         axes.legend(frameon=False, ncols=5, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.25))
 
     return draw(paint, 1.9 + 0.35 * len(rows))

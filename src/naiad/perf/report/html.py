@@ -53,7 +53,9 @@ def report(result: Result, latency_limit_us: float = 0.0) -> Page:
     page.heading("Percentiles")
     page.chart(charts.latency_percentiles(result.rows), "The tail of the distribution: each step adds a nine.")
     page.heading("Where the time goes")
-    page.chart(charts.parts_of_requests(result.rows), _parts_caption(result))
+    page.chart(
+        charts.parts_of_requests([(f"{row.value:g}", row) for row in result.rows], "load"), _parts_caption(result)
+    )
     page.heading("Over time")
     for row in result.rows:
         _add_timeline(page, row)
