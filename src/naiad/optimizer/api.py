@@ -30,7 +30,7 @@ _WITHOUT_MEANING: Mapping[str, str] = {
     "optimization_profile": "measurements end by time and confidence: options=Options(profile_s=2.0)",
     "verify_func": "a tolerance or a metric decides: options=Options(correctness=Settings(budget=Budget(...)))",
     "custom_configs": "each format has its candidates already; choose some with options=Options(candidates=...)",
-    "model_precision": "choose those of candidates with options=Options(precisions=...)",
+    "model_precision": "choose the precisions of candidates with options=Options(precisions=...)",
     "debug": "the log of each conversion is in the result",
 }
 _RENAMED = (Format.TORCH, Format.TORCHSCRIPT, Format.AOT_INDUCTOR)

@@ -31,6 +31,25 @@ class Format(Enum):
     TENSORRT = "tensorrt"
 
 
+BACKENDS: Mapping[Format, str] = {
+    Format.TORCH: "pytorch",
+    Format.TORCHSCRIPT: "pytorch",
+    Format.TORCH_EXPORT: "pytorch",
+    Format.AOT_INDUCTOR: "pytorch",
+    Format.ONNX: "onnxruntime",
+    Format.SAVED_MODEL: "tensorflow",
+    Format.KERAS: "tensorflow",
+    Format.LITERT: "litert",
+    Format.OPENVINO: "openvino",
+    Format.SKLEARN: "sklearn",
+    Format.XGBOOST: "trees",
+    Format.LIGHTGBM: "trees",
+    Format.TREELITE: "trees",
+    Format.TENSORRT: "tensorrt",
+}
+"""The backend that executes models of each format."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """The model that all candidates must equal."""

@@ -100,7 +100,7 @@ class Stop(Enum):
     COUNT_WINDOWS = "count_windows"
     """The same, with windows of a number of requests."""
     REQUEST_COUNT = "request_count"
-    """A single window of exactly so many requests."""
+    """A single window of exactly N requests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -311,7 +311,7 @@ def _corrupt(error: CorruptError) -> GrpcError:
 class _Collector:
     """A message as it arrives.
 
-    It begins in a bytearray that grows with what comes, whatever length the prefix announces. A peer that has sent
+    It begins in a bytearray that grows with what comes, for any announced length. A peer that has sent
     `_EARNED_BYTES` gets a block of the announced length: the kernel provides it page by page, and numpy asks for huge
     pages, which is several times faster than growing. A length that lies then takes address space only.
     """

@@ -322,7 +322,7 @@ class ChunkedDecoder:
     def _feed_whole_chunks(self, piece: memoryview) -> int:
         """Take the chunks at the beginning of `piece` that are complete and return how many bytes that was."""
         # Tiny chunks cost time, not bytes: this is several times as fast as the general way, which is left with a
-        # chunk that is cut off, the last one, and whatever is wrong.
+        # chunk that is cut off, the last one, and any invalid one.
         text, position = bytes(piece), 0
         limits, body, end = self._limits, self.body, len(piece)
         while (found := _SIZE_LINE(text, position, position + _LINE_LIMIT_BYTES)) is not None:

@@ -29,7 +29,7 @@ class Station:
         on_end: Callable[[Batch], None] = _ignore,
         on_drop: Callable[[Sequence[Dropped]], None] = _ignore,
     ) -> None:
-        """`work_ns` is called when a batch begins; `threads` are those of an instance.
+        """`work_ns` is called when a batch begins; `threads` is the number of one instance.
 
         An idle instance takes a batch `wake_up_ns` after it was woken. With `after`, one that has executed a batch
         takes the next one when that calls its second argument.

@@ -32,7 +32,7 @@ class Load:
 
 
 def configuration_key(configuration: Configuration) -> str:
-    """Identify a configuration, whatever its load."""
+    """Identify a configuration, independent of its load."""
     return Point(configuration).key
 
 

@@ -26,7 +26,7 @@ class SearchSettings:
     """Measurements of `predict`, as a share of the points of the grid."""
     min_measurements: int = 10
     max_measurements: int = 40
-    """Of `predict`, whatever the share."""
+    """Of `predict`, for any share."""
     optuna_min_percent: float = 5.0
     optuna_max_percent: float = 10.0
     """Trials, as a share of the space; the trials below limit them."""

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from naiad.optimizer.candidate import Candidate, Precision
-from naiad.optimizer.source import Format, ShapeRange, Source
-from naiad.optimizer.sources.formats import BACKENDS
+from naiad.optimizer.source import BACKENDS, Format, ShapeRange, Source
 
 _P = Precision
 _OPSET = 17

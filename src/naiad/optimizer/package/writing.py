@@ -43,8 +43,9 @@ def write(  # noqa: PLR0913 - what a package consists of
 ) -> Path:
     """Write the winner of an optimization to a folder, or to a zip archive if `target` ends with `.zip`; return it.
 
-    `source` answers the samples, `settings` are those of the verdict, `config` is the text of `config.pbtxt`, and
-    `labels` is a file that it names. The model is loaded from the package and judged before the package has its name.
+    `source` answers the samples, `settings` are the settings of the verdict, `config` is the text of
+    `config.pbtxt`, and `labels` is a file that it names. The model is loaded from the package and judged before the
+    package has its name.
     An earlier package at `target` is replaced.
 
     Raises ValueError if no candidate passed, or if the packaged model does not answer as the source, FileExistsError

@@ -1,7 +1,7 @@
 """Finalists as models of a running naiad, under load of `naiad perf`.
 
 Each one has a server of its own, so that a crash is its own and the memory, too. The servers take turns: in every
-round each one gets single requests, then concurrent ones, while the others are idle.
+round each one gets single requests, then concurrent ones, while the other servers are idle.
 """
 
 import asyncio

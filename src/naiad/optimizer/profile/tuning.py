@@ -68,7 +68,7 @@ def tune(
     limits: Limits | None = None,
     objective: Objective | None = None,
 ) -> Profile | None:
-    """Return the profile of the runtime `tuned`; None if no options are better than those of `runtime`.
+    """Return the profile of the runtime `tuned`; None if no options are better than `runtime`'s.
 
     The search ends after about `limit_s`. Raises ValueError if there are no samples.
     """

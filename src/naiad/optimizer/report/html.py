@@ -40,7 +40,7 @@ def report(result: Result) -> Page:
         _TEXTS,
     )
     page.text(
-        "Latency and throughput are those of naiad under load where a candidate was served, otherwise of direct "
+        "Latency and throughput are naiad's under load where a candidate was served, otherwise of direct "
         "calls. The gain is the factor over the source, of figures that were measured alike.",
         is_note=True,
     )

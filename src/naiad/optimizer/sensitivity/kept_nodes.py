@@ -44,7 +44,7 @@ def keep_few(nodes: Sequence[Node], accepts: Accepts) -> Sequence[str] | None:
 
 
 def _without(kept: Sequence[str], part: Sequence[str], accepts: Accepts) -> Sequence[str]:
-    """Return the kept nodes without those of a part that can be given back."""
+    """Return the kept nodes without the nodes of a part that can be given back."""
     rest = [name for name in kept if name not in part]
     if accepts(rest):
         return rest

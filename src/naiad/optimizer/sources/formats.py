@@ -8,24 +8,6 @@ from naiad.core.errors import InferError
 from naiad.optimizer.source import Format
 from naiad.repository.stores.model_file import FileKind, file_problem, kind_of
 
-BACKENDS: Mapping[Format, str] = {
-    Format.TORCH: "pytorch",
-    Format.TORCHSCRIPT: "pytorch",
-    Format.TORCH_EXPORT: "pytorch",
-    Format.AOT_INDUCTOR: "pytorch",
-    Format.ONNX: "onnxruntime",
-    Format.SAVED_MODEL: "tensorflow",
-    Format.KERAS: "tensorflow",
-    Format.LITERT: "litert",
-    Format.OPENVINO: "openvino",
-    Format.SKLEARN: "sklearn",
-    Format.XGBOOST: "trees",
-    Format.LIGHTGBM: "trees",
-    Format.TREELITE: "trees",
-    Format.TENSORRT: "tensorrt",
-}
-"""The backend that executes models of each format."""
-
 _KINDS: Mapping[str, Format] = {
     "an ONNX model": Format.ONNX,
     "a Python pickle (joblib, scikit-learn)": Format.SKLEARN,

@@ -30,7 +30,7 @@ class Reading:
     outputs: tuple[TensorSpec, ...] = ()
     has_batch: bool | None = None
     are_observed: bool = False
-    """Whether the inputs are those of samples."""
+    """Whether the inputs are derived from samples."""
     allow_pickle: bool = False
 
     def write(self, file: Path) -> None:

@@ -18,8 +18,7 @@ from naiad.core.errors import InferError
 from naiad.core.tensor import Array, TensorSpec
 from naiad.optimizer.converters.worker import end_with_parent
 from naiad.optimizer.samples.chunks import ChunkedSamples
-from naiad.optimizer.source import Format
-from naiad.optimizer.sources.formats import BACKENDS
+from naiad.optimizer.source import BACKENDS, Format
 from naiad.optimizer.sources.observation import Call, run_examples
 from naiad.optimizer.sources.reading import Reading, Tensors
 

@@ -10,10 +10,9 @@ from naiad.optimizer.converters.job import Job
 from naiad.optimizer.correctness.isolated import IsolatedRunner, Limits
 from naiad.optimizer.correctness.repository import write_repository
 from naiad.optimizer.correctness.runner import CallableRunner, Runner
-from naiad.optimizer.source import Format, Source
+from naiad.optimizer.source import BACKENDS, Format, Source
 from naiad.optimizer.sources.answers import CachedAnswers
 from naiad.optimizer.sources.declaration import declaration
-from naiad.optimizer.sources.formats import BACKENDS
 from naiad.optimizer.sources.opening import source_digest
 
 

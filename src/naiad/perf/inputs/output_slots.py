@@ -72,7 +72,7 @@ def aligned(size: int) -> int:
 
 
 def _strings_in(data: Buffer, count: int) -> Buffer:
-    """Return the beginning of `data` with so many strings."""
+    """Return the beginning of `data` with `count` strings."""
     end = 0
     for _ in range(count):
         end += 4 + int.from_bytes(data[end : end + 4], "little")

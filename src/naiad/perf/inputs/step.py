@@ -1,4 +1,4 @@
-"""A sample: the tensors of one row of a request, whatever their source."""
+"""A sample: the tensors of one row of a request of any source."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

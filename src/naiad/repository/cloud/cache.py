@@ -181,7 +181,7 @@ class ModelCache:
         """Return a model's directory with all of its files, whose digests have been verified.
 
         `state` names the model with its contents. Only what is not here, or is damaged, is fetched. Raises InferError
-        when there is no room, and whatever a fetch raises.
+        when there is no room, and any error of a fetch.
         """
         try:
             held = HeldDirectory(self.root / "models" / state)
@@ -310,7 +310,7 @@ def _read_manifest(home: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except orjson.JSONDecodeError:
-        _log.warning("%s is damaged; the files are looked for anew", home / _MANIFEST)
+        _log.warning("%s is damaged; the files are looked for again", home / _MANIFEST)
         return {}
     return {str(path): str(digest) for path, digest in content.items()} if isinstance(content, dict) else {}
 

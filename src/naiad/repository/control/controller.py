@@ -256,7 +256,7 @@ class ModelController(Generic[V]):
         failure: InferError | None = None
         plans = {plan.entry.key: plan for group in by_dependency(list(order.plans.values())) for plan in group}
         tried: set[str] = set()
-        # Planned anew after each step: whether an ensemble is loaded depends on what has become of its members.
+        # Planned again after each step: whether an ensemble is loaded depends on what has become of its members.
         while left := [name for name in self._to_load(order, plans) if name not in tried]:
             name = left[0]
             tried.add(name)

@@ -14,7 +14,7 @@ from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, check_model_n
 
 _FILE = "file:"
 FORCE = "force"
-"""naiad: a load command with this parameter true loads a model anew although nothing has changed."""
+"""naiad: a load command with this parameter true reloads a model although nothing has changed."""
 DRY_RUN = "dry_run"
 """naiad: a load command with this parameter true does everything but put the model in place."""
 _MAX_FILES = 1024

@@ -93,7 +93,7 @@ def model_files(directory: Path) -> Iterator[Path]:
 
 
 def _backend_in_folder(path: Path) -> str:
-    """Return the backend of a file; a file of an unknown suffix is no model here, whatever it contains."""
+    """Return the backend of a file; a file of an unknown suffix is no model here, with any content."""
     is_known = path.suffix in _SUFFIXES or path.suffix in GENERAL_SUFFIXES - {""}
     return bare_backend(path) if is_known else ""
 

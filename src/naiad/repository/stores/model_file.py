@@ -40,7 +40,7 @@ class FileKind:
     backend: str = ""
     """The backend for such files, empty if there is none."""
     is_damage: bool = False
-    """Whether such a file is never a model, whatever its name."""
+    """Whether such a file is never a model, under any name."""
 
     @property
     def is_served(self) -> bool:

@@ -180,7 +180,7 @@ class AdaptiveScheduler(DynamicScheduler):
         self._concurrency.end(batch, failed=failed)
 
     def change_instance_count(self, count: int) -> None:
-        """Learn anew what instances gain from each other; the cost of a batch stays known."""
+        """Learn again what instances gain from each other; the cost of a batch stays known."""
         self._concurrency.change_instance_count(max(1, count))
 
     def _drift_ratio(self) -> float | None:

@@ -105,7 +105,7 @@ class Http2Connection(Generic[S]):
         return self._has_settings
 
     def ping(self) -> None:
-        """Ask the peer for a sign of life; whatever it sends next is one."""
+        """Ask the peer for a sign of life; anything it sends next is one."""
         if not self._is_closed:
             self.output.send_control(wire.frame(wire.PING, 0, 0, _KEEPALIVE_PING))
 

@@ -28,7 +28,7 @@ class KeepaliveRules:
     peer_strikes: int = 2
     """Strikes that are forgiven; 0 forgives all."""
     age_s: float = 0.0
-    """After about this long the peer is asked to connect anew (GOAWAY); 0 for never."""
+    """After about this long the peer is asked to reconnect (GOAWAY); 0 for never."""
     age_grace_s: float = 0.0
     """How long the calls of an aged connection may last; 0 for any time."""
 

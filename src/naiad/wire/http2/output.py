@@ -1,6 +1,6 @@
 """The sending side of an HTTP/2 connection: frames, the peer's windows, and what waits for them (RFC 9113 5.2, 6.9).
 
-Rules: whatever fits the windows becomes frames at once. The rest waits in its stream's queue. Streams whose own
+Rules: data that fits the windows becomes frames at once. The rest waits in its stream's queue. Streams whose own
 window is open take turns. Frames collect in `take`'s list until the transport writes them.
 
 The window of a stream is `stream.window_offset + peer_window`: a change of SETTINGS_INITIAL_WINDOW_SIZE, which
@@ -89,7 +89,7 @@ class Http2Output:
         """Heads, messages and frames of bodies sent so far. Grows while a long answer flows: gRPC forgives every PING
         that comes between two frames of it, and clients that measure the bandwidth send one per round trip."""
         self.drip_count = 0
-        """Those of `data_count` that were small only because the peer opens its windows by a few bytes."""
+        """Frames of `data_count` that were small only because the peer opens its windows by a few bytes."""
         self.is_paused = False
         """The socket takes no more; frames of queues are not made."""
         self.recently_reset: dict[int, None] = {}

@@ -146,7 +146,7 @@ class _Exploration:
 def _fitting_load(survey: Survey, measured: Measured) -> Point | None:
     """Return the point with the concurrency at which the latency would be within its limit.
 
-    In saturation latency is proportional to the concurrency (Little's law), whatever the prediction was.
+    In saturation latency is proportional to the concurrency (Little's law), for any prediction.
     """
     point = measured.point
     missed = misses(survey.goals, measured)
