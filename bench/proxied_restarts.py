@@ -31,9 +31,9 @@ import tritonclient.grpc as grpcclient
 
 from bench import models
 from bench.peers import free_ports
+from bench.proxy import Proxy
 from bench.tls import certificate
 
-_CONFIGURATION = Path(__file__).parents[1] / "deploy" / "proxies" / "haproxy.cfg"
 _PATIENCE_S = 30.0
 _START_S = 120.0
 _SEQUENCE_LENGTH, _STREAM_LENGTH = 20, 10
@@ -220,21 +220,16 @@ class Servers:
 
     def __init__(self, directory: Path, drain_s: float) -> None:
         self._directory, self._drain_s = directory, drain_s
-        *self._ports, self.port = free_ports(3)
+        self._ports = free_ports(2)
         self._starts = itertools.count(1)
         models.write_repository(directory / "models", ("add_sub", "running_sum"))
         self._servers = [self._start(index) for index in range(2)]
         for server in self._servers:
             self._wait(server)
         self.certificate, key = certificate(directory)
-        (directory / "server-and-key.pem").write_bytes(self.certificate.read_bytes() + key.read_bytes())
-        text = _CONFIGURATION.read_text().replace("/etc/naiad/tls", str(directory))
-        text = text.replace("bind :8443", f"bind 127.0.0.1:{self.port}")
-        for old, port in zip((8000, 8010), self._ports, strict=True):
-            text = text.replace(f"127.0.0.1:{old}", f"127.0.0.1:{port}")
-        (directory / "haproxy.cfg").write_text(text)
-        with (directory / "haproxy.log").open("wb") as output:
-            self._proxy = subprocess.Popen(["haproxy", "-f", str(directory / "haproxy.cfg")], stderr=output)
+        servers = [f"127.0.0.1:{port}" for port in self._ports]
+        self._proxy = Proxy("haproxy", directory, self.certificate, key, servers)
+        self.port = self._proxy.port
 
     def _start(self, index: int) -> "subprocess.Popen[bytes]":
         flags = [f"--http-port={self._ports[index]}", f"--drain-seconds={self._drain_s:g}"]
@@ -271,11 +266,12 @@ class Servers:
 
     def proxy_log(self) -> list[str]:
         """Return the changes of state that HAProxy has seen."""
-        return (self._directory / "haproxy.log").read_text().splitlines()
+        return self._proxy.log.read_text().splitlines()
 
     def stop(self) -> None:
         """End all processes."""
-        for process in (self._proxy, *self._servers):
+        self._proxy.stop()
+        for process in self._servers:
             process.kill()
             process.wait()
 

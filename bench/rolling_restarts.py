@@ -13,7 +13,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import models
+from bench.peers import free_ports
 
 _MODEL = "add_sub"
 _START_S = 120.0
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def _restart(repository: Path, directory: Path, options: argparse.Namespace) -> Outcome:
-    port = _free_port()
+    port = free_ports(1)[0]
     servers = deque([_start(repository, directory, port, number) for number in range(2)])
     try:
         with _load(port, options) as outcome:
@@ -154,11 +154,6 @@ def _infer(connection: http.client.HTTPConnection) -> str:
     except (OSError, http.client.HTTPException) as error:
         return repr(error)
     return "" if response.status == 200 else f"{response.status} {text[:100]!r}"
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        return int(bound.getsockname()[1])
 
 
 if __name__ == "__main__":
