@@ -136,7 +136,8 @@ class Http2Peer(Connection):
         self._pings: set[bytes] = set()
         self._window = wire.DEFAULT_WINDOW
         self._stream_window = wire.DEFAULT_WINDOW
-        self._stream_windows: dict[int, int] = {}
+        self._stream_credits: dict[int, int] = {}
+        """Windows less the server's SETTINGS_INITIAL_WINDOW_SIZE, which also changes open streams (RFC 9113 6.9.2)."""
         self.send(PREFACE + wire.frame(wire.SETTINGS, 0, 0, settings))
 
     def take(self, data: bytes) -> None:
@@ -160,7 +161,7 @@ class Http2Peer(Connection):
         elif kind == wire.WINDOW_UPDATE:
             (increment,) = wire.UINT32.unpack(payload)
             if stream_id:
-                self._stream_windows[stream_id] = self._left(stream_id) + increment
+                self._stream_credits[stream_id] = self._stream_credits.get(stream_id, 0) + increment
             else:
                 self._window += increment
         elif kind == wire.SETTINGS and not flags & wire.FLAG_ACK:
@@ -173,7 +174,7 @@ class Http2Peer(Connection):
             self.goaway = payload
 
     def _left(self, stream_id: int) -> int:
-        return self._stream_windows.get(stream_id, self._stream_window)
+        return self._stream_window + self._stream_credits.get(stream_id, 0)
 
     def new_id(self) -> int:
         """Return the number of a new stream."""
@@ -213,7 +214,7 @@ class Http2Peer(Connection):
             flags = wire.FLAG_END_STREAM if is_last and ends else 0
             self.send(wire.frame(wire.DATA, flags, stream_id, bytes(view[:room])))
             self._window -= room
-            self._stream_windows[stream_id] = self._left(stream_id) - room
+            self._stream_credits[stream_id] = self._stream_credits.get(stream_id, 0) - room
             view = view[room:]
             if is_last:
                 return
