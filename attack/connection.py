@@ -137,7 +137,7 @@ class Http2Peer(Connection):
         self._window = wire.DEFAULT_WINDOW
         self._stream_window = wire.DEFAULT_WINDOW
         self._stream_credits: dict[int, int] = {}
-        """Windows less the server's SETTINGS_INITIAL_WINDOW_SIZE, which also changes open streams (RFC 9113 6.9.2)."""
+        """Windows less the server's initial one, whose changes are for open streams too (RFC 9113 6.9.2)."""
         self.send(PREFACE + wire.frame(wire.SETTINGS, 0, 0, settings))
 
     def take(self, data: bytes) -> None:

@@ -202,7 +202,7 @@ def test_h2load_of_rest_over_http_2(one_port: ServerProcess, tmp_path: Path) -> 
 
 def test_drain_ends_connections_of_both_versions(models: Path, start_server: StartServer) -> None:
     port = free_port()
-    server = start_server(models, f"--http-port={port}", f"--grpc-port={port}")
+    server = start_server(models, f"--http-port={port}", f"--grpc-port={port}", "--exit-timeout-secs=5")
     server.wait_ready()
     with (
         socket.create_connection(("127.0.0.1", port)) as undecided,

@@ -250,7 +250,7 @@ def test_mutual_alone_asks_for_tls(start_server: StartServer, models: Path, cert
 
 
 def test_server_drains_tls_connections(start_server: StartServer, models: Path, certificates: Certificates) -> None:
-    running = start_server(models, *certificates.flags("http"))
+    running = start_server(models, *certificates.flags("http"), "--exit-timeout-secs=5")
     running.tls = certificates.client_context()
     running.wait_ready()
     host, port = running.http_url.split(":")

@@ -125,6 +125,7 @@ def mortal(tmp_path: Path, start_server):
     """A server with a model that dies of 9, and cannot execute while there is a file `sick`."""
     config = counting_config(sample("zeros", "zero_data: true", count=2))
     config += 'parameters { key: "restart_limit" value { string_value: "100" } }'
+    config += 'parameters { key: "restart_wait_s" value { string_value: "3" } }'
     write_model(tmp_path / "models", "counting", config, {"1/model.py": _MORTAL})
     server = start_server(tmp_path / "models")
     server.wait_ready()
