@@ -1,11 +1,13 @@
 """What predictions say about each configuration: its best load, and its figures as if they had been measured."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from naiad.analyze.measurement import Measured, Prediction
 from naiad.analyze.search.configurations import Configuration, configuration_key, useful_loads
+from naiad.analyze.search.distance import Places, distance
 from naiad.analyze.search.goal_score import miss_share, rank
 from naiad.analyze.search.survey import Survey
 from naiad.analyze.space import Point, Space
@@ -16,6 +18,11 @@ _LATENCY_MARGIN = 1.03
 
 _LONGEST_US = 1e12
 """An overloaded server has no latency; gains need a number."""
+
+_REACH = 0.5
+"""Distance between configurations over which an error of the prediction fades to a third."""
+_NO_ERROR = 0.02
+"""Weight of a prediction without an error, against 1 for an error that was measured at the same configuration."""
 
 
 class Predictor(Protocol):
@@ -37,7 +44,7 @@ class Forecast:
 
     prediction: Prediction
     figures: Measured
-    """The prediction, corrected by the measurements of the configuration."""
+    """The prediction, corrected by the measurements of the configuration, or of those near it."""
 
 
 class Forecaster:
@@ -48,9 +55,16 @@ class Forecaster:
         self._survey = survey
         self._predictor = predictor
         self._known: dict[str, Forecast | None] = {}
+        self._places = Places(survey.space, survey.settings)
         self._measured: dict[str, list[Measured]] = {}
         for each in survey.usable:
             self._measured.setdefault(configuration_key(each.point.variants), []).append(each)
+        self._near = [(self._places.of(each[0].point.variants), each) for each in self._measured.values()]
+
+    def novelty(self, configuration: Configuration) -> float:
+        """Return the distance to the nearest configuration that was measured."""
+        place = self._places.of(configuration)
+        return min((distance(place, other) for other, _ in self._near), default=0.0)
 
     @property
     def predictions(self) -> list[Prediction]:
@@ -102,24 +116,39 @@ class Forecaster:
 
     def _figures(self, prediction: Prediction) -> Measured:
         metrics = _metrics(prediction)
-        nearest = min(
-            self._measured.get(configuration_key(prediction.point.variants), ()),
-            key=lambda each: _load_distance(each.point, prediction.point),
-            default=None,
+        key = configuration_key(prediction.point.variants)
+        place = self._places.of(prediction.point.variants)
+        near = (
+            [(1.0, self._measured[key])]
+            if key in self._measured
+            else [(math.exp(-distance(place, other) / _REACH), each) for other, each in self._near]
         )
-        expected = self._predictor.predict(nearest.point) if nearest is not None else None
+        errors = [(weight, self._nearest_load(each, prediction.point)) for weight, each in near]
         share = 1 / max(1, len(self._survey.space.models))
         found: dict[str, Mapping[str, Interval]] = {}
         for model in self._survey.space.models:
-            measured = nearest.metrics.get(model, {}) if nearest is not None else {}
-            then = _metrics(expected) if expected is not None else {}
+            # What is not predicted, such as memory, is taken from the configuration at another load.
+            known = errors[0][1].metrics.get(model, {}) if key in self._measured else {}
             values = {
-                name: value * (share if name == "perf_throughput" else 1.0) * _ratio(measured, then, name, share)
+                name: value * (share if name == "perf_throughput" else 1.0) * self._error(errors, model, name, share)
                 for name, value in metrics.items()
             }
-            # What is not predicted, such as memory, is taken from the configuration at another load.
-            found[model] = {**measured, **{name: Interval(value, value, value) for name, value in values.items()}}
+            found[model] = {**known, **{name: Interval(value, value, value) for name, value in values.items()}}
         return Measured(prediction.point, metrics=found)
+
+    @staticmethod
+    def _nearest_load(measured: Sequence[Measured], point: Point) -> Measured:
+        return min(measured, key=lambda each: _load_distance(each.point, point))
+
+    def _error(self, measured: Sequence[tuple[float, Measured]], model: str, name: str, share: float) -> float:
+        """Return how much greater a metric was than predicted: the mean, by weight, of logarithms."""
+        total, weights = 0.0, 0.0 if len(measured) == 1 else _NO_ERROR
+        for weight, each in measured:
+            expected = self._predictor.predict(each.point)
+            then = _metrics(expected) if expected is not None else {}
+            total += weight * math.log(_ratio(each.metrics.get(model, {}), then, name, share))
+            weights += weight
+        return math.exp(total / weights) if weights else 1.0
 
     def _is_better(self, forecast: Forecast, other: Forecast) -> bool:
         goals = self._survey.goals

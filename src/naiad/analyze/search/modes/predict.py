@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from naiad.analyze.measurement import Measured
-from naiad.analyze.search.configurations import Configuration, configurations, differing_fields, useful_loads
+from naiad.analyze.search.configurations import (
+    Configuration,
+    configurations,
+    differing_fields,
+    saturating_loads,
+    useful_loads,
+)
+from naiad.analyze.search.distance import Places, farthest
 from naiad.analyze.search.goal_score import gain, misses, rank
 from naiad.analyze.search.modes.forecast import Forecast, Forecaster, Predictor
 from naiad.analyze.search.modes.quick import quick
@@ -19,8 +26,14 @@ _PLANNED_SHARE = 0.4
 """Of the budget, for the measurements that the model is fitted to."""
 _MOST_PREDICTED = 300
 """Configurations that are predicted at first: a simulation takes some 20 ms, and a configuration needs a few."""
+_MOST_SPREAD = 2000
+"""Configurations among which the first measurements are spread."""
+_AGAIN = 50
+"""Configurations that are predicted again after each measurement."""
 _SHORTLIST = 10
-"""Configurations that are predicted again, and whose load is refined, after each fit."""
+"""Configurations whose load is refined by prediction."""
+_UNKNOWN = 0.1
+"""Gain that a configuration may have beyond its prediction, for each unit of distance from the measured ones."""
 _SPARED = 2
 """Of the least number of measurements, for the best again and for the drift; the other ones are used up."""
 _PROMISING = 0.02
@@ -37,9 +50,11 @@ async def predict(survey: Survey, predictor: Predictor) -> None:
     budget = measurement_budget(survey, everything) - 1
     survey.expected = budget + 1
     survey.phase = "measurements that predictions start from"
-    planned = round(budget * _PLANNED_SHARE)
-    for point in predictor.plan(survey.space, planned)[:planned]:
-        if survey.count < budget:
+    planned = min(round(budget * _PLANNED_SHARE), budget)
+    for point in predictor.plan(survey.space, 1)[:1]:
+        await survey.measure(point)
+    for point in _spread(survey, everything, planned - survey.count):
+        if survey.count < planned:
             await survey.measure(point)
     exploration = _Exploration(survey, predictor, everything)
     limit = budget - _reserve(survey.settings, budget)
@@ -54,6 +69,18 @@ async def predict(survey: Survey, predictor: Predictor) -> None:
             return
         survey.phase = "comparison of the best"
         await separate(survey, budget - survey.count)
+
+
+def _spread(survey: Survey, everything: Sequence[Configuration], count: int) -> list[Point]:
+    """Return points, each of a configuration that is as far as possible from all earlier ones."""
+    places = Places(survey.space, survey.settings)
+    some = everything[:: math.ceil(len(everything) / _MOST_SPREAD)]
+    taken = [places.of(each.point.variants) for each in survey.measurements]
+    found: list[Point] = []
+    for number, index in enumerate(farthest([places.of(each) for each in some], taken, count)):
+        loads = saturating_loads(survey.space, some[index], survey.settings)
+        found.append(loads[number % len(loads)].of(some[index]))
+    return found
 
 
 def measurement_budget(survey: Survey, everything: Sequence[Configuration]) -> int:
@@ -85,9 +112,8 @@ class _Exploration:
         while survey.count < limit and survey.usable:
             wanted = await self._promising()
             survey.phase = "the most promising configurations"
-            for each in wanted[: survey.settings.top if self._is_first else 1]:
-                if survey.count < limit:
-                    await self._measure(each.figures.point, limit)
+            if wanted:
+                await self._measure(wanted[0].figures.point, limit)
             self._is_first = False
             if not wanted:
                 return
@@ -116,20 +142,21 @@ class _Exploration:
             rest = [each for each in usable if any(differing_fields(each, best) == 1 for best in near)]
             ordered = _ordered(survey, found + (await self._forecasts(forecaster, rest) if stride > 1 else []))
         else:
-            ordered = await self._forecasts(forecaster, usable[:_SHORTLIST])
+            ordered = await self._forecasts(forecaster, usable[:_AGAIN])
         refined: list[Forecast] = []
         for forecast in ordered[:_SHORTLIST]:
             refined.append(forecaster.refined(forecast))
             await asyncio.sleep(0)
-        refined = _ordered(survey, refined)
         best = best_points(survey)[0]
+        refined.sort(key=lambda each: _hope(survey, forecaster, each, best), reverse=True)
         if self._is_first:
             survey.predictions = forecaster.predictions
             self._ordered = [each.figures.point.variants for each in ordered]
         wanted = [each for each in refined if not survey.repeats(each.figures.point)]
         if self._is_first or survey.count < survey.settings.min_measurements - _SPARED:
             return wanted
-        return [each for each in wanted if _is_promising(survey, each, best)]
+        least = (rank(survey.goals, best, best)[0], _PROMISING)
+        return [each for each in wanted if _hope(survey, forecaster, each, best) > least]
 
     async def _forecasts(self, forecaster: Forecaster, chosen: Sequence[Configuration]) -> list[Forecast]:
         """Return the forecasts of configurations, the best first; those that cannot be predicted are left out."""
@@ -163,7 +190,7 @@ def _ordered(survey: Survey, forecasts: Sequence[Forecast]) -> list[Forecast]:
     return sorted(forecasts, key=lambda each: rank(survey.goals, each.figures, reference), reverse=True)
 
 
-def _is_promising(survey: Survey, forecast: Forecast, best: Measured) -> bool:
+def _hope(survey: Survey, forecaster: Forecaster, forecast: Forecast, best: Measured) -> tuple[float, float]:
+    """Return what a point is chosen by: its predicted rank, and more for what is far from all measurements."""
     missed, gained = rank(survey.goals, forecast.figures, best)
-    best_missed, _ = rank(survey.goals, best, best)
-    return missed > best_missed or (missed == best_missed and gained > _PROMISING)
+    return missed, gained + _UNKNOWN * forecaster.novelty(forecast.figures.point.variants)
