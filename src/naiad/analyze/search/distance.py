@@ -57,5 +57,7 @@ def farthest(candidates: Sequence[Place], taken: Sequence[Place], count: int) ->
         if nearest[index] <= 0:
             break
         found.append(index)
-        nearest = [min(near, distance(each, candidates[index])) for near, each in zip(nearest, candidates, strict=True)]
+        nearest = [
+            min(near, distance(each, candidates[index])) for near, each in zip(nearest, candidates, strict=True)
+        ]
     return found

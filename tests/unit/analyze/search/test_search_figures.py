@@ -37,13 +37,13 @@ def test_prediction_comes_close_to_brute_force(name: str) -> None:
     assert best is not None
     optimum = figures(costs, best.measured.point).throughput
     good = 0
-    for seed in range(20):
+    for seed in range(10):
         instrument = SimulatedInstrument(costs, seed)
         winner = searched("predict", space, instrument, limit_ms).winner
         assert winner is not None
         assert len(instrument.points) <= len(exact.points) / 10
         good += figures(costs, winner.measured.point).throughput >= 0.95 * optimum
-    assert good >= 18
+    assert good >= 9
 
 
 @pytest.mark.parametrize("mode", ["predict", "brute"])
