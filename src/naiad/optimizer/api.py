@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from naiad.optimizer import run
+from naiad.optimizer import preprocessing, run
 from naiad.optimizer.function import optimize_function
 from naiad.optimizer.options import Options
 from naiad.optimizer.progress import NoProgress
@@ -63,7 +63,8 @@ def optimize(  # noqa: PLR0913 - the names of Model Navigator
     array in each item. With `batching` the first axis of each array counts samples. `sample_count` is the most
     samples that are read. `input_names` and `output_names` name tensors that have no names. A function is called with
     keyword arguments for items that are mappings, otherwise with positional ones; it has no conversions and is only
-    measured. Files with pickles need `allow_pickle`, since loading them executes the code in them.
+    measured. With `options.preprocessing`, an item is a picture's file as UINT8, or one text. Files
+    with pickles need `allow_pickle`, since loading them executes the code in them.
 
     Other arguments of Model Navigator have no meaning here and are refused unless they are empty. Raises ValueError
     for these, and for a model or data that cannot be read; RunnerError if the model does not answer the data.
@@ -73,16 +74,20 @@ def optimize(  # noqa: PLR0913 - the names of Model Navigator
     formats = [_format(each) for each in target_formats]
     chosen = replace(chosen, formats=formats) if formats else chosen
     home = Path(workspace)
-    samples = NamedSamples(_read(dataloader, home / "data", sample_count, batching is not False), input_names)
+    steps = chosen.preprocessing
+    are_batches = batching is not False and not steps
+    samples = NamedSamples(_read(dataloader, home / "data", sample_count, are_batches), input_names)
     path = Path(model) if isinstance(model, (str, Path)) else save(model, home / "source", name)
     if path is None:
         return optimize_function(model, samples, home, name, batching, output_names, chosen.profile_s)
     # A pickle that was written here is of a model that runs in this process already.
     may_unpickle = allow_pickle or not isinstance(model, (str, Path))
-    source = open_source(path, name=name, samples=samples, has_batch=batching, allow_pickle=may_unpickle)
+    shown = None if steps else samples
+    source = open_source(path, name=name, samples=shown, has_batch=batching, allow_pickle=may_unpickle)
     source = _renamed(source, output_names)
-    named = NamedSamples(samples, [spec.name for spec in source.inputs])
-    check_sample(next(iter(named)), source.inputs, source.has_batch, "dataloader")
+    inputs = (preprocessing.raw_input(steps),) if steps else source.inputs
+    named = NamedSamples(samples, [spec.name for spec in inputs])
+    check_sample(next(iter(named)), inputs, source.has_batch and not steps, "dataloader")
     return run.optimize(source, named, home, chosen, _Lines() if verbose else NoProgress())
 
 

@@ -1,7 +1,8 @@
 """Choices of an optimization."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from naiad.optimizer.candidate import Candidate, Precision
 from naiad.optimizer.converters.process import Limits as ConverterLimits
@@ -24,6 +25,8 @@ class Options:
     """Precisions to try; empty for all."""
     candidates: Collection[str] = ()
     """Names of candidates to try; empty for all."""
+    preprocessing: Sequence[Mapping[str, Any]] = ()
+    """Steps that become a part of every candidate, as in docs/optimize-conversions.md; samples are what they read."""
     finalists: int = 3
     """Candidates that are served at the end."""
     profile_s: float = 1.0

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from naiad.optimizer import choice, profile, sensitivity
+from naiad.optimizer import choice, preprocessing, profile, sensitivity
 from naiad.optimizer.candidate import Candidate, Conversion, Status
 from naiad.optimizer.converters.plan import candidates, installed_packages
 from naiad.optimizer.converters.run import Converter
@@ -21,7 +21,7 @@ from naiad.optimizer.options import Options
 from naiad.optimizer.progress import NoProgress, Progress
 from naiad.optimizer.result import Outcome, Result
 from naiad.optimizer.samples.reading import digest, shape_ranges
-from naiad.optimizer.source import Samples, Source
+from naiad.optimizer.source import Format, Samples, Source
 from naiad.optimizer.sources import reference_runner, source_digest
 from naiad.optimizer.steps.environment import describe
 from naiad.optimizer.steps.journal import Journal, key_of, to_json
@@ -43,13 +43,18 @@ def optimize(
 ) -> Result:
     """Return every candidate with its verdict and figures, and the winner; also as result.json in the workspace.
 
-    Raises RunnerError if the source does not answer the samples, ValueError if there are no samples.
+    With `options.preprocessing`, all candidates have the steps before the source's graph, and the source of the
+    result is the graph with its steps. Raises RunnerError if the source does not answer the samples, ValueError if
+    there are no samples.
     """
     started, begin_s = datetime.datetime.now(datetime.UTC), time.monotonic()
     chosen = options or Options()
+    graph, tensors = source, samples
+    if chosen.preprocessing:
+        source, tensors = preprocessing.prepare(graph, samples, workspace, chosen)
     chosen = replace(chosen, correctness=replace(chosen.correctness, has_batch=source.has_batch))
     packages = installed_packages()
-    run = _Run(source, samples, workspace, chosen, progress, packages, digest(samples))
+    run = _Run(source, samples, workspace, chosen, progress, packages, digest(samples), graph, tensors)
     run.convert()
     run.judge()
     run.profile()
@@ -87,29 +92,39 @@ class _Run:
     progress: Progress
     packages: Mapping[str, str]
     samples_digest: str
+    graph: Source
+    """What is converted: `source`, without steps of pre-processing."""
+    tensors: Samples
+    """What the graph takes."""
 
     def __post_init__(self) -> None:
         self.outcomes: dict[str, Outcome] = {}
         self._journal = Journal(self.workspace / "steps", is_fresh=self.options.is_fresh)
-        self._ranges = shape_ranges(self.samples, has_batch=self.source.has_batch)
+        self._ranges = shape_ranges(self.tensors, has_batch=self.graph.has_batch)
+        self._made: dict[str, Conversion] = {}
+        """Conversions of the graph."""
         self._converter = Converter.open(
-            self.source, self.samples, self.workspace, self._ranges, self.options.converter_limits
+            self.graph, self.tensors, self.workspace, self._ranges, self.options.converter_limits
         )
 
     def convert(self) -> None:
         """Convert all candidates that the options include, and those that they are made from."""
-        planned = candidates(self.source, self._ranges, self.packages)
+        planned = candidates(self.graph, self._ranges, self.packages)
+        if self.options.preprocessing:
+            planned = [each for each in planned if each.format is Format.ONNX]
         wanted = _with_origins(planned, [each for each in planned if self.options.includes(each)])
-        done: dict[str, Conversion] = {}
         for index, candidate in enumerate(wanted):
             self.progress.step("convert", candidate.name, index, len(wanted))
-            conversion = self._converter.convert(candidate, done.get(candidate.after))
-            done[candidate.name] = conversion
+            self._made[candidate.name] = self._converter.convert(candidate, self._made.get(candidate.after))
+            conversion = self._with_steps(self._made[candidate.name])
             self.outcomes[candidate.name] = Outcome(candidate, conversion.status, conversion.reason, conversion)
             state = conversion.status.value
             self.progress.done(
                 "convert", candidate.name, f"{state}: {conversion.reason}" if conversion.reason else state
             )
+
+    def _with_steps(self, conversion: Conversion) -> Conversion:
+        return preprocessing.merge(self._converter, conversion, self.options.preprocessing)
 
     def judge(self) -> None:
         """Judge what was converted; where a low precision is rejected, keep its sensitive layers in a higher one."""
@@ -146,7 +161,7 @@ class _Run:
         tried = {each.candidate.precision for each in self.outcomes.values() if each.can_win}
         for outcome in [each for each in self.outcomes.values() if each.status is Status.REJECTED]:
             candidate = outcome.candidate
-            origin = self.outcomes[candidate.after].conversion if candidate.after else None
+            origin = self._made.get(candidate.after)
             if origin is None or candidate.precision in tried or not sensitivity.is_searchable(candidate, origin):
                 continue
             tried.add(candidate.precision)
@@ -157,7 +172,7 @@ class _Run:
             self._converter,
             outcome.candidate,
             origin,
-            lambda each: judge.verdict(each)[0],
+            lambda each: judge.verdict(self._with_steps(each))[0],
             max_steps=self.options.sensitivity_steps,
             progress=self.progress,
         )
@@ -167,7 +182,7 @@ class _Run:
             self.progress.done("search", name, f"no accepted mix in {len(curve)} conversions")
             return
         self.outcomes[found.candidate.name] = _judged(
-            Outcome(found.candidate, found.status, "", found, curve=curve), verdict
+            Outcome(found.candidate, found.status, "", self._with_steps(found), curve=curve), verdict
         )
         kept = min(len(point.kept) for point in curve if point.is_accepted)
         self.progress.done("search", found.candidate.name, f"equal with {kept} nodes in higher precision")

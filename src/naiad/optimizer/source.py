@@ -63,6 +63,8 @@ class Source:
     outputs: tuple[TensorSpec, ...] = ()
     has_batch: bool = True
     """The first dimension of all tensors counts samples."""
+    operator_library: str = ""
+    """Library of custom operators that the model and its conversions need, for `config.pbtxt`."""
     load: Callable[[], Any] | None = None
     """Returns the model, where it cannot be read from `path`: Python callables."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from naiad.cli.optimize.console import ConsoleProgress
 from naiad.cli.optimize.flags import make_parser, read_options
 from naiad.cli.parser import BAD_OPTION
-from naiad.optimizer import package
+from naiad.optimizer import package, preprocessing
 from naiad.optimizer.converters.plan import candidates, installed_packages
 from naiad.optimizer.correctness.runner import RunnerError
 from naiad.optimizer.options import Options
@@ -33,14 +33,17 @@ def run(argv: Sequence[str]) -> int:
         source = open_source(
             flags.source,
             name=flags.name,
-            samples=flags.data,
+            samples=None if flags.preprocessing else flags.data,
             inputs=flags.input_tensor,
             outputs=flags.output_tensor,
             has_batch=False if flags.no_batch else None,
             allow_pickle=flags.allow_pickle,
         )
-        samples = from_path(flags.data, source.inputs, source.has_batch)
         options = read_options(flags, source.outputs)
+        if options.preprocessing:
+            samples = preprocessing.read_samples(flags.data, options.preprocessing)
+        else:
+            samples = from_path(flags.data, source.inputs, source.has_batch)
         if flags.list:
             return _list(source, samples, options)
     except (ValueError, OSError) as error:
@@ -69,10 +72,11 @@ def _optimize(
     if not result.winner:
         return FAILED
     target: Path = flags.output or Path(f"{source.name}-optimized")
-    runner = reference_runner(source, workspace, result.samples_digest, options.runner_limits)
+    runner = reference_runner(result.source, workspace, result.samples_digest, options.runner_limits)
     try:
         config = _configuration(result)
-        package.write(result, samples, config, target, flags.labels_file, source=runner, settings=options.correctness)
+        settings = replace(options.correctness, has_batch=result.source.has_batch)
+        package.write(result, samples, config, target, flags.labels_file, source=runner, settings=settings)
     finally:
         runner.close()
     print(f"package: {target}\n\nnaiad serve {shlex.quote(str(target))} serves it; naiad verify checks it elsewhere.")

@@ -16,6 +16,7 @@ from naiad.optimizer.converters.process import Limits as ConverterLimits
 from naiad.optimizer.correctness.isolated import Limits as RunnerLimits
 from naiad.optimizer.correctness.settings import Budget, Settings, parse_max_drop
 from naiad.optimizer.options import Options
+from naiad.optimizer.preprocessing import read_steps
 from naiad.optimizer.result import Objective, Strategy
 from naiad.optimizer.source import Format, Labels
 from naiad.optimizer.verdict import Tolerance
@@ -53,6 +54,9 @@ def make_parser() -> Parser:
             f"--{which}-tensor", action="append", default=[], metavar="NAME:TYPE:SHAPE", help=help_text
         )
     model.add_argument("--no-batch", action="store_true", help="the first dimension of tensors is not a batch")
+    model.add_argument(
+        "--preprocessing", type=Path, metavar="STEPS", help="JSON file with steps that become a part of an ONNX graph"
+    )
     model.add_argument("--allow-pickle", action="store_true", help="read files that can execute code")
     _add_choices(parser)
     _add_correctness(parser)
@@ -121,6 +125,7 @@ def read_options(flags: argparse.Namespace, outputs: Sequence[TensorSpec]) -> Op
         formats=_chosen("--formats", flags.formats, Format),
         precisions=_chosen("--precisions", flags.precisions, Precision),
         candidates=[name for name in (flags.candidates or "").split(",") if name],
+        preprocessing=read_steps(flags.preprocessing) if flags.preprocessing else (),
         finalists=flags.finalists,
         profile_s=flags.seconds,
         sensitivity_steps=flags.sensitivity_steps,

@@ -42,12 +42,14 @@ def main(job_file: str, result_file: str) -> int:
 
 
 def _convert(job: Job) -> Mapping[str, str]:
-    if job.source_format == job.format and not (job.settings or job.precision != "fp32"):
+    if own := job.settings.get("module"):
+        name = own
+    elif job.source_format == job.format and not (job.settings or job.precision != "fp32"):
         name = f"{_HERE}.source_files"
     elif job.source_format == job.format == "onnx":
         name = f"{_HERE}.onnx.graph"
     else:
-        name = job.settings.get("module") or f"{_HERE}.{_MODULES[job.format]}"
+        name = f"{_HERE}.{_MODULES[job.format]}"
     parameters: Mapping[str, str] | None = importlib.import_module(name).convert(job)
     return parameters or {}
 

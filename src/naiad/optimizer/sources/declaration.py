@@ -29,6 +29,8 @@ def declare(config: ModelConfig, conversion: Conversion, source: Source) -> None
     FP64, and the pickle of an estimator the digest that allows this file alone.
     """
     made = conversion.candidate.format
+    if source.operator_library:
+        config.model_operations.op_library_filename.append(source.operator_library)
     has_rows = config.max_batch_size > 0
     if made in _TREES:
         doubles = [spec for spec in source.inputs if spec.datatype is DataType.FP64]
