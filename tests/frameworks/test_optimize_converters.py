@@ -74,7 +74,13 @@ def test_pytorch_module_in_all_formats(tmp_path):
     torch.save(module, tmp_path / "module.pt")
     source = Source("module", Format.TORCH, tmp_path / "module.pt", (X,), (Y,))
     # AOTInductor has a test of its own; the levels of optimization and calibrations are tested with ONNX graphs.
-    without = ("aot-inductor", "onnx-optimized-basic", "onnx-optimized-extended", "onnx-int8-entropy")
+    without = (
+        "aot-inductor",
+        "aot-inductor-tuned",
+        "onnx-optimized-basic",
+        "onnx-optimized-extended",
+        "onnx-int8-entropy",
+    )
     made = convert_all(source, tmp_path / "work", without)
     check(made, module(torch.from_numpy(DATA)).detach().numpy())
     assert len(made) == 13
@@ -88,10 +94,12 @@ def test_exported_program_in_aot_inductor(tmp_path):
     program = torch.export.export(module, (torch.zeros(2, 8),), dynamic_shapes=({0: batch},))
     torch.export.save(program, tmp_path / "program.pt2")
     source = Source("program", Format.TORCH_EXPORT, tmp_path / "program.pt2", (X,), (Y,))
-    names = {"source", "onnx-fp32", "aot-inductor"}
+    names = {"source", "onnx-fp32", "aot-inductor", "aot-inductor-tuned"}
     planned = candidates(source, {}, installed_packages())
     made = convert_all(source, tmp_path / "work", [each.name for each in planned if each.name not in names])
     check(made, module(torch.from_numpy(DATA)).detach().numpy())
+    assert "AUTOTUNE" in made["aot-inductor-tuned"].log
+    assert "AUTOTUNE" not in made["aot-inductor"].log
 
 
 def test_torchscript_in_onnx(tmp_path):

@@ -17,7 +17,7 @@ from naiad.optimizer.correctness.settings import Settings
 from naiad.optimizer.samples.reading import ArraySamples, shape_ranges
 from naiad.optimizer.source import Format, Source
 from support.digits_classifier import digits_classifier
-from support.judged_conversions import ROWS, dense_source, files, reasons, verdict
+from support.judged_conversions import ROWS, dense_source, files, reasons, verdict, verify_package
 from support.onnx_digits import onnx_digits
 from support.openvino_models import digits_model
 from support.torch_digits import CONFIG, save_exported, save_torchscript, trained_digits
@@ -29,11 +29,12 @@ def torch_source():
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
-def test_openvino_is_accepted(precision, tmp_path):
+def test_openvino_is_accepted_and_verified(precision, tmp_path):
     is_half = precision is Precision.FP16
     openvino.save_model(digits_model(), files(tmp_path) / "model.xml", compress_to_fp16=is_half)
     found = verdict(tmp_path, dense_source(), ROWS, "openvino", precision)
     assert found.is_accepted, reasons(found)
+    assert verify_package(tmp_path, "openvino", precision) == 0
 
 
 @pytest.mark.parametrize(

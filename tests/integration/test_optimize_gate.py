@@ -15,7 +15,11 @@ from naiad.optimizer.correctness.repository import write_repository
 from naiad.optimizer.correctness.runner import CallableRunner, RunnerError
 from naiad.optimizer.correctness.served import ServedRunner
 from naiad.optimizer.correctness.settings import Settings
+from naiad.optimizer.measurement import Runtime
 from naiad.optimizer.source import Format
+from naiad.optimizer.sources import open_source
+from naiad.optimizer.steps.journal import Journal
+from naiad.optimizer.steps.judging import Judge
 from support import sabotaged_conversions as models
 
 VISION, TEXT, HALVES = models.vision(), models.text(), models.halves()
@@ -148,6 +152,20 @@ def test_dynamic_int8_is_accepted(kind, tmp_path):
     quantize_dynamic(tmp_path / "in.onnx", tmp_path / "out.onnx", weight_type=kind, op_types_to_quantize=["MatMul"])
     found = verdict(tmp_path, VISION, (tmp_path / "out.onnx").read_bytes(), Precision.INT8_DYNAMIC)
     assert found.is_accepted, [failure.message for failure in found.failures]
+
+
+@pytest.mark.parametrize(
+    ("options", "is_accepted"),
+    [({"optimization.graph.level": "1"}, True), ({"intra_op_thread_count": "many"}, False)],
+)
+def test_tuned_options_are_judged(options, is_accepted, tmp_path):
+    (tmp_path / "kept/files").mkdir(parents=True)
+    onnx.save(HALVES.proto, tmp_path / "kept/files/model.onnx")
+    conversion = Conversion(candidate("model"), Status.CONVERTED, tmp_path / "kept/files")
+    asked = open_source(tmp_path / "kept/files/model.onnx")
+    judge_of = Judge(asked, source(HALVES), HALVES.samples, "", Settings(), Limits(), Journal(tmp_path / "steps"))
+    assert judge_of.verdict(conversion)[0].is_accepted
+    assert judge_of.verdict(conversion, Runtime("tuned", options))[0].is_accepted == is_accepted
 
 
 # --- processes ------------------------------------------------------------------------------------------------------

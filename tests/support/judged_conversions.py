@@ -1,5 +1,11 @@
-"""Verdicts on conversions in a folder, as naiad serves them."""
+"""Verdicts on conversions in a folder, as naiad serves them, and packages of them."""
 
+from dataclasses import replace
+
+from naiad.cli.main import main
+from naiad.core.datatype import DataType
+from naiad.core.tensor import TensorSpec
+from naiad.optimizer import package
 from naiad.optimizer.candidate import Candidate, Conversion, Precision, Status
 from naiad.optimizer.correctness.gate import judge
 from naiad.optimizer.correctness.repository import write_repository
@@ -7,6 +13,7 @@ from naiad.optimizer.correctness.runner import CallableRunner, RenamedRunner
 from naiad.optimizer.correctness.served import ServedRunner
 from naiad.optimizer.correctness.settings import Settings
 from naiad.optimizer.source import Format
+from support import optimizer_results as results
 from support.digits_classifier import digits_classifier
 
 ROWS = [{"IMAGE": image} for image in digits_classifier().images[:40]]
@@ -33,3 +40,14 @@ def files(tmp_path):
 
 def reasons(found):
     return [failure.message for failure in found.failures]
+
+
+def verify_package(tmp_path, backend, precision):
+    """Package the conversion of the digits in `tmp_path`; return the exit status of `naiad verify`."""
+    won = results.outcome("won", precision, backend=backend, folder=tmp_path / "files", latency_us=9, throughput=9)
+    made = results.result(won, winner="won")
+    tensors = TensorSpec("IMAGE", DataType.FP32, (-1, 64)), TensorSpec("PROBABILITIES", DataType.FP32, (-1, 10))
+    made = replace(made, source=replace(made.source, inputs=tensors[:1], outputs=tensors[1:]))
+    config = f'name: "digits" backend: "{backend}" max_batch_size: 8 dynamic_batching {{ }}'
+    target = package.write(made, ROWS, config, tmp_path / "digits.zip", source=dense_source(), profile_s=0.05)
+    return main(["verify", str(target), "--quick"])

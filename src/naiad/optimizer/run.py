@@ -6,9 +6,10 @@ workspace when the step ends (converters keep theirs beside the files, all other
 of what it depends on; a run that was killed repeats only the step that it was in.
 """
 
+import contextlib
 import datetime
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -129,21 +130,26 @@ class _Run:
     def judge(self) -> None:
         """Judge what was converted; where a low precision is rejected, keep its sensitive layers in a higher one."""
         converted = [each for each in self.outcomes.values() if each.status is Status.CONVERTED]
-        runner = reference_runner(self.source, self.workspace, self.samples_digest, self.options.runner_limits)
-        try:
-            judge = Judge(
-                self.source,
-                runner,
-                self.samples,
-                self.samples_digest,
-                self.options.correctness,
-                self.options.runner_limits,
-                self._journal,
-            )
+        with self._open_judge() as judge:
             for index, outcome in enumerate(converted):
                 self._judge(judge, outcome, index, len(converted))
             if self.options.sensitivity_steps:
                 self._search(judge)
+
+    @contextlib.contextmanager
+    def _open_judge(self) -> Iterator[Judge]:
+        chosen = self.options
+        runner = reference_runner(self.source, self.workspace, self.samples_digest, chosen.runner_limits)
+        try:
+            yield Judge(
+                self.source,
+                runner,
+                self.samples,
+                self.samples_digest,
+                chosen.correctness,
+                chosen.runner_limits,
+                self._journal,
+            )
         finally:
             runner.close()
 
@@ -216,9 +222,15 @@ class _Run:
             lambda: self._tune(conversion, runtime),
             lambda values: [read_profile(each) for each in values],
         )
-        self.outcomes[name] = replace(outcome, profiles=[*outcome.profiles, *found])
         settings = ", ".join(f"{key} {value}" for each in found for key, value in each.runtime.parameters.items())
         message = f"faster with {settings}" if settings else "no options are faster"
+        if found:
+            with self._open_judge() as judge:
+                verdict, _ = judge.verdict(conversion, found[0].runtime)
+            if verdict.is_accepted:
+                self.outcomes[name] = replace(outcome, profiles=[*outcome.profiles, *found])
+            else:
+                message = f"not used, other answers with {settings}: {verdict.failures[0].message}"
         self.progress.done("tune", name, message, was_cached=was_cached)
 
     def _tune(self, conversion: Conversion, runtime: Runtime) -> list[Profile]:

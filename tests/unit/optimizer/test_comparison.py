@@ -161,3 +161,13 @@ def test_single_numbers_share_the_scale_of_all_samples():
     assert single_numbers([1.032919e-4, 0.6, 0.9], [1.033545e-4, 0.6, 0.9]) == []
     assert single_numbers([1.032919e-4, 1e-4, 1e-4], [1.033545e-4, 1e-4, 1e-4]) == ["values"]
     assert single_numbers([0.5, 0.6, 0.9], [0.5, 0.6001, 0.9]) == ["values"]
+
+
+@pytest.mark.parametrize(("error", "is_within"), [(2.6e-5, True), (3.8e-4, False)])
+def test_probability_may_differ_by_rounded_scores(error, is_within):
+    expected = np.full((1, 1000), 0.5 / 999)
+    expected[0, 0] = 0.5
+    found = expected.copy()
+    found[0, 0] += error
+    tolerance = default_tolerance(Precision.FP32, Kind.PROBABILITIES)
+    assert worst(expected, found, Kind.PROBABILITIES, tolerance).is_within == is_within

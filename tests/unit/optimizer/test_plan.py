@@ -32,10 +32,10 @@ def test_module_has_all_formats():
     planned = plan(Format.TORCH)
     runnable = [name for name, each in planned.items() if not each.not_run]
     assert runnable == [
-        "torchscript", "torch-export", "aot-inductor", "onnx-fp32", "onnx-simplified", "onnx-optimized-basic",
-        "onnx-optimized-extended", "onnx-optimized-all", "onnx-fp16", "onnx-mixed", "onnx-int8-dynamic",
-        "onnx-int8-minmax", "onnx-int8-entropy", "onnx-int8-percentile", "openvino-fp32", "openvino-fp16",
-        "openvino-int8",
+        "torchscript", "torch-export", "aot-inductor", "aot-inductor-tuned", "onnx-fp32", "onnx-simplified",
+        "onnx-optimized-basic", "onnx-optimized-extended", "onnx-optimized-all", "onnx-fp16", "onnx-mixed",
+        "onnx-int8-dynamic", "onnx-int8-minmax", "onnx-int8-entropy", "onnx-int8-percentile",
+        "openvino-fp32", "openvino-fp16", "openvino-int8",
     ]  # fmt: skip
 
 

@@ -100,6 +100,8 @@ def _torch(source: Format) -> Iterator[Candidate]:
         yield _candidate("torch-export", Format.TORCH_EXPORT, _P.FP32, needs=("torch",))
     if source in (Format.TORCH, Format.TORCH_EXPORT):
         yield _candidate("aot-inductor", Format.AOT_INDUCTOR, _P.FP32, needs=("torch",))
+        tuned = {"max_autotune": True}
+        yield _candidate("aot-inductor-tuned", Format.AOT_INDUCTOR, _P.FP32, needs=("torch",), settings=tuned)
 
 
 def _tensorflow(source: Format) -> Iterator[Candidate]:

@@ -1,6 +1,6 @@
 """The configuration that a candidate is measured, served and packaged with."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup, ModelWarmup
@@ -35,14 +35,19 @@ def configuration(
         config.dynamic_batching.SetInParent()
     if runtime.instances > 1:
         config.instance_group.add(count=runtime.instances, kind=ModelInstanceGroup.KIND_CPU)
-    for name, value in (*conversion.backend_parameters.items(), *runtime.parameters.items()):
+    set_parameters(config, {**conversion.backend_parameters, **runtime.parameters})
+    declare(config, conversion, source)
+    _add_warm_up(config, warm_up, max_batch_size > 0)
+    return str(config)
+
+
+def set_parameters(config: ModelConfig, values: Mapping[str, str]) -> None:
+    """Set parameters of a conversion or a runtime."""
+    for name, value in values.items():
         if name == GRAPH_LEVEL:
             config.optimization.graph.level = int(value)
         else:
             config.parameters[name].string_value = value
-    declare(config, conversion, source)
-    _add_warm_up(config, warm_up, max_batch_size > 0)
-    return str(config)
 
 
 def write_model(home: Path, conversion: Conversion, text: str) -> Path:

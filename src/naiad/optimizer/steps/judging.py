@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad import __version__
+from naiad.config.model_config_pb2 import ModelConfig
 from naiad.optimizer.candidate import Conversion
 from naiad.optimizer.correctness.gate import judge
 from naiad.optimizer.correctness.isolated import IsolatedRunner, Limits
@@ -14,6 +15,8 @@ from naiad.optimizer.correctness.names import with_names_of
 from naiad.optimizer.correctness.repository import write_repository
 from naiad.optimizer.correctness.runner import Runner, RunnerError
 from naiad.optimizer.correctness.settings import Settings
+from naiad.optimizer.measurement import Runtime
+from naiad.optimizer.profile.configuration import set_parameters
 from naiad.optimizer.source import Samples, Source
 from naiad.optimizer.sources.declaration import declaration
 from naiad.optimizer.steps.journal import Journal, key_of
@@ -33,12 +36,16 @@ class Judge:
     limits: Limits
     journal: Journal
 
-    def verdict(self, conversion: Conversion) -> tuple[Verdict, bool]:
-        """Return the verdict and whether the candidate was run now. Raises RunnerError if the source fails."""
+    def verdict(self, conversion: Conversion, runtime: Runtime | None = None) -> tuple[Verdict, bool]:
+        """Return the verdict and whether the candidate was run now. Raises RunnerError if the source fails.
+
+        With a `runtime`, the conversion is run with its options.
+        """
+        options = runtime.parameters if runtime is not None else {}
         budget = self.settings.budget
         scored = (budget.metric, budget.max_drop, budget.labels.output, budget.labels.values) if budget else None
         if budget and not isinstance(budget.metric, str):
-            return self._judge(conversion), True  # A function has no content that could be a key.
+            return self._judge(conversion, options), True  # A function has no content that could be a key.
         rules = (self.settings.tolerances, self.settings.kinds, self.settings.behaviour_samples, scored)
         parts = (
             __version__,
@@ -47,13 +54,17 @@ class Judge:
             self.samples_digest,
             rules,
             self.limits,
+            options,
         )
-        return self.journal.step("verdict", key_of(parts), lambda: self._judge(conversion), read_verdict)
+        return self.journal.step("verdict", key_of(parts), lambda: self._judge(conversion, options), read_verdict)
 
-    def _judge(self, conversion: Conversion) -> Verdict:
+    def _judge(self, conversion: Conversion, options: Mapping[str, str]) -> Verdict:
         candidate = conversion.candidate
         with tempfile.TemporaryDirectory(prefix="naiad-judge-") as home:
-            repository = write_repository(conversion, Path(home), declaration(conversion, self.source))
+            config = ModelConfig()
+            set_parameters(config, options)
+            lines = f"{declaration(conversion, self.source)}{config}"
+            repository = write_repository(conversion, Path(home), lines)
             try:
                 runner = IsolatedRunner(repository, candidate.name, self.limits)
             except RunnerError as error:
