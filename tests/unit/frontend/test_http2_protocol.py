@@ -55,8 +55,26 @@ def test_slow_frames_are_read_in_slices(monkeypatch):
         scene.loop.run_soon()
         seen.append(len(scene.service.messages))
     assert seen[-1] == 5000
-    assert max(after - before for before, after in zip([0, *seen], seen, strict=False)) < 3000
+    assert max(after - before for before, after in zip([0, *seen], seen, strict=False)) < 500
     assert scene.transport.is_reading
+
+
+def test_each_read_begins_with_small_slice(monkeypatch):
+    scene, now_ns, step_ns = Scene().open(), 10**9, 1
+
+    def tick():
+        nonlocal now_ns
+        now_ns += step_ns
+        return now_ns
+
+    monkeypatch.setattr("naiad.frontend.http2.connection._now_ns", tick)
+    scene.send(scene.headers(1, "/s/Stream"))
+    pieces = frame(wire.DATA, 0, 1, b"\0\0\0\0\1x" * 50) * 100
+    scene.protocol.data_received(pieces)
+    assert len(scene.service.messages) == 5000
+    step_ns = 3_000_000
+    scene.protocol.data_received(pieces)
+    assert len(scene.service.messages) < 5500
 
 
 def test_unread_slice_waits_while_socket_is_full(monkeypatch):

@@ -246,6 +246,7 @@ class Http2Protocol(asyncio.Protocol):
         self._server = server
         self._receiving = Http2Receiving(server, functools.partial(server.flush_soon, self.flush))
         self._connection = self._receiving.connection
+        self._connection.slow_down(True)
         self._responses = self._receiving.responses
         self._close = Http2Close(server.service, server.limits, self._connection, self._responses, _now_ns())
         self.output = self._connection.output
@@ -307,6 +308,7 @@ class Http2Protocol(asyncio.Protocol):
                 return True
             self._receiving.arrival_ns = now_ns
             has_unread = connection.receive_slice(b"", now_ns)
+        connection.slow_down(True)  # the next read begins with a small slice: 16 KiB hold 600 requests, 50 ms of work
         return False
 
     def eof_received(self) -> bool:
