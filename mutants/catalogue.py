@@ -149,7 +149,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/engine/serving/dispatcher.py",
         text="                other = self._pop_idle() if self._idle else None\n        if dropped:\n",
         replacement="        if dropped:\n",
-        tests=("unit/engine/test_driver_lists.py", "property/test_wake_up_invariants.py"),
+        tests=("unit/engine/test_idle_runners.py", "property/test_wake_up_invariants.py"),
         harm="one instance executes what two could share, the other sleeps",
     ),
     Mutant(
@@ -167,7 +167,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "            _answer(*answers.popleft())\n"
             "        self._woken = False\n"
         ),
-        tests=("unit/engine/test_delivery.py",),
+        tests=("unit/engine/test_response_queue.py",),
         harm="a response that is ready while the loop delivers others waits for the next one",
     ),
     Mutant(
@@ -275,7 +275,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/cluster/supervisor/scatter_gather.py",
         text="sum_statistics([self._left_statistics, self._statistics.pop(slot, ())])",
         replacement="list(self._statistics.pop(slot, ()))",
-        tests=("unit/server/test_ledger.py",),
+        tests=("unit/server/test_exited_workers.py",),
         harm="counters go down when a second process exits",
     ),
 )

@@ -180,7 +180,7 @@ def test_answers_stay_when_the_instance_goes_on(tmp_path, make_identity):
 # --- ONNX's operator tests ------------------------------------------------------------------------------------------
 
 _LEFT_OUT = ("strnormalizer", "bernoulli", "dropout", "training", "random")
-"""The first needs the locale en_US.UTF-8 to be installed, the others roll dice."""
+"""The first needs the locale en_US.UTF-8 to be installed, the other ones draw random numbers."""
 _LEAST_COUNT = 1300
 """Of about 1900 cases; the rest have sequences or optional values, or operators newer than ONNX Runtime."""
 

@@ -1,4 +1,4 @@
-"""Whatever is kept from one request to the next has a bound, which is written down here.
+"""Data that is kept from one request to the next has a bound, which is written down here.
 
 The sources are read: each dictionary that grows after it was made has to be in the list below, with what bounds it. A
 new cache is either a `BoundedCache`, which counts entries and bytes, or adds its line, or fails this test.

@@ -72,7 +72,7 @@ def test_connections_that_wait_in_the_queue_are_served(is_unix: bool, tmp_path: 
     assert answers == [b"hello"] * 20
 
 
-def test_a_handshake_that_begins_too_late_goes_to_another_server() -> None:
+def test_late_handshake_goes_to_another_server() -> None:
     address = Address(("HTTPService",), "http", "127.0.0.1", 0, reuse_port=True)
     old = bind(address)
     old.socket.listen(10)

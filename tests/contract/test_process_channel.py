@@ -48,7 +48,7 @@ async def channels() -> AsyncIterator[tuple[Channel, Peer, Channel, Peer]]:
         await asyncio.sleep(0)
 
 
-def test_both_sides_ask_and_tell() -> None:
+def test_both_sides_query_and_notify() -> None:
     async def main() -> None:
         async with channels() as (one, one_peer, other, other_peer):
             one.send("a")
@@ -90,7 +90,7 @@ def test_failures_and_silence_are_errors() -> None:
     run(main)
 
 
-def test_the_end_of_one_side_is_told_and_fails_what_is_open() -> None:
+def test_end_of_one_side_fails_open_queries() -> None:
     async def main() -> None:
         async with channels() as (one, one_peer, other, other_peer):
             open_question = asyncio.ensure_future(one.ask(None))
@@ -163,7 +163,7 @@ def test_connections_are_confirmed_before_they_are_used() -> None:
     run(main)
 
 
-def test_what_a_member_has_not_confirmed_comes_back_whole() -> None:
+def test_unconfirmed_connections_come_back() -> None:
     async def main() -> None:
         dead, heir = Member(), Member()
         pairs = [socket.socketpair() for _ in range(3)]
@@ -185,7 +185,7 @@ def test_what_a_member_has_not_confirmed_comes_back_whole() -> None:
     run(main)
 
 
-def test_what_a_member_confirmed_with_its_last_breath_does_not_come_back() -> None:
+def test_connections_confirmed_at_exit_stay_away() -> None:
     async def main() -> None:
         dead = Member()
         pairs = [socket.socketpair() for _ in range(4)]
@@ -194,7 +194,7 @@ def test_what_a_member_confirmed_with_its_last_breath_does_not_come_back() -> No
         dead.receiver.catch_up()
         for port, (_, served) in enumerate(pairs[2:], start=2):
             assert dead.giver.pass_connection(port, served)
-        # It has read from two, has not taken the others, and the supervisor has not heard of anything yet.
+        # It has read from two, has not taken the other ones, and the supervisor has not heard of anything yet.
         dead.end.close()
         left = dead.giver.close()
         assert [port for port, _ in left] == [2, 3]
@@ -224,7 +224,7 @@ def test_nothing_is_used_that_could_not_be_confirmed() -> None:
     run(main)
 
 
-def test_closed_connections_are_told_by_port() -> None:
+def test_closed_connections_are_reported_by_port() -> None:
     async def main() -> None:
         member = Member()
         member.giver.start(member.on_notice)
@@ -235,7 +235,7 @@ def test_closed_connections_are_told_by_port() -> None:
     run(main)
 
 
-def test_a_member_that_is_behind_gets_no_more_until_it_has_caught_up() -> None:
+def test_late_member_gets_no_connections_until_caught_up() -> None:
     async def main() -> None:
         member = Member()
         clients, given = [], 0
@@ -260,7 +260,7 @@ def test_a_member_that_is_behind_gets_no_more_until_it_has_caught_up() -> None:
     run(main)
 
 
-def test_connections_wait_while_nobody_takes_them() -> None:
+def test_connections_wait_until_they_are_taken() -> None:
     async def main() -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
@@ -297,7 +297,7 @@ def test_connections_wait_while_nobody_takes_them() -> None:
     run(main)
 
 
-def test_a_port_that_has_closed_closes_what_comes_back() -> None:
+def test_closed_port_closes_returned_connections() -> None:
     async def main() -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         acceptor = Acceptor(Listener(Address((), "http", "", 0), listener), 0, lambda port, connection: False)

@@ -43,7 +43,7 @@ def classify(client, model, images):
 
 
 @pytest.mark.parametrize(("model", "rows"), [("portable", 1), ("portable", 4), ("xnnpack", 16), ("fixed", 3)])
-def test_probabilities_equal_those_of_numpy(client, model, rows):
+def test_probabilities_equal_numpy(client, model, rows):
     check_probabilities(partial(classify, client, model), rows)
 
 

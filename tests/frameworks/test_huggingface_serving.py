@@ -65,7 +65,7 @@ def ask(client, model, texts, *outputs):
     return found[0] if len(found) == 1 else found
 
 
-def test_embeddings_equal_those_of_transformers(client, repository, models):
+def test_embeddings_equal_transformers(client, repository, models):
     found = ask(client, "embedding", TEXTS, "embedding")
     for text, vector in zip(TEXTS, found, strict=True):
         mean = reference(repository / "embedding" / "1", models["embedding"], text).last_hidden_state[0].mean(0)

@@ -67,7 +67,7 @@ def classify(client, model, images):
 
 @pytest.mark.parametrize("model", ["digits", "batched"])
 @pytest.mark.parametrize("rows", [1, 3, 4])
-def test_probabilities_equal_those_of_numpy(client, model, rows):
+def test_probabilities_equal_numpy(client, model, rows):
     check_probabilities(partial(classify, client, model), rows)
 
 

@@ -34,7 +34,7 @@ def ask(client, model, images, output="probabilities", name="image", datatype="F
 
 @pytest.mark.parametrize("model", ["digits", "one_row", "batched"])
 @pytest.mark.parametrize("rows", [1, 4])
-def test_probabilities_equal_those_of_numpy(client, model, rows):
+def test_probabilities_equal_numpy(client, model, rows):
     check_probabilities(partial(ask, client, model), rows)
 
 

@@ -36,7 +36,7 @@ def save_unary(tmp_path, function, shape, datatype=np.float32, name="m"):
 
 
 def test_baked_in_rows_turn_batching_off(tmp_path):
-    """A reshape to one row leaves the outputs' first dimension at 1, whatever the inputs' is."""
+    """A reshape to one row leaves the outputs' first dimension at 1, for any number of input rows."""
     directory = save_unary(tmp_path, lambda x: ops.reshape(x, [1, -1, 2], special_zero=False), [1, 8])
     with load(directory) as model:
         assert model.config.max_batch_size == 0

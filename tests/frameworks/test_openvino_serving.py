@@ -33,7 +33,7 @@ def ask(client, model, images):
 
 @pytest.mark.parametrize("model", ["ir", "one_row", "batched", "onnx"])
 @pytest.mark.parametrize("rows", [1, 4])
-def test_probabilities_equal_those_of_numpy(client, model, rows):
+def test_probabilities_equal_numpy(client, model, rows):
     check_probabilities(partial(ask, client, model), rows)
 
 

@@ -75,7 +75,7 @@ def test_colors_can_stay_in_opencv_order(pictures, tmp_path):
     assert found[0, :, 5, 5].tolist() == [50, 100, 200]
 
 
-def test_tokens_equal_those_of_tokenizers(tmp_path):
+def test_tokens_equal_tokenizers(tmp_path):
     inputs = {name: (TensorProto.INT64, ["N", "L"]) for name in ("input_ids", "attention_mask")}
     nodes = [
         helper.make_node("Add", inputs, ["sum"]),

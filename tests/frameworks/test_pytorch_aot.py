@@ -37,7 +37,7 @@ def refusal(directory, config=CONFIG):
 
 @pytest.mark.parametrize("rows", [1, 3, 16])
 @pytest.mark.parametrize("name", ["INPUT__0", "ARGS[0]"])
-def test_probabilities_equal_those_of_pytorch(directory, rows, name):
+def test_probabilities_equal_pytorch(directory, rows, name):
     digits = trained_digits()
     with load(directory, CONFIG.replace("INPUT__0", name).replace("OUTPUT__0", "RESULT")) as model:
         found = model.infer({name: digits.images[:rows].numpy()})["RESULT"]

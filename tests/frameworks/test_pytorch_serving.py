@@ -44,7 +44,7 @@ def ask(client, model, start, count):
 
 @pytest.mark.parametrize("model", ["torchscript", "isolated", "exported", "module", "runtime"])
 @pytest.mark.parametrize("rows", [1, 3, 4])
-def test_probabilities_equal_those_of_pytorch(client, model, rows):
+def test_probabilities_equal_pytorch(client, model, rows):
     expected = trained_digits().probabilities(20)
     answers = [ask(client, model, start, rows) for start in (0, 8)]
     for start, answer in zip((0, 8), answers, strict=True):

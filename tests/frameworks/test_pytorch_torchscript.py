@@ -181,7 +181,7 @@ class Twice(nn.Module):
         ("INT64", np.int64),
     ],
 )
-def test_datatypes_are_those_of_pytorch(tmp_path, datatype, dtype):
+def test_datatypes_match_pytorch(tmp_path, datatype, dtype):
     config = tensors("input", "x", datatype=datatype) + tensors("output", "OUTPUT__0", datatype=datatype)
     with load(tmp_path, Twice(), config) as model:
         found = model.infer({"x": np.array([1, 2], dtype)})["OUTPUT__0"]

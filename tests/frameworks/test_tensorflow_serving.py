@@ -35,7 +35,7 @@ def ask(client, model, images):
 
 @pytest.mark.parametrize("model", OUTPUTS)
 @pytest.mark.parametrize("rows", [1, 4])
-def test_probabilities_equal_those_of_numpy(client, model, rows):
+def test_probabilities_equal_numpy(client, model, rows):
     check_probabilities(partial(ask, client, model), rows)
 
 

@@ -38,10 +38,10 @@ with ThreadPoolExecutor(1) as pool:
 _IN_DECOUPLED = '''
 code = """
 response = await ask('lonely', CODE=np.array(['result = 1'], object))
-sender.send(answer(told(response)), flags=FINAL)
+sender.send(answer(described(response)), flags=FINAL)
 """
 (response, *_) = call('stream_coroutines', decoupled=True, CODE=np.array([code], object))
-result = told(response)
+result = described(response)
 '''
 
 
@@ -288,7 +288,7 @@ def test_a_model_that_is_not_decoupled_gives_one_response(server):
 
 
 def test_a_decoupled_model_needs_decoupled_calls(server):
-    code = f"result = told(call('repeat', {_NUMBERS.format(count=1, delay=0)}))"
+    code = f"result = described(call('repeat', {_NUMBERS.format(count=1, delay=0)}))"
     assert run_code(server, code) == {
         "code": "INVALID_ARG",
         "message": "Model repeat is using the decoupled. The current BLS request call doesn't support models "
@@ -303,7 +303,7 @@ def test_a_cancelled_iterator_ends_with_an_error(server):
     first = int(value(next(responses), 'OUT')[0])
     responses.cancel()
     *_, last = responses
-    result = [first, told(last)["code"]]
+    result = [first, described(last)["code"]]
     """
     assert run_code(server, code) == [0, "CANCELLED"]
     wait_until(lambda: in_flight(server, "repeat") == 0)
@@ -331,10 +331,10 @@ def test_a_model_that_does_not_take_responses_holds_the_sender_up(server):
     '''
     import textwrap
     responses = call('stream', decoupled=True, CODE=np.array([textwrap.dedent(body)], object))
-    first = told(next(responses))
+    first = described(next(responses))
     time.sleep(0.5)
     arrived = len(responses._arrivals.responses)
-    rest = [told(each) for each in responses]
+    rest = [described(each) for each in responses]
     result = [first, arrived < 500, rest[:-1] == list(range(1, 2000)), rest[-1]]
     """
     assert run_code(server, code) == [0, True, True, None]
@@ -401,10 +401,10 @@ def test_errors_of_the_called_model_keep_their_code(server):
     code = """
     body = "raise_it"
     result = [
-        told(call('nobody', INPUT0=np.zeros(1, np.float32))),
-        told(call('big', INPUT0=np.zeros(1, np.float32), fields={"model_version": 7})),
-        told(call('big', INPUT0=np.zeros(1, np.int32))),
-        told(call('big', ['NOTHING'], INPUT0=np.zeros(1, np.float32))),
+        described(call('nobody', INPUT0=np.zeros(1, np.float32))),
+        described(call('big', INPUT0=np.zeros(1, np.float32), fields={"model_version": 7})),
+        described(call('big', INPUT0=np.zeros(1, np.int32))),
+        described(call('big', ['NOTHING'], INPUT0=np.zeros(1, np.float32))),
         run('other', "raise ValueError('deep down')"),
     ]
     """
@@ -449,7 +449,7 @@ def test_requests_that_cannot_be_sent(server, code, message):
 def test_an_execution_timeout(server):
     code = """
     began = time.monotonic()
-    error = told(call('slow', INPUT0=np.zeros(1, np.float32), execution_timeout=50_000))
+    error = described(call('slow', INPUT0=np.zeros(1, np.float32), execution_timeout=50_000))
     result = [error, time.monotonic() - began < 2.5]
     """
     assert run_code(server, code) == [
@@ -538,7 +538,7 @@ def test_a_call_whose_answer_comes_after_that_of_its_caller_is_refused(server):
 
 
 def test_a_model_called_by_a_coroutine_cannot_call_itself(server):
-    awaited = "return told(await ask('coroutines', CODE=np.array(['return 1'], object)))"
+    awaited = "return described(await ask('coroutines', CODE=np.array(['return 1'], object)))"
     assert "coroutines -> coroutines" in run_code(server, awaited, "coroutines")["message"]
 
 
@@ -546,7 +546,7 @@ def test_a_decoupled_model_whose_execute_returns_may_call_itself(server):
     inner = "sender.send(answer(1), flags=FINAL)"
     code = f"""
     async for response in await ask('stream_coroutines', decoupled=True, CODE=np.array([{inner!r}], object)):
-        sender.send(answer(told(response)))
+        sender.send(answer(described(response)))
     sender.send(flags=FINAL)
     """
     assert stream(server, "stream_coroutines", code) == [1]

@@ -197,7 +197,7 @@ def is_ready(server: ServerProcess, model: str) -> bool:
 
 def test_unloading_the_called_model_lets_calls_finish(server, notes):
     called = call_slow("unloaded")
-    code = f"result = [value({called}, 'OUT').tolist(), told({called})]"
+    code = f"result = [value({called}, 'OUT').tolist(), described({called})]"
     with ThreadPoolExecutor(2) as pool:
         asked = pool.submit(run_code, server, code)
         notes.wait("unloaded", "began")
@@ -247,7 +247,7 @@ def sequence_code(model: str) -> str:
     def step(who, number, flags=0):
         fields = {{"correlation_id": who, "flags": flags}}
         response = call("{model}", ["OUTPUT"], INPUT=np.full((1, 1), number, np.float32), fields=fields)
-        return told(response) if response.has_error() else float(value(response, "OUTPUT")[0, 0])
+        return described(response) if response.has_error() else float(value(response, "OUTPUT")[0, 0])
     result = [
         step(7, 1, START), step(8, 10, START), step(7, 2), step(8, 20), step(7, 3, END), step(8, 5, END),
         step(9, 1)["code"],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support.model_repository import write_model
-from support.onnx_models import BATCH_INPUTS, RAGGED_CONFIG, ragged, told
+from support.onnx_models import BATCH_INPUTS, RAGGED_CONFIG, batch_inputs, ragged
 from support.server_process import ServerProcess, serving
 from support.transport import Transport
 
@@ -58,7 +58,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
     config = 'backend: "onnxruntime"\n' + RAGGED_CONFIG + "instance_group { count: 1 }\ndynamic_batching { }\n"
     write_model(tmp_path / "models", "ragged", config, {"1/model.onnx": ragged()})
     config = TOLD_CONFIG + "\ninstance_group { count: 1 }\ndynamic_batching { }\n"
-    write_model(tmp_path / "models", "told", config, {"1/model.onnx": told()})
+    write_model(tmp_path / "models", "batch_inputs", config, {"1/model.onnx": batch_inputs()})
     config = PYTHON_CONFIG + "instance_group { count: 1 }\ndynamic_batching { }\n"
     write_model(tmp_path / "models", "lengths", config, {"1/model.py": PYTHON})
     with serving(
@@ -94,7 +94,7 @@ def test_requests_of_any_length_share_one_execution(server: ServerProcess, trans
 def test_a_model_is_told_of_its_batch_by_every_kind_of_batch_input(server: ServerProcess, transport: Transport):
     names = ("SAME", *(f"SEEN_{name}" for name in BATCH_INPUTS))
     begins = []
-    for length, (same, *seen) in enumerate(ask_together(transport, "told", names), start=1):
+    for length, (same, *seen) in enumerate(ask_together(transport, "batch_inputs", names), start=1):
         assert same == [[float(number) for number in range(length)]]
         count, ends, begin, longest, item, flat = (value for ((value,),) in seen)
         assert count == item == flat == length

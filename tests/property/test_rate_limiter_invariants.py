@@ -18,13 +18,13 @@ class LimiterMachine(RuleBasedStateMachine):
     def start(self, is_limited):
         self.limiter = RateLimiter([ResourceAmount("A", 4), ResourceAmount("B", 3)] if is_limited else ())
         self.claims = []
-        self.told = set()
+        self.held_claims = set()
         """Claims that were said to be granted and have not given back."""
 
     def hear(self, granted):
         for claim in granted:
-            assert claim not in self.told, "granted twice"
-            self.told.add(claim)
+            assert claim not in self.held_claims, "granted twice"
+            self.held_claims.add(claim)
 
     @rule(needs=st.lists(_NEEDS, min_size=1, max_size=3), priority=st.integers(0, 3))
     def load(self, needs, priority):
@@ -37,7 +37,7 @@ class LimiterMachine(RuleBasedStateMachine):
     def unload(self, data):
         claim = data.draw(st.sampled_from(self.claims))
         self.claims.remove(claim)
-        self.told.discard(claim)
+        self.held_claims.discard(claim)
         self.hear(self.limiter.unregister([claim]))
 
     @precondition(lambda self: any(claim.state != GRANTED for claim in self.claims))
@@ -45,21 +45,21 @@ class LimiterMachine(RuleBasedStateMachine):
     def ask(self, data):
         claim = data.draw(st.sampled_from([claim for claim in self.claims if claim.state != GRANTED]))
         if claim.state == EXECUTING:
-            self.told.discard(claim)
+            self.held_claims.discard(claim)
         self.hear(self.limiter.ask(claim))
 
     @precondition(lambda self: any(claim.state == GRANTED for claim in self.claims))
     @rule(data=st.data())
     def execute(self, data):
         claim = data.draw(st.sampled_from([claim for claim in self.claims if claim.state == GRANTED]))
-        assert claim in self.told
+        assert claim in self.held_claims
         self.limiter.start(claim)
 
     @precondition(lambda self: self.claims)
     @rule(data=st.data())
     def release(self, data):
         claim = data.draw(st.sampled_from(self.claims))
-        self.told.discard(claim)
+        self.held_claims.discard(claim)
         self.hear(self.limiter.release(claim))
         assert claim.state == IDLE
 
@@ -70,7 +70,7 @@ class LimiterMachine(RuleBasedStateMachine):
     def what_is_held_is_what_was_granted(self):
         if not hasattr(self, "limiter"):
             return
-        assert set(self.holders()) == self.told
+        assert set(self.holders()) == self.held_claims
         for usage in self.limiter.usage():
             assert usage.held == sum(claim.needs.get(usage.resource, 0) for claim in self.holders())
             assert usage.waiting == sum(

@@ -37,10 +37,10 @@ def ask(model, outputs=(), *, decoupled=False, **inputs):
 
 def run(model, code, **fields):
     """Have a model of this kind execute code; return what it makes of it."""
-    return told(call(model, CODE=np.array([code], object), **fields))
+    return described(call(model, CODE=np.array([code], object), **fields))
 
 
-def told(response):
+def described(response):
     if response.has_error():
         return {"code": response.error().code().name, "message": response.error().message()}
     found = pb_utils.get_output_tensor_by_name(response, "RESULT")

@@ -1,4 +1,4 @@
-"""A loop that runs when told, a backend whose instances do what a test scripts, and requests for them."""
+"""A loop that runs in steps, a backend whose instances do what a test scripts, and requests for them."""
 
 import collections
 import queue
@@ -97,7 +97,7 @@ def answers_of(batch: Batch) -> Sequence[InferResponse]:
 
 
 class Gate:
-    """A script that holds batches until it is opened, and tells when one has arrived."""
+    """A script that holds batches until it is opened, and signals when one has arrived."""
 
     def __init__(self) -> None:
         self.reached = threading.Semaphore(0)

@@ -106,7 +106,7 @@ class TritonPythonModel:
 def write_mischief(repository: Path, name: str, *, instances: int = 1, **parameters: str) -> Path:
     """Write a Python model that does what its input KIND, a string, says; see the methods in `MISCHIEF`.
 
-    `parameters` are those of the configuration, like execute_timeout_s="1".
+    `parameters` are parameters of the configuration, like execute_timeout_s="1".
     """
     config = (
         'backend: "python"\n'

@@ -24,17 +24,17 @@ class TritonPythonModel:
     def execute(self, requests):
         for request in requests:
             note(request, "began")
-        told = set()
-        while not all([self.may_go(request, told) for request in requests]):
+        noted = set()
+        while not all([self.may_go(request, noted) for request in requests]):
             time.sleep(0.001)
         return [self.answer(request) for request in requests]
 
-    def may_go(self, request, told):
+    def may_go(self, request, noted):
         name = request.request_id()
-        if request.is_cancelled() and name not in told:
-            told.add(name)
+        if request.is_cancelled() and name not in noted:
+            noted.add(name)
             note(request, "cancelled")
-        return name in told or os.path.exists(os.path.join(WHERE, name + ".go"))
+        return name in noted or os.path.exists(os.path.join(WHERE, name + ".go"))
 
     def answer(self, request):
         tensor = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
@@ -49,9 +49,9 @@ _EMITTING = """
     def run(self, request):
         sender = request.get_response_sender()
         note(request, "began")
-        told = set()
+        noted = set()
         sender.send(self.answer(request))
-        while not self.may_go(request, told):
+        while not self.may_go(request, noted):
             time.sleep(0.001)
         sender.send(self.answer(request), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """

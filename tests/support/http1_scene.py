@@ -14,7 +14,7 @@ SECOND_NS = 1_000_000_000
 class Transport(asyncio.Transport):
     """Records what a connection does to it."""
 
-    family = socket.AF_UNIX  # so that nothing but the size of the buffer tells what the peer has taken
+    family = socket.AF_UNIX  # so that nothing but the size of the buffer shows what the peer has taken
 
     def __init__(self):
         super().__init__()

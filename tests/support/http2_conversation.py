@@ -81,7 +81,7 @@ class Service:
 
 
 class Loop:
-    """Runs what is to be run soon when it is told to; timers never fire."""
+    """Runs scheduled callbacks on request; timers never fire."""
 
     def __init__(self) -> None:
         self._soon: list[Callable[[], None]] = []
@@ -163,7 +163,7 @@ class Conversation:
         self._piece_bytes = piece_bytes
         self._loop = Loop()
         self.transport = Transport()
-        # A PING after every step is what tells the tests that it was read.
+        # A PING after every step shows the tests that it was read.
         limits = replace(limits or Http2Limits(), keepalive=KeepaliveRules(peer_strikes=0))
         self._protocol = Http2Server(service or Service(), self._loop, limits, run_in_thread=run_in_thread).protocol()
         self._encoder = hpack.Encoder()

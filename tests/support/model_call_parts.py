@@ -73,7 +73,7 @@ class ManualLoop:
 
 
 class FakeEngine:
-    """Takes what is asked of the engine, and refuses what it is told to."""
+    """Takes what is asked of the engine, and rejects what the test chooses."""
 
     def __init__(self) -> None:
         self.submitted: list[InferRequest] = []

@@ -77,7 +77,7 @@ def write_identity(
     parameters: Mapping[str, str] | None = None,
     extra: str = "",
 ) -> Path:
-    """Write a model that answers with its input, of any length; `parameters` are those of the identity backend."""
+    """Write a model that answers with its input, of any length; `parameters` are the identity backend's."""
     config = (
         f'backend: "identity"\nmax_batch_size: {max_batch_size}\n'
         f"input [ {{ {_TENSOR % ('INPUT0', datatype, -1)} }} ]\n"

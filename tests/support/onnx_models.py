@@ -132,7 +132,7 @@ def row_sums(*, keep_dims: bool = False) -> bytes:
 
 
 def squeeze() -> bytes:
-    """OUTPUT0 is INPUT0 without its dimensions of 1: a graph that cannot tell the rank of its output."""
+    """OUTPUT0 is INPUT0 without its dimensions of 1: a graph without the rank of its output."""
     return model(
         [helper.make_node("Squeeze", ["INPUT0"], ["OUTPUT0"])], [value("INPUT0", ["N", 4])], [value("OUTPUT0", None)]
     )
@@ -269,10 +269,10 @@ BATCH_INPUTS = {
     "ITEM": "BATCH_ITEM_SHAPE",
     "FLAT": "BATCH_ITEM_SHAPE_FLATTEN",
 }
-"""Inputs of `told`, and the kind of each."""
+"""Inputs of `batch_inputs`, and the kind of each."""
 
 
-def told() -> bytes:
+def batch_inputs() -> bytes:
     """Ragged FP32 DATA of [E] comes back as SAME, and each batch input as INT32 [N, 1] under SEEN_ and its name.
 
     The last of BEGINS is left out, and of LONGEST it is the length. For requests of one row.

@@ -64,7 +64,7 @@ class Streams:
         self._news = threading.Condition()
         self._count = 0
         self.look: Callable[[InferResponse], None] | None = None
-        """Looks at each response when it comes; then its data are let go."""
+        """Looks at each response when it comes; then its data are released."""
 
     def submit(self, arrays: Mapping[str, Array], **fields: Any) -> InferRequest:
         """Submit a request on the loop."""

@@ -119,12 +119,12 @@ class Http2Peer:
         return answer
 
     def wait_ping(self, payload: bytes) -> None:
-        """Wait for the answer to a PING, which tells that everything before it was read."""
+        """Wait for the answer to a PING, which shows that everything before it was read."""
         while payload not in self.pings:
             assert self._receive(), f"closed before the PING was answered; GOAWAY {self.goaway_code}"
 
     def goes_on(self, data: bytes) -> bool:
-        """Send bytes and tell whether the server has read them all and not closed.
+        """Send bytes and return whether the server has read them all and not closed.
 
         What is still on its way when a server closes makes the kernel drop the GOAWAY that it has sent.
         """

@@ -42,7 +42,7 @@ class Redis:
         return True
 
     def wait_count(self, count: int) -> None:
-        """Wait until it keeps so many responses."""
+        """Wait until it keeps `count` responses."""
         with RedisClient("127.0.0.1", self.port) as client:
             wait_until(lambda: client.dbsize() == count)
 

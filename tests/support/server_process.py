@@ -89,7 +89,7 @@ class ServerProcess:
         self.wait_log('"(ready|serving, not ready): ', timeout_s)
 
     def is_ready(self) -> bool:
-        """Tell whether the server says that it is ready; one that ends may not answer at all."""
+        """Return whether the server says that it is ready; one that ends may not answer at all."""
         try:
             return self.get("/v2/health/ready").status == 200
         except (OSError, http.client.HTTPException):
@@ -105,7 +105,7 @@ class ServerProcess:
             time.sleep(0.01)
 
     def wait_requests(self, model: str, *, waiting: int | None = None, executing: int | None = None) -> None:
-        """Wait until so many requests of a model wait in its queue and so many execute; None: any number."""
+        """Wait until these numbers of requests of a model wait and execute; None: any number."""
         wanted = [
             (name, count)
             for name, count in (

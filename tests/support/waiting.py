@@ -14,7 +14,7 @@ DEADLINE_S = 60.0
 def wait_until(
     condition: Callable[[], Found], what: object = "it did not happen", timeout_s: float = DEADLINE_S
 ) -> Found:
-    """Return what `condition` returns as soon as that is true; `what`, or what it returns, tells of the failure."""
+    """Return what `condition` returns as soon as that is true; `what`, or what it returns, describes the failure."""
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline, what() if callable(what) else what

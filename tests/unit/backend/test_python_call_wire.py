@@ -177,9 +177,9 @@ def test_errors_parameters_and_ends_of_answers():
     error = failed.error()
     assert error is not None
     assert (error.code(), error.message()) == (WorkerCode.NOT_FOUND, "no m")
-    told = decoder.response(sent(*encoder.encode(1, 0, InferResponse(nothing, parameters={"n": 1}))))
-    assert told is not None
-    assert json.loads(told.parameters()) == {"n": 1}
+    decoded = decoder.response(sent(*encoder.encode(1, 0, InferResponse(nothing, parameters={"n": 1}))))
+    assert decoded is not None
+    assert json.loads(decoded.parameters()) == {"n": 1}
     assert decoder.response(sent(*encoder.encode(1, FINAL, InferResponse(nothing, empty_final=True)))) is None
 
 

@@ -73,8 +73,8 @@ def test_waiting_frame_announces_blocks(line: Line) -> None:
     line.channel.send(2, text="a" * LONG)
     block = line.channel.buffer_owner.lend([b"x" * 70_000], 70_000)
     line.channel.send(2, payload_bytes=70_000, block=block)
-    _, told = line.read(2)
-    assert bytes(told.payload) == b"x" * 70_000
+    _, frame = line.read(2)
+    assert bytes(frame.payload) == b"x" * 70_000
 
 
 def test_nothing_waits_for_a_worker_that_has_gone(line: Line) -> None:

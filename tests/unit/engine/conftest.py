@@ -1,4 +1,4 @@
-"""A loop that runs when told, and served models on it that are stopped when a test ends."""
+"""A loop that runs in steps, and served models on it that are stopped when a test ends."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""What `--cache-config` may say, and what is told of the rest before a store is made."""
+"""What `--cache-config` may say, and the errors for all else, before a store is made."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def test_a_ttl_is_seconds(ttl: str) -> None:
 @pytest.mark.parametrize(
     ("cache", "settings", "said"),
     [
-        # Less than no time would keep nothing, and what is no number would keep for ever.
+        # A negative time would keep nothing, and one that is no number would keep without limit.
         ("local", {"size": "1000", "ttl": "-1"}, "ttl is '-1', expected seconds, 0 for no limit"),
         ("local", {"size": "1000", "ttl": "nan"}, "ttl is 'nan', expected seconds"),
         ("local", {"size": "1000", "ttl": "inf"}, "ttl is 'inf', expected seconds"),
@@ -29,7 +29,7 @@ def test_a_ttl_is_seconds(ttl: str) -> None:
         ("redis", {**HOST, "tsl": "true"}, "unknown setting 'tsl'"),
     ],
 )
-def test_what_cannot_be_taken_is_told(cache: str, settings: dict[str, str], said: str) -> None:
+def test_invalid_settings_are_reported(cache: str, settings: dict[str, str], said: str) -> None:
     with pytest.raises(InferError) as caught:
         open_store({cache: settings})
     assert caught.value.code is ErrorCode.INVALID_ARG

@@ -18,7 +18,7 @@ def submit(model: ServedModel, answers: Answers, count: int = 1) -> None:
         model.submit(request(answers, arrival_ns=time.monotonic_ns()))
 
 
-def test_a_new_instance_takes_what_waits_for_the_busy_one(serve: Serve, loop: StepLoop) -> None:
+def test_new_instance_takes_requests_of_the_busy_one(serve: Serve, loop: StepLoop) -> None:
     gate, answers = Gate(), Answers()
     busy, new = ScriptedInstance(gate), ScriptedInstance()
     model = serve([busy])
@@ -32,7 +32,7 @@ def test_a_new_instance_takes_what_waits_for_the_busy_one(serve: Serve, loop: St
     loop.run_until(lambda: len(answers) == 2)
 
 
-def test_one_that_leaves_finishes_its_batch_and_is_closed(serve: Serve, loop: StepLoop) -> None:
+def test_removed_instance_finishes_its_batch_and_closes(serve: Serve, loop: StepLoop) -> None:
     gate, answers = Gate(), Answers()
     leaves, stays = ScriptedInstance(gate), ScriptedInstance()
     model = serve([leaves])
@@ -52,7 +52,7 @@ def test_one_that_leaves_finishes_its_batch_and_is_closed(serve: Serve, loop: St
     assert len(leaves.batches) == 1
 
 
-def test_one_that_leaves_while_idle_takes_nothing_any_more(serve: Serve, loop: StepLoop) -> None:
+def test_instance_removed_while_idle_takes_nothing(serve: Serve, loop: StepLoop) -> None:
     answers = Answers()
     instances = [ScriptedInstance() for _ in range(4)]
     model = serve(instances)

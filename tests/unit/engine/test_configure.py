@@ -27,7 +27,7 @@ def test_configuration_is_read_from_its_file(tmp_path: Path) -> None:
     assert (parsed.config.backend, parsed.config.max_batch_size) == ("identity", 4)
 
 
-def test_all_mistakes_of_a_file_come_at_once_with_their_places(tmp_path: Path) -> None:
+def test_all_mistakes_of_a_file_have_places(tmp_path: Path) -> None:
     entry = make_entry(tmp_path, 'backend: "identity"\nmax_batch_sise: 4\ninput [ { nam: "x" } ]\n')
     with pytest.raises(InferError) as caught:
         read_config(entry, required=False)
@@ -45,7 +45,7 @@ def test_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
         read_config(entry, required=False)
 
 
-def test_missing_file_is_an_error_only_without_auto_complete(tmp_path: Path) -> None:
+def test_missing_file_needs_auto_complete(tmp_path: Path) -> None:
     entry = make_entry(tmp_path, None)
     assert read_config(entry, required=False).config == ModelConfig()
     with pytest.raises(InferError, match="--disable-auto-complete-config"):
@@ -59,7 +59,7 @@ def test_bare_file_brings_what_is_known_of_it(tmp_path: Path) -> None:
     assert (config.name, config.backend, config.default_model_filename) == ("resnet", "onnxruntime", "resnet.onnx")
 
 
-def test_file_names_tell_the_backend(tmp_path: Path) -> None:
+def test_file_names_determine_the_backend(tmp_path: Path) -> None:
     entry = make_entry(tmp_path, None)
     config, _ = prepare_config(read_config(entry, required=False), entry, ["model.py"], BACKENDS)
     assert (config.name, config.backend) == ("m", "python")
@@ -76,7 +76,7 @@ def test_unknown_backend_is_refused_where_it_stands(tmp_path: Path) -> None:
     assert "'python'" in unsupported_reason.message
 
 
-def test_finish_takes_over_what_the_backend_completed_and_adds_instances(tmp_path: Path) -> None:
+def test_finish_keeps_completed_fields_and_adds_instances(tmp_path: Path) -> None:
     entry = make_entry(tmp_path, 'backend: "identity"')
     parsed = read_config(entry, required=False)
     config, _ = prepare_config(parsed, entry, [], BACKENDS)

@@ -1,4 +1,4 @@
-"""A decoupled model: any number of responses a request, one of them final, whatever its instance does."""
+"""A decoupled model: any number of responses a request, one of them final, for any behaviour of its instance."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +61,7 @@ def test_every_response_arrives_in_order(serve: Serve, loop: StepLoop) -> None:
     assert model.in_flight_count == 0
 
 
-def test_responses_after_execute_has_returned_and_beside_the_next_batch(serve: Serve, loop: StepLoop) -> None:
+def test_responses_arrive_after_execute_and_during_next_batch(serve: Serve, loop: StepLoop) -> None:
     batches: list[Batch] = []
 
     def script(batch: Batch) -> Sequence[InferResponse]:
@@ -129,7 +129,7 @@ def test_returning_responses_is_a_fault_of_the_backend(serve: Serve, loop: StepL
     assert error.code is ErrorCode.INTERNAL
 
 
-def test_stopping_waits_for_open_requests_and_answers_those_that_stay_open(serve: Serve, loop: StepLoop) -> None:
+def test_stop_waits_for_open_requests_then_fails_them(serve: Serve, loop: StepLoop) -> None:
     started = threading.Event()
 
     def script(batch: Batch) -> Sequence[InferResponse]:

@@ -1,4 +1,4 @@
-"""Ensembles whose requests are given up: the members answer when told."""
+"""Ensembles whose requests are cancelled; the members answer when the test says so."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ class Members:
         return True
 
     def served(self, name: str, version: str = "") -> Any:
-        raise AssertionError("nobody asks here")
+        raise AssertionError("nothing asks here")
 
     def answer(self) -> None:
         request = self.asked.pop(0)
@@ -69,7 +69,7 @@ def counts(model: EnsembleModel) -> tuple[int, int]:
     return found.cancelled_in_queue_count, found.cancelled_in_execution_count
 
 
-def test_a_step_that_waits_in_its_member_is_dropped_and_the_request_with_it(members: Members) -> None:
+def test_queued_step_is_cancelled_with_its_request(members: Members) -> None:
     # E10
     model, answers = ensemble(members, steps=2), Answers()
     members.queued.add("a")
@@ -109,7 +109,7 @@ def test_a_step_that_waits_for_room_is_withdrawn(members: Members) -> None:
     assert counts(model) == (1, 0)
 
 
-def test_a_storm_of_those_that_wait_for_room_leaves_nothing(members: Members) -> None:
+def test_many_cancelled_waiting_steps_leave_nothing(members: Members) -> None:
     model, answers = ensemble(members, limit=1), Answers()
     ask(model, answers, "first")
     for request in ask(model, answers, *map(str, range(10_000))):
@@ -129,7 +129,7 @@ def test_a_request_that_has_ended_is_not_cancelled(members: Members) -> None:
     assert counts(model) == (0, 0)
 
 
-def test_a_step_that_has_failed_is_not_cancelled_as_well(members: Members) -> None:
+def test_failed_step_is_not_cancelled(members: Members) -> None:
     model, answers = ensemble(members), Answers()
     ask(model, answers, "a")
     (step,) = members.asked

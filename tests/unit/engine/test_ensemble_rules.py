@@ -21,7 +21,7 @@ Step = tuple[str, Mapping[str, str], Mapping[str, str]]
 
 
 class Members:
-    """Keeps what steps ask, and answers when told."""
+    """Keeps the requests of steps, and answers when the test says so."""
 
     def __init__(self) -> None:
         self.asked: list[InferRequest] = []
@@ -101,7 +101,7 @@ def ask(model: EnsembleModel, *, shape: tuple[int, ...] = (1,), **fields: object
     return answers
 
 
-def test_a_step_begins_when_all_that_it_reads_is_there_and_branches_run_side_by_side() -> None:
+def test_step_begins_with_its_inputs_and_branches_overlap() -> None:
     # E1
     members = Members()
     steps = [
@@ -120,7 +120,7 @@ def test_a_step_begins_when_all_that_it_reads_is_there_and_branches_run_side_by_
     assert [bytes(response.data[0]) for _, response in answers.received] == [b"done"]
 
 
-def test_the_batch_dimension_goes_on_the_way_into_a_member_without_batches_and_comes_back() -> None:
+def test_batch_dimension_is_removed_for_unbatched_members() -> None:
     # E3
     members = Members()
     steps = [("single", {"X": "IN"}, {"Y": "t"}), ("batching", {"X": "t"}, {"Y": "OUT"})]
@@ -133,7 +133,7 @@ def test_the_batch_dimension_goes_on_the_way_into_a_member_without_batches_and_c
     assert answers.received[0][1].header.outputs[0].shape == (1, 1)
 
 
-def test_an_output_that_its_reshape_is_not_written_for_is_an_error() -> None:
+def test_output_that_contradicts_its_reshape_is_an_error() -> None:
     members = Members()
     steps = [("single", {"X": "IN"}, {"Y": "OUT"})]
     model = ensemble(members, [member("single")], steps, outputs=())
@@ -158,7 +158,7 @@ def test_an_output_that_its_reshape_is_not_written_for_is_an_error() -> None:
     assert model.in_flight_count == 0
 
 
-def test_what_the_request_says_of_itself_goes_to_every_step() -> None:
+def test_request_parameters_go_to_every_step() -> None:
     # E4
     members = Members()
     steps = [("one", {"X": "IN"}, {"Y": "t"}), ("two", {"X": "t"}, {"Y": "OUT"})]
@@ -178,7 +178,7 @@ def test_what_the_request_says_of_itself_goes_to_every_step() -> None:
         members.answer(name)
 
 
-def test_a_step_without_its_input_is_skipped_and_so_is_what_needs_its_outputs() -> None:
+def test_step_without_its_input_is_skipped_with_dependents() -> None:
     # E5
     members = Members()
     steps = [
@@ -207,7 +207,7 @@ def test_a_condition_that_is_false_skips_its_step() -> None:
         assert bool(answers.received) is not bool(expected)
 
 
-def test_no_more_requests_of_a_step_execute_than_allowed() -> None:
+def test_concurrent_requests_of_a_step_are_limited() -> None:
     # E8
     members = Members()
     model = ensemble(
@@ -269,7 +269,7 @@ def test_missing_output_reaches_its_readers_as_absent() -> None:
     assert [spec.name for spec in answers.received[0][1].header.outputs] == ["LAST", "OUT"]
 
 
-def test_missing_output_is_sent_to_a_member_that_requires_it() -> None:
+def test_missing_output_reaches_a_member_that_requires_it() -> None:
     # Triton: the member refuses the request then, and says which input is missing.
     members = Members()
     ask(fork(members), outputs=[RequestedOutput("MORE")])
@@ -318,7 +318,7 @@ def test_response_has_the_sequence_of_its_request(fields: dict[str, object], exp
     assert answers.received[0][1].parameters == dict(zip(names, expected, strict=True))
 
 
-def test_sequence_of_a_member_response_replaces_that_of_the_request() -> None:
+def test_sequence_of_member_response_replaces_the_requests_one() -> None:
     members = Members()
     model = ensemble(members, [member("one"), member("two")], PAIR)
     answers = ask(model, sequence_id=5, sequence_start=True)
@@ -340,7 +340,7 @@ def test_sequence_of_a_member_response_replaces_that_of_the_request() -> None:
         ({"sequence_start": 1}, "expect parameter 'sequence_start' to be TRITONSERVER_PARAMETER_BOOL"),
     ],
 )
-def test_ill_typed_sequence_of_a_member_is_an_error(parameters: dict[str, ParameterValue], message: str) -> None:
+def test_mistyped_sequence_of_a_member_is_an_error(parameters: dict[str, ParameterValue], message: str) -> None:
     members = Members()
     answers = ask(ensemble(members, [member("one"), member("two")], PAIR))
     members.answer("one", **parameters)
@@ -352,7 +352,7 @@ def test_ill_typed_sequence_of_a_member_is_an_error(parameters: dict[str, Parame
 # --- labels ---------------------------------------------------------------------------------------------------------
 
 
-def test_output_without_labels_has_those_of_its_member() -> None:
+def test_output_without_labels_has_member_labels() -> None:
     members = Members()
     members.labels = {"first": {"Y": ["cat", "dog"]}, "second": {"Y": ["no", "yes"]}}
     configs = [member("first"), member("second"), member("third", optional=("Z",))]

@@ -29,7 +29,7 @@ class Router:
         return False
 
     def served(self, name: str, version: str = "") -> None:
-        raise AssertionError("nobody asks here")
+        raise AssertionError("nothing asks here")
 
 
 def ask(router: Router, data: object, steps: int, statistics: ModelStatistics | None = None) -> Answers:
@@ -39,7 +39,7 @@ def ask(router: Router, data: object, steps: int, statistics: ModelStatistics | 
     return answers
 
 
-def test_tensors_are_passed_on_as_the_buffers_that_they_are() -> None:
+def test_tensors_are_passed_on_without_copies() -> None:
     # E2
     router, given = Router(), memoryview(b"abcd")
     answers = ask(router, given, steps=3)
@@ -67,7 +67,7 @@ def test_the_time_of_each_step_is_counted() -> None:
     assert (two.success.count, two.fail.count, two.compute.count) == (0, 1, 0)
 
 
-def test_a_step_that_a_cache_answers_was_not_executed() -> None:
+def test_cached_step_does_not_count_as_executed() -> None:
     router, statistics = Router(), ModelStatistics("e", "1")
     ask(router, b"abcd", 1, statistics)
     (step,) = router.asked
@@ -93,7 +93,7 @@ def test_an_error_says_which_step_it_came_from() -> None:
     assert answers.received[0][1].error.message == "in ensemble 'e', too late (step of model 'member')"
 
 
-def test_an_error_that_names_its_model_stays_as_it_is() -> None:
+def test_error_that_names_its_model_is_unchanged() -> None:
     router = Router()
     router.refusal = InferError(ErrorCode.NOT_FOUND, "Request for unknown model: 'member' is not found")
     answers = ask(router, b"abcd", steps=2)
@@ -102,7 +102,7 @@ def test_an_error_that_names_its_model_stays_as_it_is() -> None:
     assert error.code is ErrorCode.NOT_FOUND
 
 
-def test_a_step_without_room_waits_for_one_of_those_that_have_it() -> None:
+def test_step_without_room_waits_for_another_step() -> None:
     router = Router()
     model = chain(router, 2, most_inflight=1)
     answers = Answers()
@@ -121,7 +121,7 @@ def test_a_step_without_room_waits_for_one_of_those_that_have_it() -> None:
     assert len(router.asked) == 3
 
 
-def test_a_member_that_answers_at_once_gives_room_to_any_number_that_wait() -> None:
+def test_immediate_responses_free_room_for_many_steps() -> None:
     class Cache(Router):
         def submit(self, request: InferRequest) -> None:
             super().submit(request)
@@ -138,7 +138,7 @@ def test_a_member_that_answers_at_once_gives_room_to_any_number_that_wait() -> N
     assert (model.in_flight_count, model.pending_count) == (0, 0)
 
 
-def test_a_member_that_refuses_everything_is_told_to_any_number_that_wait_for_room() -> None:
+def test_rejecting_member_fails_all_waiting_steps() -> None:
     router, answers = Router(), Answers()
     model = chain(router, 1, most_inflight=1)
     for _ in range(5_000):
@@ -152,7 +152,7 @@ def test_a_member_that_refuses_everything_is_told_to_any_number_that_wait_for_ro
     assert (model.in_flight_count, model.pending_count) == (0, 0)
 
 
-def test_a_remembered_header_does_not_keep_an_ensemble_in_memory_that_was_unloaded() -> None:
+def test_cached_header_does_not_keep_unloaded_ensemble() -> None:
     router, remembered = Router(), RequestHeader(model_name="e", inputs=[IN])
     model = chain(router, 1)
     model.submit(InferRequest(remembered, [b"abcd"], Answers(), arrival_ns=1))

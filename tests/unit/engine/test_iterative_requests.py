@@ -46,7 +46,7 @@ def begun(requests: IterativeRequests, scheduler: Scheduler) -> InferRequest:
     ("id_type", "kind", "largest"),
     [("", int, 1 << 64), ("TYPE_UINT64", int, 1 << 64), ("TYPE_INT32", int, 1 << 31), ("TYPE_STRING", str, 0)],
 )
-def test_a_request_without_an_id_gets_one_of_its_own(id_type: str, kind: type, largest: int) -> None:
+def test_request_without_id_gets_its_own(id_type: str, kind: type, largest: int) -> None:
     # T1
     requests, _ = iterative(id_type)
     one, other = request_of(), request_of(sequence_end=True)
@@ -67,7 +67,7 @@ def test_an_id_of_the_client_stays() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["direct", "oldest"])
-def test_what_is_put_back_goes_on_without_start_and_with_the_clients_tensors(strategy: str) -> None:
+def test_rescheduled_request_keeps_tensors_without_start_flag(strategy: str) -> None:
     # T2
     requests, scheduler = iterative(strategy=strategy)
     request = begun(requests, scheduler)
@@ -84,7 +84,7 @@ def test_what_is_put_back_goes_on_without_start_and_with_the_clients_tensors(str
 
 
 @pytest.mark.parametrize("strategy", ["direct", "oldest"])
-def test_the_slot_is_free_when_the_request_is_done(strategy: str) -> None:
+def test_slot_is_free_after_the_request(strategy: str) -> None:
     # T3
     requests, scheduler = iterative(strategy=strategy)
     request = begun(requests, scheduler)
@@ -93,7 +93,7 @@ def test_the_slot_is_free_when_the_request_is_done(strategy: str) -> None:
     assert scheduler.live_sequence_count == 0
 
 
-def test_a_cancelled_request_is_not_put_back_and_its_slot_is_free() -> None:
+def test_cancelled_request_frees_its_slot() -> None:
     # T5
     requests, scheduler = iterative()
     request = begun(requests, scheduler)
@@ -104,7 +104,7 @@ def test_a_cancelled_request_is_not_put_back_and_its_slot_is_free() -> None:
     assert scheduler.live_sequence_count == 0
 
 
-def test_what_a_decoupled_model_puts_back_too_soon_waits_for_its_batch() -> None:
+def test_early_reschedule_waits_for_its_batch() -> None:
     # T2
     requests, scheduler = iterative()
     request = begun(requests, scheduler)

@@ -96,7 +96,7 @@ def test_plan_selects_the_newest_version_by_default(tmp_path: Path, backend: Rec
     assert plan.config.name == "m"
 
 
-def test_plan_refuses_an_empty_selection_and_says_what_is_there(tmp_path: Path, backend: RecordingBackend) -> None:
+def test_plan_rejects_empty_selection_with_the_choices(tmp_path: Path, backend: RecordingBackend) -> None:
     entry = make_entry(tmp_path, TENSORS + "version_policy { specific { versions: [ 9 ] } }", (1, 2))
     with pytest.raises(InferError) as caught:
         make_loader(backend).plan(entry)
@@ -176,7 +176,7 @@ def test_without_auto_complete_the_backend_is_not_asked(tmp_path: Path, backend:
     assert served.stop(timeout_s=5.0)
 
 
-def test_failed_instance_closes_the_others_and_the_model(tmp_path: Path, backend: RecordingBackend) -> None:
+def test_failed_instance_closes_other_instances_and_model(tmp_path: Path, backend: RecordingBackend) -> None:
     backend.model.failing = [1]
     loader = make_loader(backend)
     plan = loader.plan(make_entry(tmp_path, TENSORS + "instance_group [ { count: 3 } ]"))
@@ -190,9 +190,7 @@ def test_failed_instance_closes_the_others_and_the_model(tmp_path: Path, backend
 LIMITED = 'instance_group [ { count: 2 rate_limiter { resources [ { name: "R" global: true count: 4 } ] } } ]'
 
 
-def test_need_that_can_never_be_met_fails_the_load_before_the_model_is_loaded(
-    tmp_path: Path, backend: RecordingBackend
-) -> None:
+def test_impossible_resource_need_fails_before_loading(tmp_path: Path, backend: RecordingBackend) -> None:
     # R4
     loader = make_loader(backend, resources=Resources([ResourceAmount("R", 3)]))
     plan = loader.plan(make_entry(tmp_path, TENSORS + LIMITED))
@@ -245,9 +243,7 @@ class TestUpdate:
         assert (first.closed, second.closed) == (False, True)
         assert served.stop(timeout_s=5.0)
 
-    def test_an_instance_that_fails_leaves_everything_as_it_was(
-        self, tmp_path: Path, backend: RecordingBackend
-    ) -> None:
+    def test_failed_instance_changes_nothing(self, tmp_path: Path, backend: RecordingBackend) -> None:
         loader = make_loader(backend)
         (tmp_path / "m" / "1").mkdir(parents=True)
         served = loader.load(self.plan(tmp_path, loader, "instance_group [ { count: 1 } ]"), 1)
@@ -319,7 +315,7 @@ def test_instances_are_on_gpus_where_there_are_some(tmp_path: Path, group: str, 
     assert served.stop(timeout_s=5.0)
 
 
-def test_a_backend_that_uses_no_gpus_has_cpus_and_refuses_gpus(tmp_path: Path, backend: RecordingBackend) -> None:
+def test_backend_without_gpu_support_rejects_gpus(tmp_path: Path, backend: RecordingBackend) -> None:
     loader = make_loader(backend, gpu_count=2)
     served = loader.load(loader.plan(make_entry(tmp_path, TENSORS)), 1)
     assert [spec.kind for spec in instance_specs(served.config)] == ["KIND_CPU"] * 2
@@ -336,7 +332,7 @@ def test_a_backend_that_uses_no_gpus_has_cpus_and_refuses_gpus(tmp_path: Path, b
         loader.load(plan, 1)
 
 
-def test_without_gpus_a_group_that_asks_for_one_is_refused(tmp_path: Path) -> None:
+def test_group_with_gpus_needs_a_gpu(tmp_path: Path) -> None:
     loader = make_loader(GpuBackend())
     plan = loader.plan(make_entry(tmp_path, TENSORS + "instance_group [ { kind: KIND_GPU } ]"))
     with pytest.raises(InferError, match="has kind KIND_GPU but no GPUs are available"):
@@ -354,7 +350,7 @@ def test_instances_are_named_by_group_and_number() -> None:
     ]
 
 
-def test_passive_instances_are_made_and_kept_but_execute_nothing(tmp_path: Path, backend: RecordingBackend) -> None:
+def test_passive_instances_exist_but_execute_nothing(tmp_path: Path, backend: RecordingBackend) -> None:
     groups = "instance_group [ { name: 'p' count: 2 passive: true }, { name: 'a' count: 1 } ]"
     loader = make_loader(backend)
     served = loader.load(loader.plan(make_entry(tmp_path, TENSORS + groups)), 1)
@@ -367,7 +363,7 @@ def test_passive_instances_are_made_and_kept_but_execute_nothing(tmp_path: Path,
     assert backend.model.closed
 
 
-def test_a_passive_instance_that_cannot_be_made_leaves_nothing(tmp_path: Path, backend: RecordingBackend) -> None:
+def test_failed_passive_instance_leaves_nothing(tmp_path: Path, backend: RecordingBackend) -> None:
     groups = "instance_group [ { count: 2 passive: true }, { count: 1 } ]"
     backend.model.failing = [2]
     loader = make_loader(backend)
@@ -399,7 +395,7 @@ instance_group [ { name: 'a' count: 1 kind: KIND_CPU }, { name: 'b' count: 1 kin
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be bound here")
-def test_instances_are_made_on_the_cores_of_their_host_policies(
+def test_instances_start_on_cores_of_host_policies(
     tmp_path: Path, backend: RecordingBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
     allowed = os.sched_getaffinity(0)

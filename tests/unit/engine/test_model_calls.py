@@ -47,7 +47,7 @@ def scene() -> Scene:
     return Scene()
 
 
-def test_a_call_goes_to_the_engine_and_can_be_cancelled(scene):
+def test_call_reaches_engine_and_can_be_cancelled(scene):
     call = make_call(FakeServed("a"), FakeServed("b"))
     scene.calls.submit(call)
     scene.calls.cancel(call)
@@ -55,14 +55,14 @@ def test_a_call_goes_to_the_engine_and_can_be_cancelled(scene):
     assert call.depth == 1
 
 
-def test_a_call_that_is_refused_at_the_door_is_not_watched(scene):
+def test_rejected_call_is_not_watched(scene):
     scene.engine.refusal = not_found("there is no such model")
     with pytest.raises(InferError, match="no such model"):
         scene.calls.submit(scene.call())
     assert scene.loop.timers == []
 
 
-def test_depth_counts_calls_between_a_call_and_a_client(scene):
+def test_depth_counts_calls_up_to_the_client(scene):
     a = FakeServed("a")
     call = make_call(a, a)
     for depth in range(1, MOST_NESTED + 1):
@@ -106,7 +106,7 @@ def test_refused_call_that_stays_open_is_logged_once(scene):
     assert len(scene.refused) == 1
 
 
-def test_executing_call_has_no_limit_and_waits_anew(scene):
+def test_executing_call_has_no_limit_after_waiting(scene):
     call = scene.call(waited_s=1000, is_queued=False)
     scene.calls.submit(call)
     scene.loop.fire()
@@ -149,7 +149,7 @@ def test_instances_held_by_a_chain_of_calls(scene):
     assert third.chain(third) == "a -> b -> c -> a"
 
 
-def test_call_that_does_not_hold_its_caller_holds_nothing(scene):
+def test_call_without_blocked_caller_holds_nothing(scene):
     a, b = FakeServed("a"), FakeServed("b")
     first = make_call(a, b, parents=[client_request(a)], holds=False)
     second = make_call(b, a, parents=[first])

@@ -30,7 +30,7 @@ def scene() -> Scene:
     return Scene()
 
 
-def test_commands_go_to_all_processes_but_those_of_a_model_that_is_initialized(scene):
+def test_commands_reach_all_processes_except_during_initialization(scene):
     scene.command()
     scene.wait()
     scene.command(is_initializing=True)
@@ -42,7 +42,7 @@ def test_commands_go_to_all_processes_but_those_of_a_model_that_is_initialized(s
     assert scene.done == [None] * 3
 
 
-def test_an_unload_is_done_when_the_model_is_withdrawn(scene):
+def test_unload_ends_when_the_model_is_withdrawn(scene):
     goes_on = threading.Event()
     scene.engine.on_command = goes_on.wait
     scene.command(is_load=False)
@@ -52,7 +52,7 @@ def test_an_unload_is_done_when_the_model_is_withdrawn(scene):
     goes_on.set()
 
 
-def test_failures_are_told_as_they_are_and_surprises_as_internal(scene):
+def test_unexpected_failures_are_reported_as_internal(scene):
     scene.engine.refusal = invalid_argument("the configuration is wrong")
     scene.command()
     scene.wait()
@@ -69,7 +69,7 @@ def test_failures_are_told_as_they_are_and_surprises_as_internal(scene):
     assert (second.code, second.message) == (ErrorCode.INTERNAL, "OSError: no disk")
 
 
-def test_a_model_cannot_load_itself_or_who_waits_for_it_but_it_can_unload_them(scene):
+def test_model_cannot_load_itself_or_waiting_models(scene):
     first = make_call(FakeServed("outermost"), FakeServed("middle"))
     second = make_call(FakeServed("middle"), FakeServed("caller"), parents=[first])
     for name in ("caller", "middle", "outermost"):
@@ -81,7 +81,7 @@ def test_a_model_cannot_load_itself_or_who_waits_for_it_but_it_can_unload_them(s
     assert scene.done[-1] is None
 
 
-def test_models_that_load_each_other_while_they_are_loaded(scene):
+def test_models_that_load_each_other_while_loading(scene):
     goes_on = threading.Event()
     scene.engine.on_command = goes_on.wait
     scene.command("b", caller="a", is_initializing=True)

@@ -77,7 +77,7 @@ def answer_of(response: InferResponse) -> list[object]:
 IDENTITY = {"pad_input.IN": "multiple_of=4 value=-1", "cut_output.OUT": "IN"}
 
 
-def test_a_short_request_is_filled_up_and_its_answer_cut() -> None:
+def test_short_request_is_padded_and_its_response_cut() -> None:
     padded = padded_requests(padded_config(IDENTITY))
     one, other = request_of(np.array([[1, 2, 3]], np.int32)), request_of(np.array([[4, 5], [6, 7]], np.int32))
     headers = [one.header, other.header]
@@ -98,7 +98,7 @@ def test_lengths_that_are_padded_alike_are_executed_alike() -> None:
     assert len({id(request.header.layout) for request in requests}) == 1
 
 
-def test_a_request_of_a_full_length_is_left_alone() -> None:
+def test_request_of_full_length_is_unchanged() -> None:
     padded = padded_requests(padded_config(IDENTITY))
     request = request_of(np.array([[1, 2, 3, 4]], np.int32))
     header, data = request.header, request.data[0]
@@ -111,7 +111,7 @@ def test_a_request_of_a_full_length_is_left_alone() -> None:
     assert padded.settle(batch, made)[0] is made[0]
 
 
-def test_mask_and_lengths_tell_of_the_clients_own_elements() -> None:
+def test_mask_and_lengths_count_client_elements() -> None:
     text = "buckets=4 mask=MASK:TYPE_INT64 lengths=COUNT"
     padded = padded_requests(padded_config({"pad_input.IN": text, "cut_output.OUT": "IN"}))
     short, full = request_of(np.array([[1], [2]], np.int32)), request_of(np.array([[1, 2, 3, 4]], np.int32))
@@ -162,7 +162,7 @@ def test_nothing_to_send_is_all_padding() -> None:
     assert answer_of(padded.settle(batch, echo(batch))[0]) == [[]]
 
 
-def test_outputs_in_the_clients_memory_are_written_once_they_are_cut() -> None:
+def test_outputs_in_client_memory_are_written_after_cutting() -> None:
     padded = padded_requests(padded_config(IDENTITY))
     request = request_of(np.array([[1, 2, 3]], np.int32))
     wanted = RequestedOutput("OUT", shared_memory=SharedMemoryRegion("region", 0, 12))
@@ -172,7 +172,7 @@ def test_outputs_in_the_clients_memory_are_written_once_they_are_cut() -> None:
     assert request.header.outputs[0].shared_memory is None
 
 
-def test_an_output_without_the_length_it_should_have_is_an_error_that_says_so() -> None:
+def test_output_of_wrong_length_is_a_clear_error() -> None:
     padded = padded_requests(padded_config(IDENTITY))
     batch = Batch([request_of(np.array([[1, 2, 3]], np.int32))], 1)
     padded.prepare(batch)
@@ -190,7 +190,7 @@ def test_an_answer_that_is_an_error_stays_one() -> None:
     assert padded.settle(batch, [failed]) == [failed]
 
 
-def test_a_batch_is_filled_up_with_rows_that_nobody_is_answered_for() -> None:
+def test_batch_is_padded_with_rows_without_responses() -> None:
     padded = padded_requests(padded_config({**IDENTITY, "pad_batch": "4,8"}))
     one, other = request_of(np.array([[1, 2, 3]], np.int32)), request_of(np.array([[4], [5]], np.int32))
     batch = Batch([one, other], 3)
@@ -250,7 +250,7 @@ def test_a_served_model_pads_cuts_and_counts(serve: Serve, loop: StepLoop) -> No
     assert model.statistics.snapshot().padding == {"data": 8, "padding": 8}
 
 
-def test_a_batch_that_fails_gives_its_requests_back_as_they_came(serve: Serve, loop: StepLoop) -> None:
+def test_failed_batch_restores_its_requests(serve: Serve, loop: StepLoop) -> None:
     def fail(batch: Batch) -> Sequence[InferResponse]:
         raise RuntimeError("boom")
 

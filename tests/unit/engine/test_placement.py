@@ -13,7 +13,7 @@ US, MS = 1_000, 1_000_000
 
 
 class Scene:
-    """Executions that take what they are told to, on a machine that says what it is told to."""
+    """Executions with scripted durations, on a machine with scripted readings."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.placement = Placement()
@@ -23,7 +23,7 @@ class Scene:
 
     def execute(self, wall_ns: int, cpu_ns: int | None = None, *, waits: bool = False, size: int = 1) -> bool:
         """Execute a batch; whether the loop did it."""
-        batch = Batch([None] * size, size)  # type: ignore[list-item]  # nobody looks at them
+        batch = Batch([None] * size, size)  # type: ignore[list-item]  # they are not read
         batch.exec_start_ns, batch.exec_end_ns = 0, wall_ns
         on_loop = self.placement.is_on_loop
         before = Usage() if on_loop and self.placement.is_wary else None
@@ -47,17 +47,17 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(monkeypatch)
 
 
-def test_the_loop_executes_what_has_proved_to_be_fast(scene: Scene) -> None:
+def test_loop_executes_instances_measured_as_fast(scene: Scene) -> None:
     scene.prove()
     assert all(scene.execute(80 * US) for _ in range(1000))
 
 
-def test_a_machine_that_is_half_as_fast_for_a_while_changes_nothing(scene: Scene) -> None:
+def test_temporarily_slow_machine_changes_nothing(scene: Scene) -> None:
     scene.prove()
     assert all(scene.execute(180 * US) for _ in range(1000))
 
 
-def test_what_takes_too_long_on_the_loop_goes_to_the_thread(scene: Scene) -> None:
+def test_slow_execution_moves_to_the_thread(scene: Scene) -> None:
     scene.prove()
     while scene.execute(250 * US):
         pass
@@ -68,8 +68,8 @@ def test_what_is_never_fast_stays_with_its_thread(scene: Scene) -> None:
     assert not any(scene.execute(150 * US) for _ in range(200))
 
 
-def test_a_busy_machine_does_not_keep_the_loop_from_trying(scene: Scene) -> None:
-    """The thread waits for the core and the GIL; the shortest of its executions tells what the model takes."""
+def test_busy_machine_still_tries_the_loop(scene: Scene) -> None:
+    """The thread waits for the core and the GIL; the shortest of its executions shows what the model takes."""
     assert not any(scene.execute(5 * MS if number % 4 else 40 * US) for number in range(64))
     assert scene.execute(40 * US)
 
@@ -79,7 +79,7 @@ def test_what_other_processes_take_does_not_count(scene: Scene) -> None:
     assert all(scene.execute(20 * MS, 30 * US) for _ in range(1000))
 
 
-def test_executions_that_wait_for_long_go_back_to_the_thread_for_longer_each_time(scene: Scene) -> None:
+def test_long_waits_move_back_with_growing_intervals(scene: Scene) -> None:
     scene.prove()
     assert scene.execute(20 * MS, 30 * US, waits=True)  # the first doubt
     for penalty in (250, 1000, 4000, 10_000, 10_000):
@@ -98,14 +98,14 @@ def test_what_was_long_ago_is_forgotten(scene: Scene) -> None:
         assert all(scene.execute(30 * US) for _ in range(10_000))
 
 
-def test_one_that_computes_for_long_goes_back_as_well(scene: Scene) -> None:
+def test_long_computation_moves_back_to_the_thread(scene: Scene) -> None:
     scene.prove()
     assert scene.execute(20 * MS)
     assert scene.execute(20 * MS)
     assert not scene.execute(30 * US)
 
 
-def test_executions_that_are_too_long_on_the_whole_rest_on_the_thread(scene: Scene) -> None:
+def test_long_executions_stay_on_the_thread(scene: Scene) -> None:
     scene.prove()
     assert any(not scene.execute(300 * US) for _ in range(20))
     assert not any(scene.execute(30 * US) for _ in range(999))

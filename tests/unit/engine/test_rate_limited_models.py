@@ -1,4 +1,4 @@
-"""Models whose instances share resources: who waits is woken, who stops or fails gives back."""
+"""Models whose instances share resources: waiting ones are woken, stopped and failed ones release theirs."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -128,7 +128,7 @@ def test_model_that_stops_lets_what_waits_execute(serve: Serve, loop: StepLoop, 
     assert [response.error for _, response in answers.received] == [None, None]
 
 
-def test_model_that_stops_does_not_wait_for_ever(serve: Serve, loop: StepLoop, resources: Resources) -> None:
+def test_stop_of_model_has_a_time_limit(serve: Serve, loop: StepLoop, resources: Resources) -> None:
     gate, answers = Gate(), Answers()
     first, second = serve(ScriptedInstance(gate)), serve(ScriptedInstance(answers_of))
     first.submit(now_request(answers, "a"))

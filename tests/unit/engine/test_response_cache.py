@@ -1,4 +1,4 @@
-"""The response cache: what it keeps, what counts as the same request, and who waits for whom."""
+"""The response cache: what it keeps, what counts as the same request, and which requests wait for which."""
 
 from collections.abc import Callable
 
@@ -54,7 +54,7 @@ class TestLocalStore:
         store.put(b"a", response(200))
         assert store.counts().byte_size == response(200).byte_size
 
-    def test_an_entry_counts_for_as_long_as_it_was_said(self) -> None:
+    def test_entry_lives_for_its_stated_time(self) -> None:
         now = [0.0]
         store = LocalStore(10_000, ttl_s=5, now_s=lambda: now[0])
         store.put(b"a", response(1))
@@ -110,7 +110,7 @@ class TestLocalStore:
 
 
 class FakeServed:
-    """A model that answers when told."""
+    """A model that answers when the test says so."""
 
     is_waiting = CalledModel.is_waiting
 
@@ -146,7 +146,7 @@ class FakeServed:
 
 
 class LaterStore(LocalStore):
-    """Looks elsewhere: what was asked is answered when told."""
+    """Looks elsewhere: look-ups are answered when the test says so."""
 
     def __init__(self) -> None:
         super().__init__(100_000)
@@ -210,7 +210,7 @@ class TestCachedModel:
             ("c", {"mine": 7, "cache": "hit"}),
         ]
 
-    def test_whoever_was_looked_up_is_a_hit_or_a_miss(self, model, served) -> None:
+    def test_looked_up_request_is_hit_or_miss(self, model, served) -> None:
         # K5
         answers = Answers()
         ask(model, answers, "fails")
@@ -223,14 +223,14 @@ class TestCachedModel:
         assert (counts.cache_hit.count, counts.cache_miss.count) == (1, 3)
         assert len(answers.received) == 4
 
-    def test_who_is_refused_at_the_door_is_neither(self, model, served) -> None:
+    def test_rejected_request_is_neither_hit_nor_miss(self, model, served) -> None:
         served.refusal = unavailable("stopping")
         with pytest.raises(InferError):
             ask(model, Answers(), "a")
         counts = model.statistics.snapshot()
         assert (counts.cache_hit.count, counts.cache_miss.count) == (0, 0)
 
-    def test_a_version_that_is_loaded_anew_is_asked_anew(self) -> None:
+    def test_reloaded_version_is_executed_again(self) -> None:
         # K7
         store, answers = LocalStore(100_000), Answers()
         for name, data in (("old", b"11"), ("new", b"22")):
@@ -240,7 +240,7 @@ class TestCachedModel:
             served.answer(data)
         assert got(answers) == [("old", b"11"), ("new", b"22")]
 
-    def test_takes_no_more_of_the_store_than_its_share(self, served) -> None:
+    def test_entry_size_is_limited_to_a_share(self, served) -> None:
         store = LocalStore(100_000)
         model = CachedModel(served, store, limit_bytes=1100)  # type: ignore[arg-type]
         for number in range(5):
@@ -257,7 +257,7 @@ class TestCachedModel:
             {"outputs": [RequestedOutput("OUT", classification=2)]},
         ],
     )
-    def test_what_else_is_asked_for_is_part_of_the_key(self, model, served, fields) -> None:
+    def test_requested_outputs_are_part_of_the_key(self, model, served, fields) -> None:
         # K1
         answers = Answers()
         ask(model, answers, "a")
@@ -271,7 +271,7 @@ class TestCachedModel:
             model.submit(InferRequest(header, [b"ab"], Answers(), arrival_ns=1))
         assert len(served.asked) == 3
 
-    def test_the_order_of_the_inputs_is_no_part_of_the_key(self, model, served) -> None:
+    def test_key_ignores_order_of_inputs(self, model, served) -> None:
         # K1
         answers = Answers()
         sent = {"IN": (SPEC, b"ab"), "ALSO": (TensorSpec("ALSO", DataType.UINT8, (2,)), b"cd")}
@@ -283,14 +283,14 @@ class TestCachedModel:
         model.submit(InferRequest(swapped, [b"cd", b"ab"], answers, arrival_ns=1))
         assert len(served.asked) == 2
 
-    def test_where_one_input_ends_is_part_of_the_key(self, model, served) -> None:
+    def test_input_boundaries_are_part_of_the_key(self, model, served) -> None:
         # K1
         header = RequestHeader(model_name="m", inputs=[SPEC, TensorSpec("MORE", DataType.UINT8, (2,))])
         model.submit(InferRequest(header, [b"ab", b"c"], Answers(), arrival_ns=1))
         model.submit(InferRequest(header, [b"a", b"bc"], Answers(), arrival_ns=1))
         assert len(served.asked) == 2
 
-    def test_the_same_at_the_same_time_is_asked_once(self, model, served) -> None:
+    def test_concurrent_equal_requests_execute_once(self, model, served) -> None:
         # K3
         answers = Answers()
         for name in "abc":
@@ -301,7 +301,7 @@ class TestCachedModel:
         counts = model.statistics.snapshot()
         assert counts.cache_hit.count + counts.cache_miss.count == 3
 
-    def test_an_error_is_not_kept_and_is_not_the_others(self, model, served) -> None:
+    def test_error_is_neither_cached_nor_shared(self, model, served) -> None:
         # K2
         answers = Answers()
         ask(model, answers, "a")
@@ -311,7 +311,7 @@ class TestCachedModel:
         served.answer(b"22")
         assert got(answers) == [("b", b"22")]
 
-    def test_those_who_wait_are_answered_when_the_model_refuses(self, model, served) -> None:
+    def test_waiting_requests_get_responses_after_rejection(self, model, served) -> None:
         answers = Answers()
         ask(model, answers, "a")
         ask(model, answers, "b")
@@ -323,7 +323,7 @@ class TestCachedModel:
         with pytest.raises(InferError, match="stopping"):
             ask(model, answers, "d")
 
-    def test_any_number_that_wait_are_answered_when_the_model_fails_at_once(self) -> None:
+    def test_many_waiting_requests_survive_immediate_failure(self) -> None:
         # As an ensemble does whose member refuses a step.
         class Full(FakeServed):
             def submit(self, request: InferRequest) -> None:
@@ -358,7 +358,7 @@ class TestCachedModel:
             ("a", None),
         ]
 
-    def test_cancelling_the_first_takes_nothing_from_the_others(self, model, served) -> None:
+    def test_cancelling_the_first_keeps_other_requests(self, model, served) -> None:
         # K3
         answers = Answers()
         first = ask(model, answers, "a")
@@ -372,13 +372,13 @@ class TestCachedModel:
         counts = model.statistics.snapshot()
         assert (counts.cancelled_in_queue_count, counts.cancelled_in_execution_count) == (1, 0)
 
-    def test_what_nobody_waits_for_is_cancelled(self, model, served) -> None:
+    def test_execution_without_waiting_requests_is_cancelled(self, model, served) -> None:
         answers = Answers()
         requests = [ask(model, answers, name) for name in "ab"]
         model.cancel(requests[0])
         assert not model.cancel(requests[1])
         assert served.cancelled == served.asked
-        # It goes on without an answer for others: who asks now is not made to wait for it.
+        # It goes on without a response to share: a request that comes now does not wait for it.
         ask(model, answers, "c")
         assert len(served.asked) == 2
         served.answer(b"no")
@@ -387,7 +387,7 @@ class TestCachedModel:
         assert got(answers)[-2:] == [("c", b"xy"), ("d", b"xy")]
         assert model.in_flight_count == 0
 
-    def test_what_is_asked_stands_for_the_first_who_waits(self, model, served) -> None:
+    def test_execution_stands_for_first_waiting_request(self, model, served) -> None:
         answers = Answers()
         header = RequestHeader(model_name="m", inputs=[SPEC])
         call = ModelCall(header, [b"ab"], answers, id="a", arrival_ns=1)
@@ -406,7 +406,7 @@ class TestCachedModel:
         assert not model.is_waiting(second)
         assert asked.source is None
 
-    def test_call_for_what_its_caller_is_asked_is_refused(self, model, served) -> None:
+    def test_call_for_its_callers_request_is_rejected(self, model, served) -> None:
         answers = Answers()
         ask(model, answers, "a")
         (asked,) = served.asked
@@ -421,7 +421,7 @@ class TestCachedModel:
         served.answer()
         assert len(got(answers)) == 2
 
-    def test_a_cancelled_question_to_a_store_is_not_put_to_the_model(self, served) -> None:
+    def test_cancelled_look_up_does_not_reach_the_model(self, served) -> None:
         store = LaterStore()
         model = CachedModel(served, store)  # type: ignore[arg-type]
         answers = Answers()
@@ -452,9 +452,7 @@ class TestCachedModel:
         store.questions[-1][1](None)
         assert [request.id for request in served.asked] == ["c"]
 
-    def test_it_stops_when_those_who_wait_for_the_store_have_their_answers(
-        self, served, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_stop_waits_for_pending_look_ups(self, served, monkeypatch: pytest.MonkeyPatch) -> None:
         store = LaterStore()
         model = CachedModel(served, store)  # type: ignore[arg-type]
         answers = Answers()
@@ -474,19 +472,19 @@ class TestCachedModel:
 
         monkeypatch.setattr(model._nobody_waits, "wait", happens)
         served.stop = stop
-        # It was loaded anew, say: what was accepted before is executed all the same.
+        # It was reloaded, for example: requests that were accepted before are executed nevertheless.
         assert model.stop(60.0)
         assert got(answers) == [("a", b"xy")]
         assert seen == [1]
 
-    def test_it_does_not_wait_for_ever_to_stop(self, served) -> None:
+    def test_stop_has_a_time_limit(self, served) -> None:
         model = CachedModel(served, LaterStore())  # type: ignore[arg-type]
         ask(model, Answers(), "a")
         served.stop = lambda timeout_s: timeout_s > 0
         assert not model.stop(0.0)
 
     @given(st.lists(st.tuples(st.binary(min_size=2, max_size=2), st.sampled_from(["", "OUT"])), max_size=40))
-    def test_nobody_gets_another_ones_answer(self, asked: list[tuple[bytes, str]]) -> None:
+    def test_requests_never_get_foreign_responses(self, asked: list[tuple[bytes, str]]) -> None:
         # K1
         served = FakeServed()
         model = CachedModel(served, LocalStore(3000))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A model of sequences is stopped while sequences live, and a sequence begins anew while it lives."""
+"""A model of sequences is stopped while sequences live, and a live sequence starts again."""
 
 import logging
 import time
@@ -27,7 +27,7 @@ def of_sequence(sequence_id: int, *, start: bool = False, end: bool = False) -> 
     )
 
 
-def test_sequences_that_nobody_can_go_on_with_are_not_waited_for(serve: Serve, loop: StepLoop) -> None:
+def test_stop_does_not_wait_for_abandoned_sequences(serve: Serve, loop: StepLoop) -> None:
     # A version that was unloaded or replaced: no request finds it any more.
     answers = Answers()
     model = serve([ScriptedInstance(), ScriptedInstance()], of_sequences())
@@ -55,9 +55,7 @@ def test_requests_of_sequences_that_were_accepted_are_answered(serve: Serve, loo
     assert all(response.error is None for _, response in answers.received)
 
 
-def test_a_live_sequence_that_begins_anew_is_told_in_the_log(
-    serve: Serve, loop: StepLoop, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_restart_of_live_sequence_is_logged(serve: Serve, loop: StepLoop, caplog: pytest.LogCaptureFixture) -> None:
     # S6
     answers = Answers()
     model = serve([ScriptedInstance()], of_sequences())

@@ -1,4 +1,4 @@
-"""What a model of a sequence is given: controls, rows nobody sits in, states. Rules of docs/scheduling-rules.md."""
+"""What a model of a sequence is given: controls, empty rows, states. Rules of docs/scheduling-rules.md."""
 
 import struct
 from pathlib import Path
@@ -100,9 +100,9 @@ class TestControls:
 
     def test_a_string_id_is_a_bytes_tensor(self):
         # C3
-        (request,) = prepared(tensors(ID % "STRING"), asked(LiveSequence("who", 0))).requests
+        (request,) = prepared(tensors(ID % "STRING"), asked(LiveSequence("id", 0))).requests
         spec, data = inputs_of(request)["ID"]
-        assert (spec.datatype, data) == (DataType.BYTES, encode_bytes_elements([b"who"]))
+        assert (spec.datatype, data) == (DataType.BYTES, encode_bytes_elements([b"id"]))
 
     @pytest.mark.parametrize(("datatype", "correlation_id"), [("INT32", "7"), ("STRING", 7)])
     def test_an_id_of_the_other_kind_is_refused(self, datatype, correlation_id):
@@ -114,7 +114,7 @@ class TestControls:
 
     @pytest.mark.parametrize("correlation_id", [0, ""])
     @pytest.mark.parametrize("datatype", ["INT32", "STRING"])
-    def test_no_id_is_not_one_of_the_other_kind(self, datatype, correlation_id):
+    def test_missing_id_differs_from_other_kind(self, datatype, correlation_id):
         # C3: "must specify a non-zero or non-empty correlation ID" is what to say (S1)
         tensors(ID % datatype).check(asked(LiveSequence(correlation_id, 0)).header)
 
@@ -125,7 +125,7 @@ class TestControls:
 
 
 class TestEmptyRows:
-    """C4: the rows of the direct strategy in which nobody sits."""
+    """C4: the rows of the direct strategy without a sequence."""
 
     def test_rows_up_to_the_highest_are_there(self):
         # C4
@@ -137,7 +137,7 @@ class TestEmptyRows:
             found = inputs_of(batch.requests[row])
             assert {name: spec for name, (spec, _) in found.items()} == {
                 name: spec for name, (spec, _) in inputs_of(real[0]).items()
-            }, "shapes are those of a real request"
+            }, "shapes are as in a real request"
             assert found["IN"][1] == bytes(8)
             assert found["READY"][1] == b"\x00"
             assert found["START"][1] == struct.pack("<i", 0)
@@ -146,10 +146,10 @@ class TestEmptyRows:
             assert found["S"][1] == bytes(4)
 
     def test_a_string_id_is_empty(self):
-        batch = prepared(tensors(ID % "STRING"), asked(LiveSequence("who", 0)), slots=[1])
+        batch = prepared(tensors(ID % "STRING"), asked(LiveSequence("id", 0)), slots=[1])
         assert inputs_of(batch.requests[0])["ID"][1] == encode_bytes_elements([b""])
 
-    def test_nobody_is_answered_for_them(self):
+    def test_empty_rows_get_no_responses(self):
         # C4
         made = tensors(FLAGS)
         real = asked(LiveSequence(5, 0))
@@ -161,7 +161,7 @@ class TestEmptyRows:
         assert batch.requests == [real]
         assert real.header is client_header
 
-    def test_a_failed_batch_is_put_back_as_it_came(self):
+    def test_failed_batch_is_restored(self):
         made = tensors(FLAGS)
         real = asked(LiveSequence(5, 0))
         client_header = real.header
@@ -214,7 +214,7 @@ class TestState:
         self.ask(made, sequence, InferResponse(ResponseHeader("m", "1", ()), [], error=internal("broken")))
         assert self.ask(made, sequence, returned(b"cccc", "OUT", "NEXT")) == b"aaaa"
 
-    def test_a_state_that_the_model_does_not_return_is_its_error(self):
+    def test_missing_state_output_is_a_model_error(self):
         # I5
         made = tensors(STATE % "")
         with pytest.raises(InferError, match="model 'm' did not return its state 'NEXT'"):
@@ -235,7 +235,7 @@ class TestState:
         made = tensors(STATE % "", extra=extra)
         batch = prepared(made, asked(LiveSequence(5, 0), *outputs, start=True))
         wanted = [output.name for output in batch.requests[0].header.outputs]
-        assert not outputs or "NEXT" in wanted, "the model is asked for the state whatever the client asks for"
+        assert not outputs or "NEXT" in wanted, "the model is asked for the state with any requested outputs"
         (response,) = made.settle(batch, [returned(b"aaaa", "OUT", "NEXT")])
         assert [spec.name for spec in response.header.outputs] == names
 
@@ -256,7 +256,7 @@ class TestState:
         assert inputs_of(request)["S"][1] == b"xxxxyyyy"
 
     @pytest.mark.parametrize(("content", "said"), [(None, "cannot be read"), (b"abc", "has 3 bytes, expected 8")])
-    def test_a_file_that_does_not_fit_fails_the_load(self, tmp_path, content, said):
+    def test_state_file_of_wrong_size_fails_load(self, tmp_path, content, said):
         # I7
         if content is not None:
             (tmp_path / "initial_state").mkdir()

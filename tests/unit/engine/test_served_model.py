@@ -1,4 +1,4 @@
-"""A served model answers every request exactly once, whatever its instances do."""
+"""A served model answers every request exactly once, for any behaviour of its instances."""
 
 import gc
 import sys
@@ -64,7 +64,7 @@ def test_requests_that_wait_for_the_instance_execute_together(serve: Serve, loop
     assert [request_id for request_id, _ in answers.received] == ["first", "0", "1", "2", "3", "4"]
 
 
-def test_an_exception_fails_the_whole_batch_and_nothing_else(serve: Serve, loop: StepLoop) -> None:
+def test_exception_fails_its_whole_batch_only(serve: Serve, loop: StepLoop) -> None:
     def fail(batch: Batch) -> Sequence[InferResponse]:
         raise RuntimeError("boom")
 
@@ -84,7 +84,7 @@ def test_an_exception_fails_the_whole_batch_and_nothing_else(serve: Serve, loop:
     assert model.statistics.snapshot().failures[FailureReason.BACKEND] == 1
 
 
-def test_wrong_number_of_responses_is_an_error_for_every_request(serve: Serve, loop: StepLoop) -> None:
+def test_wrong_response_count_fails_every_request(serve: Serve, loop: StepLoop) -> None:
     answers = Answers()
     model = serve([ScriptedInstance(lambda batch: [])])
     model.submit(now_request(answers))
@@ -99,7 +99,7 @@ def test_wrong_number_of_responses_is_an_error_for_every_request(serve: Serve, l
     [lambda batch: None, lambda batch: [None], lambda batch: sys.exit("enough"), lambda batch: 7],
     ids=["none", "no-response", "exit", "number"],
 )
-def test_nonsense_of_a_backend_costs_a_batch_and_not_the_instance(
+def test_invalid_backend_result_costs_only_the_batch(
     serve: Serve, loop: StepLoop, script: Callable[[Batch], Any]
 ) -> None:
     instance, answers = ScriptedInstance(script), Answers()
@@ -130,7 +130,7 @@ def test_infer_error_of_a_backend_keeps_its_code(serve: Serve, loop: StepLoop) -
     assert (error.code, error.message) == (ErrorCode.INVALID_ARG, "no such class")
 
 
-def test_a_timeout_is_answered_while_every_instance_is_busy(serve: Serve, loop: StepLoop) -> None:
+def test_timeout_gets_its_response_while_instances_are_busy(serve: Serve, loop: StepLoop) -> None:
     # Q7
     policy = {"default_timeout_microseconds": 20_000, "timeout_action": "REJECT"}
     # A level of its own: the request that keeps the instance busy must not be late itself on a slow machine.
@@ -167,7 +167,7 @@ def test_a_full_queue_refuses_at_the_door(serve: Serve, loop: StepLoop) -> None:
     loop.run_until(lambda: len(answers) == 3)
 
 
-def test_cancelling_a_waiting_request_answers_it_and_never_runs_it(serve: Serve, loop: StepLoop) -> None:
+def test_cancelled_waiting_request_never_executes(serve: Serve, loop: StepLoop) -> None:
     gate, answers = Gate(), Answers()
     instance = ScriptedInstance(gate)
     model = serve([instance])
@@ -190,7 +190,7 @@ def test_cancelling_a_waiting_request_answers_it_and_never_runs_it(serve: Serve,
     assert counts.failures[FailureReason.CANCELED] == 1
 
 
-def test_cancelling_an_executing_request_marks_it_and_counts_it_once(serve: Serve, loop: StepLoop) -> None:
+def test_cancelled_executing_request_counts_once(serve: Serve, loop: StepLoop) -> None:
     gate, answers = Gate(), Answers()
     model = serve([ScriptedInstance(gate)])
     running = now_request(answers, "running")
@@ -213,7 +213,7 @@ def test_a_storm_of_cancels_leaves_nothing_waiting(serve: Serve, loop: StepLoop)
     model.submit(now_request(answers, "running"))
     gate.reached.acquire()
     for _ in range(20):
-        # As many as may wait: what was cancelled takes nobody's room.
+        # As many as may wait: a cancelled request takes no room.
         requests = [now_request(answers) for _ in range(500)]
         for each in requests:
             model.submit(each)
@@ -269,7 +269,7 @@ def test_call_of_held_instances_is_refused(serve: Serve, loop: StepLoop) -> None
     assert answers.received[0][1].error is None
 
 
-def test_ordered_model_refuses_a_call_of_its_own_request(serve: Serve, loop: StepLoop) -> None:
+def test_ordered_model_rejects_call_of_own_request(serve: Serve, loop: StepLoop) -> None:
     answers = Answers()
     model = serve([ScriptedInstance(), ScriptedInstance()], config(dynamic_batching={"preserve_ordering": True}))
     executed = now_request(answers, "executed")
@@ -284,7 +284,7 @@ def test_ordered_model_refuses_a_call_of_its_own_request(serve: Serve, loop: Ste
     loop.run_until(lambda: len(answers) == 2)
 
 
-def test_stop_finishes_what_was_accepted_and_refuses_the_rest(serve: Serve, loop: StepLoop) -> None:
+def test_stop_finishes_accepted_requests_and_rejects_new(serve: Serve, loop: StepLoop) -> None:
     gate, answers = Gate(), Answers()
     instance = ScriptedInstance(gate)
     model = serve([instance])
@@ -299,7 +299,7 @@ def test_stop_finishes_what_was_accepted_and_refuses_the_rest(serve: Serve, loop
     assert instance.closed
 
 
-def test_requests_are_answered_at_once_while_no_instance_can_execute(serve: Serve, loop: StepLoop) -> None:
+def test_requests_fail_at_once_without_usable_instance(serve: Serve, loop: StepLoop) -> None:
     answers = Answers()
     instance = ScriptedInstance()
     model = serve([instance])
@@ -322,7 +322,7 @@ def test_requests_are_answered_at_once_while_no_instance_can_execute(serve: Serv
     assert answers.received[-1][1].error is None
 
 
-def test_answers_of_batches_that_finish_together_wake_the_loop_once(serve: Serve, loop: StepLoop) -> None:
+def test_batches_that_finish_together_wake_loop_once(serve: Serve, loop: StepLoop) -> None:
     answers = Answers()
     instance = ScriptedInstance()
     model = serve([instance])
@@ -362,7 +362,7 @@ class FastInstance(ScriptedInstance):
         return super().execute(batch)
 
 
-def test_a_fast_instance_moves_to_the_loop_and_back_when_it_turns_slow(serve: Serve, loop: StepLoop) -> None:
+def test_instance_moves_between_loop_and_thread(serve: Serve, loop: StepLoop) -> None:
     answers = Answers()
     instance = FastInstance()
     model = serve([instance])
@@ -388,7 +388,7 @@ def test_a_fast_instance_moves_to_the_loop_and_back_when_it_turns_slow(serve: Se
     assert all(response.error is None for _, response in answers.received)
 
 
-def test_stop_ends_an_instance_that_executes_on_the_loop(serve: Serve, loop: StepLoop) -> None:
+def test_stop_ends_instance_on_the_loop(serve: Serve, loop: StepLoop) -> None:
     answers = Answers()
     instance = FastInstance()
     model = serve([instance])
@@ -399,17 +399,17 @@ def test_stop_ends_an_instance_that_executes_on_the_loop(serve: Serve, loop: Ste
     assert instance.closed
 
 
-def test_an_ill_instance_that_is_woken_leaves_the_request_to_one_that_sleeps(serve: Serve, loop: StepLoop) -> None:
+def test_unhealthy_woken_instance_passes_request_on(serve: Serve, loop: StepLoop) -> None:
     well, ill = ScriptedInstance(), ScriptedInstance()
     model, answers = serve([well, ill]), Answers()
     ill.reason = "its worker was killed by SIGKILL; it is being restarted"
-    model.submit(now_request(answers))  # wakes the one that fell asleep last, whatever its health
+    model.submit(now_request(answers))  # wakes the one that fell asleep last, also an unhealthy one
     loop.run_until(lambda: len(answers) == 1)
     assert answers.received[0][1].error is None
     assert (len(well.batches), len(ill.batches)) == (1, 0)
 
 
-def test_a_remembered_header_does_not_keep_a_version_in_memory_that_was_stopped(loop: StepLoop) -> None:
+def test_cached_header_does_not_keep_stopped_version(loop: StepLoop) -> None:
     answers, remembered = Answers(), header()
     model = served_model([ScriptedInstance()], loop)
     model.submit(now_request(answers, made=remembered))
@@ -447,7 +447,7 @@ def test_a_request_whose_deadline_has_passed_never_executes(serve: Serve, loop: 
 
 
 @pytest.mark.parametrize("batching", [None, {}, {"parameters": True}], ids=["direct", "dynamic", "adaptive"])
-def test_a_batch_without_anybody_left_is_passed_over(serve: Serve, loop: StepLoop, batching: Any) -> None:
+def test_batch_without_requests_left_is_skipped(serve: Serve, loop: StepLoop, batching: Any) -> None:
     gate, answers = Gate(), Answers()
     instance = ScriptedInstance(gate)
     made = config() if batching is None else config(dynamic_batching={})

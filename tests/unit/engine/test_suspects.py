@@ -82,7 +82,7 @@ def test_suspects_are_bounded(suspects: Suspects) -> None:
     assert is_refused(suspects, request_with(999), 1002)
 
 
-def test_no_limit_suspects_nobody() -> None:
+def test_without_limit_no_request_is_suspected() -> None:
     suspects = Suspects("m", 0)
     suspects.note_death([request_with(1)], DEATH, 1)
     assert not suspects.found

@@ -13,7 +13,7 @@ from support.engine_parts import StepLoop, served_model
 
 
 class Vanishing(dict[str, Any]):
-    """A table that is replaced as soon as somebody has looked at it."""
+    """A table that is replaced as soon as it has been read."""
 
     def __init__(self, content: dict[str, Any], replace: Callable[[], object]) -> None:
         super().__init__(content)

@@ -425,12 +425,12 @@ def test_connection_waiting_for_response_never_times_out():
 def test_lost_connection_cancels_its_requests():
     peer = Peer()
     peer.send(GET * 2)
-    told = []
+    ended = []
     for i, context in enumerate(peer.contexts):
-        context.on_disconnect = lambda why, i=i: told.append((i, why))
+        context.on_disconnect = lambda why, i=i: ended.append((i, why))
     answer(peer.contexts[0])
     peer.connection.connection_lost(None)
-    assert told == [(1, CancelReason.DISCONNECTED)]
+    assert ended == [(1, CancelReason.DISCONNECTED)]
     answer(peer.contexts[1])
     assert peer.statuses == [200]
     assert peer.server.connection_count == 0
@@ -618,18 +618,18 @@ def test_stream_is_paused_and_resumed_with_peer():
     peer = Peer()
     peer.send(GET)
     (context,) = peer.contexts
-    told = []
-    context.on_pause = told.append
+    ended = []
+    context.on_pause = ended.append
     context.start_stream(200, ())
     peer.connection.pause_writing()
     context.send((b"abc",))
-    assert told == [True]
+    assert ended == [True]
     peer.connection.resume_writing()
     peer.connection.pause_writing()
-    assert told == [True, False, True]
+    assert ended == [True, False, True]
     context.end()
     peer.connection.resume_writing()
-    assert told == [True, False, True]
+    assert ended == [True, False, True]
 
 
 def test_peer_with_too_much_unread_stream_is_dropped(caplog):
@@ -660,16 +660,16 @@ def test_streams_that_wait_for_their_turn_are_bounded():
     peer = Peer(write_buffer_bytes=10, streamed_bytes=100)
     peer.send(GET * 3)
     first, second, third = peer.contexts
-    told = {context: [] for context in (second, third)}
-    for context in told:
-        context.on_pause = told[context].append
+    ended = {context: [] for context in (second, third)}
+    for context in ended:
+        context.on_pause = ended[context].append
         context.start_stream(200, ())
     second.send((b"x" * 10,))
-    assert told[second] == [True]
+    assert ended[second] == [True]
     third.send((b"x" * 50,))
     assert not peer.transport.aborted
     answer(first)
-    assert (told[second], told[third]) == ([True, False], [True])
+    assert (ended[second], ended[third]) == ([True, False], [True])
     third.send((b"x" * 50,))
     assert peer.transport.aborted
 
@@ -690,15 +690,15 @@ def test_stream_waits_while_peer_does_not_read():
     peer = Peer(write_buffer_bytes=10)
     peer.send(GET * 2)
     first, second = peer.contexts
-    told = []
-    second.on_pause = told.append
+    ended = []
+    second.on_pause = ended.append
     second.start_stream(200, ())
     second.send((b"x",))
     peer.connection.pause_writing()
     answer(first)
-    assert told == [True]
+    assert ended == [True]
     peer.connection.resume_writing()
-    assert told == [True, False]
+    assert ended == [True, False]
 
 
 def test_a_connection_without_a_first_byte_is_closed():

@@ -95,16 +95,16 @@ def test_paused_call_is_notified_during_other_notifications():
     scene = held_scene()
     scene.send(scene.headers(1, "/s/Stream") + data_frame(1, framed(b"a")))
     (call,) = scene.service.calls
-    told = []
+    queued = []
 
     def writable(call):
-        told.append(call.queued_bytes)
-        if len(told) == 1:
+        queued.append(call.queued_bytes)
+        if len(queued) == 1:
             call.send((bytes(10_000_000),))  # more than one delivery to the transport
 
     scene.service.stream_writable = writable
     scene.send(settings_frame({4: 2**31 - 1}) + window_update(0, 2**30))
-    assert told == [0, 0]
+    assert queued == [0, 0]
     assert call.queued_bytes == 0
 
 

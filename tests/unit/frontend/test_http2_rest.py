@@ -330,31 +330,31 @@ def test_unread_streamed_response_is_cancelled():
 def test_streaming_route_is_paused_and_resumed_with_peer():
     scene = Scene()
     context = exchange_of(scene, scene.head())
-    told = []
-    context.on_pause = told.append
+    pauses = []
+    context.on_pause = pauses.append
     context.start_stream(200, ())
     for _ in range(5):
         context.send((bytes(100_000),))
-    assert told == [True]
+    assert pauses == [True]
     scene.frames()
     scene.send(window_update(0, 1 << 20) + window_update(1, 300_000))
-    assert told == [True]
+    assert pauses == [True]
     scene.send(window_update(1, 100_000))
-    assert told == [True, False]
+    assert pauses == [True, False]
     assert not scene.protocol._responses._watching
 
 
 def test_ending_paused_response_does_not_call_route():
     scene = Scene()
     context = exchange_of(scene, scene.head())
-    told = []
-    context.on_pause = told.append
+    pauses = []
+    context.on_pause = pauses.append
     context.start_stream(200, ())
     context.send((bytes(500_000),))
     context.end()
     scene.send(window_update(0, 1 << 20) + window_update(1, 1 << 20))
     assert scene.answer()[2]
-    assert told == [True]
+    assert pauses == [True]
 
 
 def test_failing_route_gets_500_and_keeps_connection(caplog):

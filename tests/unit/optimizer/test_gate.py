@@ -102,7 +102,7 @@ def test_mixed_rows_are_rejected():
     assert "of a batch with samples [" in found.failures[0].message
 
 
-def test_answer_to_a_batch_in_other_order_is_rejected():
+def test_batch_response_in_other_order_is_rejected():
     found = verdict(lambda inputs: {"Y": source(inputs)["Y"][::-1]})
     assert checks(found) == {"batched"}
 
@@ -195,7 +195,7 @@ def test_function_of_the_user_is_a_metric():
     assert checks(found) == {"metric"}
 
 
-def test_metrics_are_those_of_the_textbook():
+def test_metrics_match_the_textbook():
     scores = {name: Score(name) for name in ("accuracy", "top5", "f1")}
     outputs = np.array([[9, 8, 7, 6, 5, 4], [1, 2, 3, 4, 5, 6], [9, 0, 0, 0, 0, 0]], float)
     for output, label in zip(outputs, [0, 0, 0], strict=True):

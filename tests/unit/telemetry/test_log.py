@@ -255,9 +255,9 @@ class TestRequestFailure:
         self.failure(model="other")
         written = lines()
         assert len(written) < 500
-        told = sum("no luck" in line for line in written)
+        logged = sum("no luck" in line for line in written)
         summed_up = sum(int(n) for line in written for n in re.findall(r'"(\d+) more failed requests', line))
-        assert told + summed_up == 1001
+        assert logged + summed_up == 1001
         assert any("'other'" in line for line in written), "another kind is not held back"
 
     def test_a_level_that_is_off_costs_nothing(self):

@@ -24,7 +24,7 @@ def test_parts_come_back_as_one(coding):
     assert decompress(compress([TEXT, memoryview(b"end"), b""], bits), bits, 10**6) == TEXT + b"end"
 
 
-def test_the_formats_are_those_of_other_libraries():
+def test_formats_match_other_libraries():
     assert gzip.decompress(compress([TEXT], WINDOW_BITS[b"gzip"])) == TEXT
     assert zlib.decompress(compress([TEXT], WINDOW_BITS[b"deflate"])) == TEXT
 

@@ -32,7 +32,7 @@ def failure(assembler, data):
     return caught.value
 
 
-def test_message_in_one_piece_is_a_view_on_it():
+def test_message_in_one_piece_is_a_view():
     data = framed(b"hello")
     (message,) = feed(MessageAssembler(100), data)
     assert message == b"hello"
@@ -57,7 +57,7 @@ def test_memory_follows_what_arrives_not_what_is_announced():
     assert assembler.pending_bytes == 10
 
 
-def test_memory_of_a_large_message_is_touched_as_it_arrives():
+def test_large_message_touches_memory_on_arrival():
     resource_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assembler = MessageAssembler(2**31 - 1)
     feed(assembler, b"\0\x7f\xff\xff\xff" + bytes(2 * MIB))
@@ -78,7 +78,7 @@ def test_large_message_in_pieces_is_whole(piece_bytes):
     assembler.finish()
 
 
-def test_message_that_no_memory_is_left_for_is_refused(monkeypatch):
+def test_message_without_free_memory_is_rejected(monkeypatch):
     def refuse(*_):
         raise MemoryError
 
@@ -88,7 +88,7 @@ def test_message_that_no_memory_is_left_for_is_refused(monkeypatch):
     assert "no memory for a message of 2147483647 bytes" in error.message
 
 
-def test_message_above_the_limit_is_refused_at_its_prefix():
+def test_message_above_limit_is_rejected_early():
     error = failure(MessageAssembler(10), b"\0\0\0\0\x0b")
     assert error.status is GrpcStatus.RESOURCE_EXHAUSTED
     assert "11 vs. 10" in error.message
@@ -122,7 +122,7 @@ def test_compressed_messages_are_decompressed(encoding, compress):
     assert feed(assembler, framed(compress(plain), flag=1) + framed(b"plain")) == [plain, b"plain"]
 
 
-def test_compressed_message_that_unfolds_above_the_limit_is_refused():
+def test_compressed_message_is_limited_after_decompression():
     error = failure(MessageAssembler(9999, b"gzip"), framed(gzip.compress(bytes(10000)), flag=1))
     assert error.status is GrpcStatus.RESOURCE_EXHAUSTED
 

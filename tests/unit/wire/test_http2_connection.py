@@ -64,7 +64,7 @@ def test_nothing_is_read_after_a_connection_error():
 # Requests
 
 
-def test_request_in_one_piece_takes_the_short_way_once_its_head_is_known():
+def test_known_request_in_one_piece_takes_fast_path():
     peer = Peer()
     for stream_id in (1, 3, 5):
         peer.send(peer.request(stream_id, b"body"))
@@ -72,7 +72,7 @@ def test_request_in_one_piece_takes_the_short_way_once_its_head_is_known():
     assert [call[:3] for call in peer.sink.calls if call[0] == "end"] == [("end", i, b"body") for i in (1, 3, 5)]
 
 
-def test_window_update_between_head_and_body_keeps_the_short_way():
+def test_window_update_keeps_the_fast_path():
     peer = Peer()
     peer.send(peer.request(1) + peer.request(3))
     peer.send(peer.headers(5) + wire.window_update(5, 7) + wire.window_update(0, 8) + data_frame(5, b"x", end=True))
@@ -81,7 +81,7 @@ def test_window_update_between_head_and_body_keeps_the_short_way():
     assert peer.connection.output.window == WINDOW + 8
 
 
-def test_heads_of_several_requests_before_their_bodies_keep_the_short_way():
+def test_interleaved_requests_keep_the_fast_path():
     peer = Peer()
     peer.send(peer.request(1) + peer.request(3))
     peer.send(peer.headers(5) + peer.headers(7) + data_frame(7, b"b", end=True) + data_frame(5, b"a", end=True))
@@ -89,7 +89,7 @@ def test_heads_of_several_requests_before_their_bodies_keep_the_short_way():
     assert [call[:3] for call in peer.sink.calls[-4:] if call[0] == "end"] == [("end", 7, b"b"), ("end", 5, b"a")]
 
 
-def test_body_of_the_short_way_is_a_view_on_the_received_bytes():
+def test_fast_path_body_is_a_view():
     peer = Peer()
     peer.send(peer.request(1, b"a"))
     peer.send(peer.request(3, b"a"))
@@ -182,7 +182,7 @@ def test_body_of_its_content_length_is_taken():
     assert [call[:3] for call in peer.sink.calls if call[0] == "end"] == [("end", 1, b"abcde"), ("end", 3, b"abcde")]
 
 
-def test_streams_above_the_limit_are_refused_and_the_table_stays_in_step():
+def test_rejected_streams_keep_header_table_in_step():
     peer = Peer(Http2Limits(concurrent_streams=1))
     peer.send(peer.headers(1))
     assert resets(peer, peer.request(3, b"x", [*GRPC_FIELDS, ("x-new", "1")])) == [Http2Code.REFUSED_STREAM]
@@ -241,7 +241,7 @@ def test_data_after_the_end_is_a_stream_error():
     assert resets(peer, data_frame(1, b"more")) == [Http2Code.STREAM_CLOSED]
 
 
-def test_data_for_a_stream_we_have_reset_is_ignored():
+def test_data_after_own_reset_is_ignored():
     peer = Peer()
     peer.send(peer.headers(1))
     peer.connection.output.reset(peer.sink.streams[1], Http2Code.CANCEL)
@@ -361,7 +361,7 @@ def test_exceeding_the_connection_window_ends_the_connection():
     assert fails_with(peer, peer.headers(1) + data_frame(1, bytes(WINDOW + 1))) is Http2Code.FLOW_CONTROL_ERROR
 
 
-def test_exceeding_the_connection_window_on_the_short_way_ends_the_connection():
+def test_fast_path_enforces_the_connection_window():
     limits = Http2Limits(frame_bytes=2**20, stream_window_bytes=2**20, connection_window_bytes=WINDOW)
     peer = Peer(limits)
     peer.send(peer.request(1) + peer.request(3))
@@ -451,7 +451,7 @@ def test_streams_beyond_the_limit_are_counted_as_resets():
         peer.send(peer.headers(13))
 
 
-def test_windows_that_open_as_data_flows_are_no_flood():
+def test_window_updates_with_data_are_no_flood():
     peer = Peer(Http2Limits(control_frames_burst=10, control_frames_per_s=1))
     peer.send(peer.headers(1))
     for _ in range(300):
@@ -467,7 +467,7 @@ def test_drips_of_a_small_window_earn_no_frames():
         peer.send(wire.window_update(1, 1) * 400)
 
 
-def test_small_pieces_of_a_large_body_earn_their_frames():
+def test_small_frames_of_large_body_are_allowed():
     peer = Peer(Http2Limits(control_frames_burst=10, control_frames_per_s=1))
     peer.send(peer.headers(1) + frame(wire.DATA, 0, 1, bytes(100)) * 2000)
     assert len(peer.sink.bodies[1]) == 200_000
@@ -533,7 +533,7 @@ def test_pings_beside_real_work_are_no_flood():
     assert len([call for call in peer.sink.calls if call[0] == "end"]) == 100
 
 
-def test_pings_that_come_too_soon_end_the_connection_in_grpcs_words():
+def test_frequent_pings_end_connection_as_in_grpc():
     peer = Peer(Http2Limits(keepalive=KeepaliveRules(peer_strikes=2)))
     ping = frame(wire.PING, 0, 0, bytes(8))
     peer.send(ping * 3)
@@ -544,7 +544,7 @@ def test_pings_that_come_too_soon_end_the_connection_in_grpcs_words():
     assert goaway[3].endswith(b"too_many_pings")
 
 
-def test_pings_between_the_frames_of_one_long_answer_are_no_strikes():
+def test_pings_during_long_response_are_no_strikes():
     # grpc-go and others measure the bandwidth with a PING per round trip while data flows.
     peer = Peer(Http2Limits(keepalive=KeepaliveRules(peer_strikes=2)))
     peer.send(peer.request(1) + settings_frame({4: 10_000}))
@@ -588,7 +588,7 @@ def test_ping_is_answered_with_its_payload():
     assert peer.frames() == [(wire.PING, wire.FLAG_ACK, 0, b"12345678")]
 
 
-def test_goaway_of_the_peer_is_reported_and_streams_go_on():
+def test_peer_goaway_is_reported_and_streams_continue():
     peer = Peer()
     peer.send(peer.headers(1) + frame(wire.GOAWAY, 0, 0, bytes(8) + b"bye"))
     peer.send(data_frame(1, b"x", end=True))

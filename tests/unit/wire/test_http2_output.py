@@ -33,7 +33,7 @@ def test_small_answer_is_three_frames():
     assert not peer.connection.streams
 
 
-def test_answer_before_the_end_of_the_request_asks_the_peer_to_stop():
+def test_early_response_asks_peer_to_stop():
     peer = Peer()
     peer.send(peer.headers(1))
     peer.connection.output.send_answer(peer.sink.streams[1], HEADERS, [b"x"], 1, TRAILERS)
@@ -41,7 +41,7 @@ def test_answer_before_the_end_of_the_request_asks_the_peer_to_stop():
     assert not peer.connection.streams
 
 
-def test_large_answer_waits_for_the_window_and_goes_on_with_it():
+def test_large_response_waits_for_the_window():
     peer, output = open_streams(1)
     body = bytes(range(256)) * 1000
     output.send_answer(peer.sink.streams[1], HEADERS, [body], len(body), TRAILERS)
@@ -66,7 +66,7 @@ def test_larger_frames_when_the_peer_allows_them():
     assert [len(payload) for kind, _, _, payload in peer.frames() if kind == wire.DATA] == [50_000, 10_000]
 
 
-def test_initial_window_changes_open_streams_and_may_go_below_zero():
+def test_initial_window_may_make_stream_windows_negative():
     peer, output = open_streams(1)
     stream = peer.sink.streams[1]
     output.send_data(stream, [bytes(100_000)])
@@ -79,7 +79,7 @@ def test_initial_window_changes_open_streams_and_may_go_below_zero():
     assert stream.queue is None
 
 
-def test_initial_window_that_overflows_a_stream_is_an_error():
+def test_initial_window_overflowing_a_stream_is_rejected():
     peer, _ = open_streams(1)
     peer.send(window_update(1, 2**31 - 1 - 65_535))
     with pytest.raises(wire.Http2Error, match="FLOW_CONTROL_ERROR"):
@@ -98,7 +98,7 @@ def test_streams_take_turns_on_a_shared_window():
     assert len(body_bytes(frames, 1)) == len(body_bytes(frames, 3)) == 256 * 1024
 
 
-def test_small_answer_passes_streams_that_wait_for_their_own_window():
+def test_small_response_overtakes_blocked_streams():
     peer, output = open_streams(1, 3)
     peer.send(window_update(0, 10**6))
     output.send_data(peer.sink.streams[1], [bytes(100_000)])
@@ -149,7 +149,7 @@ def test_large_pieces_are_not_copied():
     assert [piece is body for piece in pieces] == [False, True, False]
 
 
-def test_smaller_table_of_the_peer_is_acknowledged_in_the_next_block():
+def test_smaller_peer_table_is_acknowledged_in_next_block():
     peer, output = open_streams(1, 3)
     peer.send(settings_frame({wire.SETTING_HEADER_TABLE_SIZE: 0}))
     peer.frames()
@@ -201,7 +201,7 @@ def test_only_the_last_initial_window_counts(monkeypatch):
     assert applied == [63]
 
 
-def test_illegal_value_before_a_legal_one_is_an_error():
+def test_illegal_value_before_legal_one_is_rejected():
     peer, _ = open_streams(1)
     payload = wire.SETTING.pack(wire.SETTING_INITIAL_WINDOW_SIZE, 2**31) + wire.SETTING.pack(4, 1)
     with pytest.raises(Http2Error, match="FLOW_CONTROL_ERROR"):

@@ -27,7 +27,7 @@ class Life:
 # --- our own PINGs
 
 
-def test_silent_peer_is_asked_once_and_then_taken_for_dead():
+def test_silent_peer_is_pinged_once_then_closed():
     life = Life(time_s=10, timeout_s=3)
     assert [life.at(t) for t in (9, 10, 11, 12.9, 13)] == [NOTHING, PING, NOTHING, NOTHING, DEAD]
 
@@ -38,7 +38,7 @@ def test_anything_that_is_heard_puts_the_ping_off():
     assert [life.at(t) for t in (10, 17.9, 18)] == [NOTHING, NOTHING, PING]
 
 
-def test_anything_that_is_heard_after_the_ping_is_a_sign_of_life():
+def test_any_data_after_ping_proves_life():
     life = Life(time_s=10, timeout_s=3)
     assert life.at(10) is PING
     life.hear(10.5)
@@ -52,7 +52,7 @@ def test_connection_without_calls_is_asked_only_if_permitted(permitted, expected
     assert life.at(10) is expected
 
 
-def test_pings_in_a_row_are_limited_until_something_else_is_sent():
+def test_pings_in_a_row_are_limited():
     life = Life(time_s=10, pings_without_data=2)
     for second in (10, 21):
         assert life.at(second) is PING
@@ -82,7 +82,7 @@ def test_no_age_by_default():
     assert life.at(1e8) is NOTHING
 
 
-def test_old_connection_retires_once_and_lasts_as_long_as_its_calls():
+def test_old_connection_retires_once_and_finishes_calls():
     life = Life(age_s=60)
     assert [life.at(t) for t in (59, 60, 61, 6000)] == [NOTHING, RETIRE, NOTHING, NOTHING]
 
@@ -92,7 +92,7 @@ def test_grace_ends_the_calls_of_an_old_connection():
     assert [life.at(t) for t in (60, 64.9, 65)] == [RETIRE, NOTHING, EXPIRE]
 
 
-def test_grace_begins_with_the_age_even_when_the_look_comes_late():
+def test_grace_begins_at_age_despite_late_sweep():
     life = Life(age_s=60, age_grace_s=5)
     assert [life.at(t) for t in (100, 101)] == [RETIRE, EXPIRE]
 
@@ -141,7 +141,7 @@ def test_without_calls_two_hours_have_to_pass():
     assert found == [False, False, False, True]
 
 
-def test_without_calls_the_interval_holds_where_pings_are_permitted():
+def test_permitted_pings_without_calls_keep_the_interval():
     counted = strikes(peer_interval_s=60, peer_strikes=1, permits_without_calls=True)
     assert not any(counted.is_one_too_many(t * S, 0, has_calls=False) for t in range(0, 1000, 60))
 

@@ -49,7 +49,7 @@ def test_excused_time_does_not_count():
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 30_000)), max_size=60))
 def test_a_peer_is_slow_only_behind_the_rate(steps):
-    """Whoever is too slow has in some stretch of time sent less than the rate, by the whole grace."""
+    """A sender that is too slow has in some stretch of time sent less than the rate, by the whole grace."""
     rate, looks = LeastRate(1000, 10), [(1, 0)]
     assert not rate.is_too_slow(0, SECOND_NS)
     for seconds, size in steps:

@@ -8,7 +8,7 @@ def test_nothing_received_decides_nothing():
 
 
 @pytest.mark.parametrize("length", range(1, len(PREFACE)))
-def test_a_beginning_of_the_preface_waits_for_the_rest(length):
+def test_partial_preface_waits_for_the_rest(length):
     assert version_of(PREFACE[:length]) is None
 
 
@@ -33,9 +33,9 @@ def test_the_first_other_byte_is_http_1(length):
         b"PRI * HTTP/2.0\r\n\r\nXX",
     ],
 )
-def test_anything_else_is_left_to_the_parser_of_http_1(received):
+def test_other_bytes_go_to_http_1_parser(received):
     assert version_of(memoryview(received)) is HttpVersion.HTTP_1
 
 
-def test_alpn_names_are_those_of_the_registry():
+def test_alpn_names_match_the_registry():
     assert ALPN == {"h2": HttpVersion.HTTP_2, "http/1.1": HttpVersion.HTTP_1}

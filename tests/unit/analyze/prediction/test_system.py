@@ -193,7 +193,7 @@ def test_the_same_seed_gives_the_same():
     assert first.latencies_ns.tolist() != other.latencies_ns.tolist()
 
 
-def test_a_model_without_batching_takes_requests_one_by_one():
+def test_model_without_batching_takes_single_requests():
     config = ModelConfig(name="m", max_batch_size=0)
     result = simulate(one(1000, config=config), Load(concurrency=8))
     assert result.executions["m"].mean_rows == 1

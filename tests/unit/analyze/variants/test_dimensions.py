@@ -39,7 +39,7 @@ def test_platform_identifies_the_backend():
     assert "parameters.intra_op_thread_count" in fields(config, Machine(2))
 
 
-def test_bounds_are_those_of_the_user():
+def test_bounds_come_from_the_user():
     config = ModelConfig(name="m", backend="python", max_batch_size=8)
     found = fields(config, Machine(2), batch_sizes=(3, 20), instances=(2, 5))
     assert found["max_batch_size"] == (3, 6, 12, 20)

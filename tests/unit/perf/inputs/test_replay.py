@@ -90,7 +90,7 @@ def test_sequences_keep_their_order_under_new_ids(tmp_path):
     assert [(each.sequence_start, each.sequence_end) for each in got] == [step[1:] for step in steps]
 
 
-def test_sequence_without_its_beginning_starts_anew(tmp_path):
+def test_sequence_without_its_beginning_starts_again(tmp_path):
     steps = [(False, False), (False, True), (False, False)]
     requests = [
         {"arrival_ns": i, "sequence_id": 5, "sequence_start": start, "sequence_end": end}

@@ -113,7 +113,7 @@ def test_batches_hold_consecutive_samples(tmp_path):
     assert prepared.templates[1].source == "data.json step 2"
 
 
-def test_streams_are_those_of_the_file(tmp_path):
+def test_streams_match_the_file(tmp_path):
     data = [[{"A": [1]}, {"A": [2]}], [{"A": [3]}]]
     described = model(("A", DataType.INT32, (1,)), max_batch_size=4, is_stateful=True)
     prepared = prepare(described, batch_size=2, sources=json_file(tmp_path, data))

@@ -100,7 +100,7 @@ def test_what_is_not_there(store: CloudStore) -> None:
         store.sight("../a")
 
 
-def test_a_change_while_files_come_starts_anew(store: CloudStore, objects: Objects) -> None:
+def test_change_during_download_starts_again(store: CloudStore, objects: Objects) -> None:
     original = objects.fetch
 
     def fetch(item: StoredObject, target: Path) -> None:
@@ -132,7 +132,7 @@ def item(key: str, size_bytes: int = 1) -> StoredObject:
     return StoredObject(key, size_bytes, "x")
 
 
-def test_directories_are_told_from_empty_files() -> None:
+def test_directories_differ_from_empty_files() -> None:
     items = [item("m/1", 0), item("m/2", 0), item("m/2/data", 3), item("m/1.5", 0), item("m/2/__init__.py", 0)]
     directories, files = split_directories("m", [*items, item("m/initial_state", 0)])
     assert directories == ["1", "2", "initial_state"]

@@ -1,4 +1,4 @@
-"""What obstore is told: its stores keep their settings, so no request is needed to see them."""
+"""The settings of obstore: its stores keep their settings, so no request is needed to see them."""
 
 import importlib.util
 from pathlib import Path
@@ -78,8 +78,8 @@ def test_default_profile_is_used_without_variables() -> None:
 
 @pytest.mark.usefixtures("profiles")
 def test_missing_profile_is_named() -> None:
-    with pytest.raises(InferError, match=r"AWS profile 'nobody' gives no credential: .*nobody.* could not be found"):
-        s3_client({"AWS_PROFILE": "nobody"})
+    with pytest.raises(InferError, match=r"AWS profile 'absent' gives no credential: .*absent.* could not be found"):
+        s3_client({"AWS_PROFILE": "absent"})
 
 
 @pytest.mark.usefixtures("profiles")
@@ -131,8 +131,8 @@ def test_azure_forms() -> None:
     assert named["endpoint"] == "https://x.example"
     token = "AccountName=other;SharedAccessSignature=sv=2022&sig=abc%3D"
     assert "sas_key" in config("as://account/container", {"AZURE_STORAGE_CONNECTION_STRING": token})
-    nobody = config("as://account/container", {})
-    assert (nobody["account_name"], str(nobody["skip_signature"]).lower()) == ("account", "true")
+    absent = config("as://account/container", {})
+    assert (absent["account_name"], str(absent["skip_signature"]).lower()) == ("account", "true")
     managed = config(
         "as://a/container", {"AZURE_STORAGE_AUTH_TYPE": "managed_identity", "AZURE_STORAGE_CLIENT_ID": "id"}
     )

@@ -119,7 +119,7 @@ async def forwarded(one: Member, other: Member, client: Client) -> InferRequest:
     return other.served.taken[-1]
 
 
-def test_requests_go_to_the_owner_and_answers_come_back(tmp_path: Path) -> None:
+def test_requests_reach_the_owner_and_responses_return(tmp_path: Path) -> None:
     async def main() -> None:
         async with pair(tmp_path) as (one, other):
             client = Client(parameters={"p": 1})
@@ -175,7 +175,7 @@ def test_refusals_come_as_answers(tmp_path: Path) -> None:
     run(main)
 
 
-def test_cancellation_and_pause_are_told(tmp_path: Path) -> None:
+def test_cancellation_and_pause_are_sent(tmp_path: Path) -> None:
     async def main() -> None:
         async with pair(tmp_path) as (one, other):
             client = Client()
@@ -220,7 +220,7 @@ def test_an_owner_that_ends_answers_everything_that_waits(tmp_path: Path) -> Non
     run(main)
 
 
-def test_sequences_of_others_are_known_where_requests_were_sent(tmp_path: Path) -> None:
+def test_foreign_sequences_are_known_at_the_sender(tmp_path: Path) -> None:
     async def main() -> None:
         async with pair(tmp_path) as (one, other):
             other.engine.own_sequence_count = 3

@@ -1,4 +1,4 @@
-"""The loop stays awake for what is due while that proves to be worth it, and no longer."""
+"""The loop polls for expected events while that pays, and no longer."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,9 +10,9 @@ from naiad.engine.serving.busy_polling import BusyPolling
 from naiad.worker.busy_polling import TRIAL_NS, TRIAL_PERIOD_NS
 from support.engine_parts import StepLoop
 
-FOR_EVER_NS = 1 << 60
+UNLIMITED_NS = 1 << 60
 LATER_NS = TRIAL_PERIOD_NS // 2
-"""A time at which nobody tries because all do."""
+"""A time at which no single trial begins because all try."""
 
 
 @pytest.fixture(autouse=True)
@@ -61,9 +61,9 @@ def miss(loop: CountingLoop, busy_polling: BusyPolling) -> bool:
     return stayed
 
 
-def test_the_loop_comes_back_until_what_was_due_has_come() -> None:
+def test_loop_polls_until_the_expected_event() -> None:
     loop = CountingLoop()
-    busy_polling = BusyPolling(loop, FOR_EVER_NS)
+    busy_polling = BusyPolling(loop, UNLIMITED_NS)
     busy_polling.begin()
     for _ in range(3):
         loop.step()
@@ -83,7 +83,7 @@ def test_it_sleeps_when_the_time_is_over() -> None:
     assert not busy_polling.is_due
 
 
-def test_what_never_comes_in_time_is_waited_for_asleep_until_all_try_again(clock: list[int]) -> None:
+def test_late_events_end_polling_until_next_trial(clock: list[int]) -> None:
     loop = CountingLoop()
     busy_polling = BusyPolling(loop, 0)
     assert miss(loop, busy_polling)
@@ -95,7 +95,7 @@ def test_what_never_comes_in_time_is_waited_for_asleep_until_all_try_again(clock
     assert not miss(loop, busy_polling)
 
 
-def test_what_comes_in_time_while_all_try_is_waited_for_awake_afterwards(clock: list[int]) -> None:
+def test_timely_events_in_a_trial_resume_polling(clock: list[int]) -> None:
     loop = CountingLoop()
     busy_polling = BusyPolling(loop, 0)
     assert miss(loop, busy_polling)
@@ -108,7 +108,7 @@ def test_what_comes_in_time_while_all_try_is_waited_for_awake_afterwards(clock: 
     assert not miss(loop, busy_polling)
 
 
-def test_two_times_in_time_make_up_for_one_too_late() -> None:
+def test_two_timely_events_offset_a_late_one() -> None:
     loop = CountingLoop()
     busy_polling = BusyPolling(loop, 0)
     for _ in range(8):
@@ -121,7 +121,7 @@ def test_two_times_in_time_make_up_for_one_too_late() -> None:
 
 def test_a_second_beginning_keeps_one_watch() -> None:
     loop = CountingLoop()
-    busy_polling = BusyPolling(loop, FOR_EVER_NS)
+    busy_polling = BusyPolling(loop, UNLIMITED_NS)
     for _ in range(3):
         busy_polling.begin()
         busy_polling.end()
@@ -139,13 +139,13 @@ def test_an_end_without_a_beginning_earns_nothing() -> None:
 
 
 @pytest.mark.parametrize(("question", "answer"), [("usable_cores", 1), ("is_charged_for_waiting", True)])
-def test_on_one_core_or_a_small_quota_it_sleeps_at_once(
+def test_one_core_or_small_quota_disables_polling(
     monkeypatch: pytest.MonkeyPatch, question: str, answer: object
 ) -> None:
     monkeypatch.setattr(module, question, lambda: answer)
     module.may_busy_poll.cache_clear()
     loop = CountingLoop()
-    busy_polling = BusyPolling(loop, FOR_EVER_NS)
+    busy_polling = BusyPolling(loop, UNLIMITED_NS)
     busy_polling.begin()
     assert not loop.is_awake
     assert not busy_polling.is_due

@@ -1,4 +1,4 @@
-"""Answers reach the loop once, and in the order that was asked for."""
+"""Responses reach the loop once, and in the requested order."""
 
 from collections import deque
 
@@ -22,7 +22,7 @@ def requests(answers: Answers, names: str) -> list[InferRequest]:
     return [request(answers, name) for name in names]
 
 
-def test_what_is_handed_over_on_the_loop_comes_after_what_was_posted_before(loop: StepLoop) -> None:
+def test_response_from_loop_follows_earlier_posted_responses(loop: StepLoop) -> None:
     answers = Answers()
     response_queue = ResponseQueue(loop)
     first, second = requests(answers, "ab")
@@ -55,7 +55,7 @@ def test_response_posted_behind_the_last_wakes_again(loop: StepLoop) -> None:
     assert ids(answers) == ["a", "b"]
 
 
-def test_a_broken_exchange_does_not_keep_others_from_their_answers(loop: StepLoop) -> None:
+def test_broken_callback_does_not_stop_other_responses(loop: StepLoop) -> None:
     answers = Answers()
 
     def fail(request: InferRequest, response: InferResponse) -> None:
@@ -67,7 +67,7 @@ def test_a_broken_exchange_does_not_keep_others_from_their_answers(loop: StepLoo
     assert ids(answers) == ["b"]
 
 
-def test_order_is_that_of_acceptance_whichever_thread_is_done_first(loop: StepLoop) -> None:
+def test_order_of_acceptance_holds_for_any_thread(loop: StepLoop) -> None:
     answers = Answers()
     response_queue = OrderedResponseQueue(loop)
     first, second, third = requests(answers, "abc")
@@ -80,7 +80,7 @@ def test_order_is_that_of_acceptance_whichever_thread_is_done_first(loop: StepLo
     assert ids(answers) == ["a", "b", "c"]
 
 
-def test_order_is_kept_when_a_thread_pauses_between_release_and_hand_over(loop: StepLoop) -> None:
+def test_order_holds_if_a_thread_pauses_before_delivery(loop: StepLoop) -> None:
     answers = Answers()
     response_queue = OrderedResponseQueue(loop)
     first, second = requests(answers, "ab")
@@ -88,7 +88,7 @@ def test_order_is_kept_when_a_thread_pauses_between_release_and_hand_over(loop: 
         response_queue.expect(each)
 
     class Lock:
-        """Has another instance complete the second as soon as the first thread lets go of the lock."""
+        """Has another instance complete the second as soon as the first thread releases the lock."""
 
         left = 1
 

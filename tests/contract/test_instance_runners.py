@@ -1,4 +1,4 @@
-"""Whatever drives an instance, a served model keeps its promises: one suite for threads and for the loop."""
+"""A served model keeps its promises with each kind of instance runner: one suite for threads and for the loop."""
 
 import asyncio
 import os
@@ -137,7 +137,7 @@ def test_every_request_is_answered_once_and_in_order(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("blocking", [Blocking, Anywhere])
-def test_a_late_instance_does_not_keep_what_was_left_to_it(blocking: Any) -> None:
+def test_late_instance_does_not_keep_its_requests(blocking: Any) -> None:
     """An adaptive batcher leaves requests to the instance that executes; another is woken when that is late."""
     answers, is_stuck, is_over = Answers(), threading.Event(), threading.Event()
 
@@ -247,7 +247,7 @@ def test_stop_answers_what_was_accepted(kind: Any) -> None:
     assert len(answers) == 50
 
 
-def test_a_large_batch_is_handed_over_by_a_thread() -> None:
+def test_thread_delivers_a_large_batch() -> None:
     answers = Answers()
     on_loop: list[bool] = []
 
@@ -284,7 +284,7 @@ def test_a_large_batch_is_handed_over_by_a_thread() -> None:
 
 
 class Held(Remote):
-    """Answers when it is let go, and notes what it is told of."""
+    """Answers when it is released, and notes what it is notified of."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -348,7 +348,7 @@ class Dying(Remote):
 
 
 @pytest.mark.parametrize("adaptive", ["true", "false"])
-def test_who_is_about_to_be_known_as_dead_leaves_requests_to_another(adaptive: str) -> None:
+def test_dying_instance_leaves_requests_to_another(adaptive: str) -> None:
     dying, other, answers = Dying(), Remote(), Answers()
 
     async def steps(model: ServedModel) -> None:
@@ -368,7 +368,7 @@ def test_who_is_about_to_be_known_as_dead_leaves_requests_to_another(adaptive: s
     run(steps, [dying, other], dynamic_batching={}, parameters=parameters)
 
 
-def test_answers_are_waited_for_though_too_many_files_are_open_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_lack_of_files_delays_no_response(monkeypatch: pytest.MonkeyPatch) -> None:
     answers, make_duplicate, left = Answers(), os.dup, [2]
 
     def fail_at_first(descriptor: int) -> int:

@@ -2,14 +2,14 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.engine.serving.busy_polling import ENOUGH, SerialClients, watch_for_serial_clients
 
 
-def test_the_thousandth_batch_alone_is_told_and_no_other():
+def test_only_the_thousandth_lone_batch_logs_hint():
     watch = SerialClients()
-    told = [watch.observe(1) for _ in range(ENOUGH + 10)]
-    assert told.index(True) == ENOUGH - 1
-    assert told.count(True) == 1
+    hints = [watch.observe(1) for _ in range(ENOUGH + 10)]
+    assert hints.index(True) == ENOUGH - 1
+    assert hints.count(True) == 1
 
 
-def test_company_begins_the_count_anew():
+def test_concurrent_request_restarts_the_count():
     watch = SerialClients()
     assert not any(watch.observe(1) for _ in range(ENOUGH - 1))
     assert not watch.observe(2)

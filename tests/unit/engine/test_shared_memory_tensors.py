@@ -18,7 +18,7 @@ TEXT = TensorSpec("T", DataType.BYTES, (1, 1))
 
 
 class Model:
-    """What the exchange is told of the model."""
+    """The exchange's view of the model."""
 
     config = ModelConfig(max_batch_size=8)
     labels = {"A": ["zero", "one"]}  # noqa: RUF012
@@ -135,7 +135,7 @@ class TestOutputs:
         ("name", "offset", "is_offered"),
         [("r", 4096, False), ("r", 4099, False), ("r", 4100, True), ("page", 3, False), ("page", 4, True)],
     )
-    def test_what_the_model_reads_is_not_offered_for_writing(self, bench, name, offset, is_offered):
+    def test_model_inputs_are_not_offered_for_writing(self, bench, name, offset, is_offered):
         outputs = [RequestedOutput("A", shared_memory=at(name, offset))]
         request, _ = bench.prepare(shared={"A": at("page")}, outputs=outputs)
         assert (request.destinations is not None) is is_offered

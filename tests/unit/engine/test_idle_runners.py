@@ -1,4 +1,4 @@
-"""Who is idle, who is woken, who leaves."""
+"""Runners of instances: idle ones, woken ones, removed ones."""
 
 from collections.abc import Collection
 
@@ -55,7 +55,7 @@ def three() -> tuple[InstanceRunners, list[NotedDriver]]:
     return runners, noted
 
 
-def test_only_those_with_something_to_do_are_woken_the_first_by_the_caller(
+def test_only_runners_with_work_are_woken(
     three: tuple[InstanceRunners, list[NotedDriver]],
 ) -> None:
     runners, noted = three
@@ -65,14 +65,14 @@ def test_only_those_with_something_to_do_are_woken_the_first_by_the_caller(
     assert runners.pop_woken(Woken(1, 2)) is None
 
 
-def test_one_that_was_taken_off_the_idle_cannot_withdraw(three: tuple[InstanceRunners, list[NotedDriver]]) -> None:
+def test_runner_taken_off_the_idle_list_cannot_withdraw(three: tuple[InstanceRunners, list[NotedDriver]]) -> None:
     runners, noted = three
     assert runners.withdraw(noted[1])
     assert not runners.withdraw(noted[1])
     assert runners.idle == [noted[0], noted[2]]
 
 
-def test_who_leaves_while_idle_is_woken_to_end_and_who_executes_is_not(
+def test_removed_idle_runner_is_woken(
     three: tuple[InstanceRunners, list[NotedDriver]],
 ) -> None:
     runners, noted = three
@@ -85,7 +85,7 @@ def test_who_leaves_while_idle_is_woken_to_end_and_who_executes_is_not(
     assert not runners.leaving
 
 
-def test_a_version_is_as_healthy_as_its_healthiest_instance(three: tuple[InstanceRunners, list[NotedDriver]]) -> None:
+def test_healthiest_instance_gives_health_of_version(three: tuple[InstanceRunners, list[NotedDriver]]) -> None:
     runners, noted = three
     for runner in noted:
         runner.instance.reason = f"instance {runner.index} is ill"
@@ -94,7 +94,7 @@ def test_a_version_is_as_healthy_as_its_healthiest_instance(three: tuple[Instanc
     assert runners.health == ""
 
 
-def test_all_are_joined_though_one_has_not_ended_in_time() -> None:
+def test_all_runners_are_joined_despite_one_timeout() -> None:
     noted = [NotedDriver(0, ends=False), NotedDriver(1)]
     assert not join_all(noted, deadline_s=0.0)
     assert [runner.joined_for_s for runner in noted] == [0.0, 0.0]
@@ -116,7 +116,7 @@ def make_dispatcher(made: ModelConfig) -> Dispatcher:
     )
 
 
-def test_who_looks_without_having_been_woken_is_not_among_the_idle_twice(dispatcher: Dispatcher) -> None:
+def test_unwoken_runner_is_on_idle_list_once(dispatcher: Dispatcher) -> None:
     # The event loop looks for a driver whose worker has died while it was idle.
     runner = NotedDriver(0)
     dispatcher.runners.replace([runner])
@@ -125,7 +125,7 @@ def test_who_looks_without_having_been_woken_is_not_among_the_idle_twice(dispatc
     assert dispatcher.runners.idle == [runner]
 
 
-def test_who_finds_work_without_having_been_woken_is_not_among_the_idle(dispatcher: Dispatcher) -> None:
+def test_unwoken_runner_with_work_leaves_idle_list(dispatcher: Dispatcher) -> None:
     runner = NotedDriver(0)
     dispatcher.runners.replace([runner])
     assert dispatcher.take(runner) == (None, 0)

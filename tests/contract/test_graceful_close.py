@@ -28,7 +28,7 @@ class Answering(asyncio.Protocol):
 
 
 @pytest.mark.parametrize("speaks_tls", [False, True])
-def test_what_a_slow_peer_has_not_taken_is_known_until_it_has(speaks_tls: bool, tmp_path: Path) -> None:
+def test_unread_bytes_of_slow_peer_are_known(speaks_tls: bool, tmp_path: Path) -> None:
     server_tls = client_tls = None
     if speaks_tls:
         certificates = Certificates(tmp_path)
@@ -60,7 +60,7 @@ def test_what_a_slow_peer_has_not_taken_is_known_until_it_has(speaks_tls: bool, 
     run(main)
 
 
-def test_the_kernel_tells_how_much_a_peer_has_taken() -> None:
+def test_kernel_reports_bytes_taken_by_the_peer() -> None:
     """Written and taken at the same pace, the size of the buffer alone would look like a peer that takes nothing."""
 
     async def main() -> None:
