@@ -98,8 +98,6 @@ def test_exported_program_in_aot_inductor(tmp_path):
     planned = candidates(source, {}, installed_packages())
     made = convert_all(source, tmp_path / "work", [each.name for each in planned if each.name not in names])
     check(made, module(torch.from_numpy(DATA)).detach().numpy())
-    assert "AUTOTUNE" in made["aot-inductor-tuned"].log
-    assert "AUTOTUNE" not in made["aot-inductor"].log
 
 
 def test_torchscript_in_onnx(tmp_path):
