@@ -5,6 +5,7 @@ LightGBM's. treelite reads all formats; it computes checkpoints, and the files o
 """
 
 import abc
+import ctypes
 import importlib.util
 import json
 import logging
@@ -125,7 +126,7 @@ def _check_version(file: ForestFile, installed: str) -> None:
 
 
 class LightGBMEngine(Engine):
-    """LightGBM's `Booster.predict`."""
+    """LightGBM's C API: its `Booster.predict` takes 10 us more for a batch, as long as one row of a small forest."""
 
     name: ClassVar[str] = "lightgbm"
 
@@ -141,6 +142,8 @@ class LightGBMEngine(Engine):
         objective = next((line[10:] for line in text.splitlines() if line.startswith("objective=")), "none")
         self._error = lightgbm.basic.LightGBMError
         self._thread_count = thread_count
+        self._library: Any = lightgbm.basic._LIB
+        self._parameters = ctypes.c_char_p(f"num_threads={thread_count}".encode())
         columns: int = self._booster.num_model_per_iteration()
         is_classifier = objective.startswith(("binary", "multiclass"))
         class_count = max(columns, 2) if is_classifier else 0
@@ -148,8 +151,19 @@ class LightGBMEngine(Engine):
 
     def predict(self, rows: Array) -> Array:
         """See `Engine.predict`."""
-        scores: Array = self._booster.predict(rows, num_threads=self._thread_count)
-        return scores.reshape(len(rows), -1)
+        # LGBM_BoosterPredictForMat computes FP32 (its type 0) and FP64 (1).
+        rows = np.ascontiguousarray(rows, np.float64 if rows.dtype == np.float64 else np.float32)
+        scores = np.empty((len(rows), self.forest.score_count))
+        count = ctypes.c_int64()
+        status = self._library.LGBM_BoosterPredictForMat(
+            self._booster._handle, ctypes.c_void_p(rows.ctypes.data), int(rows.dtype == np.float64),
+            ctypes.c_int32(rows.shape[0]), ctypes.c_int32(rows.shape[1]), _ROW_MAJOR, _NORMAL, 0, _ALL_ITERATIONS,
+            self._parameters, ctypes.byref(count), ctypes.c_void_p(scores.ctypes.data),
+        )  # fmt: skip
+        if status or count.value != scores.size:
+            self._library.LGBM_GetLastError.restype = ctypes.c_char_p
+            raise internal(f"LightGBM: {self._library.LGBM_GetLastError().decode(errors='replace')}")
+        return scores
 
     def contributions(self, rows: Array) -> Array:
         """See `Engine.contributions`."""
@@ -158,6 +172,10 @@ class LightGBMEngine(Engine):
         except self._error as error:
             raise internal(f"LightGBM cannot compute SHAP values of this model: {reason_of(error)}") from error
         return self.shape_contributions(np.asarray(values))
+
+
+_ROW_MAJOR, _NORMAL, _ALL_ITERATIONS = 1, 0, -1
+"""Layout, kind of prediction (C_API_PREDICT_NORMAL) and number of iterations of LightGBM's C API."""
 
 
 class TreeliteEngine(Engine):
