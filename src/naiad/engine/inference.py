@@ -49,6 +49,7 @@ EXTENSIONS = (
 
 _MAX_TYPO_CHARACTERS = 40
 _MAX_SIMILAR_NAMES = 16
+_MAX_KNOWN_NAMES = 1000
 """Together they bound the search for the nearest name to milliseconds: it runs on the event loop."""
 _MAX_LISTED_VERSIONS = 8
 
@@ -58,6 +59,13 @@ class Catalog(Protocol):
 
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return a row per known model version; never blocks."""
+
+    @property
+    def has_namespaces(self) -> bool:
+        """Whether models of several repositories may have one name."""
+
+    def rows_named(self, name: str) -> Sequence[IndexEntry]:
+        """Return the rows of `index` for a name of a client; never blocks, and costs the same with many models."""
 
     def is_ready(self, ill: Collection[str] = ()) -> bool:
         """Return whether the required models are ready, where `ill` are loaded but cannot execute."""
@@ -195,11 +203,10 @@ class Engine:
 
     def knows(self, name: str) -> bool:
         """Return whether the server has a model of that name, ready or not."""
-        return name in self._table or bool(rows_named(self.repository_index(), name))
+        return name in self._table or bool(self._rows_named(name))
 
     def _missing(self, name: str, version: str) -> InferError:
-        index = self.repository_index()
-        rows = rows_named(index, name)
+        rows = self._rows_named(name)
         if not self._ready_to_serve and (not rows or any(row.state is ModelState.LOADING for row in rows)):
             return unavailable(
                 f"Request for unknown model: '{excerpt(name)}' is not at ready state; the server is still loading "
@@ -207,7 +214,7 @@ class Engine:
             )
         if not rows:
             # Triton: another code with namespaces.
-            has_namespaces = any(isinstance(row.name, ModelKey) for row in index)
+            has_namespaces = self._catalog is not None and self._catalog.has_namespaces
             return InferError(
                 ErrorCode.INVALID_ARG if has_namespaces else ErrorCode.NOT_FOUND,
                 f"Request for unknown model: '{excerpt(name)}' is not found{self._suggestion(name)}",
@@ -231,12 +238,13 @@ class Engine:
 
     def _suggestion(self, name: str) -> str:
         """Return a hint at the model with the nearest name, if there is one and the search is short."""
-        if not self.suggests_models:
+        if not self.suggests_models or len(name) > _MAX_TYPO_CHARACTERS or len(self._table) > _MAX_KNOWN_NAMES:
             return ""
         # A typo leaves the first or the second half intact.
         half = max(1, len(name) // 2 - 1)
-        similar = [known for known in self._table if known.startswith(name[:half]) or known.endswith(name[-half:])]
-        if len(name) > _MAX_TYPO_CHARACTERS or len(similar) > _MAX_SIMILAR_NAMES:
+        start, end = name[:half], name[-half:]
+        similar = [known for known in self._table if known.startswith(start) or known.endswith(end)]
+        if len(similar) > _MAX_SIMILAR_NAMES:
             return ""
         near = nearest(name, similar)
         return f"; did you mean '{near}'?" if near else ""
@@ -265,7 +273,7 @@ class Engine:
             return not served.health and all(instance.says_ready for instance in served.instances)
         if version not in ("", "-1") and not _is_version(version):
             raise _bad_version(version)
-        rows_named(self.repository_index(), name)
+        self._rows_named(name)  # may raise
         return False
 
     @property
@@ -340,7 +348,7 @@ class Engine:
         elif named is not None:
             rows = [named]
         else:
-            rows_named(self.repository_index(), name)
+            self._rows_named(name)
             raise invalid_argument(f"requested model '{excerpt(name)}' is not available")
         if version not in ("", "-1"):
             if version not in rows[0]:
@@ -357,6 +365,12 @@ class Engine:
     def repository_index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return the rows of the versions with a load or an attempt of one; with `ready_only` the ready ones."""
         return [] if self._catalog is None else self._rows(self._catalog.index(ready_only), ready_only)
+
+    def _rows_named(self, name: str) -> Sequence[IndexEntry]:
+        """Return the rows for a name of a client. Raises INVALID_ARG for an ambiguous one."""
+        if self._catalog is None:
+            return []
+        return rows_named([self._current_row(row) for row in self._catalog.rows_named(name)], name)
 
     def survey_repository(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return the repository index including models that were never loaded.

@@ -92,6 +92,10 @@ class Catalog(Generic[V]):
         rows = self._lifecycle.rows()
         return [row for row in rows if row.state is ModelState.READY] if ready_only else rows
 
+    def rows_named(self, name: str) -> Sequence[IndexEntry]:
+        """Return the rows of the index for a name of a client; of several models with namespaces. Never waits."""
+        return self._lifecycle.rows_named(name, has_namespaces=self.namespaces is not None)
+
     def is_ready(self, ill: Collection[str] = ()) -> bool:
         """Return whether the readiness rule holds, where the `ill` models are loaded and cannot execute."""
         return self._lifecycle.is_ready_without(ill) if ill else self._lifecycle.is_ready

@@ -152,11 +152,19 @@ class Lifecycle(Generic[V]):
         with self._lock:
             return self._rows()
 
+    def rows_named(self, name: str, *, has_namespaces: bool) -> list[IndexEntry]:
+        """Return the rows of the models that a client may mean by `name`, in the order of `rows`.
+
+        Without namespaces the number of models does not matter, so a client's wrong names cost little.
+        """
+        with self._lock:
+            if not has_namespaces:
+                return self._rows_of(name) if name in self._models else []
+            keys = [key for key in self._models if key == name or (isinstance(key, ModelKey) and key.name == name)]
+            return [row for key in sorted(keys) for row in self._rows_of(key)]
+
     def _rows(self) -> list[IndexEntry]:
-        rows = []
-        for name in sorted(self._models):
-            rows += self._rows_of(name)
-        return rows
+        return [row for name in sorted(self._models) for row in self._rows_of(name)]
 
     def _rows_of(self, name: str) -> list[IndexEntry]:
         model = self._models[name]

@@ -1,6 +1,6 @@
 import pytest
 
-from naiad.core.model import UNLOADED, IndexEntry, ModelState
+from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState
 from naiad.repository.lifecycle import Lifecycle, ReadyRule
 
 
@@ -172,3 +172,22 @@ def test_ready_rule(rule: str, rows: list[IndexEntry], holds: bool) -> None:
 )
 def test_ready_rule_while_a_model_cannot_execute(rule: str, ill: list[str], holds: bool) -> None:
     assert ReadyRule(rule).holds([READY_A, IndexEntry("b", "1", ModelState.READY)], ill) is holds
+
+
+def test_rows_named_belong_to_one_model(lifecycle: Lifecycle[Version]) -> None:
+    for name in ("a", "ab", "b"):
+        lifecycle.begin_load(name, [2, 1])
+    lifecycle.fail_model("c", "no configuration")
+    for name in ("a", "ab", "c", "absent"):
+        expected = [row for row in lifecycle.rows() if row.name == name]
+        assert lifecycle.rows_named(name, has_namespaces=False) == expected
+
+
+def test_rows_named_in_namespaces_are_of_all_keys(lifecycle: Lifecycle[Version]) -> None:
+    keys = [ModelKey("first", "m"), ModelKey("second", "m"), ModelKey("first", "n")]
+    for key in keys:
+        lifecycle.begin_load(key, [1])
+    named = lifecycle.rows_named("m", has_namespaces=True)
+    assert [(row.name, row.version) for row in named] == [(key, "1") for key in sorted(keys[:2])]
+    assert all(isinstance(row.name, ModelKey) for row in named)
+    assert [row.name for row in lifecycle.rows_named(str(keys[2]), has_namespaces=True)] == [keys[2]]

@@ -36,7 +36,12 @@ ROWS = [IndexEntry("m", "1", ModelState.READY), IndexEntry("n", "1", ModelState.
 class Catalog:
     """A catalog without models that is ready."""
 
+    has_namespaces = False
+
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        return []
+
+    def rows_named(self, name: str) -> Sequence[IndexEntry]:
         return []
 
     def is_ready(self, ill: Collection[str] = ()) -> bool:

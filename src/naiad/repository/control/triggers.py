@@ -56,6 +56,15 @@ class RepositoryControl(Generic[V]):
         """Return a row per model version, as the life cycle knows it."""
         return self._catalog.index(ready_only)
 
+    @property
+    def has_namespaces(self) -> bool:
+        """Whether models of several repositories may have one name."""
+        return self._catalog.namespaces is not None
+
+    def rows_named(self, name: str) -> Sequence[IndexEntry]:
+        """Return the rows of `index` for a name of a client."""
+        return self._catalog.rows_named(name)
+
     def is_ready(self, ill: Collection[str] = ()) -> bool:
         """Return whether the readiness rule is met, while the `ill` models are loaded and cannot execute."""
         return self._catalog.is_ready(ill)
