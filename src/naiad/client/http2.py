@@ -224,10 +224,7 @@ class Http2Pool:
         self._freed = asyncio.Event()
 
     async def call(self, header_block: bytes, message: Sequence[Buffer]) -> CallResponse:
-        """Send a call and return its response; once more if the server refused it unprocessed.
-
-        Raises InferError.
-        """
+        """Send a call and return its response; once more if the server refused it unprocessed. Raises InferError."""
         connection = self._find() or await self._wait()
         try:
             return await connection.call(header_block, message)

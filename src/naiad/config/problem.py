@@ -21,10 +21,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One error or warning.
-
-    `message` states the failure, in Triton's words where Triton has them.
-    """
+    """One error or warning. `message` states the failure, in Triton's words where Triton has them."""
 
     message: str
     path: str = ""

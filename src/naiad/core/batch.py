@@ -56,8 +56,7 @@ class Batch:
         """Adaptive batchers only: one of `core.model.DECISIONS`."""
         self.emit: Callable[[InferRequest, InferResponse], None] | None = None
         """Decoupled models only: sends one response of a request, from any thread, also after `execute` has returned,
-        until the `final` one.
-        """
+        until the `final` one."""
         self.late: LateResponses | None = None
         """Ordinary models only: accepts responses after `execute` has returned; None if the batch waits for them."""
         self.left_open: Sequence[InferRequest] = ()

@@ -83,8 +83,7 @@ class ServerMetadata:
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
     """The metadata of `GET /v2/models/m`; shapes are the config's, with -1 for variable dimensions, including the
-    batch dimension.
-    """
+    batch dimension."""
 
     name: str
     versions: Sequence[str]
@@ -95,8 +94,7 @@ class ModelMetadata:
 
 DECISIONS = ("full", "turn", "burst", "goal", "limit", "no_gain")
 """Why a batch was sent: it was full or limited; its turn had come; a burst was complete; for the latency goal; at the
-maximum delay; because waiting would not pay or too little was known.
-"""
+maximum delay; because waiting would not pay or too little was known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,7 @@ class HttpContext(Protocol):
     """Set by the route: called if the peer disconnects, or the deadline passes, before the response."""
     on_pause: Callable[[bool], object] | None
     """Set by the route of a streamed response: called with true when the peer does not read what was sent, and with
-    false when it has read it. A peer with too much unread data is disconnected, which calls `on_disconnect`.
-    """
+    false when it has read it. A peer with too much unread data is disconnected, which calls `on_disconnect`."""
 
     @property
     def client(self) -> object:
@@ -114,8 +113,7 @@ class GrpcCall(Protocol):
     """Set if the client asks for the timing of a unary call; its response then carries it."""
     on_cancel: OnCancel | None
     """Set by the service: called on RST_STREAM, on a passed deadline and on a lost connection. It may finish the
-    call; only after a deadline does the client receive that status.
-    """
+    call; only after a deadline does the client receive that status."""
     context: "object | None"
     """Owned by the service: its state of a streaming call."""
     queued_bytes: int

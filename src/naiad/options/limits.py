@@ -93,10 +93,7 @@ def read_execute_timeout_s(config: ModelConfig, default_s: float) -> float:
 
 
 def read_refuse_after_deaths(config: ModelConfig) -> int:
-    """Return after how many worker deaths in its executions a request is rejected; 0 for never.
-
-    Raises InferError.
-    """
+    """Return after how many worker deaths in its executions a request is rejected; 0 for never. Raises InferError."""
     return int(_read(config, REFUSE_AFTER_DEATHS, _REFUSE_AFTER_DEATHS))
 
 

@@ -104,8 +104,7 @@ class ReadyRule:
 
     def judge(self, ready: AbstractSet[str], has_failed: bool, ill: Collection[str] = ()) -> bool:
         """Return whether the rule holds: `ready` models have a ready version, `has_failed` is true if some model
-        failed.
-        """
+        failed."""
         if self._rule == "none":
             return True
         if self._rule == "any":

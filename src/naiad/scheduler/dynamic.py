@@ -174,8 +174,7 @@ class DynamicScheduler(Scheduler):
         self._newest_shape_key: object = None
         self._is_awaited = False
         """Whether an instance was woken for the queued requests, or none is free, and no instance has called `take`
-        since.
-        """
+        since."""
 
     # --- arrival --------------------------------------------------------------------------------------------------
 

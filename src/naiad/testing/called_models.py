@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 FakeModel: TypeAlias = Callable[[dict[str, Array]], Mapping[str, Array] | Iterator[Mapping[str, Array]]]
 """Maps inputs to outputs by name; a generator stands for a decoupled model. Raises ModelError to respond with an
-error.
-"""
+error."""
 
 
 class CalledModels:

@@ -115,10 +115,7 @@ class Http1ClientConnection:
         self._is_expecting = True
 
     def receive_data(self, data: bytes) -> Response | None:
-        """Take received bytes, cut anywhere; return the response that they complete.
-
-        Raises ResponseError.
-        """
+        """Take received bytes, cut anywhere; return the response that they complete. Raises ResponseError."""
         if not self._is_expecting:
             self.can_send = False
             raise ResponseError("the server sent bytes that no request asked for")

@@ -42,8 +42,7 @@ def instance_args(context: ModelContext, spec: InstanceSpec) -> dict[str, str]:
 def rank_args(
     context: ModelContext, source: WorkerSource, spec: InstanceSpec, settings: WorkerSettings, rank: int = 0
 ) -> dict[str, str]:
-    """Return the arguments of `initialize` in a rank. The GPU of local rank r is the r-th after the
-    instance's."""
+    """Return the arguments of `initialize` in a rank. The GPU of local rank r is the r-th after the instance's."""
     if settings.has_ranks and spec.kind == "KIND_GPU":
         spec = replace(spec, device_id=spec.device_id + rank % settings.local_rank_count)
     args = {**instance_args(context, spec), **source.args(context, spec)}

@@ -30,8 +30,7 @@ class MemberEngine(Engine):
     open."""
     sequences_elsewhere: Callable[[], int] | None = None
     """Returns the number of sequences in other processes that this one has sent requests to. None without other
-    processes.
-    """
+    processes."""
     _said: tuple[Query, Answer] | None = None
 
     @contextlib.contextmanager

@@ -257,8 +257,7 @@ class CachedModel(ServedProxy):
 
     def cancel(self, request: InferRequest) -> bool:
         """Cancel a request that waits with equal ones and return True; without waiting requests the model's one is
-        cancelled.
-        """
+        cancelled."""
         pending = self._places.get(request)
         if request.cancelled or pending is None:
             return False

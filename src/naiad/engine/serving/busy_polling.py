@@ -69,8 +69,7 @@ class BusyPolling:
 
     last_begin_ns: ClassVar[int] = 0
     """Start of the last busy polling in the process: while another one begins, events are in progress (a model calls
-    models).
-    """
+    models)."""
 
     __slots__ = ("_credit", "_end_ns", "_is_asleep", "_is_kept", "_is_possible", "_loop", "_window_ns", "is_due")
 

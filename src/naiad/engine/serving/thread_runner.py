@@ -29,8 +29,7 @@ _FAST_NS = 100_000
 _TOO_LONG_NS = 200_000
 """Mean execution on the loop that moves it to the thread. It is above the first limit, because a busy machine is at
 times half as fast, and then a thread costs twice as much as well: an ensemble took 75 instead of 49 us of CPU for
-each step.
-"""
+each step."""
 _REQUEST_NS = 5_000
 """Allowance per request of a batch: gathering and scattering it holds the GIL, so a thread would gain nothing."""
 _MEAN_WEIGHT = 16
@@ -39,8 +38,7 @@ _SLOW_NS = 10_000_000
 """A longer execution on the loop delays all clients."""
 _FIRST_PENALTY_COUNT = 250
 """Executions that stay on the thread after a slow one. The machine may have caused it: a paused virtual machine looks
-like a model that computes.
-"""
+like a model that computes."""
 _PENALTY_GROWTH = 4
 _LONGEST_PENALTY_COUNT = 10_000
 _WATCH_COUNT = 64

@@ -11,8 +11,7 @@ from naiad.core.tensor import Array, Buffer, Shape, TensorSpec, encode_bytes_ele
 
 MAX_VALUES = 4_000_000
 """Limit of the values of all entries of a batch that are searched. Like `MAX_CLASSES` it bounds the time on the event
-loop: 7 ns a value.
-"""
+loop: 7 ns a value."""
 MAX_CLASSES = 60_000
 """Limit of the classes of all entries of a batch, each of which is written as text: 400 ns."""
 _SHORT_ENTRY = 64

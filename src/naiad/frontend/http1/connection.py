@@ -28,8 +28,7 @@ from naiad.wire.preface import TLS_REFUSAL
 
 _PROBE_S, _PROBE_REPLY_S = 0.05, 0.02
 """Delays for a half-closed peer without a response: after the first it is probed, after the second it is checked for
-a reset.
-"""
+a reset."""
 
 
 class Http1Close:
@@ -139,8 +138,7 @@ _now_ns = time.monotonic_ns
 
 _DRAIN_IDLE_S = 0.5
 """At the end of a drain, connections idle for this long are closed; busier ones get `Connection: close` with their
-response.
-"""
+response."""
 _JSON = (b"Content-Type", b"application/json")
 
 

@@ -193,8 +193,7 @@ class RequestReader:
 
     def _take_partial_head(self, view: memoryview, position: int, end: int) -> int:
         """Consume a piece of request headers that arrive in several; llhttp parses it now, so garbage is rejected at
-        once.
-        """
+        once."""
         if self._head_parser is None:
             position = _skip_empty_lines(view, position, end)
             if position == end:

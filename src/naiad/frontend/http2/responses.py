@@ -132,8 +132,7 @@ class Http2Responses:
         """Calls to notify whenever bytes were sent: the service has paused their messages or their production."""
         self._waiting: dict[Http2Call, Buffer | None] = {}
         """Complete requests that wait until the peer reads responses; None for a REST request, whose context has its
-        body.
-        """
+        body."""
 
     # --- writing ------------------------------------------------------------------------------------------------
 

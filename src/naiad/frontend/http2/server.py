@@ -21,10 +21,7 @@ _MAX_CONNECTIONS = 16_384
 
 
 class Http2Server:
-    """The connections of one endpoint, and their shared state.
-
-    `protocol` is the factory for `loop.create_server`.
-    """
+    """The connections of one endpoint, and their shared state. `protocol` is the factory for `loop.create_server`."""
 
     def __init__(
         self,

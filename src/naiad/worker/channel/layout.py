@@ -102,10 +102,7 @@ class ReceivedHeaders(Generic[Value]):
         self._make = make
 
     def learn(self, extra: Any) -> None:
-        """Add the headers in the JSON of a frame.
-
-        Raises ValueError, TypeError and LookupError if malformed.
-        """
+        """Add the headers in the JSON of a frame. Raises ValueError, TypeError and LookupError if malformed."""
         if extra.get("reset"):
             self.by_number.clear()
         for number, description in extra.get("headers", ()):

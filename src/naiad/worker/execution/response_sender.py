@@ -42,8 +42,7 @@ _GATHER_S = 0.0005
 """Maximum time that responses wait for others."""
 _YIELD_COUNT = 16
 """A client waits mostly for the first response, and the client or the server perhaps for the core of the model: 100
-responses on two cores, the first after 0.4 ms instead of 0.9, the last after 2.3 ms either way.
-"""
+responses on two cores, the first after 0.4 ms instead of 0.9, the last after 2.3 ms either way."""
 _FIRST_WAIT_S = 0.0005
 _LONGEST_WAIT_S = 0.02
 _FLUSH = -1

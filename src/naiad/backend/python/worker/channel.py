@@ -46,8 +46,7 @@ class ServerChannel(Channel):
 
     def flush(self) -> None:
         """Send the waiting data, as far as pipe and socket take it. Raises ChannelClosedError, and then drops the
-        data.
-        """
+        data."""
         with self._rest_lock:
             try:
                 self._pass_waiting()

@@ -117,10 +117,7 @@ _ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|[xX]([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{4}
 
 
 def unquote(text: str) -> bytes:
-    """Return the bytes of a quoted string.
-
-    Raises ValueError for an unknown or invalid escape.
-    """
+    """Return the bytes of a quoted string. Raises ValueError for an unknown or invalid escape."""
     body = text[1:-1] if len(text) > 1 and text[-1] in "\"'“”„" else text[1:]
     parts: list[bytes] = []
     position = 0
