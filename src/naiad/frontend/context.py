@@ -37,13 +37,6 @@ class CancelReason(enum.Enum):
         return InferError(code, f"{words} while {'it waited' if waited else 'it was executed'}")
 
 
-class CancellingEngine(Protocol):
-    """The engine, as cancellation uses it."""
-
-    def cancel(self, request: InferRequest) -> bool:
-        """Cancel a submitted request; return True if it was dropped, False if it is being executed."""
-
-
 def version_of(request: InferRequest) -> str:
     """Return the version that serves a request, or the requested version if none serves it yet."""
     return request.header.model_version if request.model is None else request.model.version

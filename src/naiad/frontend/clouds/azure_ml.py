@@ -5,7 +5,8 @@ An Azure ML deployment names the port and path of its scoring, liveness and read
 
 from collections.abc import Mapping
 
-from naiad.frontend.clouds.forwarding import Forwarded, Handler, IndexedEngine, default_model
+from naiad.engine.inference import Engine
+from naiad.frontend.clouds.forwarding import Forwarded, Handler, default_model
 from naiad.frontend.context import HttpContext
 from naiad.frontend.router import Route, Router
 from naiad.options.network.clouds import AzureMlOptions
@@ -14,7 +15,7 @@ from naiad.options.network.clouds import AzureMlOptions
 class AzureMl:
     """The routes of the Azure ML endpoint."""
 
-    def __init__(self, options: AzureMlOptions, engine: IndexedEngine, rest: Handler) -> None:
+    def __init__(self, options: AzureMlOptions, engine: Engine, rest: Handler) -> None:
         self._options = options
         self._engine = engine
         self._rest = rest

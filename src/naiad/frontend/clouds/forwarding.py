@@ -1,10 +1,11 @@
 """Requests of a cloud's contract, handled as requests of the REST routes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 from naiad.core.errors import excerpt, invalid_argument
-from naiad.core.model import IndexEntry, name_of
+from naiad.core.model import name_of
+from naiad.engine.inference import Engine
 from naiad.frontend.context import HttpContext, HttpContextLayer
 from naiad.wire.header_fields import HeaderFields, written_fields
 
@@ -69,14 +70,7 @@ def _shown(text: bytes) -> str:
     return excerpt(text.decode("latin-1"))
 
 
-class IndexedEngine(Protocol):
-    """The engine, as it is asked for its ready models."""
-
-    def repository_index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return the rows of the versions with a load or an attempt of one; with `ready_only` the ready ones."""
-
-
-def default_model(engine: IndexedEngine, flag: str, name: str) -> str:
+def default_model(engine: Engine, flag: str, name: str) -> str:
     """Return `name`, the value of `flag`; empty: the name of the only ready model. Raises InferError without one."""
     if name:
         return name

@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import orjson
 
 from naiad.core.errors import ErrorCode, InferError, excerpt, internal, invalid_argument, not_found, unsupported
+from naiad.engine.inference import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.router import JSON_HEADERS, respond_error
 from naiad.frontend.thread_pool import RunInThread
@@ -42,19 +42,6 @@ def is_out_of_memory(message: str) -> bool:
     return _OUT_OF_MEMORY.search(message) is not None
 
 
-class ModelControlEngine(Protocol):
-    """The engine, as the routes of multi-model endpoints use it; the first two methods on other threads."""
-
-    def load_from(self, store: Store, name: str) -> None:
-        """Register a repository and load one of its models. Raises InferError."""
-
-    def unload_from(self, store: Store, name: str) -> None:
-        """Unload a model and its dependents, and unregister their repository. Raises InferError."""
-
-    def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Return whether a model version is ready. Raises InferError."""
-
-
 @dataclass(slots=True)
 class _Model:
     """A model that SageMaker has loaded."""
@@ -71,7 +58,7 @@ class MultiModelRoutes:
     """The actions of `/models`. Called on the event loop; loads and unloads run on other threads."""
 
     def __init__(
-        self, engine: ModelControlEngine, run_control: RunInThread, directory: Path, unsupported_reason: str = ""
+        self, engine: Engine, run_control: RunInThread, directory: Path, unsupported_reason: str = ""
     ) -> None:
         """`directory` has the unpacked archives; `unsupported_reason` says why this server loads no model."""
         self._engine = engine

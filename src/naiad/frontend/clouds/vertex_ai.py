@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 
 from naiad.core.errors import excerpt, invalid_argument, permission_denied
-from naiad.frontend.clouds.forwarding import Forwarded, Handler, IndexedEngine, binary_headers, default_model
+from naiad.engine.inference import Engine
+from naiad.frontend.clouds.forwarding import Forwarded, Handler, binary_headers, default_model
 from naiad.frontend.context import HttpContext
 from naiad.frontend.router import Route, Router
 from naiad.options.network.clouds import VertexAiOptions
@@ -26,7 +27,7 @@ class VertexAi:
     def __init__(
         self,
         options: VertexAiOptions,
-        engine: IndexedEngine,
+        engine: Engine,
         rest: Handler,
         metrics: Callable[[HttpContext], object],
     ) -> None:

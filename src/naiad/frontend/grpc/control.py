@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 
 from naiad.core.errors import InferError, excerpt, internal
 from naiad.core.tensor import Buffer
+from naiad.engine.inference import Engine
 from naiad.frontend.access import MayBringFiles, check_files
 from naiad.frontend.context import GrpcCall
 from naiad.frontend.grpc import failure as grpc_failure
-from naiad.frontend.rest.control import RepositoryEngine, SharedMemoryControl, TracedEngine
 from naiad.frontend.thread_pool import RunInThread, run_at_once
+from naiad.memory.regions import SharedMemory
 from naiad.protocol.grpc import control as control_grpc
 from naiad.protocol.grpc.control import EMPTY_RESPONSE
 from naiad.protocol.grpc.settings import (
@@ -39,7 +40,7 @@ class RepositoryCalls:
 
     def __init__(
         self,
-        engine: RepositoryEngine,
+        engine: Engine,
         run_in_thread: RunInThread = run_at_once,
         run_control: RunInThread = run_at_once,
         may_bring_files: MayBringFiles = lambda: False,
@@ -102,7 +103,7 @@ def _fail(call: GrpcCall, error: Exception) -> None:
 class SettingsCalls:
     """Handles the calls for settings; a request without changes only reads them."""
 
-    def __init__(self, engine: TracedEngine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def handlers(self) -> Mapping[str, Callable[[Buffer], bytes]]:
@@ -123,7 +124,7 @@ class SettingsCalls:
 class SharedMemoryCalls:
     """Handles the calls for shared-memory regions."""
 
-    def __init__(self, regions: SharedMemoryControl) -> None:
+    def __init__(self, regions: SharedMemory) -> None:
         self._regions = regions
 
     def handlers(self) -> Mapping[str, Callable[[Buffer], bytes]]:

@@ -10,10 +10,10 @@ import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from naiad.core.errors import InferError, excerpt
-from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata, name_of
+from naiad.core.model import name_of
+from naiad.engine.inference import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.rest.control import respond_failure
 from naiad.frontend.router import JSON_HEADERS, Route, Router
@@ -27,26 +27,10 @@ _PAGE = Path(__file__).with_name("api_page.html")
 _log = logging.getLogger(__name__)
 
 
-class ListedEngine(Protocol):
-    """The engine, as these routes use it on other threads."""
-
-    def survey_repository(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return the repository index. Raises InferError."""
-
-    def server_metadata(self) -> ServerMetadata:
-        """Return name, version and extensions."""
-
-    def model_metadata(self, name: str, version: str = "") -> ModelMetadata:
-        """Return inputs and outputs of a model. Raises InferError."""
-
-    def is_decoupled(self, name: str, version: str = "") -> bool:
-        """Return whether a model is decoupled. Raises InferError."""
-
-
 class ApiPageRoutes:
     """The actions of `/v2/models`, `/docs` and `/openapi.json`."""
 
-    def __init__(self, engine: ListedEngine, run_in_thread: RunInThread = run_at_once) -> None:
+    def __init__(self, engine: Engine, run_in_thread: RunInThread = run_at_once) -> None:
         self._engine = engine
         self._run_in_thread = run_in_thread
         self.router: Router | None = None

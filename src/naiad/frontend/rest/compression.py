@@ -8,11 +8,11 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Protocol
 
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, Rejection, internal, invalid_argument, unavailable
 from naiad.core.tensor import Buffer
+from naiad.engine.inference import Engine
 from naiad.frontend.connections.body_reservation import BUDGET_EXCEEDED
 from naiad.frontend.context import CancelReason, HttpContext, HttpContextLayer
 from naiad.frontend.rest import failure as rest_failure
@@ -44,20 +44,13 @@ _CONTENT_ENCODING = b"content-encoding"
 _ACCEPT_ENCODING = b"accept-encoding"
 
 
-class Models(Protocol):
-    """The models, as looked up before a body is decompressed."""
-
-    def served(self, name: str, version: str = "") -> object:
-        """Return a ready version. Raises InferError for an unknown model."""
-
-
 class ContentCodings:
     """Wraps routes whose bodies may be compressed."""
 
     def __init__(
         self,
         run_in_thread: RunInThread,
-        models: Models,
+        models: Engine,
         max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
         max_ratio: int = MAX_DECOMPRESSION_RATIO,
     ) -> None:

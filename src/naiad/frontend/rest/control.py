@@ -6,17 +6,15 @@ Repository requests run on other threads than the event loop, because they may t
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from naiad.core.errors import InferError, excerpt, internal, invalid_argument, unavailable, unsupported
-from naiad.core.model import IndexEntry
-from naiad.core.shared_memory import CudaRegionStatus, SystemRegionStatus
 from naiad.core.tensor import Buffer
+from naiad.engine.inference import Engine
 from naiad.frontend.access import MayBringFiles, check_files
 from naiad.frontend.context import HttpContext
 from naiad.frontend.router import JSON_HEADERS, Route, respond_error
 from naiad.frontend.thread_pool import RunInThread, run_at_once
-from naiad.options.trace import TraceOptions
+from naiad.memory.regions import SharedMemory
 from naiad.protocol.json.control import (
     decode_index_request,
     decode_load_parameters,
@@ -35,30 +33,6 @@ from naiad.protocol.json.settings import (
 )
 from naiad.protocol.status import status_of
 from naiad.telemetry.logs import log
-from naiad.telemetry.trace.settings import Changes
-
-
-class SharedMemoryControl(Protocol):
-    """The registered regions; every method runs on the loop and raises InferError with Triton's texts."""
-
-    def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Register a part of a POSIX shared-memory object."""
-
-    def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
-        """Register an allocation of a GPU."""
-
-    def unregister_system(self, name: str = "") -> None:
-        """Unregister a system region, or all of them."""
-
-    def unregister_cuda(self, name: str = "") -> None:
-        """Unregister a CUDA region, or all of them."""
-
-    def system_status(self, name: str = "") -> Sequence[SystemRegionStatus]:
-        """Return one system region or all."""
-
-    def cuda_status(self, name: str = "") -> Sequence[CudaRegionStatus]:
-        """Return one CUDA region or all."""
-
 
 _REGION = r"(?:/region/(?P<region>[^/]+))?"
 _SYSTEM = "/v2/systemsharedmemory" + _REGION
@@ -68,7 +42,7 @@ _CUDA = "/v2/cudasharedmemory" + _REGION
 class SharedMemoryRoutes:
     """The shared-memory routes."""
 
-    def __init__(self, regions: SharedMemoryControl) -> None:
+    def __init__(self, regions: SharedMemory) -> None:
         self._regions = regions
 
     def routes(self) -> list[Route]:
@@ -114,20 +88,10 @@ def _required(arguments: Mapping[str, str], kind: str) -> str:
     return name
 
 
-class TracedEngine(Protocol):
-    """The engine, as the trace routes use it."""
-
-    def trace_settings(self, model: str = "") -> TraceOptions:
-        """Return the settings of a model, or of the server. Raises InferError for an unknown model."""
-
-    def change_trace_settings(self, model: str, changes: Changes) -> None:
-        """Change settings. Raises InferError."""
-
-
 class SettingsRoutes:
     """The actions of `/v2/logging` and `/v2[/models/{model}]/trace/setting`."""
 
-    def __init__(self, engine: TracedEngine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def routes(self) -> "list[Route]":
@@ -162,27 +126,12 @@ class SettingsRoutes:
 _log = logging.getLogger(__name__)
 
 
-class RepositoryEngine(Protocol):
-    """The engine, as the repository routes use it on other threads."""
-
-    is_draining: bool
-
-    def survey_repository(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return the repository index. Raises InferError."""
-
-    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Load a model. Raises InferError."""
-
-    def unload_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Unload a model. Raises InferError."""
-
-
 class RepositoryRoutes:
     """The actions of `/v2/repository`."""
 
     def __init__(
         self,
-        engine: RepositoryEngine,
+        engine: Engine,
         run_in_thread: RunInThread = run_at_once,
         run_control: RunInThread = run_at_once,
         may_bring_files: MayBringFiles = lambda: False,

@@ -7,7 +7,8 @@ from urllib.parse import quote
 from naiad.core.errors import MAX_EXCERPT_CHARACTERS, UNKNOWN_ID, InferError
 from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer
-from naiad.frontend.context import CancellingEngine, CancelReason, HttpContext, version_of
+from naiad.engine.inference import Engine
+from naiad.frontend.context import CancelReason, HttpContext, version_of
 from naiad.frontend.router import JSON_HEADERS
 from naiad.protocol.json.control import encode_error
 from naiad.protocol.json.document import SHORT_BYTES
@@ -36,7 +37,7 @@ def respond(context: HttpContext, request_id: str, model: str, version: str, err
     context.respond(status, headers, (encode_error(message),))
 
 
-def abandon(engine: CancellingEngine, request: InferRequest, why: CancelReason) -> None:
+def abandon(engine: Engine, request: InferRequest, why: CancelReason) -> None:
     """Cancel and log a request whose client has disconnected; there is no response."""
     waited = engine.cancel(request)
     log(request.id, request.header.model_name, version_of(request), why.error(waited=waited))

@@ -9,10 +9,11 @@ from naiad.core.response import InferResponse
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
+from naiad.engine.inference import Engine
 from naiad.frontend.context import HttpContext, announced_bytes
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
 from naiad.frontend.rest import failure as rest_failure
-from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferEngine, Prepared, cancel_job
+from naiad.frontend.rest.infer import MAX_INPUT_BYTES, Prepared, cancel_job
 from naiad.frontend.rest.stream import GENERATE_EVENTS, StreamedResponse
 from naiad.frontend.router import JSON_HEADERS
 from naiad.frontend.slice_runner import SliceRunner
@@ -28,7 +29,7 @@ class GenerateRoutes:
 
     def __init__(
         self,
-        engine: InferEngine,
+        engine: Engine,
         max_input_bytes: int = MAX_INPUT_BYTES,
         forwarding: HeaderForwarding | None = None,
         runner: SliceRunner | None = None,
@@ -127,14 +128,14 @@ class _OnlyResponse:
     transport = "generate"  # for recordings
     __slots__ = ("_context", "_engine", "_is_over", "_outcome", "_runner")
 
-    def __init__(self, context: HttpContext, engine: InferEngine, runner: SliceRunner) -> None:
+    def __init__(self, context: HttpContext, engine: Engine, runner: SliceRunner) -> None:
         self._context = context
         self._engine = engine
         self._runner = runner
         self._outcome: InferResponse | InferError | None = None
         self._is_over = False
 
-    def watch(self, request: InferRequest, engine: InferEngine) -> None:
+    def watch(self, request: InferRequest, engine: Engine) -> None:
         """Cancel the request when its client disconnects."""
         self._context.on_disconnect = functools.partial(rest_failure.abandon, engine, request)
 

@@ -7,18 +7,14 @@ import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
-from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, invalid_argument, unsupported
-from naiad.core.model import ModelMetadata
 from naiad.core.request import InferRequest, RequestHeader
-from naiad.core.request_limits import RequestLimits
 from naiad.core.response import InferResponse
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
-from naiad.engine.serving.served import Served
+from naiad.engine.inference import Engine
 from naiad.frontend.context import CancelReason, HttpContext, announced_bytes
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
 from naiad.frontend.rest import failure as rest_failure
@@ -86,28 +82,6 @@ MAX_INPUT_BYTES = 64 * 1024 * 1024
 """Default of --http-max-input-size."""
 
 
-class InferEngine(Protocol):
-    """The engine, as inference over HTTP uses it; every method runs on the loop."""
-
-    def submit(self, request: InferRequest, served: Served | None = None) -> None:
-        """Submit a request. Raises InferError if it is rejected at admission."""
-
-    def cancel(self, request: InferRequest) -> bool:
-        """Cancel a submitted request; return True if it was dropped, False if it is being executed."""
-
-    def served(self, name: str, version: str = "") -> Served:
-        """Return a ready version. Raises InferError for an unknown model."""
-
-    def request_limits(self, name: str, version: str = "") -> RequestLimits:
-        """Return the limits on the number of parts of a request. Raises InferError for an unknown model."""
-
-    def model_metadata(self, name: str, version: str = "") -> ModelMetadata:
-        """Return names, datatypes and shapes of a ready model."""
-
-    def model_config(self, name: str, version: str = "") -> ModelConfig:
-        """Return the configuration of a ready model."""
-
-
 class InferRoute:
     """Inference over HTTP."""
 
@@ -116,7 +90,7 @@ class InferRoute:
 
     def __init__(
         self,
-        engine: InferEngine,
+        engine: Engine,
         max_input_bytes: int = MAX_INPUT_BYTES,
         forwarding: HeaderForwarding | None = None,
         runner: SliceRunner | None = None,

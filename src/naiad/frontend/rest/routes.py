@@ -1,23 +1,20 @@
 """The REST side of KServe v2: health, metadata, configuration, statistics, repository, inference."""
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping
 
 from naiad.core.errors import unavailable
+from naiad.engine.inference import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.header_forwarding import HeaderForwarding
-from naiad.frontend.rest.api_page import ApiPageRoutes, ListedEngine
+from naiad.frontend.rest.api_page import ApiPageRoutes
 from naiad.frontend.rest.compression import ContentCodings
 from naiad.frontend.rest.control import (
-    RepositoryEngine,
     RepositoryRoutes,
     SettingsRoutes,
-    SharedMemoryControl,
     SharedMemoryRoutes,
-    TracedEngine,
 )
 from naiad.frontend.rest.generate import GenerateRoutes
-from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferEngine, InferRoute
+from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferRoute
 from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, respond_error
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.frontend.thread_pool import RunInThread, run_at_once
@@ -28,8 +25,6 @@ from naiad.protocol.json.control import (
     encode_statistics,
 )
 from naiad.protocol.json.explanation import encode_explanation
-from naiad.telemetry.explanation import Explanation
-from naiad.telemetry.statistics.version import VersionStatistics
 
 _NO_BODY: tuple[bytes, ...] = ()
 _TEXT_HEADERS = ((b"Content-Type", b"text/plain"),)
@@ -38,37 +33,12 @@ _MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
 
 
-class ControlEngine(InferEngine, RepositoryEngine, TracedEngine, ListedEngine, Protocol):
-    """The engine, as the REST routes use it."""
-
-    is_draining: bool
-
-    @property
-    def shared_memory(self) -> SharedMemoryControl:
-        """The regions that clients have registered."""
-
-    def is_live(self) -> bool:
-        """Return whether the server is alive."""
-
-    def is_ready(self) -> bool:
-        """Return whether the server is ready for traffic."""
-
-    def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Return whether a model version is ready; an unknown one is not. Raises InferError."""
-
-    def statistics(self, name: str = "", version: str = "") -> Sequence[VersionStatistics]:
-        """Return statistics of one version, of a model, or of all models."""
-
-    def explanation(self, name: str, version: str = "") -> Explanation:
-        """Return how requests of a model are scheduled. Raises InferError for an unknown model."""
-
-
 class RestApi:
     """The actions of the REST routes."""
 
     def __init__(
         self,
-        engine: ControlEngine,
+        engine: Engine,
         *,
         max_input_bytes: int = MAX_INPUT_BYTES,
         forwarding: HeaderForwarding | None = None,

@@ -10,7 +10,8 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer
-from naiad.frontend.context import CancellingEngine, CancelReason, HttpContext
+from naiad.engine.inference import Engine
+from naiad.frontend.context import CancelReason, HttpContext
 from naiad.frontend.header_forwarding import TraceFields, fields_of_context
 from naiad.frontend.rest import failure as rest_failure
 from naiad.frontend.slice_runner import SliceJob, SliceRunner
@@ -83,7 +84,7 @@ class StreamedResponse:
         self._job: SliceJob | None = None
         """The encoding of a large response; later ones wait."""
         self._waiting: deque[tuple[InferRequest, InferResponse]] = deque()
-        self._engine: CancellingEngine | None = None
+        self._engine: Engine | None = None
         self._is_paused = False
         """The client does not read what was sent."""
         self._is_over = False
@@ -96,7 +97,7 @@ class StreamedResponse:
         self._encode = encode
         self._has_begun = False
 
-    def watch(self, request: InferRequest, engine: CancellingEngine) -> None:
+    def watch(self, request: InferRequest, engine: Engine) -> None:
         """Cancel the request when its client disconnects, and pause it while its client is slow."""
         self._engine = engine
         self._context.on_disconnect = functools.partial(self._abandon, engine, request)
@@ -191,7 +192,7 @@ class StreamedResponse:
             self._runner.cancel(self._job)
             self._job = None
 
-    def _abandon(self, engine: CancellingEngine, request: InferRequest, why: CancelReason) -> None:
+    def _abandon(self, engine: Engine, request: InferRequest, why: CancelReason) -> None:
         self._stop()
         rest_failure.abandon(engine, request, why)
 

@@ -17,8 +17,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
+from naiad.engine.inference import Engine
 from naiad.server.ports.endpoint import Connections, Service
 
 _log = logging.getLogger(__name__)
@@ -30,28 +30,8 @@ _FINISH_SHARE = 0.25
 """Idle connections are closed this long before the end of the exit timeout, at most `_FINISH_S`."""
 
 
-class Draining(Protocol):
-    """The engine, as the drain uses it."""
-
-    is_draining: bool
-
-    @property
-    def in_flight_count(self) -> int:
-        """Number of requests that wait or execute."""
-
-    @property
-    def live_sequence_count(self) -> int:
-        """Number of sequences that have begun and not ended."""
-
-    def close_to_new_sequences(self) -> None:
-        """Continue live sequences, and reject new ones."""
-
-    def abort(self, reason: str) -> None:
-        """Fail all waiting and executing requests with UNAVAILABLE."""
-
-
 async def drain(
-    engine: Draining,
+    engine: Engine,
     services: Sequence[Service],
     unload: Callable[[float], bool],
     *,
