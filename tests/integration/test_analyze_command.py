@@ -211,6 +211,22 @@ def test_interrupt_restores_and_reports(tmp_path, server):
     assert (tmp_path / "analysis/identity.html").exists()
 
 
+def test_wrong_model_leaves_no_journal(tmp_path, repository, start_server):
+    polling = start_server(repository)
+    polling.wait_ready()
+    for model in ("missing", "identity"):
+        output = analyze(tmp_path, model, "--url", polling.url, *SHORT, "--shape", "INPUT0:4", status=1)
+        assert "--model-control-mode=explicit" in output
+        assert not list(tmp_path.glob("*.journal.json"))
+
+
+def test_output_is_checked_before_measuring(tmp_path, repository):
+    (tmp_path / "best/identity").mkdir(parents=True)
+    output = analyze(tmp_path, repository, *SHORT, "-o", "best", status=2)
+    assert "best/identity exists; remove it, choose another repository (--output)" in output
+    assert "measurements" not in output
+
+
 def test_unknown_key_has_a_suggestion(tmp_path, repository):
     settings = write_settings(tmp_path, repository, concurency=[1])
     assert "did you mean concurrency?" in analyze(tmp_path, "profile", "-f", settings, status=2)

@@ -72,6 +72,8 @@ async def analyze(settings: Settings, inputs: Inputs, progress: Progress | None 
 
     The server has its old configurations afterwards. Raises SettingsError, InferError, ServerLostError and OSError.
     """
+    for name in [*(model.name for model in settings.models), *settings.composing_models]:
+        _check_output(settings, name)
     groups = [settings.models] if settings.are_models_concurrent else [[model] for model in settings.models]
     found: list[Analysis] = []
     for group in groups:
@@ -325,11 +327,8 @@ def write_winner(
     """
     written: list[Path] = []
     for variant in variants:
+        _check_output(settings, variant.model)
         folder = Path(settings.output_repository) / variant.model
-        if folder.exists() and not settings.overwrites_output:
-            raise SettingsError(
-                f"{folder} exists; choose another repository, or set override_output_model_repository"
-            )
         source = Path(settings.server.repository) / variant.model if settings.server.repository else None
         if source is not None and source.is_dir():
             shutil.copytree(source, folder, dirs_exist_ok=True)
@@ -342,6 +341,15 @@ def write_winner(
             (folder / PROFILE_FILE).write_text(format_profile(profiles[variant.model]))
             written.append(folder / PROFILE_FILE)
     return written
+
+
+def _check_output(settings: Settings, model: str) -> None:
+    folder = Path(settings.output_repository) / model
+    if settings.output_repository and folder.exists() and not settings.overwrites_output:
+        raise SettingsError(
+            f"{folder} exists; remove it, choose another repository (--output), "
+            "or set override_output_model_repository"
+        )
 
 
 def restored_url(journal: Path) -> str:

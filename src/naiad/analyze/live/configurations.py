@@ -10,12 +10,14 @@ import orjson
 from naiad.analyze.live.journal import Original, read_journal, write_journal
 from naiad.analyze.space import Variant
 from naiad.analyze.variants import fit_ensembles, member_names, members_first
-from naiad.client import Client, ErrorCode, InferError
+from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
 from naiad.config.forms.json_form import config_from_json, config_to_json
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.model import ModelState
 
 _log = logging.getLogger(__name__)
+NO_CONTROL = "explicit model load / unload is not allowed"
+"""Triton: the error of a server without explicit control, which has changed nothing."""
 _ATTEMPTS = 2
 
 
@@ -55,7 +57,7 @@ class Configurations:
                 continue
             if not await self._client.is_model_ready(name):
                 self._note(name, Original(""))
-                await self._client.load(name)
+                await self._load_new(name)
             config = await self._client.model_config(name)
             self.configs[name] = config
             self._loaded[name] = ""
@@ -63,6 +65,15 @@ class Configurations:
             self._note(name, Original(config_to_json(config).decode() if name in ready else ""))
             waiting += member_names(config)
         await self._read_above(ready)
+
+    async def _load_new(self, name: str) -> None:
+        try:
+            await self._client.load(name)
+        except ConnectionFailedError:  # the server may have loaded it
+            raise
+        except InferError:
+            self._forget(name)
+            raise
 
     async def _read_above(self, ready: Collection[str]) -> None:
         # Those that are known already may have a smaller batch at the moment.
@@ -86,6 +97,17 @@ class Configurations:
         self._originals[name] = original
         if self._journal is not None:
             write_journal(self._journal, self._url, self._originals)
+
+    def _forget(self, name: str) -> None:
+        """Drop a model that did not load; a journal without a change of the server is removed."""
+        del self._originals[name]
+        if self._journal is None:
+            return
+        is_changed = any(loaded != "" for loaded in self._loaded.values())
+        if is_changed or any(not each.config_json for each in self._originals.values()):
+            write_journal(self._journal, self._url, self._originals)
+        else:
+            self._journal.unlink(missing_ok=True)
 
     # --- variants ---------------------------------------------------------------------------------------------------
 
@@ -131,11 +153,17 @@ class Configurations:
         return config.max_batch_size
 
     async def _load(self, name: str, text: str) -> None:
+        before = self._loaded[name]
         self._loaded[name] = None
-        if text:
-            await self._client.load(name, config=text)
-        else:
-            await self._load_original(name, config_to_json(self._all[name]).decode())
+        try:
+            if text:
+                await self._client.load(name, config=text)
+            else:
+                await self._load_original(name, config_to_json(self._all[name]).decode())
+        except InferError as error:
+            if NO_CONTROL in error.message:
+                self._loaded[name] = before
+            raise
         self._loaded[name] = text
 
     async def _load_original(self, name: str, config_json: str) -> None:

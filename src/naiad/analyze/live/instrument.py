@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from naiad.analyze.live.configurations import Configurations
+from naiad.analyze.live.configurations import NO_CONTROL, Configurations
 from naiad.analyze.live.figures import figures_of
 from naiad.analyze.live.journal import read_journal
 from naiad.analyze.live.resources import ResourceMeter
@@ -31,8 +31,6 @@ _STABILITY_PERCENT = 1.0
 """A measurement ends before its time only when its interval is as narrow as this."""
 _PERCENTILE = 99
 _LONGER = 10
-_NO_CONTROL = "explicit model load / unload is not allowed"
-"""Triton: what a server without explicit control answers."""
 
 
 class LiveInstrument:
@@ -153,7 +151,7 @@ class LiveInstrument:
         try:
             measured = await self._measured(point, seconds)
         except (InferError, InputError, RefusedError) as error:
-            if _NO_CONTROL in str(error):
+            if NO_CONTROL in str(error):
                 raise
             measured = Measured(point, error=str(error))
         except BaseException:

@@ -1,7 +1,9 @@
 """`naiad analyze`: read the settings, analyse, show the result."""
 
 import asyncio
+import re
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from naiad.analyze.search import SearchProgress
 from naiad.analyze.settings.reader import read_file, read_settings
 from naiad.analyze.settings.settings import ModelSettings, Settings
 from naiad.analyze.settings.values import SettingsError
-from naiad.cli.analyze.flags import COMMANDS, document_of, make_parser, parse_model_analyzer
+from naiad.cli.analyze.flags import COMMANDS, document_of, in_flags, make_parser, parse_model_analyzer
 from naiad.cli.parser import BAD_OPTION
 from naiad.cli.perf.flags import parse as parse_perf
 from naiad.cli.perf.planning import make_plan
@@ -25,6 +27,7 @@ from naiad.perf.plan import InputSettings, Protocol, Service
 from naiad.perf.report.charts import ChartsMissingError
 
 FAILED = 1
+_LINE_INTERVAL_S = 10
 
 
 def run(argv: Sequence[str]) -> int:
@@ -42,7 +45,8 @@ def run(argv: Sequence[str]) -> int:
         )
         return _analyze(settings, is_quiet=flags.quiet)
     except (SettingsError, FlagError) as error:
-        print(f"naiad analyze: {error}", file=sys.stderr)
+        is_model_analyzer = bool(argv) and argv[0] in COMMANDS
+        print(f"naiad analyze: {error if is_model_analyzer else in_flags(str(error))}", file=sys.stderr)
         return BAD_OPTION
     except (InferError, ServerLostError, ChartsMissingError, OSError, ValueError) as error:
         print(f"naiad analyze: {getattr(error, 'message', None) or error}", file=sys.stderr)
@@ -103,11 +107,12 @@ async def _restore(journal: Path) -> int:
 
 
 class _Progress:
-    """One line that changes in a terminal; elsewhere a line for each phase."""
+    """One line that changes in a terminal; elsewhere a line for each phase, and for each 10 seconds."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
         self._phase = ""
+        self._line_s = 0.0
 
     def __call__(self, models: str, where: SearchProgress) -> None:
         line = f"{models}: {where.phase}, {where.done} of about {where.expected} measurements"
@@ -116,9 +121,12 @@ class _Progress:
         if self._is_terminal:
             sys.stderr.write(f"\r\x1b[2K{line}")
             sys.stderr.flush()
-        elif where.phase != self._phase:
+            return
+        # "prediction of configuration 1 of 149" is the same phase as "... 2 of 149".
+        phase, now_s = re.sub(r"\d+", "", where.phase), time.monotonic()
+        if phase != self._phase or now_s - self._line_s >= _LINE_INTERVAL_S:
             print(line, file=sys.stderr, flush=True)
-        self._phase = where.phase
+            self._phase, self._line_s = phase, now_s
 
     def clear(self) -> None:
         """Remove the line."""

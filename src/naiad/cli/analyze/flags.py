@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.analyze.settings.keys import KEYS, Key
+from naiad.analyze.settings.values import SettingsError
 from naiad.cli.parser import Parser
 
 COMMANDS = ("profile", "analyze", "report")
@@ -16,9 +17,21 @@ Find the configuration of a model that serves best. TARGET is a model repository
 does not restart; at the end it has its old configuration again.
 """
 _EPILOG = """\
+example: naiad analyze models --latency-budget 20ms --output best
 naiad analyze profile|analyze|report -f config.yaml takes Model Analyzer's command lines and files.
 Exit status: 0 a configuration was found; 1 none meets the constraints, or an error ended it; 2 invalid command line.
 """
+_FLAG_OF_KEY = {
+    "run_config_search_mode": "--mode",
+    "run_config_search_max_instance_count": "--max-instances",
+    "run_config_search_max_model_batch_size": "--max-batch-size",
+    "duration_seconds": "--seconds",
+    "export_path": "--report",
+    "output_model_repository_path": "--output",
+    **{name: f"--{name.replace('_', '-')}" for name in ("latency_budget", "min_throughput", "objectives")},
+    **{name: f"--{name.replace('_', '-')}" for name in ("concurrency", "request_rate", "batch_sizes")},
+}
+"""The flag that sets a key of Model Analyzer's file, for errors."""
 _DATA_FLAGS = ("input-data", "shape", "input-bound", "string-data", "string-length", "request-parameter")
 
 
@@ -61,7 +74,7 @@ def make_parser() -> Parser:
 
 
 def document_of(flags: argparse.Namespace) -> dict[str, Any]:
-    """Return the flags of naiad's own form as keys of Model Analyzer's file."""
+    """Return the flags of naiad's own form as keys of Model Analyzer's file. Raises SettingsError."""
     document: dict[str, Any] = {
         "run_config_search_mode": flags.mode,
         "latency_budget": flags.latency_budget or None,
@@ -83,8 +96,17 @@ def document_of(flags: argparse.Namespace) -> dict[str, Any]:
     return {key: value for key, value in document.items() if value is not None}
 
 
+def in_flags(message: str) -> str:
+    """Return an error about a key of the document as one about the flag that sets it."""
+    key, _, rest = message.partition(" ")
+    return f"{_FLAG_OF_KEY.get(key, key)} {rest}"
+
+
 def _target(flags: argparse.Namespace) -> dict[str, Any]:
+    """Raises SettingsError for a target that is missing, a file, or a folder without models."""
     if flags.url:
+        if not (flags.target or flags.models):
+            raise SettingsError(f"TARGET is missing; name a model, as in naiad analyze resnet --url {flags.url}")
         is_grpc = flags.url.startswith("grpc")
         protocol = "grpc" if is_grpc else "http"
         return {
@@ -94,15 +116,25 @@ def _target(flags: argparse.Namespace) -> dict[str, Any]:
             "profile_models": flags.models or flags.target or None,
         }
     path = Path(flags.target)
+    _check_folder(flags.target, path)
     is_model = any(path.glob("*/")) and (path / "config.pbtxt").is_file()
     if is_model or (path.is_dir() and any(part.name.isdigit() for part in path.iterdir() if part.is_dir())):
         return {"model_repository": str(path.parent), "profile_models": path.name}
-    models = (
-        flags.models or ",".join(sorted(part.name for part in path.iterdir() if part.is_dir()))
-        if path.is_dir()
-        else ""
-    )
-    return {"model_repository": str(path) if flags.target else None, "profile_models": models or None}
+    models = flags.models or ",".join(sorted(part.name for part in path.iterdir() if part.is_dir()))
+    if not models:
+        raise SettingsError(f"TARGET {path} has no models; a repository has a folder of each: model/1/model.onnx")
+    return {"model_repository": str(path), "profile_models": models}
+
+
+def _check_folder(target: str, path: Path) -> None:
+    if not target:
+        raise SettingsError("TARGET is missing; name a model repository, as in naiad analyze models")
+    if path.is_file():
+        raise SettingsError(
+            f"TARGET {path} is a file; copy it to models/{path.stem}/1/model{path.suffix} and name models/{path.stem}"
+        )
+    if not path.is_dir():
+        raise SettingsError(f"TARGET {path}: no such folder; name a model repository, or add the --url of a server")
 
 
 def parse_model_analyzer(command: str, arguments: Sequence[str]) -> tuple[dict[str, Any], str]:

@@ -1,0 +1,35 @@
+"""Mistakes in the command line of `naiad analyze`: errors name the argument and the fix."""
+
+import pytest
+
+from naiad.analyze.search import SearchProgress
+from naiad.cli.analyze.command import _Progress, run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "TARGET is missing; name a model repository, as in naiad analyze models"),
+        (["missing"], "TARGET missing: no such folder; name a model repository, or add the --url of a server"),
+        (["net.onnx"], "TARGET net.onnx is a file; copy it to models/net/1/model.onnx and name models/net"),
+        (["empty"], "TARGET empty has no models; a repository has a folder of each: model/1/model.onnx"),
+        (["--url", "localhost:1"], "TARGET is missing; name a model, as in naiad analyze resnet --url localhost:1"),
+        (["full", "--mode", "fast"], "--mode has an unknown name 'fast'; use one of predict, brute, quick, optuna"),
+        (["full", "--seconds", "long"], "--seconds"),
+    ],
+)
+def test_mistake_names_argument_and_fix(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.onnx").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full/model/1").mkdir(parents=True)
+    assert run(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"naiad analyze: {message}")
+
+
+def test_piped_progress_has_few_lines(capsys):
+    progress = _Progress()
+    for number in range(100):
+        progress("net", SearchProgress(f"prediction of configuration {number} of 99", 1, 10, 0.0))
+    progress("net", SearchProgress("comparison of the best", 2, 10, 0.0))
+    assert len(capsys.readouterr().err.splitlines()) == 2
