@@ -215,7 +215,7 @@ def test_wrong_model_leaves_no_journal(tmp_path, repository, start_server):
     polling = start_server(repository)
     polling.wait_ready()
     for model in ("missing", "identity"):
-        output = analyze(tmp_path, model, "--url", polling.url, *SHORT, "--shape", "INPUT0:4", status=1)
+        output = analyze(tmp_path, model, "--url", polling.http_url, *SHORT, "--shape", "INPUT0:4", status=1)
         assert "--model-control-mode=explicit" in output
         assert not list(tmp_path.glob("*.journal.json"))
 

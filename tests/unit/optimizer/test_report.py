@@ -54,6 +54,7 @@ def test_table_begins_with_winner_and_reason(result):
         "openvino-int8",
         "int8",
         "passed",
+        "served",
         "0.6",
         "6,210",
         "2.37",
@@ -62,6 +63,11 @@ def test_table_begins_with_winner_and_reason(result):
         "41",
         "0.02",
     ]
+
+
+def test_table_warns_of_figures_measured_differently(result):
+    assert "Compare latencies and rates that were measured alike" in text_table(result)
+    assert "measured alike" not in text_table(replace(result, outcomes=result.outcomes[:1]))
 
 
 def test_table_has_every_reason(result):

@@ -1,5 +1,6 @@
 """The HTML report of an analysis, in one file; as PDF where Chromium is installed."""
 
+import logging
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from naiad.analyze.report.text import latency_ms
 from naiad.perf.report.charts import parts_of_requests
 from naiad.perf.report.page import Page
 
+_log = logging.getLogger(__name__)
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _PDF_TIMEOUT_S = 60
 _COLUMNS = ("", "configuration", "load", "inferences/s", "p50 ms", "p99 ms", "gain", "constraints")
@@ -75,7 +77,7 @@ def _table(ranking: Ranking) -> tuple[list[tuple[str, ...]], list[str]]:
             (
                 f"{index}{' (tie)' if each.is_tie else ''}",
                 variants_text(measured),
-                load_name(measured),
+                load_name(measured).replace(" ", "\u00a0"),
                 f"{throughput:,.1f}",
                 f"{latency_ms(measured, 50):.3g}",
                 f"{latency_ms(measured, 99):.3g}",
@@ -108,11 +110,15 @@ def _add_failures(page: Page, ranking: Ranking) -> None:
 
 
 def write_pdf(html: Path, pdf: Path) -> bool:
-    """Print the page with Chromium; return whether it is installed. Raises OSError, subprocess.SubprocessError."""
+    """Print the page with Chromium; return whether that succeeded. Raises OSError."""
     browser = next((found for name in _BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
         return False
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
     command += [f"--print-to-pdf={pdf}", html.resolve().as_uri()]
-    subprocess.run(command, check=True, capture_output=True, timeout=_PDF_TIMEOUT_S)
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=_PDF_TIMEOUT_S)
+    except subprocess.SubprocessError as error:
+        _log.warning("%s has the report; there is no PDF of it: %s", html, error)
+        return False
     return True

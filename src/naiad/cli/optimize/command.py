@@ -114,8 +114,9 @@ def _list(source: Source, samples: Samples, options: Options) -> int:
         print(
             f"  {'input' if spec in source.inputs else 'output'} {spec.name} {spec.datatype.value} {list(spec.shape)}"
         )
-    for candidate in candidates(source, ranges, installed_packages()):
-        if options.includes(candidate):
-            state = f"not run: {candidate.not_run}" if candidate.not_run else candidate.backend
-            print(f"{candidate.name:20}{candidate.precision.value:14}{state}")
+    plan = [each for each in candidates(source, ranges, installed_packages()) if options.includes(each)]
+    width = max((len(each.name) for each in plan), default=0)
+    for candidate in plan:
+        state = f"not run: {candidate.not_run}" if candidate.not_run else candidate.backend
+        print(f"{candidate.name:{width}}  {candidate.precision.value:12}  {state}")
     return 0

@@ -23,6 +23,11 @@ class Figures:
     throughput_gain: float | None
 
     @property
+    def measured(self) -> str:
+        """Return how latency and throughput were measured: the two kinds cannot be compared."""
+        return "served" if self.served else "directly" if self.fastest else ""
+
+    @property
     def latency(self) -> Interval | None:
         """Return the served latency, or that of a direct call, in us."""
         best = self.served or self.fastest

@@ -13,10 +13,10 @@ from naiad.perf.report.page import Page
 from naiad.perf.result import Interval
 
 _COLUMNS = (
-    "candidate", "format", "precision", "status", "worst difference", "top-1", "latency ms", "samples/s",
+    "candidate", "format", "precision", "status", "worst difference", "top-1", "measured", "latency ms", "samples/s",
     "memory MiB", "gain: latency / throughput",
 )  # fmt: skip
-_TEXTS = (0, 1, 2, 3, 4)
+_TEXTS = (0, 1, 2, 3, 4, 6)
 _FAILED_COLUMNS = ("candidate", "check", "output", "sample", "element", "source", "candidate has", "reason")
 _CLASSES = {Status.REJECTED: "bad", Status.FAILED: "bad"}
 
@@ -55,7 +55,7 @@ def report(result: Result) -> Page:
         "strategy": result.objective.strategy.value,
         "SHA-256 of the source": result.source_digest,
         "SHA-256 of the samples": result.samples_digest,
-        **result.environment,
+        **{name.replace("_mib", ", MiB"): value for name, value in result.environment.items()},
     }
     page.table(("", ""), list(facts.items()), texts=(0, 1))
     return page
@@ -87,6 +87,7 @@ def _cells(figures: Figures) -> tuple[str, ...]:
         outcome.status.value,
         ", ".join(_whole(f"{name} {value:.2g}") for name, value in differences.items()),
         ", ".join(f"{value:.2%}" for value in agreement.values()),
+        figures.measured,
         _spread(figures.latency, 1e-3),
         _spread(figures.throughput, 1.0),
         f"{figures.memory_mib:.0f}" if figures.memory_mib else "",

@@ -7,8 +7,10 @@ from pathlib import Path
 from naiad.optimizer.report.figures import Figures, figures_of
 from naiad.optimizer.result import Result
 
-_HEADINGS = ("", "candidate", "precision", "status", "latency ms", "samples/s", "gain", "memory MiB", "difference")
-_TEXTS = 4
+_HEADINGS = (
+    "", "candidate", "precision", "status", "measured", "latency ms", "samples/s", "gain", "memory MiB", "difference",
+)  # fmt: skip
+_TEXTS = 5
 """Columns of text at the left."""
 
 
@@ -23,6 +25,8 @@ def text_table(result: Result) -> str:
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
+    if len({row[4] for row in rows[1:]} - {""}) > 1:
+        lines += ["", "Compare latencies and rates that were measured alike: served by naiad, or called directly."]
     reasons = [
         f"{each.candidate.name}: {each.status.value}: {each.reason}" for each in result.outcomes if each.reason
     ]
@@ -36,6 +40,7 @@ def _cells(figures: Figures, winner: str) -> tuple[str, ...]:
         outcome.candidate.name,
         outcome.candidate.precision.value,
         outcome.status.value,
+        figures.measured,
         f"{figures.latency.value / 1e3:.3g}" if figures.latency else "",
         rate(figures.throughput.value) if figures.throughput else "",
         gains(figures),

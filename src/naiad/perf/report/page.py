@@ -18,7 +18,8 @@ p { margin: 6px 0; max-width: 75ch; } .note { color: #57606a; font-size: 13px; }
 table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: 5px 8px; border-bottom: 1px solid #eaeef2; vertical-align: top; }
 th:first-child, td:first-child, td.text, th.text { text-align: left; }
-th { color: #57606a; font-weight: 600; } tr.bad td { background: #fff5f5; } tr.best td { background: #f0fff4; }
+th { color: #57606a; font-weight: 600; } td:not(.text) { white-space: nowrap; }
+tr.bad td { background: #fff5f5; } tr.best td { background: #f0fff4; }
 svg { width: 100%; height: auto; max-width: 860px; display: block; } code, pre { font-size: 12.5px; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; } details { margin: 8px 0; }
 """
