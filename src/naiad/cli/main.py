@@ -72,7 +72,9 @@ def _run(rest: list[str]) -> int:
             return 0
         verb, rest = rest[0], ["--help"]
     if verb not in _present_verbs():
-        print(f"naiad: unknown verb '{verb}'{_suggestion(verb)}\n\n{_usage()}", file=sys.stderr)
+        near = _suggestion(verb)
+        print(f"naiad: unknown verb '{verb}'{near}", file=sys.stderr)
+        print("naiad --help lists the verbs." if near else f"\n{_usage()}", file=sys.stderr)
         return _WRONG_COMMAND
     return int(importlib.import_module(VERBS[verb][0]).run(rest))
 

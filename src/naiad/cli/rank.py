@@ -11,6 +11,7 @@ from naiad.backend.cores import usable_cores
 from naiad.backend.python.backend import PythonModel
 from naiad.backend.python.node import NodeRanks, RejectedError
 from naiad.backend.registry import BackendRegistry
+from naiad.cli.parser import Parser
 from naiad.cli.repository_model import NoModelError, find_models
 from naiad.core.errors import InferError
 
@@ -64,7 +65,9 @@ def _fail(reason: str) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
-    parser = argparse.ArgumentParser(prog="naiad rank", description=_DESCRIPTION)
+    parser = Parser(
+        prog="naiad rank", description=_DESCRIPTION, epilog="example: naiad rank models/llm --node-rank 1"
+    )
     parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="the model's directory, with config.pbtxt")
     parser.add_argument(
         "--node-rank", type=int, required=True, metavar="N", help="number of this machine, from 1 to nnodes - 1"

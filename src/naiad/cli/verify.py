@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from naiad.cli.parser import Parser
+
 if TYPE_CHECKING:
     from naiad.optimizer.package.verification import Verification
 
@@ -44,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="naiad verify", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("package", type=Path, metavar="PACKAGE", help="a folder or a .zip file")
@@ -96,5 +98,5 @@ def _figures(found: "Verification") -> Iterator[str]:
         yield (
             f"  served at the optimization: {served['throughput']['value']:,.0f}/s at concurrency "
             f"{served['concurrency']}, latency {served['latency']['value'] / 1e3:.3g} ms; repeat it with: "
-            f"{served['command']}"
+            f"{served['command'].replace(f'-m {found.candidate} ', f'-m {found.model} ')}"
         )

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 import naiad
+from naiad.cli.parser import Parser
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -15,4 +16,4 @@ def run(arguments: Sequence[str]) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
-    return argparse.ArgumentParser(prog="naiad version", description="Print naiad's version.")
+    return Parser(prog="naiad version", description="Print naiad's version.")

@@ -185,7 +185,9 @@ def load_graph(path: Path) -> SplitGraph:
         model = onnx.load(str(path))
     except Exception as error:  # of protobuf, of the checker, of the file system
         text = " ".join(str(error).split())[:300]
-        raise invalid_argument(f"{path} is not a valid ONNX model: {text}") from error
+        raise invalid_argument(
+            f"{path} is not a valid ONNX model: {text}; name an .onnx file, or a .pt2 file of torch.export"
+        ) from error
     try:
         return SplitGraph(model)
     except InferError as error:

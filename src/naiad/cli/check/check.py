@@ -14,6 +14,7 @@ import orjson
 from naiad.backend.gpus import gpu_count
 from naiad.backend.registry import BackendRegistry
 from naiad.cli.check.check_load import LoadRules, load_reported
+from naiad.cli.parser import Parser
 from naiad.core.errors import InferError
 from naiad.repository.check import ModelReport, check_path
 from naiad.repository.check_contents import check_contents
@@ -145,7 +146,7 @@ def _count_of_jobs(text: str) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
-    parser = argparse.ArgumentParser(prog="naiad check", description=_DESCRIPTION)
+    parser = Parser(prog="naiad check", description=_DESCRIPTION, epilog="example: naiad check models --load")
     parser.add_argument(
         "path", metavar="PATH", help="a repository (a directory or a URL), a model's directory, or a config.pbtxt"
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from naiad.backend.api import ModelContext
 from naiad.backend.registry import BackendRegistry
+from naiad.cli.parser import Parser
 from naiad.config.autofill import autofill, merge_auto_completed
 from naiad.config.forms.template import format_commented
 from naiad.config.model_config_pb2 import ModelConfig
@@ -91,9 +92,10 @@ def _write(path: Path, text: str, *, force: bool) -> None:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
-    parser = argparse.ArgumentParser(prog="naiad config", description="Work with configurations.")
+    parser = Parser(prog="naiad config", description="Work with configurations.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     init = verbs.add_parser("init", help="print a config.pbtxt for a model", description=_DESCRIPTION)
+    init.epilog = "example: naiad config init model.onnx --output config.pbtxt"
     show = verbs.add_parser(
         "show",
         help="print the effective values of naiad serve, and where each is from",
@@ -101,6 +103,7 @@ def make_parser() -> argparse.ArgumentParser:
         "where each is from: default, FILE:LINE, command line, or the name of a variable. The exit status is 1 if "
         "the server would not start with them.",
     )
+    show.epilog = "example: naiad config show --http-port 9000 > naiad.toml"
     show.add_argument("flags", nargs="*", metavar="FLAG", help="the arguments of naiad serve")
     init.add_argument("model", type=Path, metavar="MODEL", help="a model file or the directory of a model")
     init.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of printing")

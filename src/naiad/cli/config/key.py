@@ -5,11 +5,12 @@ import secrets
 import sys
 from collections.abc import Sequence
 
+from naiad.cli.parser import Parser
 from naiad.options.network.access import KEY_CATEGORIES, format_line, parse_categories
 
 _DESCRIPTION = """\
 Print a new API key for a client, and the line for the server's --api-key-file, which contains only its hash.
-The key goes to standard error and the line to standard output: naiad key new NAME CATEGORIES >> FILE
+The key goes to standard error and the line to standard output.
 The exit status is 2 for an invalid command line.
 """
 
@@ -38,9 +39,10 @@ def new_key(name: str, categories: str) -> tuple[str, str]:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
-    parser = argparse.ArgumentParser(prog="naiad key", description="Make keys for --api-key-file.")
+    parser = Parser(prog="naiad key", description="Make keys for --api-key-file.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     new = verbs.add_parser("new", help="print a new key and its line for the file", description=_DESCRIPTION)
+    new.epilog = "example: naiad key new alice inference,health >> keys.txt"
     new.add_argument("name", help="a name for the client, without spaces; the server's messages show it")
     new.add_argument(
         "categories",

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from naiad.cli.parser import Parser
 from naiad.config.backends import BUILT_IN
 from naiad.core.errors import InferError, invalid_argument
 
@@ -82,9 +83,7 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
-    parser = argparse.ArgumentParser(
-        prog="naiad new", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="naiad new", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["backend"], help="what to write")
     parser.add_argument("name", metavar="NAME", help="name of the backend")
     parser.add_argument(

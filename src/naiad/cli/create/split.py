@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from naiad.cli.parser import Parser
 from naiad.core.errors import InferError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def run(argv: Sequence[str]) -> int:
     except ValueError:
         parser.error(f"--devices is '{options.devices}'; use cpu, or numbers of GPUs, for example 0,1")
     if not options.model.is_file():
-        return _fail(f"{options.model} is not a file")
+        return _fail(f"{options.model} is not a file; name an .onnx file, or a .pt2 file of torch.export")
     from naiad.split.pipeline import SplitOptions, split_model  # modules of a server
 
     try:
@@ -89,7 +90,11 @@ def _bytes(size: int) -> str:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
-    parser = argparse.ArgumentParser(prog="naiad split", description=_DESCRIPTION)
+    parser = Parser(
+        prog="naiad split",
+        description=_DESCRIPTION,
+        epilog="example: naiad split bert.onnx --stages 2 --output models",
+    )
     parser.add_argument(
         "model", type=Path, metavar="MODEL", help="an .onnx or .pt2 file; its name becomes the ensemble's"
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.cli.model_server import NoResponseError, add_source_arguments, ask
+from naiad.cli.parser import Parser
 from naiad.cli.repository_model import NoModelError, find_models
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 
@@ -169,7 +170,11 @@ def _format_recent(batches: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
-    parser = argparse.ArgumentParser(prog="naiad explain", description=_DESCRIPTION)
+    parser = Parser(
+        prog="naiad explain",
+        description=_DESCRIPTION,
+        epilog="example: naiad explain resnet --url http://localhost:8000",
+    )
     parser.add_argument("model", metavar="MODEL", help="the model's name")
     parser.add_argument("--version", default="", help="of the model; default the newest ready version")
     add_source_arguments(parser, "explain")

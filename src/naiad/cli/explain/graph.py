@@ -11,6 +11,7 @@ from naiad.cli.explain.drawing.layout import Pipeline, lay_out
 from naiad.cli.explain.drawing.mermaid import draw_mermaid
 from naiad.cli.explain.drawing.text import draw_text, list_steps
 from naiad.cli.model_server import NoResponseError, add_source_arguments, ask
+from naiad.cli.parser import Parser
 from naiad.cli.repository_model import NoModelError, find_models
 from naiad.client import Client
 from naiad.config.model_config_pb2 import ModelConfig
@@ -84,7 +85,9 @@ def _read(repository: Path, model: str) -> tuple[ModelConfig, Mapping[str, Model
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
-    parser = argparse.ArgumentParser(prog="naiad graph", description=_DESCRIPTION)
+    parser = Parser(
+        prog="naiad graph", description=_DESCRIPTION, epilog="example: naiad graph pipeline --model-repository models"
+    )
     parser.add_argument("model", metavar="MODEL", help="the ensemble's name")
     parser.add_argument("--mermaid", action="store_true", help="print a Mermaid flowchart, for Markdown pages")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to a file instead of standard output")

@@ -8,6 +8,7 @@ from pathlib import Path
 import orjson
 
 from naiad.cli.inspect.files import inspect
+from naiad.cli.parser import Parser
 from naiad.core.errors import InferError
 
 _DESCRIPTION = """\
@@ -35,7 +36,7 @@ def run(argv: Sequence[str]) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
-    parser = argparse.ArgumentParser(prog="naiad inspect", description=_DESCRIPTION)
+    parser = Parser(prog="naiad inspect", description=_DESCRIPTION, epilog="example: naiad inspect model.onnx")
     parser.add_argument("paths", metavar="FILE", nargs="+", type=Path, help="a model file, or a model's directory")
     parser.add_argument("--json", action="store_true", help="print a JSON list")
     return parser

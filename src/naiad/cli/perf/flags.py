@@ -13,6 +13,8 @@ Send inference requests to a server of KServe v2 (naiad, Triton, MLServer, KServ
 report. The flags are perf_analyzer's. Latency counts from the moment at which a request was due.
 """
 _EPILOG = """\
+example: naiad perf -m resnet --concurrency-range 1:16:5 --html report.html
+
 exit status:
   0   all loads were measured
   1   worse than the baseline by more than --fail-over

@@ -1,0 +1,33 @@
+"""Mistakes in the command line of the verbs: one sentence, and the next command."""
+
+import importlib
+
+import pytest
+
+from naiad.cli.main import VERBS, main
+from naiad.cli.parser import Parser
+
+WITH_ARGUMENTS = [verb for verb in VERBS if verb not in ("serve", "version", "demo", "analyze")]
+
+
+@pytest.mark.parametrize("verb", WITH_ARGUMENTS)
+def test_missing_argument_names_next_command(verb, capsys):
+    with pytest.raises(SystemExit):
+        raise SystemExit(main([verb]))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith(f"naiad {verb}: ")
+    assert len(lines) <= 2
+
+
+def test_unknown_flag_has_a_suggestion(capsys):
+    parser = Parser(prog="naiad perf")
+    parser.add_argument("--concurrency-range")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--concurency-range", "1"])
+    assert "--concurency-range 1; did you mean --concurrency-range?\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["check", "inspect", "graph", "explain", "rank", "split"])
+def test_help_has_an_example(verb):
+    parser = importlib.import_module(VERBS[verb][0]).make_parser()
+    assert f"example: naiad {verb} " in parser.format_help()
