@@ -75,9 +75,7 @@ def export(
                 raise ExportError("there is no place to export to; give a repository, or the URL of a server")
             return asyncio.run(_push(packaged, push, headers or {}))
         if not repository.is_dir():
-            raise ExportError(
-                f"{repository} is not a directory; give the repository that contains the models, or create it with mkdir"
-            )
+            raise ExportError(f"{repository} is not a directory; give the directory of the models, or create it")
         version = packaged.write(repository)
     places = [str(repository / name / str(version))]
     if push is not None:
