@@ -18,6 +18,7 @@ from typing import ClassVar
 from naiad.backend.custom_metrics import CustomMetrics
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch, SequenceEnd
+from naiad.core.device_tensor import Device
 from naiad.core.errors import InferError
 from naiad.core.ports import InferencePort
 from naiad.core.request import InferRequest
@@ -91,6 +92,10 @@ class Instance(abc.ABC):
     """Whether `execute` may also be called on the event loop, never at the same time as on its own thread.
 
     The engine does so while executions take less time than waking a thread costs.
+    """
+    device: Device | None = None
+    """Where it computes, if `execute` takes a `DeviceTensor` of any device in place of a buffer, and may return one
+    for an output that stays on its device. Then all instances of the version take them, also those without a device.
     """
     hindrance: str = ""
     """Why it cannot execute, set by the engine: an execution hangs."""

@@ -2,30 +2,34 @@
 
 Independent of what runs the batch. Requests with one header take the fast path, with a plan made once per header and
 batch size. Other batches are mixed: requests differ in rows, in the order of their tensors, in the outputs asked for,
-or, with ragged inputs, in shape. A ragged input reaches the model as the elements of the whole batch in one
-dimension. Batch inputs, tensors that the server adds, describe it, and outputs that follow a ragged input are cut by
-its shapes:
+or, with ragged inputs, in shape; so are batches with tensors on devices. A ragged input reaches the model as the
+elements of the whole batch in one dimension. Batch inputs, tensors that the server adds, describe it, and outputs
+that follow a ragged input are cut by its shapes:
 
     requests [1,3] [2,2]  ->  DATA [7]: a b c | d e f g   COUNT [2]: 3 4   ->  model  ->  [7]: A B C | D E F G
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence, Set
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from naiad.backend.device_tensors import DLPackTensor
+from naiad.backend.batch_inputs import make_batch_inputs
+from naiad.backend.device_tensors import DLPackTensor, Tensor, datatype_of, device_of
 from naiad.backend.tensor_layout import (
     MAX_RESPONSE_HEADERS,
     Dtype,
     HeaderLayout,
+    InputSlot,
     TensorConfig,
     TensorTable,
     as_input,
 )
-from naiad.config.model_config_pb2 import BatchInput, ModelConfig
-from naiad.core.datatype import BY_CONFIG_NUMBER, from_numpy
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import from_numpy
+from naiad.core.device_tensor import Device, DeviceTensor, in_host_memory
 from naiad.core.errors import InferError, internal
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
@@ -119,14 +123,25 @@ class BatchPlan:
 class MixedPlan:
     """What to do for one mixed batch."""
 
-    __slots__ = ("inputs", "layouts", "output_names", "outputs")
+    __slots__ = ("inputs", "is_on_device", "layouts", "output_names", "outputs", "staying")
 
     def __init__(
-        self, layouts: Sequence[HeaderLayout], inputs: dict[str, Array], outputs: Sequence[TensorConfig]
+        self,
+        layouts: Sequence[HeaderLayout],
+        inputs: dict[str, Any],
+        outputs: Sequence[TensorConfig],
+        device: Device | None,
     ) -> None:
         self.layouts = layouts
         self.inputs = inputs
+        """Arrays, and tensors on `device`."""
         self.outputs = outputs
+        self.is_on_device = device is not None and any(layout.is_on_device for layout in layouts)
+        self.staying: Set[str] = frozenset()
+        """Names of the outputs that stay on `device`: all requests that want them accept that."""
+        if self.is_on_device:
+            wanted = [(output.name, layout.staying) for layout in layouts for output in layout.outputs]
+            self.staying = {name for name, _ in wanted} - {name for name, staying in wanted if name not in staying}
         self.output_names = [output.name for output in outputs]
 
 
@@ -138,24 +153,33 @@ class BatchAssembler:
     """
 
     def __init__(
-        self, config: ModelConfig, name: str, version: str, to_host: Callable[[DLPackTensor], Array]
+        self,
+        config: ModelConfig,
+        name: str,
+        version: str,
+        to_host: Callable[[DLPackTensor], Array],
+        device: Device | None = None,
     ) -> None:
-        """`config` has the inputs and outputs that are executed; `to_host` converts outputs that are no arrays."""
+        """`config` has the inputs and outputs that are executed; `to_host` converts outputs that are no arrays.
+
+        `device`: where the instance takes tensors, and may leave them.
+        """
         self.table = TensorTable(config)
         self.plans: dict[tuple[RequestHeader, int], BatchPlan] = {}
         self._name = name
         self._version = version
         self._to_host = to_host
+        self._device = device
         self._is_batching = self.table.is_batching
         self._layouts: dict[RequestHeader, HeaderLayout] = {}
 
     # --- requests with one header -----------------------------------------------------------------------------------
 
     def find_plan(self, requests: Sequence[InferRequest]) -> BatchPlan | None:
-        """Return the plan for requests with one header, made if need be; None for several or ragged ones."""
-        if self.table.is_ragged:
-            return None
+        """Return the plan for requests with one header, made if need be; None for several, ragged or device ones."""
         header = requests[0].header.layout or requests[0].header
+        if self.table.is_ragged or header.is_on_device:
+            return None
         count = len(requests)
         if any((request.header.layout or request.header) is not header for request in requests):
             return None
@@ -273,22 +297,33 @@ class BatchAssembler:
         if any(layout.tails != layouts[0].tails for layout in layouts):
             return None
         rows = (sum([layout.rows for layout in layouts]),) if self._is_batching else ()
-        inputs: dict[str, Array] = {}
+        inputs: dict[str, Any] = {}
         for index, slot in enumerate(layouts[0].inputs):
             parts = [r.data[layout.inputs[index].position] for r, layout in zip(requests, layouts, strict=True)]
             if slot.config.is_ragged:
                 shape: Shape = (sum(math.prod(layout.input_shapes[slot.name]) for layout in layouts),)
             else:
                 shape = rows + slot.tail
-            inputs[slot.name] = as_input(slot.name, slot.dtype, shape, parts[0] if len(parts) == 1 else _join(parts))
-        inputs |= _batch_inputs(self.table.batch_inputs, layouts)
+            inputs[slot.name] = self._input(slot, shape, parts)
+        inputs |= make_batch_inputs(self.table.batch_inputs, layouts)
         wanted = {output.name for layout in layouts for output in layout.outputs}
-        return MixedPlan(layouts, inputs, [output for output in self.table.outputs if output.name in wanted])
+        outputs = [output for output in self.table.outputs if output.name in wanted]
+        return MixedPlan(layouts, inputs, outputs, self._device)
+
+    def _input(self, slot: InputSlot, shape: Shape, parts: Sequence[Buffer | DeviceTensor]) -> Tensor:
+        """Return an input: the tensor itself if it is on the device of the instance and alone, else an array."""
+        if len(parts) > 1:
+            return as_input(slot.name, slot.dtype, shape, _join([in_host_memory(part) for part in parts]))
+        part = parts[0]
+        if isinstance(part, DeviceTensor) and part.device == self._device and part.shape == shape:
+            tensor: DLPackTensor = part.tensor
+            return tensor
+        return as_input(slot.name, slot.dtype, shape, in_host_memory(part))
 
     def scatter_mixed(self, plan: MixedPlan, tensors: Sequence[Any]) -> list[InferResponse]:
         """Return one response per request, as `scatter` does."""
         layouts = plan.layouts
-        arrays = self._on_host(plan.outputs, tensors)
+        arrays = self._on_host(plan.outputs, tensors, plan.staying, len(layouts))
         self._check_outputs(plan.outputs, arrays, sum(layout.rows for layout in layouts))
         parts = {
             output.name: self._cut(output, array, layouts) for output, array in zip(plan.outputs, arrays, strict=True)
@@ -296,15 +331,32 @@ class BatchAssembler:
         responses: list[InferResponse] = []
         for index, layout in enumerate(layouts):
             own = [parts[output.name][index] for output in layout.outputs]
-            header = self._response_header(layout, [part.shape for part in own])
-            responses.append(InferResponse(header, [to_buffer(part) for part in own]))
+            header = self._response_header(layout, [tuple(part.shape) for part in own])
+            pairs = zip(layout.outputs, own, strict=True)
+            responses.append(InferResponse(header, [self._to_data(output, part) for output, part in pairs]))
         return responses
+
+    def _to_data(self, output: TensorConfig, part: Any) -> Buffer:
+        device = None if isinstance(part, _ndarray) else device_of(part)
+        if device is None:
+            return to_buffer(part)
+        shape = tuple(part.shape)
+        return DeviceTensor(
+            part,
+            device=device,
+            shape=shape,
+            byte_size=math.prod(shape) * output.datatype.item_bytes,
+            copy=partial(self._copy_to_host, output, part),
+        ).as_buffer()
+
+    def _copy_to_host(self, output: TensorConfig, tensor: DLPackTensor) -> Buffer:
+        return to_buffer(self._to_array(output, tensor))
 
     def _cut(self, output: TensorConfig, array: Array, layouts: Sequence[HeaderLayout]) -> list[Array]:
         """Return the part of an output of each request: by rows, or by the shapes of its source input."""
         if output.scatter_source:
             return self._cut_by_source(output, array, layouts)
-        if not self._is_batching:
+        if not self._is_batching or len(layouts) == 1:
             return [array]
         parts: list[Array] = []
         start = 0
@@ -332,25 +384,33 @@ class BatchAssembler:
 
     # --- checks of outputs ------------------------------------------------------------------------------------------
 
-    def _on_host(self, outputs: Sequence[TensorConfig], tensors: Sequence[Any]) -> list[Array]:
+    def _on_host(
+        self, outputs: Sequence[TensorConfig], tensors: Sequence[Any], staying: Set[str] = frozenset(), count: int = 1
+    ) -> list[Any]:
+        """Return outputs for `count` requests as arrays, except those that stay on their device and can be cut."""
         if len(tensors) != len(outputs):
             raise self._not_tensors(tensors)
-        arrays: list[Array] = []
+        arrays: list[Any] = []
         for output, tensor in zip(outputs, tensors, strict=True):
             if isinstance(tensor, _ndarray):
                 arrays.append(tensor)
-            elif hasattr(tensor, "__dlpack__"):
-                try:
-                    arrays.append(self._to_host(tensor))
-                except BufferError as error:
-                    raise internal(f"model '{self._name}' returned output '{output.name}': {error}") from error
-            else:
+            elif not hasattr(tensor, "__dlpack__"):
                 raise self._not_tensors(tensors)
+            elif output.name in staying and not output.scatter_source and _can_stay(tensor, count):
+                arrays.append(tensor)
+            else:
+                arrays.append(self._to_array(output, tensor))
         return arrays
 
-    def _check_outputs(self, outputs: Sequence[TensorConfig], arrays: Sequence[Array], rows: int) -> None:
+    def _to_array(self, output: TensorConfig, tensor: DLPackTensor) -> Array:
+        try:
+            return self._to_host(tensor)
+        except BufferError as error:
+            raise internal(f"model '{self._name}' returned output '{output.name}': {error}") from error
+
+    def _check_outputs(self, outputs: Sequence[TensorConfig], arrays: Sequence[Any], rows: int) -> None:
         for output, array in zip(outputs, arrays, strict=True):
-            datatype = from_numpy(array.dtype)
+            datatype = from_numpy(array.dtype) if isinstance(array, _ndarray) else datatype_of(array)
             if datatype is not output.datatype:
                 found = datatype.value if datatype else str(array.dtype)
                 raise internal(
@@ -389,59 +449,15 @@ def _column(array: Array, count: int) -> tuple[Callable[[Array], Buffer], list[s
     return convert, [slice(i * size, (i + 1) * size) for i in range(count)]
 
 
+def _can_stay(tensor: Any, count: int) -> bool:
+    """Return whether a tensor is on a device, describes itself, and can be cut for several requests."""
+    return (
+        device_of(tensor) is not None
+        and datatype_of(tensor) is not None
+        and (count == 1 or hasattr(tensor, "__getitem__"))
+    )
+
+
 def _fill(pattern: Shape, source: Shape) -> Shape:
     """Return `pattern` with the dimension of `source` at the same place instead of each -1, as Triton does."""
     return tuple(source[axis] if dim < 0 else dim for axis, dim in enumerate(pattern))
-
-
-# --- batch inputs ---------------------------------------------------------------------------------------------------
-
-
-def _batch_inputs(batch_inputs: Sequence[BatchInput], layouts: Sequence[HeaderLayout]) -> dict[str, Array]:
-    inputs: dict[str, Array] = {}
-    for batch_input in batch_inputs:
-        shapes = [layout.input_shapes[batch_input.source_input[0]] for layout in layouts]
-        made = _MAKERS[batch_input.kind](shapes).astype(BY_CONFIG_NUMBER[batch_input.data_type].numpy, copy=False)
-        for name in batch_input.target_name:
-            inputs[name] = made
-    return inputs
-
-
-def _element_count(shapes: Sequence[Shape]) -> Array:
-    return np.array([math.prod(shape) for shape in shapes], np.int32)
-
-
-def _accumulated_element_count(shapes: Sequence[Shape]) -> Array:
-    return np.cumsum(_element_count(shapes), dtype=np.int32)
-
-
-def _accumulated_element_count_with_zero(shapes: Sequence[Shape]) -> Array:
-    return np.cumsum([0, *map(math.prod, shapes)], dtype=np.int32)
-
-
-def _max_element_count_as_shape(shapes: Sequence[Shape]) -> Array:
-    # Triton: the content is undefined; only the shape has a meaning.
-    return np.zeros(max(map(math.prod, shapes)), np.int32)
-
-
-def _item_shape(shapes: Sequence[Shape]) -> Array:
-    items = [shape[1:] for shape in shapes for _ in range(shape[0])]
-    return np.array(items, np.int32).reshape(len(items), len(shapes[0]) - 1)
-
-
-def _item_shape_flatten(shapes: Sequence[Shape]) -> Array:
-    return _item_shape(shapes).reshape(-1)
-
-
-_MAKERS: Mapping[int, Callable[[Sequence[Shape]], Array]] = {
-    BatchInput.BATCH_ELEMENT_COUNT: _element_count,
-    BatchInput.BATCH_ACCUMULATED_ELEMENT_COUNT: _accumulated_element_count,
-    BatchInput.BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO: _accumulated_element_count_with_zero,
-    BatchInput.BATCH_MAX_ELEMENT_COUNT_AS_SHAPE: _max_element_count_as_shape,
-    BatchInput.BATCH_ITEM_SHAPE: _item_shape,
-    BatchInput.BATCH_ITEM_SHAPE_FLATTEN: _item_shape_flatten,
-}
-"""Kind to the tensor that it makes from the shapes of the source input, one per request, batch dimension included.
-
-Counts are a request's, however many rows it has; item shapes are a row's.
-"""

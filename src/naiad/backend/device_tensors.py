@@ -1,13 +1,16 @@
 """Tensors that frameworks return instead of numpy arrays: anything with `__dlpack__` and `__dlpack_device__`.
 
-Tensors in host memory become arrays without a copy. Tensors of devices are copied to the host.
+Tensors in host memory become arrays without a copy. Tensors of devices are copied to the host, except between the
+steps of an ensemble: see `naiad.core.device_tensor`.
 """
 
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from naiad.core.datatype import DataType
+from naiad.core.device_tensor import Device
 from naiad.core.tensor import Array
 from naiad.worker.api.dlpack import DLPackError, import_array
 
@@ -26,6 +29,24 @@ Tensor: TypeAlias = Array | DLPackTensor
 
 _HOST_KINDS = (1, 3, 11)
 """kDLCPU, kDLCUDAHost and kDLROCMHost: the last two are pinned host memory."""
+
+_BY_DTYPE: Mapping[str, DataType] = {each.numpy.name: each for each in DataType if each is not DataType.BYTES}
+
+
+def device_of(tensor: DLPackTensor) -> Device | None:
+    """Return the device of a tensor; None for host memory."""
+    kind, number = tensor.__dlpack_device__()
+    return None if kind in _HOST_KINDS else (int(kind), int(number))
+
+
+def datatype_of(tensor: Any) -> DataType | None:
+    """Return the datatype of a tensor of any framework; None if its `dtype` and `shape` do not describe it.
+
+    Frameworks have numpy's dtypes, or write numpy's names as PyTorch does: `torch.float32`.
+    """
+    if not isinstance(getattr(tensor, "shape", None), tuple):
+        return None
+    return _BY_DTYPE.get(str(getattr(tensor, "dtype", "")).rpartition(".")[2])
 
 
 def to_host(tensor: DLPackTensor) -> Array:

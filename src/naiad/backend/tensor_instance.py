@@ -5,7 +5,8 @@ An adapter implements `run` and, if its framework can work on fixed buffers, `st
 
 import abc
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
 
 from naiad.backend import device_tensors
 from naiad.backend.api import Instance, ModelContext
@@ -13,6 +14,7 @@ from naiad.backend.assembler import BatchAssembler, BatchPlan, StagedRun
 from naiad.backend.device_tensors import DLPackTensor, Tensor
 from naiad.config.execution import execution_config
 from naiad.core.batch import Batch
+from naiad.core.device_tensor import Device
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
@@ -25,10 +27,13 @@ _join = b"".join
 class TensorInstance(Instance):
     """Gathers the inputs of a batch into one array each, calls `run`, and splits the outputs into responses."""
 
-    def __init__(self, context: ModelContext) -> None:
+    def __init__(self, context: ModelContext, device: Device | None = None) -> None:
+        """`device`: where `run_on_device` takes tensors; None for an instance without that method."""
         self._model_name = context.name
+        self.device = device
         version = str(context.version)
-        self._assembler = BatchAssembler(execution_config(context.config), context.name, version, self.to_host)
+        config = execution_config(context.config)
+        self._assembler = BatchAssembler(config, context.name, version, self.to_host, device)
         self._table = self._assembler.table
         self._is_batching = self._table.is_batching
         self._may_stage = True
@@ -66,6 +71,18 @@ class TensorInstance(Instance):
         here.
         """
         return None
+
+    def run_on_device(
+        self, inputs: dict[str, Any], output_names: Sequence[str], staying: Set[str]
+    ) -> Sequence[Tensor]:
+        """Do what `run` does for steps of ensembles, with tensors that stay on `device`.
+
+        Inputs may be C-contiguous DLPack tensors on `device`, with the shapes that arrays would have, which the model
+        must not write to: other steps read them. Outputs in `staying` may be returned as such tensors, complete: no
+        work on them is in progress. With `shape`, numpy's name of the datatype as `dtype`, and slicing for batches
+        of several requests they remain there. The run has read its inputs when it returns.
+        """
+        return self.run(inputs, output_names)
 
     def stage(self, inputs: Sequence[TensorSpec], output_names: Sequence[str]) -> StagedRun | None:
         """Return a run on fixed buffers for inputs of exactly these shapes, or None where `run` is better.
@@ -169,7 +186,10 @@ class TensorInstance(Instance):
             return self._execute_one_by_one(batch)
         batch.compute_start_ns = _now_ns()
         try:
-            tensors = self.run(plan.inputs, plan.output_names)
+            if plan.is_on_device:
+                tensors = self.run_on_device(plan.inputs, plan.output_names, plan.staying)
+            else:
+                tensors = self.run(plan.inputs, plan.output_names)
         except InferError as error:
             if error.code is ErrorCode.INVALID_ARG and len(batch.requests) > 1:
                 return self._execute_one_by_one(batch)

@@ -101,7 +101,17 @@ class InputSlot:
 class HeaderLayout:
     """A request header read with a configuration: made once per header, used for every request that has it."""
 
-    __slots__ = ("has_destinations", "input_shapes", "inputs", "outputs", "response_headers", "rows", "tails")
+    __slots__ = (
+        "has_destinations",
+        "input_shapes",
+        "inputs",
+        "is_on_device",
+        "outputs",
+        "response_headers",
+        "rows",
+        "staying",
+        "tails",
+    )
 
     def __init__(self, table: TensorTable, header: RequestHeader) -> None:
         positions = {spec.name: position for position, spec in enumerate(header.inputs)}
@@ -120,6 +130,9 @@ class HeaderLayout:
         self.outputs: Sequence[TensorConfig] = [o for o in table.outputs if not wanted or o.name in wanted]
         self.has_destinations = any(output.shared_memory is not None for output in header.outputs)
         """The client has memory for outputs that it asks for."""
+        self.is_on_device = header.is_on_device
+        self.staying = frozenset(output.name for output in header.outputs if output.stays_on_device)
+        """Names of the outputs that may stay on their device."""
         self.rows = header.inputs[0].shape[0] if table.is_batching and header.inputs else 1
         self.response_headers: dict[tuple[Shape, ...], ResponseHeader] = {}
         """By the shapes of the outputs, in the order of `outputs`."""

@@ -1,7 +1,7 @@
 """An inference request: the header that clients repeat, and the data that differs between requests."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from naiad.core.parameters import NO_PARAMETERS, ParameterValue
@@ -58,6 +58,8 @@ class RequestedOutput:
     shared_memory: SharedMemoryRegion | None = None
     may_be_missing: bool = False
     """A response without this output is not an error: the requester decides (steps of ensembles)."""
+    stays_on_device: bool = False
+    """It may be a `DeviceTensor` in the response (steps of ensembles)."""
 
 
 class RequestHeader:
@@ -73,6 +75,7 @@ class RequestHeader:
         "binary_output_default",
         "execution",
         "inputs",
+        "is_on_device",
         "is_plain",
         "layout",
         "model_name",
@@ -105,6 +108,7 @@ class RequestHeader:
         binary_output_default: bool = False,
         wants_empty_final: bool = False,
         shared_memory: Mapping[str, SharedMemoryRegion] | None = None,
+        has_device_inputs: bool = False,
     ) -> None:
         self.model_name = model_name
         self.model_version = model_version
@@ -128,6 +132,8 @@ class RequestHeader:
             output.classification or output.shared_memory is not None for output in self.outputs
         )
         """No tensor is in shared memory and no classes are requested."""
+        self.is_on_device = has_device_inputs or any(output.stays_on_device for output in self.outputs)
+        """An input may be a `DeviceTensor`, or an output: only in steps of ensembles."""
         self.admission: object | None = None
         self.execution: Any = None
         self.origin: RequestHeader | None = None
@@ -137,14 +143,26 @@ class RequestHeader:
 
     def in_sequence(self, sequence_id: int | str, *, is_first: bool) -> "RequestHeader":
         """Return a copy for a request of a sequence, the first or a later one, and not its last."""
-        copy = RequestHeader.__new__(RequestHeader)
-        for name in RequestHeader.__slots__:
-            setattr(copy, name, getattr(self, name))
+        copy = self._copy()
         copy.sequence_id = sequence_id
         copy.sequence_start = is_first
         copy.sequence_end = False
         copy.execution = None
         copy.layout = self.layout or self
+        return copy
+
+    def on_host(self) -> "RequestHeader":
+        """Return a copy for a model that takes and returns no tensors of devices."""
+        copy = self._copy()
+        copy.outputs = tuple(replace(output, stays_on_device=False) for output in self.outputs)
+        copy.is_on_device = False
+        copy.execution = copy.layout = None
+        return copy
+
+    def _copy(self) -> "RequestHeader":
+        copy = RequestHeader.__new__(RequestHeader)
+        for name in RequestHeader.__slots__:
+            setattr(copy, name, getattr(self, name))
         return copy
 
 
@@ -183,7 +201,7 @@ class InferRequest:
     ) -> None:
         self.header = header
         self.data = data
-        """One buffer per input, in the order of `header.inputs`."""
+        """One buffer per input, in the order of `header.inputs`; see `header.is_on_device`."""
         self.id = id
         self.on_response = on_response
         """Called on the event loop for every response; the last one has `final` set, exactly once."""

@@ -27,10 +27,10 @@ class ResponseHeader:
 class InferResponse:
     """One response: outputs or an error.
 
-    `data` has one buffer per output in the order of `header.outputs`. An error response has no data and its `header`
-    names the model with no outputs. `final` is False only for responses of decoupled models that are followed by
-    more; a final response of a decoupled model may be empty (`empty_final`), in which case only the completion is
-    sent.
+    `data` has one buffer per output in the order of `header.outputs`, or a `DeviceTensor` for an output that may stay
+    on its device. An error response has no data and its `header` names the model with no outputs. `final` is False
+    only for responses of decoupled models that are followed by more; a final response of a decoupled model may be
+    empty (`empty_final`), in which case only the completion is sent.
     """
 
     __slots__ = ("data", "empty_final", "error", "final", "header", "parameters")

@@ -20,6 +20,7 @@ from naiad.backend.api import ModelContext
 from naiad.config.forms.json_form import config_to_json
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import nearest
+from naiad.core.device_tensor import in_host_memory
 from naiad.core.errors import InferError, invalid_argument
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import InferRequest
@@ -74,7 +75,7 @@ class BatchInput:
 
     def as_numpy(self) -> Array:
         """Return the data, without copying them; read-only by convention."""
-        return to_array(self._spec, self._data)
+        return to_array(self._spec, in_host_memory(self._data))
 
 
 class BatchRequest:

@@ -71,6 +71,8 @@ class Step:
     """The ensemble tensors that it waits for."""
     level: frozenset[int]
     """The decoupled steps that its responses derive from."""
+    has_device_inputs: bool = False
+    """Whether an input may be a `DeviceTensor`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,16 @@ class Plan:
 class EnsembleGraph:
     """The steps of one ensemble, from its configuration and the configurations of its members."""
 
-    def __init__(self, config: ModelConfig, members: Mapping[str, ModelConfig]) -> None:
-        """Raise InferError(INVALID_ARG) for conflicts with the members; the configuration itself is valid."""
+    def __init__(
+        self, config: ModelConfig, members: Mapping[str, ModelConfig], device_steps: frozenset[int] = frozenset()
+    ) -> None:
+        """Raise InferError(INVALID_ARG) for conflicts with the members; the configuration itself is valid.
+
+        `device_steps` are the indices of the steps whose members take and return tensors of devices.
+        """
         self.name = config.name
         self.is_batching = config.max_batch_size > 0
+        self._device_tensors = _device_tensors(config, device_steps)
         self.steps = self._with_levels([self._step(config, members, i) for i in range(len(_steps_of(config)))])
         self.is_decoupled = any(step.is_decoupled for step in self.steps)
         self._writers = {tensor: step for step in self.steps for tensor in step.outputs.values()}
@@ -186,18 +194,22 @@ class EnsembleGraph:
         return Step(
             index=index,
             model_name=model_key(step.model_namespace, step.model_name),
-            model_version="" if step.model_version < 0 else str(step.model_version),
+            model_version=_version_of(step),
             inputs=[
                 StepInput(name, tensor, known[name].optional, len(known[name].dims) + is_batching)
                 for name, tensor in step.input_map.items()
             ],
             outputs=dict(step.output_map),
-            requested=tuple(RequestedOutput(name, may_be_missing=True) for name in step.output_map),
+            requested=tuple(
+                RequestedOutput(name, may_be_missing=True, stays_on_device=tensor in self._device_tensors)
+                for name, tensor in step.output_map.items()
+            ),
             condition=condition,
             is_decoupled=member.model_transaction_policy.decoupled,
             is_batching=is_batching,
             tensors=frozenset(tensors_read(config, step)),
             level=frozenset(),
+            has_device_inputs=not self._device_tensors.isdisjoint(step.input_map.values()),
         )
 
     def _with_levels(self, steps: Sequence[Step]) -> list[Step]:
@@ -238,6 +250,30 @@ def _steps_of(config: ModelConfig) -> Sequence[ModelEnsembling.Step]:
     return config.ensemble_scheduling.step
 
 
+def _device_tensors(config: ModelConfig, device_steps: frozenset[int]) -> frozenset[str]:
+    """Return the tensors of an ensemble that stay on their device: written and read by `device_steps` alone."""
+    written: set[str] = set()
+    elsewhere = {output.name for output in config.output}
+    for index, step in enumerate(_steps_of(config)):
+        elsewhere.add(condition_of(config, step))
+        if index in device_steps:
+            written.update(step.output_map.values())
+        else:
+            elsewhere.update(step.input_map.values())
+    return frozenset(written - elsewhere)
+
+
+def find_device_steps(config: ModelConfig, router: Router) -> frozenset[int]:
+    """Return the indices of the steps whose members take and return tensors of devices. Raises InferError."""
+    steps = _steps_of(config)
+    members = [router.served(model_key(each.model_namespace, each.model_name), _version_of(each)) for each in steps]
+    return frozenset(index for index, member in enumerate(members) if member.takes_device_tensors)
+
+
+def _version_of(step: ModelEnsembling.Step) -> str:
+    return "" if step.model_version < 0 else str(step.model_version)
+
+
 def _level_behind(step: Step, level: frozenset[int]) -> frozenset[int]:
     return level | {step.index} if step.is_decoupled else level
 
@@ -259,9 +295,8 @@ def find_members(config: ModelConfig, router: Router) -> dict[str, ModelConfig]:
     """Return the configurations of the models of all steps, by name. Raises InferError with Triton's texts."""
     members: dict[str, ModelConfig] = {}
     for step in config.ensemble_scheduling.step:
-        version = "" if step.model_version < 0 else str(step.model_version)
         try:
-            member = router.served(model_key(step.model_namespace, step.model_name), version)
+            member = router.served(model_key(step.model_namespace, step.model_name), _version_of(step))
         except InferError as error:
             raise _missing_member(config.name, step, router, error) from None
         members[step.model_name] = member.config

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
+from naiad.core.device_tensor import in_host_memory
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal, unavailable
 from naiad.core.model import AdaptiveState
 from naiad.core.parameters import ParameterValue
@@ -52,7 +53,7 @@ class _ConcurrencySlots:
 class EnsembleModel:
     """Serves requests of an ensemble. All methods except `stop` and the counts are called on the event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts that the loader has made
         self,
         *,
         name: str,
@@ -63,15 +64,19 @@ class EnsembleModel:
         statistics: ModelStatistics,
         loop: Loop,
         labels: Mapping[str, Sequence[str]] | None = None,
+        device_steps: frozenset[int] = frozenset(),
     ) -> None:
-        """`members` has the complete configuration of each model of a step. Raises InferError(INVALID_ARG)."""
+        """`members` has the complete configuration of each model of a step. Raises InferError(INVALID_ARG).
+
+        `device_steps`: see `EnsembleGraph`.
+        """
         self.name = name
         self.version = str(version)
         self.config = config
         self.statistics = statistics
         self._own_labels: Mapping[str, Sequence[str]] = labels or {}
         self.load_duration_ns = 0
-        self.graph = EnsembleGraph(config, members)
+        self.graph = EnsembleGraph(config, members, device_steps)
         self.is_decoupled = self.graph.is_decoupled
         self._counts = statistics.steps = [StepCounts(step.model_name) for step in self.graph.steps]
         self._router = router
@@ -88,6 +93,9 @@ class EnsembleModel:
     def _limit_of(self, step: Step) -> int:
         # Triton: without max_inflight_requests nothing bounds the responses of a fast decoupled member.
         return self.graph.limit or (DEFAULT_LIMIT if step.level else 0)
+
+    takes_device_tensors: bool = False
+    """Not as a member of another ensemble: its own inputs and outputs are bytes."""
 
     # --- called on the event loop -----------------------------------------------------------------------------------
 
@@ -189,6 +197,13 @@ class EnsembleModel:
 
     def send(self, request: InferRequest) -> None:
         """Submit a request to a member. Raises InferError."""
+        header = request.header
+        if header.is_on_device:
+            member = self._router.served(header.model_name, header.model_version)
+            if not member.takes_device_tensors:
+                # It has replaced one that does; the ensemble is loaded again soon. Only until then the loop copies.
+                request.data = [in_host_memory(data) for data in request.data]
+                request.header = header.on_host()
         self._router.submit(request)
 
     def cancel_step(self, request: InferRequest) -> None:
@@ -408,6 +423,7 @@ def _step_header(
         sequence_id=sequence.id,
         sequence_start=sequence.is_start,
         sequence_end=sequence.is_end,
+        has_device_inputs=step.has_device_inputs,
     )
 
 

@@ -1,7 +1,8 @@
 """One request on its way through an ensemble. All code here runs on the event loop.
 
 Tensors belong to a flow. An ordinary ensemble has one flow; every response of a decoupled member opens another, which
-reads the tensors of its parent flow and adds its own. Tensors are passed on as buffers, without a copy.
+reads the tensors of its parent flow and adds its own. Tensors are passed on as buffers, without a copy, or as
+`DeviceTensor`s between steps whose members take them.
 """
 
 import time

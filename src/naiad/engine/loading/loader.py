@@ -26,7 +26,7 @@ from naiad.engine.admission import CONFIGURED_BATCH_SIZE
 from naiad.engine.cache.model import CachedModel
 from naiad.engine.cache.store import ResponseStore
 from naiad.engine.custom_batching import read_strategy
-from naiad.engine.ensemble.graph import find_members
+from naiad.engine.ensemble.graph import find_device_steps, find_members
 from naiad.engine.ensemble.model import EnsembleModel
 from naiad.engine.instances import create_instances, instance_specs, with_passive_instances
 from naiad.engine.loading.configuration import (
@@ -269,6 +269,7 @@ class ModelLoader:
             statistics=ModelStatistics(config.name, str(version), namespace=plan.entry.namespace),
             loop=self._loop,
             labels=read_labels(config, plan.entry.model_dir),
+            device_steps=find_device_steps(config, router),
         )
 
     def _configure(self, plan: ModelPlan, version: int, backend: Backend) -> ModelContext:

@@ -25,6 +25,10 @@ class Served(Protocol):
     def labels(self) -> Mapping[str, Sequence[str]]:
         """Output name to class labels."""
 
+    @property
+    def takes_device_tensors(self) -> bool:
+        """Whether requests and responses may have a `DeviceTensor` in place of a buffer."""
+
     def submit(self, request: InferRequest) -> None:
         """Admit and queue a request. Raises InferError if it is rejected."""
 
@@ -101,6 +105,9 @@ class Router(Protocol):
 
 class ServedProxy:
     """The methods of `Served` that a proxy passes to the version."""
+
+    takes_device_tensors: bool = False
+    """Proxies read, keep or send the bytes of requests and responses."""
 
     def __init__(self, served: Served) -> None:
         self._served = served

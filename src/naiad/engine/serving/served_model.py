@@ -117,15 +117,15 @@ class ServedModel:
         self._suspects = Suspects(name, refuse_after_deaths)
         if self._dispatcher.open_requests is not None:
             self._dispatcher.open_requests.suspects = self._suspects
-        transforms: list[BatchTransform] = [] if sequence_tensors is None else [sequence_tensors]
+        self._transforms: list[BatchTransform] = [] if sequence_tensors is None else [sequence_tensors]
         padding = read_padding(config)
         if padding is not None:
-            transforms.append(PaddedRequests(config, padding, statistics.record_padding))
+            self._transforms.append(PaddedRequests(config, padding, statistics.record_padding))
         self._executor = BatchExecutor(
             self._dispatcher,
             statistics=statistics,
             response_queue=response_queue,
-            transforms=transforms,
+            transforms=self._transforms,
             is_iterative=config.sequence_batching.iterative_sequence,
             suspects=self._suspects,
         )
@@ -288,6 +288,11 @@ class ServedModel:
     def instances(self) -> Sequence[Instance]:
         """The instances of this version."""
         return self._instances
+
+    @property
+    def takes_device_tensors(self) -> bool:
+        """Whether requests and responses may have a `DeviceTensor`: nothing but the instances reads their bytes."""
+        return not self._transforms and any(instance.device is not None for instance in self._instances)
 
     @property
     def health(self) -> str:
