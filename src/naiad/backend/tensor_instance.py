@@ -41,6 +41,7 @@ class TensorInstance(Instance):
         # Looked up once: they are called for each batch.
         self._plans = self._assembler.plans
         self._gather, self._scatter = self._assembler.gather, self._assembler.scatter
+        self._split = self._assembler.split
 
     def close(self) -> None:
         """Forget staged runs, which hold what the framework has of the model. See `Instance.close`."""
@@ -163,7 +164,7 @@ class TensorInstance(Instance):
             batch.compute_end_ns = _now_ns()
         except Exception:  # the same batch is run without buffers at once, which shows the reason
             return None
-        return self._scatter(plan, staged.outputs)
+        return self._split(plan, staged.outputs)  # learned when the plan was staged
 
     def _execute_placed(
         self, batch: Batch, plan: BatchPlan, inputs: dict[str, Array]

@@ -257,7 +257,7 @@ class DynamicScheduler(Scheduler):
         if (
             not self.pending_count
             or (now_ns >= self._look_ns and not self._check_overload(now_ns))
-            or self._is_held()
+            or (self._hold_count and self._is_held())
         ):
             self._release_ns = 0
             return None
@@ -387,7 +387,8 @@ class DynamicScheduler(Scheduler):
             if self._skips_shapes:
                 queue.compact()
         self.pending_count -= len(requests)
-        self._forget(requests)
+        if self.has_timeouts or self._delay_ns:
+            self._forget(requests)
         if not self._look_ns:
             self._guard.taken_count += len(requests)
             requests.sort(key=lambda request: request.arrival_ns)

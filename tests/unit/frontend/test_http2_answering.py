@@ -253,7 +253,7 @@ def test_requests_that_wait_are_forgotten_with_their_connection():
     scene.send(scene.request(3, b"b"))
     scene.protocol.connection_lost(None)
     assert scene.service.messages == [b"a"]
-    assert not scene.protocol._responses._waiting
+    assert not scene.protocol._responses.waiting
 
 
 def test_large_response_continues_with_window_update(scene):

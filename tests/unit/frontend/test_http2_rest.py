@@ -341,7 +341,7 @@ def test_streaming_route_is_paused_and_resumed_with_peer():
     assert pauses == [True]
     scene.send(window_update(1, 100_000))
     assert pauses == [True, False]
-    assert not scene.protocol._responses._watching
+    assert not scene.protocol._responses.watching
 
 
 def test_ending_paused_response_does_not_call_route():

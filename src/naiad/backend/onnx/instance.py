@@ -52,15 +52,11 @@ class OnnxStagedRun:
         self._binding = binding
         # Python's wrappers around the two objects cost 0.5 us of 3.5.
         inner, inner_binding = getattr(session, "_sess", None), getattr(binding, "_iobinding", None)
-        self._run: Callable[[], object]
+        self.run: Callable[[], object]
         if inner is None or inner_binding is None:
-            self._run = partial(session.run_with_iobinding, binding)
+            self.run = partial(session.run_with_iobinding, binding)
         else:
-            self._run = partial(inner.run_with_iobinding, inner_binding, None)
-
-    def run(self) -> None:
-        """Run the model on the bound buffers. Raises what ONNX Runtime raises."""
-        self._run()
+            self.run = partial(inner.run_with_iobinding, inner_binding, None)
 
 
 def are_small(specs: Sequence[TensorSpec]) -> bool:

@@ -107,27 +107,25 @@ class BusyPolling:
             if self._credit < _CREDIT_LIMIT:
                 self._credit += 1
 
-    def _has_time(self) -> bool:
-        now_ns = time.monotonic_ns()
-        if now_ns >= self._end_ns:
-            self._end_ns = BusyPolling.last_begin_ns + self._window_ns
-        return now_ns < self._end_ns
-
     def _keep(self) -> None:
         """Let the loop return at once, within the window."""
         if not self.is_due:
             self._is_kept = False
-        elif self._has_time():
+            return
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._end_ns:
+            self._end_ns = BusyPolling.last_begin_ns + self._window_ns
+        if now_ns < self._end_ns:
             # The sender of the event may wait for this core: a kernel scheduler lets a running thread continue for
             # milliseconds.
             os.sched_yield()
             self._loop.call_soon(self._keep)
         else:
             self.is_due = self._is_kept = False
-            self._note_miss()
+            self._note_miss(now_ns)
 
-    def _note_miss(self) -> None:
-        if is_trial(time.monotonic_ns()):
+    def _note_miss(self, now_ns: int) -> None:
+        if is_trial(now_ns):
             return
         self._credit -= _MISS_COST
         if self._credit < 0:

@@ -308,13 +308,12 @@ class Http2Call(Stream):
         stream_id: int,
         head: RequestHead,
         receive_window: int,
-        arrival_ns: int,
     ) -> None:
         Stream.__init__(self, stream_id, head, receive_window)
         self.owner = owner
         self.path = head.path
         self.metadata: Headers = head.fields
-        self.arrival_ns = arrival_ns
+        self.arrival_ns = 0
         self.deadline_ns = 0
         self.timing: RequestTiming | None = None
         self.on_cancel: OnCancel | None = None

@@ -244,7 +244,7 @@ class Http2Protocol(asyncio.Protocol):
 
     def __init__(self, server: ConnectionOwner) -> None:
         self._server = server
-        self._receiving = Http2Receiving(server, functools.partial(server.flush_soon, self.flush))
+        self._receiving = Http2Receiving(server, self.flush, functools.partial(server.flush_soon, self.flush))
         self._connection = self._receiving.connection
         self._connection.slow_down(True)
         self._responses = self._receiving.responses
@@ -281,7 +281,8 @@ class Http2Protocol(asyncio.Protocol):
         """Process received bytes, deliver complete requests, write the responses made meanwhile."""
         # hot: bench/micro_http2.py
         self._receiving.arrival_ns = now_ns = _now_ns()
-        self._responses.is_dirty = True  # responses made meanwhile wait for the flush below
+        responses = self._responses
+        responses.is_dirty = True  # responses made meanwhile wait for the flush below
         try:
             has_unread = self._connection.receive_slice(data, now_ns)
             if has_unread:
@@ -290,10 +291,10 @@ class Http2Protocol(asyncio.Protocol):
             if self._transport is not None:
                 self._close.fail(self._transport, error, data)
             return
-        if self._responses.has_work or self._connection.is_draining:
+        if self.output.frames or responses.watching or responses.waiting or self._connection.is_draining:
             self.flush()
         else:
-            self._responses.is_dirty = False
+            responses.is_dirty = False
         if has_unread or len(data) > _MUCH_BYTES:
             self._yield_if_long(now_ns, has_unread=has_unread)
 

@@ -125,7 +125,7 @@ class RequestServer(Protocol):
 class Http2Receiving:
     """The sink of a `ServerConnection`, which it creates, together with the response side."""
 
-    def __init__(self, server: RequestServer, flush_soon: Callable[[], object]) -> None:
+    def __init__(self, server: RequestServer, flush: Callable[[], object], flush_soon: Callable[[], object]) -> None:
         self._server = server
         self._service = server.service
         self._rest = server.rest
@@ -134,8 +134,10 @@ class Http2Receiving:
         self._max_queued_bytes = server.limits.queued_bytes
         self.connection: ServerConnection[Http2Call] = ServerConnection(self, server.limits)
         self.responses = Http2Responses(
-            server.service, server.limits, self.connection, self, flush_soon, server.budget
+            server.service, server.limits, self.connection, self, flush, flush_soon, server.budget
         )
+        self.new_stream = functools.partial(Http2Call, self.responses)
+        """Creates the call of a new stream from its id, its head and its receive window."""
         self._output = self.connection.output
         self._request_bytes = self.responses.request_bytes
         self.arrival_ns = 0
@@ -159,13 +161,10 @@ class Http2Receiving:
 
     # --- the sink of the connection -----------------------------------------------------------------------------
 
-    def new_stream(self, stream_id: int, head: RequestHead, receive_window: int) -> Http2Call:
-        """Create the call of a new stream."""
-        return Http2Call(self.responses, stream_id, head, receive_window, self.arrival_ns)
-
     def request_received(self, call: Http2Call, body: memoryview) -> None:
         """Deliver a request that arrived in one piece; all but plain unary requests take the slow path."""
         # hot: bench/micro_http2.py
+        call.arrival_ns = self.arrival_ns
         plan: CallPlan = call.head.memo or self._make_plan(call.head)
         size = len(body) - PREFIX_BYTES
         if plan.is_unary and 0 <= size <= SMALL_MESSAGE_BYTES and self._output.queued_bytes <= self._max_queued_bytes:
@@ -191,6 +190,7 @@ class Http2Receiving:
 
     def headers_received(self, call: Http2Call) -> None:
         """Start a call whose messages arrive piece by piece."""
+        call.arrival_ns = self.arrival_ns
         plan: CallPlan = call.head.memo or self._make_plan(call.head)
         if plan.rejection_block is not None:
             call.reject(plan)

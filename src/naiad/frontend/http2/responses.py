@@ -115,9 +115,11 @@ class Http2Responses:
         limits: Http2Limits,
         connection: ServerConnection[Http2Call],
         holder: MessageHolder,
+        flush: Callable[[], object],
         flush_soon: Callable[[], object],
         budget: RequestBudget,
     ) -> None:
+        """`flush` writes the output of the connection, `flush_soon` calls it after the current callback."""
         self.output = connection.output
         self.max_queued_bytes = limits.queued_bytes
         self.is_dirty = False
@@ -126,11 +128,13 @@ class Http2Responses:
         self.resume_messages = holder.resume_messages
         self.request_bytes = RequestBytes(connection.windows, limits, budget)
         self._service = service
+        self._streams = connection.streams
+        self._flush = flush
         self._flush_soon = flush_soon
         self._transport: asyncio.Transport | None = None
-        self._watching: dict[Http2Call, None] = {}
+        self.watching: dict[Http2Call, None] = {}
         """Calls to notify whenever bytes were sent: the service has paused their messages or their production."""
-        self._waiting: dict[Http2Call, Buffer | None] = {}
+        self.waiting: dict[Http2Call, Buffer | None] = {}
         """Complete requests that wait until the peer reads responses; None for a REST request, whose context has its
         body."""
 
@@ -146,14 +150,12 @@ class Http2Responses:
         self.is_dirty = True
 
     def mark_dirty(self) -> None:
-        """Schedule a write after the current callback."""
+        """Write after the current callback, or now if there is no other call whose response could join."""
         self.is_dirty = True
-        self._flush_soon()
-
-    @property
-    def has_work(self) -> bool:
-        """Whether `flush` would do anything."""
-        return bool(self.output.frames or self._watching or self._waiting)
+        if self._streams:
+            self._flush_soon()
+        else:
+            self._flush()
 
     def flush(self) -> None:
         """Write all output."""
@@ -161,42 +163,39 @@ class Http2Responses:
         if transport is None:
             return
         output = self.output
-        if output.frames:
-            self._write(transport)
-        while self._watching or self._waiting:
+        while True:
+            while output.frames:
+                pieces = output.take()
+                if len(pieces) == 1:
+                    transport.write(pieces[0])
+                else:
+                    transport.writelines(pieces)
+                if output.queued_bytes:
+                    output.pump()
+            if not (self.watching or self.waiting):
+                break
             self._notify_watching()
             self._serve_waiting()
+            # Frames made meanwhile may free the window that another call waits for.
             if not output.frames:
                 break
-            # These frames may free the window that another call waits for.
-            self._write(transport)
         self.is_dirty = False
-
-    def _write(self, transport: asyncio.Transport) -> None:
-        output = self.output
-        while output.frames:
-            pieces = output.take()
-            if len(pieces) == 1:
-                transport.write(pieces[0])
-            else:
-                transport.writelines(pieces)
-            output.pump()
 
     # --- waiting calls
     # ------------------------------------------------------------------------------------------------
 
     def watch_writable(self, call: Http2Call) -> None:
         """Notify the call's REST context, or the service of a paused call, whenever bytes were sent."""
-        self._watching[call] = None
+        self.watching[call] = None
 
     def unwatch_writable(self, call: Http2Call) -> None:
         """Stop notifying."""
-        self._watching.pop(call, None)
+        self.watching.pop(call, None)
 
     def _notify_watching(self) -> None:
-        for call in list(self._watching):
+        for call in list(self.watching):
             if call.is_local_closed:
-                del self._watching[call]
+                del self.watching[call]
             elif call.rest_context is not None:
                 call.rest_context.writable()
             else:
@@ -209,14 +208,14 @@ class Http2Responses:
         """Deliver the message of a unary call, now or when the peer reads responses."""
         if self.output.queued_bytes > self.max_queued_bytes:
             # A small message is a view of everything that was received with it.
-            self._waiting[call] = message if len(message) > SMALL_MESSAGE_BYTES else bytes(message)
+            self.waiting[call] = message if len(message) > SMALL_MESSAGE_BYTES else bytes(message)
         else:
             self._serve_now(call, message)
 
     def serve_rest(self, call: Http2Call) -> None:
         """Deliver a complete request to REST, now or when the peer reads responses."""
         if self.output.queued_bytes > self.max_queued_bytes:
-            self._waiting[call] = None
+            self.waiting[call] = None
         else:
             self._serve_now(call, None)
 
@@ -231,9 +230,9 @@ class Http2Responses:
 
     def _serve_waiting(self) -> None:
         """Deliver waiting requests as long as the peer reads responses."""
-        while self._waiting and self.output.queued_bytes <= self.max_queued_bytes:
-            call = next(iter(self._waiting))
-            self._serve_now(call, self._waiting.pop(call))
+        while self.waiting and self.output.queued_bytes <= self.max_queued_bytes:
+            call = next(iter(self.waiting))
+            self._serve_now(call, self.waiting.pop(call))
 
     # --- calls that end without a response of the service
     # ------------------------------------------------------------
@@ -293,18 +292,18 @@ class Http2Responses:
 
     def cancel_all(self, calls: list[Http2Call]) -> None:
         """Cancel all calls of a lost connection."""
-        self._watching.clear()
-        self._waiting.clear()
+        self.watching.clear()
+        self.waiting.clear()
         for call in calls:
             self.output.forget(call)
             self.cancel_call(call, CancelReason.DISCONNECTED)
         self.output.take()
         self.pause_messages = self.resume_messages = _ignore
-        self._flush_soon = _do_nothing
+        self._flush = self._flush_soon = _do_nothing
 
     def _drop(self, call: Http2Call, why: CancelReason) -> None:
         """Discard the state of a call that is finished here, and notify the service."""
-        self._waiting.pop(call, None)
+        self.waiting.pop(call, None)
         self.request_bytes.collect(call, 0)
         call.cancel(why)
         call.forget_request()
