@@ -62,7 +62,7 @@ def test_rfc7541_2_3_3_index_beyond_both_tables_is_connection_error(client, inde
 
 
 @pytest.mark.parametrize(("pattern", "bits"), LITERALS.values(), ids=LITERALS)
-def test_rfc7541_2_3_3_index_of_a_name_beyond_both_tables_is_connection_error(client, pattern, bits):
+def test_rfc7541_2_3_3_name_index_beyond_both_tables_is_connection_error(client, pattern, bits):
     assert decoding_error(client, integer(70 + 62, bits, pattern) + text(b"value"))
 
 
@@ -77,7 +77,7 @@ def test_rfc7541_2_3_3_newest_entry_has_the_lowest_index(client):
 # 4.2 and 4.3 Table size
 
 
-def test_rfc7541_4_2_size_update_at_the_end_of_a_block_is_connection_error(client):
+def test_rfc7541_4_2_size_update_at_block_end_is_connection_error(client):
     assert decoding_error(client, b"\x21")
 
 
@@ -134,7 +134,7 @@ def test_rfc7541_5_1_integer_cut_short_is_connection_error(client):
 
 
 @pytest.mark.parametrize("value", [b"\xff\xff\xff\xff", HUFFMAN.encode(VALUE) + b"\xff"], ids=["eos", "8_bits"])
-def test_rfc7541_5_2_padding_of_more_than_7_bits_is_connection_error(client, value):
+def test_rfc7541_5_2_padding_above_7_bits_is_connection_error(client, value):
     assert decoding_error(client, b"\x00" + text(NAME) + text(value, huffman=True))
 
 
@@ -145,7 +145,7 @@ def test_rfc7541_5_2_padding_with_zeros_is_connection_error(client):
     )
 
 
-def test_rfc7541_5_2_code_for_the_end_of_string_is_connection_error(client):
+def test_rfc7541_5_2_code_for_end_of_string_is_connection_error(client):
     value = b"\x1c\x64\xff\xff\xff\xff"  # "test", EOS
     assert decoding_error(client, b"\x00" + text(NAME) + text(value, huffman=True))
 
@@ -194,7 +194,7 @@ def test_rfc7541_6_2_1_only_incremental_indexing_enters_the_table(client):
 
 
 @pytest.mark.parametrize("size", [4097, 2**31])
-def test_rfc7541_6_3_size_update_above_the_advertised_size_is_connection_error(client, size):
+def test_rfc7541_6_3_size_update_above_advertised_size_is_connection_error(client, size):
     data = last_headers(1, integer(size, 5, 0x20) + client.block())
     assert client.connection_error(data) == Http2Code.COMPRESSION_ERROR
 
@@ -202,7 +202,7 @@ def test_rfc7541_6_3_size_update_above_the_advertised_size_is_connection_error(c
 # What a cache of header blocks must not change
 
 
-def test_rfc7541_2_2_same_octets_mean_another_field_after_the_table_has_changed(client):
+def test_rfc7541_2_2_changed_table_gives_octets_another_meaning(client):
     """A path that refers to the newest entry is another one each time an entry is added."""
     body = grpc_message(b"x")
     by_reference = head_with_path(b"\xbe")

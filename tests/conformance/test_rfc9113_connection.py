@@ -93,20 +93,20 @@ def test_rfc9113_4_2_data_frame_of_16384_octets_is_accepted(converse, path):
     assert client.body(frames) == body
 
 
-def test_rfc9113_4_2_data_frame_above_the_advertised_size_is_connection_error(converse):
+def test_rfc9113_4_2_data_frame_above_advertised_size_is_connection_error(converse):
     client = converse(SIZE_LIMITS)
     data = client.headers(1) + frame(DATA, END_STREAM, 1, bytes(2**14 + 1))
     assert client.connection_error(data) == Http2Code.FRAME_SIZE_ERROR
 
 
-def test_rfc9113_4_2_repeated_request_above_the_advertised_size_is_connection_error(converse):
+def test_rfc9113_4_2_repeated_request_above_advertised_size_is_connection_error(converse):
     client = converse(SIZE_LIMITS)
     client.accepts(client.request(1, b"", HOLD) + client.request(3, b"", HOLD))
     data = client.headers(5) + frame(DATA, END_STREAM, 5, bytes(2**14 + 1))
     assert client.connection_error(data) == Http2Code.FRAME_SIZE_ERROR
 
 
-def test_rfc9113_4_2_headers_frame_above_the_advertised_size_is_connection_error(converse):
+def test_rfc9113_4_2_headers_frame_above_advertised_size_is_connection_error(converse):
     client = converse(SIZE_LIMITS)
     data = frame(HEADERS, END_HEADERS | END_STREAM, 1, client.block() + b"\x00\x01a\x7f\x81\x7f" + bytes(2**14))
     assert client.connection_error(data) == Http2Code.FRAME_SIZE_ERROR
@@ -139,7 +139,7 @@ def test_rfc9113_4_3_block_that_is_interrupted_is_connection_error(client, betwe
     assert client.connection_error(begun + between) == Http2Code.PROTOCOL_ERROR
 
 
-def test_rfc9113_4_3_block_of_a_refused_stream_still_changes_the_table(converse):
+def test_rfc9113_4_3_block_of_refused_stream_still_changes_table(converse):
     client = converse(Http2Limits(concurrent_streams=1))
     client.accepts(client.headers(1))
     refused = client.headers(3, ECHO, ("x-new", "remembered by the encoder"))
@@ -186,7 +186,7 @@ def test_rfc9113_5_4_2_rst_stream_is_not_answered_with_rst_stream(client):
 # 5.5 Extensions
 
 
-def test_rfc9113_5_5_unknown_frame_between_frames_of_a_request_is_discarded(client):
+def test_rfc9113_5_5_unknown_frame_between_frames_of_request_is_discarded(client):
     unknown = frame(UNKNOWN, 0, 1, bytes(8))
     frames = client.accepts(
         client.headers(1, ECHO) + unknown + frame(DATA, END_STREAM, 1, grpc_message(b"x")) + unknown
@@ -194,7 +194,7 @@ def test_rfc9113_5_5_unknown_frame_between_frames_of_a_request_is_discarded(clie
     assert client.body(frames) == grpc_message(b"x")
 
 
-def test_rfc9113_5_5_unknown_frame_within_a_header_block_is_connection_error(client):
+def test_rfc9113_5_5_unknown_frame_within_header_block_is_connection_error(client):
     data = frame(HEADERS, END_STREAM, 1, client.block()) + frame(UNKNOWN, 0, 0, bytes(8))
     assert client.connection_error(data) == Http2Code.PROTOCOL_ERROR
 
@@ -211,7 +211,7 @@ def test_rfc9113_7_goaway_with_an_unknown_code_is_nothing_special(client):
     assert {each.code for each in frames if each.kind == GOAWAY} <= {Http2Code.NO_ERROR}
 
 
-def test_rfc9113_7_rst_stream_with_an_unknown_code_is_nothing_special(client):
+def test_rfc9113_7_rst_stream_with_unknown_code_is_nothing_special(client):
     client.accepts(client.headers(1) + frame(RST_STREAM, 0, 1, b"\0\0\0\xff"))
     frames = client.accepts(client.request(3, b"x"))
     assert client.body(frames, 3) == grpc_message(b"x")

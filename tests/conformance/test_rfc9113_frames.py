@@ -69,13 +69,13 @@ def test_rfc9113_6_1_data_on_stream_0_is_connection_error(client):
     assert client.connection_error(frame(DATA, END_STREAM, 0, b"test")) == Http2Code.PROTOCOL_ERROR
 
 
-def test_rfc9113_6_1_data_after_the_end_of_the_request_is_stream_error(client):
+def test_rfc9113_6_1_data_after_end_of_request_is_stream_error(client):
     client.accepts(client.request(1, b"", HOLD))
     assert client.stream_error(frame(DATA, END_STREAM, 1, b"test")) == Http2Code.STREAM_CLOSED
 
 
 @pytest.mark.parametrize("size", [5, 6, 255])
-def test_rfc9113_6_1_padding_as_long_as_the_frame_is_connection_error(client, size):
+def test_rfc9113_6_1_padding_as_long_as_frame_is_connection_error(client, size):
     padded = frame(DATA, PADDED | END_STREAM, 1, bytes((size,)) + b"test")
     assert client.connection_error(client.headers(1) + padded) == Http2Code.PROTOCOL_ERROR
 
@@ -110,12 +110,12 @@ def test_rfc9113_6_2_priority_of_headers_is_left_out(client):
     assert client.fields(frames)[":status"] == "200"
 
 
-def test_rfc9113_6_2_headers_without_end_headers_then_priority_is_connection_error(client):
+def test_rfc9113_6_2_priority_within_header_block_is_connection_error(client):
     data = frame(HEADERS, END_STREAM, 1, client.block()) + frame(PRIORITY, 0, 1, b"\0\0\0\0\xff")
     assert client.connection_error(data) == Http2Code.PROTOCOL_ERROR
 
 
-def test_rfc9113_6_2_headers_of_another_stream_within_a_block_is_connection_error(client):
+def test_rfc9113_6_2_other_streams_headers_within_block_is_connection_error(client):
     data = frame(HEADERS, END_STREAM, 1, client.block()) + client.headers(3, end=True)
     assert client.connection_error(data) == Http2Code.PROTOCOL_ERROR
 
@@ -159,7 +159,7 @@ def test_rfc9113_6_4_rst_stream_on_stream_0_is_connection_error(client):
     assert client.connection_error(frame(RST_STREAM, 0, 0, bytes(4))) == Http2Code.PROTOCOL_ERROR
 
 
-def test_rfc9113_6_4_rst_stream_on_an_idle_stream_is_connection_error(client):
+def test_rfc9113_6_4_rst_stream_on_idle_stream_is_connection_error(client):
     assert client.connection_error(frame(RST_STREAM, 0, 1, bytes(4))) == Http2Code.PROTOCOL_ERROR
 
 
@@ -186,12 +186,12 @@ def test_rfc9113_6_5_settings_on_a_stream_is_connection_error(client):
 
 
 @pytest.mark.parametrize("size", [1, 5, 7])
-def test_rfc9113_6_5_settings_of_no_multiple_of_6_octets_is_connection_error(client, size):
+def test_rfc9113_6_5_settings_with_incomplete_entry_is_connection_error(client, size):
     assert client.connection_error(frame(SETTINGS, 0, 0, bytes(size))) == Http2Code.FRAME_SIZE_ERROR
 
 
 @pytest.mark.parametrize("value", [2, 2**32 - 1])
-def test_rfc9113_6_5_2_enable_push_other_than_0_or_1_is_connection_error(client, value):
+def test_rfc9113_6_5_2_invalid_enable_push_is_connection_error(client, value):
     assert client.connection_error(settings((ENABLE_PUSH, value))) == Http2Code.PROTOCOL_ERROR
 
 
@@ -201,7 +201,7 @@ def test_rfc9113_6_5_2_initial_window_above_2_31_is_connection_error(client, val
 
 
 @pytest.mark.parametrize("value", [0, 2**14 - 1, 2**24, 2**32 - 1])
-def test_rfc9113_6_5_2_max_frame_size_outside_its_range_is_connection_error(client, value):
+def test_rfc9113_6_5_2_invalid_max_frame_size_is_connection_error(client, value):
     assert client.connection_error(settings((MAX_FRAME_SIZE, value))) == Http2Code.PROTOCOL_ERROR
 
 
@@ -271,7 +271,7 @@ def test_rfc9113_6_7_ping_of_another_length_is_connection_error(client, size):
 # 6.8 GOAWAY
 
 
-def test_rfc9113_6_8_goaway_is_accepted_and_the_connection_ends_without_error(client):
+def test_rfc9113_6_8_goaway_is_accepted_and_connection_ends_without_error(client):
     client.send(frame(GOAWAY, 0, 0, bytes(8) + b"h2spec"))
     assert [each.code for each in client.frames() if each.kind == GOAWAY] == [Http2Code.NO_ERROR]
 
@@ -306,7 +306,7 @@ def test_rfc9113_6_9_window_update_of_0_is_connection_error(client):
     assert client.connection_error(window_update(0, 0)) == Http2Code.PROTOCOL_ERROR
 
 
-def test_rfc9113_6_9_window_update_of_0_on_a_stream_is_stream_error(client):
+def test_rfc9113_6_9_stream_window_update_of_0_is_stream_error(client):
     client.accepts(client.headers(1))
     assert client.stream_error(window_update(1, 0)) == Http2Code.PROTOCOL_ERROR
 
@@ -316,12 +316,12 @@ def test_rfc9113_6_9_window_update_of_another_length_is_connection_error(client,
     assert client.connection_error(frame(WINDOW_UPDATE, 0, 0, bytes(size))) == Http2Code.FRAME_SIZE_ERROR
 
 
-def test_rfc9113_6_9_1_no_more_data_than_the_window_of_the_stream_is_sent(client):
+def test_rfc9113_6_9_1_stream_window_bounds_sent_data(client):
     client.accepts(settings((INITIAL_WINDOW_SIZE, 1)))
     assert data_sizes(client.accepts(client.request(1, b"x"))) == [1]
 
 
-def test_rfc9113_6_9_1_no_more_data_than_the_window_of_the_connection_is_sent(client):
+def test_rfc9113_6_9_1_connection_window_bounds_sent_data(client):
     client.accepts(settings((INITIAL_WINDOW_SIZE, 2**20)))
     frames = client.accepts(client.request(1, bytes(70_000)))
     assert sum(data_sizes(frames)) == 65_535
@@ -334,12 +334,12 @@ def test_rfc9113_6_9_1_headers_and_trailers_need_no_window(client):
     assert client.fields(client.accepts(client.headers(1, STREAM, end=True)))["grpc-status"] == "0"
 
 
-def test_rfc9113_6_9_1_window_of_the_connection_above_2_31_is_connection_error(client):
+def test_rfc9113_6_9_1_connection_window_above_2_31_is_connection_error(client):
     data = window_update(0, 2**31 - 1) * 2
     assert client.connection_error(data) == Http2Code.FLOW_CONTROL_ERROR
 
 
-def test_rfc9113_6_9_1_window_of_a_stream_above_2_31_is_stream_error(client):
+def test_rfc9113_6_9_1_stream_window_above_2_31_is_stream_error(client):
     client.accepts(client.headers(1))
     assert client.stream_error(window_update(1, 2**31 - 1)) == Http2Code.FLOW_CONTROL_ERROR
 
@@ -358,12 +358,12 @@ def test_rfc9113_6_9_2_negative_window_must_be_made_up_for(client):
     assert data_sizes(client.accepts(window_update(1, 1))) == [1]
 
 
-def test_rfc9113_6_9_2_initial_window_that_overflows_an_open_stream_is_connection_error(client):
+def test_rfc9113_6_9_2_overflow_by_initial_window_is_connection_error(client):
     client.accepts(client.request(1, b"", HOLD) + window_update(1, 2**31 - 1 - 65_535))
     assert client.connection_error(settings((INITIAL_WINDOW_SIZE, 65_536))) == Http2Code.FLOW_CONTROL_ERROR
 
 
-def test_rfc9113_6_9_2_initial_window_does_not_change_that_of_the_connection(client):
+def test_rfc9113_6_9_2_initial_window_does_not_change_that_of_connection(client):
     client.accepts(settings((INITIAL_WINDOW_SIZE, 2**31 - 1)))
     assert sum(data_sizes(client.accepts(client.request(1, bytes(70_000))))) == 65_535
 

@@ -53,7 +53,7 @@ def test_rfc9113_8_1_second_headers_without_end_stream_is_stream_error(client):
     assert client.stream_error(client.headers(1, fields=[("x-test", "ok")])) == Http2Code.PROTOCOL_ERROR
 
 
-def test_rfc9113_8_1_body_that_is_not_wanted_is_stopped_without_error(client):
+def test_rfc9113_8_1_unwanted_body_is_stopped_without_error(client):
     client.send(client.headers(1, fields=plain("POST")))
     client.send(frame(DATA, 0, 1, bytes(100)) + frame(DATA, END_STREAM, 1, bytes(100)))
     frames = client.frames()
@@ -74,12 +74,12 @@ def test_rfc9113_8_1_body_that_is_not_wanted_is_stopped_without_error(client):
     ],
     ids=["one_frame", "several_frames", "empty", "at_once"],
 )
-def test_rfc9113_8_1_1_body_of_another_length_than_announced_is_stream_error(client, data):
+def test_rfc9113_8_1_1_body_of_wrong_length_is_stream_error(client, data):
     head = client.headers(1, STREAM, ("content-length", "1"))
     assert client.stream_error(head + data) == Http2Code.PROTOCOL_ERROR
 
 
-def test_rfc9113_8_1_1_repeated_request_of_another_length_than_announced_is_stream_error(client):
+def test_rfc9113_8_1_1_wrong_length_in_repeated_request_is_stream_error(client):
     length = ("content-length", str(len(MESSAGE)))
     for stream_id in (1, 3):
         client.accepts(client.headers(stream_id, ECHO, length) + frame(DATA, END_STREAM, stream_id, MESSAGE))
@@ -88,7 +88,7 @@ def test_rfc9113_8_1_1_repeated_request_of_another_length_than_announced_is_stre
 
 
 @pytest.mark.parametrize("path", [ECHO, STREAM])
-def test_rfc9113_8_1_1_announced_body_that_does_not_come_is_stream_error(client, path):
+def test_rfc9113_8_1_1_missing_announced_body_is_stream_error(client, path):
     head = client.headers(1, path, ("content-length", "1"), end=True)
     assert client.stream_error(head) == Http2Code.PROTOCOL_ERROR
 
@@ -100,7 +100,7 @@ def test_rfc9113_8_1_1_padding_is_no_part_of_the_content_length(client):
 
 
 @pytest.mark.parametrize("value", ["", "-1", "+7", "0x7", "7, 8", "9" * 30])
-def test_rfc9113_8_1_1_content_length_that_is_no_number_is_stream_error(client, value):
+def test_rfc9113_8_1_1_content_length_without_number_is_stream_error(client, value):
     assert client.stream_error(client.headers(1, STREAM, ("content-length", value))) == Http2Code.PROTOCOL_ERROR
 
 
@@ -159,7 +159,7 @@ def test_rfc9113_8_2_2_te_trailers_is_accepted(client):
 
 
 @pytest.mark.parametrize("field", [(":test", "ok"), (":status", "200"), (":protocol", "websocket")])
-def test_rfc9113_8_3_pseudo_field_that_no_request_has_is_stream_error(client, field):
+def test_rfc9113_8_3_unknown_pseudo_field_is_stream_error(client, field):
     fields = [field, *grpc_head(STREAM)]
     assert client.stream_error(client.headers(1, fields=fields, end=True)) == Http2Code.PROTOCOL_ERROR
 
@@ -169,7 +169,7 @@ def test_rfc9113_8_3_pseudo_field_in_trailers_is_stream_error(client):
     assert client.stream_error(client.headers(1, fields=[(":method", "200")], end=True)) == Http2Code.PROTOCOL_ERROR
 
 
-def test_rfc9113_8_3_pseudo_field_after_a_regular_one_is_stream_error(client):
+def test_rfc9113_8_3_pseudo_field_after_regular_one_is_stream_error(client):
     fields = [*without(":path"), (":path", STREAM)]
     assert client.stream_error(client.headers(1, fields=fields, end=True)) == Http2Code.PROTOCOL_ERROR
 
@@ -223,7 +223,7 @@ def test_rfc9113_8_5_connect_is_answered_although_nothing_is_tunnelled(client):
 # 8.8 Requests and cached header blocks
 
 
-def test_rfc9113_8_malformed_head_is_an_error_also_when_it_repeats(client):
+def test_rfc9113_8_malformed_head_is_error_also_when_it_repeats(client):
     fields = [(":test", "ok"), *grpc_head(STREAM)]
     for stream_id in (1, 3, 5):
         data = client.headers(stream_id, fields=fields, end=True)

@@ -158,7 +158,7 @@ def test_rfc9113_5_1_closed_by_both_resets_data_is_stream_error(client):
     assert client.stream_error(CANCEL + LAST_DATA) == Http2Code.STREAM_CLOSED
 
 
-def test_rfc9113_5_1_request_that_ended_with_its_headers_is_not_reset_after_the_answer(client):
+def test_rfc9113_5_1_request_without_body_is_not_reset_after_response(client):
     frames = client.accepts(
         client.headers(1, fields=[(":method", "GET"), (":scheme", "http"), (":path", "/")], end=True)
     )
@@ -169,11 +169,11 @@ def test_rfc9113_5_1_request_that_ended_with_its_headers_is_not_reset_after_the_
 
 
 @pytest.mark.parametrize("stream_id", [0, 2])
-def test_rfc9113_5_1_1_stream_number_that_is_not_the_clients_is_connection_error(client, stream_id):
+def test_rfc9113_5_1_1_even_stream_number_is_connection_error(client, stream_id):
     assert client.connection_error(client.headers(stream_id, end=True)) == Http2Code.PROTOCOL_ERROR
 
 
-def test_rfc9113_5_1_1_stream_number_below_an_earlier_one_is_connection_error(client):
+def test_rfc9113_5_1_1_stream_number_below_earlier_one_is_connection_error(client):
     """Lower numbers that were never used count as closed."""
     client.accepts(client.request(5, b"x"))
     assert client.connection_error(client.headers(3, end=True)) == Http2Code.STREAM_CLOSED
@@ -203,7 +203,7 @@ def test_rfc9113_5_1_2_streams_that_have_ended_do_not_count(converse):
 # 5.3 Priority: deprecated, still understood
 
 
-def test_rfc9113_5_3_priority_of_an_unused_stream_does_not_use_it(client):
+def test_rfc9113_5_3_priority_of_unused_stream_does_not_use_it(client):
     frames = client.accepts(priority(9) + client.request(5, b"x"))
     assert client.body(frames, 5) == grpc_message(b"x")
 
@@ -217,16 +217,16 @@ def test_rfc9113_5_3_priority_signals_are_accepted(client, signal):
     assert client.body(client.accepts(signal + client.request(3, b"x")), 3) == grpc_message(b"x")
 
 
-def test_rfc7540_5_3_1_headers_that_depend_on_their_own_stream_are_stream_error(client):
+def test_rfc7540_5_3_1_headers_that_depend_on_themselves_are_stream_error(client):
     data = frame(HEADERS, END_HEADERS | END_STREAM | PRIORITY_FLAG, 1, b"\0\0\0\x01\xff" + client.block())
     assert client.stream_error(data) == Http2Code.PROTOCOL_ERROR
     assert client.body(client.accepts(client.request(3, b"x", ECHO)), 3) == grpc_message(b"x")
 
 
-def test_rfc7540_5_3_1_priority_that_depends_on_its_own_stream_is_stream_error(client):
+def test_rfc7540_5_3_1_priority_that_depends_on_itself_is_stream_error(client):
     client.accepts(client.headers(1))
     assert client.stream_error(priority(1, 1)) == Http2Code.PROTOCOL_ERROR
 
 
-def test_rfc7540_5_3_1_priority_that_depends_on_its_own_idle_stream_is_connection_error(client):
+def test_rfc7540_5_3_1_self_dependency_of_idle_stream_is_connection_error(client):
     assert client.connection_error(priority(1, 1)) == Http2Code.PROTOCOL_ERROR

@@ -90,7 +90,7 @@ def test_restricted_grpc_protocol_asks_for_its_metadata(guarded: ServerProcess) 
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_matching_headers_reach_the_model_and_stay_with_their_request(guarded: ServerProcess, protocol: str) -> None:
+def test_matching_headers_reach_model_of_their_request_only(guarded: ServerProcess, protocol: str) -> None:
     module, url = (triton_http, guarded.http_url) if protocol == "http" else (triton_grpc, guarded.grpc_url)
     first = _parameters(module, url, {"my_header_1": "ada", "other": "no"}, {"own": 1})
     second = _parameters(module, url, {"my_header_1": "bob", "my_header_2": 'a "quoted" \\ one'}, {"own": 1})

@@ -46,7 +46,7 @@ def metrics(server: ServerProcess, model: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_request_is_answered_and_the_metrics_tell_what_was_learned(server: ServerProcess, model: str) -> None:
+def test_requests_are_answered_and_metrics_show_learned_costs(server: ServerProcess, model: str) -> None:
     def ask(client: httpclient.InferenceServerClient, number: int) -> bool:
         array = np.full((1, 16), number, np.float32)
         tensors = [httpclient.InferInput(name, [1, 16], "FP32") for name in ("INPUT0", "INPUT1")]

@@ -92,7 +92,7 @@ def test_metrics_need_their_key(guarded: Guarded) -> None:
         assert server.request("GET", "/metrics", headers=headers, url=server.metrics_url).status == status
 
 
-def test_keys_are_not_logged_and_plain_text_is_warned_of(guarded: Guarded) -> None:
+def test_keys_are_not_logged_but_plaintext_warns(guarded: Guarded) -> None:
     log = guarded.server.log_text()
     assert "API keys travel in plain text" in log
     assert guarded.ci not in log
@@ -129,7 +129,7 @@ def test_bad_key_file_ends_the_start(tmp_path: Path) -> None:
         server.stop()
 
 
-def test_page_of_an_allowed_origin_calls_with_its_key(tmp_path: Path) -> None:
+def test_page_of_allowed_origin_calls_with_its_key(tmp_path: Path) -> None:
     """What a browser does: a preflight without credentials, then the call itself."""
     line, key = new_key("page", "inference")
     (tmp_path / "keys").write_text(line)

@@ -176,7 +176,7 @@ class TestFraming:
         assert peer.answer(201).grpc_status == 0
         assert ProcessResources(server.process.pid).resident_bytes() - before < 2**25
 
-    def test_calls_that_are_cut_off_by_a_reset_or_the_end(self, server: ServerProcess) -> None:
+    def test_calls_cut_off_by_reset_or_end(self, server: ServerProcess) -> None:
         for end in (frame(3, 0, 1, bytes(4)), b""):
             with Http2Peer(server.grpc_url) as peer:
                 peer.send(peer.headers(1, grpc_head(GRPC_INFER)))

@@ -336,7 +336,7 @@ class TestJson:
         status, message = refusal(server, http_request(f"/v2/models/{model}/infer", body))
         assert (status, message[: len(text)]) == (400, text)
 
-    def test_not_a_number_is_allowed_where_a_float_is(self, server: ServerProcess) -> None:
+    def test_not_number_is_allowed_where_float_is(self, server: ServerProcess) -> None:
         answer = ask(server, http_request(IDENTITY, infer_body(data=[float("nan"), float("inf"), float("-inf"), 0])))
         assert answer.status == 200
         assert b"[NaN,Infinity,-Infinity,0.0]" in answer.body
@@ -455,7 +455,7 @@ class TestBinary:
         assert status == 400
         assert text.startswith("Unable to parse 'binary_data_size': ")
 
-    def test_sizes_that_belong_to_each_other_the_wrong_way(self, server: ServerProcess) -> None:
+    def test_sizes_that_belong_to_each_other_wrong_way(self, server: ServerProcess) -> None:
         status, text = refusal(server, binary_request([63, 65], bytes(128), shape=[1, 16]))
         assert status == 400
         assert "input byte size mismatch for input 'INPUT0' for model 'add_sub'. Expected 64, got 63" in text
@@ -614,7 +614,7 @@ class TestFraming:
             peer.__exit__()
         assert grown < 2**26
 
-    def test_length_that_is_too_short_makes_the_rest_a_request(self, server: ServerProcess) -> None:
+    def test_length_that_is_too_short_makes_rest_request(self, server: ServerProcess) -> None:
         body = infer_body()
         with HttpPeer(server.http_url) as peer:
             peer.send(http_request(IDENTITY, body, headers={"Content-Length": str(len(body) - 10)}))
@@ -661,7 +661,7 @@ class TestPipelining:
             assert [peer.answer().status for _ in range(4)] == [200, 200, 200, 400]
             assert peer.is_closed_by_server()
 
-    def test_answers_keep_the_order_of_slow_and_fast_requests(self, server: ServerProcess) -> None:
+    def test_answers_keep_order_of_slow_and_fast_requests(self, server: ServerProcess) -> None:
         slow = http_request("/v2/models/slow_identity/infer", infer_body(id="slow"))
         with HttpPeer(server.http_url) as peer:
             peer.send(slow + http_request("/nothing") + http_request(IDENTITY, infer_body(id="fast")))

@@ -341,7 +341,7 @@ class TestFloods:
                 break
         assert peer.wait_goaway() == ENHANCE_YOUR_CALM
 
-    def test_more_streams_than_allowed_are_refused_one_by_one(self, peer: Http2Peer) -> None:
+    def test_excess_streams_are_refused_one_by_one(self, peer: Http2Peer) -> None:
         block = repeated_block(peer, grpc_head())
         for stream_id in range(3, 2 * 1100, 2):
             peer.send(frame(HEADERS, END_HEADERS, stream_id, block))

@@ -128,7 +128,7 @@ def test_a_model_calls_another_and_uses_its_outputs(server):
     assert run_code(server, code) == [[8.0] * 16]
 
 
-def test_only_the_requested_outputs_come_and_the_arrays_may_be_written_to(server):
+def test_only_requested_outputs_come_as_writable_arrays(server):
     code = f"""
     response = call('add_sub', ['OUTPUT1'], {_ADD_SUB})
     (only,) = response.output_tensors()
@@ -178,7 +178,7 @@ def test_header_fields_reach_the_other_model(server):
     ]
 
 
-def test_calls_count_in_the_statistics_of_the_called_model(server):
+def test_calls_count_in_statistics_of_called_model(server):
     def count() -> int:
         return server.get("/v2/models/big/stats").json["model_stats"][0]["inference_count"]
 
@@ -197,7 +197,7 @@ def test_calls_batch_with_each_other(server):
     assert run_code(server, code) == 8.0 * 200
 
 
-def test_a_call_outside_of_a_batch_from_a_thread_of_the_model(server):
+def test_call_outside_of_batch_from_thread_of_model(server):
     begin = f"""
     def work():
         time.sleep(0.1)
@@ -254,7 +254,7 @@ def test_a_cancelled_coroutine_cancels_its_call(server):
     assert run_code(server, code, "coroutines") == "timed out"
 
 
-def test_calls_of_coroutines_and_of_threads_beside_each_other(server):
+def test_calls_of_coroutines_and_threads_run_concurrently(server):
     code = f"""
     def work():
         return sum(float(value(call('add_sub', {_ADD_SUB}), 'OUTPUT0')[0, 0]) for _ in range(50))
@@ -273,7 +273,7 @@ _NUMBERS = (
 )
 
 
-def test_the_responses_of_a_decoupled_model_come_in_order_with_an_empty_last_one(server):
+def test_decoupled_responses_come_in_order_with_empty_final(server):
     code = f"""
     responses = call('repeat', decoupled=True, {_NUMBERS.format(count=500, delay=0)})
     found = list(responses)
@@ -282,7 +282,7 @@ def test_the_responses_of_a_decoupled_model_come_in_order_with_an_empty_last_one
     assert run_code(server, code) == [list(range(500)), 0, []]
 
 
-def test_a_model_that_is_not_decoupled_gives_one_response(server):
+def test_model_that_is_not_decoupled_gives_one_response(server):
     code = f"result = [float(value(each, 'OUTPUT0')[0, 0]) for each in call('add_sub', decoupled=True, {_ADD_SUB})]"
     assert run_code(server, code) == [8.0]
 
@@ -309,7 +309,7 @@ def test_a_cancelled_iterator_ends_with_an_error(server):
     wait_until(lambda: in_flight(server, "repeat") == 0)
 
 
-def test_an_iterator_that_is_let_go_cancels_its_call(server):
+def test_iterator_that_is_let_go_cancels_its_call(server):
     code = """
     body = "for n in range(100_000): sender.send(answer(n))\\nsender.send(flags=FINAL)"
     for response in call('stream', decoupled=True, CODE=np.array([body], object)):
@@ -321,7 +321,7 @@ def test_an_iterator_that_is_let_go_cancels_its_call(server):
     assert stream(server, "stream", "sender.send(answer('free'), flags=FINAL)") == ["free"]
 
 
-def test_a_model_that_does_not_take_responses_holds_the_sender_up(server):
+def test_caller_that_takes_no_responses_blocks_sender(server):
     code = """
     body = '''
     for n in range(2000):
@@ -423,7 +423,7 @@ def test_errors_of_the_called_model_keep_their_code(server):
     assert "ValueError: deep down" in raised["message"]
 
 
-def test_an_error_that_is_passed_on_reaches_the_client_with_its_code(server):
+def test_propagated_error_reaches_client_with_its_code(server):
     code = """
     response = call('nobody', INPUT0=np.zeros(1, np.float32))
     raise pb_utils.TritonModelException(response.error().message())
@@ -461,7 +461,7 @@ def test_an_execution_timeout(server):
 # --- cancellation ---------------------------------------------------------------------------------------------------
 
 
-def test_cancelling_a_request_cancels_the_calls_that_it_made(server):
+def test_cancelling_request_cancels_calls_that_it_made(server):
     run_code(server, "background.clear()", "other")
     child = "while not request.is_cancelled(): time.sleep(0.005)\nbackground['seen'] = True"
     code = f"background['inner'] = run('other', {child!r})\nresult = 1"
@@ -475,7 +475,7 @@ def test_cancelling_a_request_cancels_the_calls_that_it_made(server):
     assert run_code(server, "result = background['inner']['code']", "lonely") == "CANCELLED"
 
 
-def test_cancelling_a_request_of_a_decoupled_model_cancels_its_calls(server):
+def test_cancelling_request_of_decoupled_model_cancels_its_calls(server):
     run_code(server, "background.clear()", "other")
     child = "while not request.is_cancelled(): time.sleep(0.005)\nbackground['seen'] = True"
     code = f"threading.Thread(target=lambda: (run('other', {child!r}), sender.send(flags=FINAL))).start()"
@@ -497,7 +497,7 @@ def test_a_model_with_one_instance_cannot_call_itself(server):
     assert run_code(server, "result = 'free'", "lonely") == "free"
 
 
-def test_a_model_with_two_instances_can_call_itself_once(server):
+def test_model_with_two_instances_can_call_itself_once(server):
     assert run_code(server, "result = run('script', 'result = 1')") == 1
     deeper = run_code(server, """result = run('script', "result = run('script', 'result = 1')")""")
     assert "would wait for itself (script -> script -> script)" in deeper["message"]
@@ -514,7 +514,7 @@ def test_a_circle_through_others_is_refused(server):
     assert "(lonely -> other -> wrapped -> lonely)" in run_code(server, code, "lonely")["message"]
 
 
-def test_a_sequence_cannot_wait_for_itself_though_another_instance_is_free(server):
+def test_sequence_cannot_wait_for_itself_despite_free_instance(server):
     code = "result = run('memory', 'result = 1', fields=dict(correlation_id=5))"
     error = run_code(server, code, "memory", sequence_id=5, sequence_start=True)
     assert "would wait for itself (memory -> memory)" in error["message"]
@@ -525,24 +525,24 @@ def test_a_sequence_cannot_wait_for_itself_though_another_instance_is_free(serve
     assert run_code(server, another, "memory", sequence_id=5, sequence_start=True, sequence_end=True) == 1
 
 
-def test_a_call_for_what_its_caller_is_asked_is_refused(server):
+def test_call_with_own_request_of_caller_is_refused(server):
     same = "result = run('cached', sources([request])[0])"
     assert "would wait for itself (cached -> cached)" in run_code(server, same, "cached")["message"]
     assert run_code(server, "result = run('cached', 'result = 1')", "cached") == 1
 
 
-def test_a_call_whose_answer_comes_after_that_of_its_caller_is_refused(server):
+def test_call_that_outlives_response_of_caller_is_refused(server):
     error = run_code(server, "result = run('ordered', 'result = 1')", "ordered")
     assert "would wait for itself (ordered -> ordered)" in error["message"]
     assert run_code(server, "result = run('other', 'result = 1')", "ordered") == 1
 
 
-def test_a_model_called_by_a_coroutine_cannot_call_itself(server):
+def test_model_called_by_coroutine_cannot_call_itself(server):
     awaited = "return described(await ask('coroutines', CODE=np.array(['return 1'], object)))"
     assert "coroutines -> coroutines" in run_code(server, awaited, "coroutines")["message"]
 
 
-def test_a_decoupled_model_whose_execute_returns_may_call_itself(server):
+def test_decoupled_model_whose_execute_returns_may_call_itself(server):
     inner = "sender.send(answer(1), flags=FINAL)"
     code = f"""
     async for response in await ask('stream_coroutines', decoupled=True, CODE=np.array([{inner!r}], object)):

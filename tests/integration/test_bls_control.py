@@ -120,7 +120,7 @@ def test_a_model_loads_uses_and_unloads_another(server):
     assert run_code(server, code) == [False, True, 7, False, "NOT_FOUND"]
 
 
-def test_a_model_loads_another_from_files_and_a_configuration(server):
+def test_model_loads_another_from_files_and_configuration(server):
     config = {"name": "scale", "backend": "python", "max_batch_size": 0}
     config["input"] = [{"name": "IN", "data_type": "TYPE_FP32", "dims": [-1]}]
     config["output"] = [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [-1]}]
@@ -224,7 +224,7 @@ def test_reloading_the_called_model_loses_no_call(server):
         assert [each.result() for each in asked] == [[], []]
 
 
-def test_a_caller_is_unloaded_when_its_calls_are_answered(server, notes):
+def test_caller_is_unloaded_when_its_calls_are_answered(server, notes):
     assert server.post("/v2/repository/models/loaded/load").status == 200
     with ThreadPoolExecutor(2) as pool:
         code = f"result = value({call_slow('called')}, 'OUT').tolist()"
@@ -280,7 +280,7 @@ def test_a_server_that_ends_lets_calls_finish(start, tmp_path):
     assert running.wait_exit() == 0
 
 
-def test_a_server_ends_although_a_model_calls_for_ever(start):
+def test_server_ends_although_model_calls_for_ever(start):
     running = start("--exit-timeout-secs=2")
     endless = "while True: run('other', 'time.sleep(0.05); result = 1')"
     with grpcclient.InferenceServerClient(running.grpc_url) as client:
@@ -292,7 +292,7 @@ def test_a_server_ends_although_a_model_calls_for_ever(start):
         assert ended.wait(60)
 
 
-def test_a_thread_that_calls_after_the_end_of_its_model_gets_an_exception(start):
+def test_thread_that_calls_after_finalize_gets_exception(start):
     running = start()
     code = """
     def work():
@@ -353,7 +353,7 @@ def test_sequences_of_a_called_model_in_several_processes(start):
 # --- traces ---------------------------------------------------------------------------------------------------------
 
 
-def test_calls_are_traced_with_the_request_that_they_name(start, tmp_path):
+def test_calls_are_traced_with_request_that_they_name(start, tmp_path):
     file = tmp_path / "trace.json"
     running = start("--trace-config=level=TIMESTAMPS", f"--trace-config=triton,file={file}", "--trace-config=rate=1")
     named = "result = run('other', 'result = 1', fields={'trace': request.trace(), 'request_id': 'named'})"

@@ -225,7 +225,7 @@ def fresh(way: str) -> str:
 # --- requests that wait ---------------------------------------------------------------------------------------------
 
 
-def test_what_waits_is_dropped_while_the_instance_is_busy(place: Place, way: str, leaves: CancelReason) -> None:
+def test_what_waits_is_dropped_while_instance_is_busy(place: Place, way: str, leaves: CancelReason) -> None:
     request_id = fresh(way)
     before = place.metric("naiad_inference_cancelled_total", "held", where="queue")
     blocking, answer = place.block("held")
@@ -329,7 +329,7 @@ def test_an_ensemble_whose_step_waits_is_dropped(place: Place, way: str, model: 
 
 
 @pytest.mark.parametrize("strategy", ["direct", "oldest"])
-def test_a_sequence_ends_when_a_request_that_waits_is_cancelled(place: Place, strategy: str) -> None:
+def test_sequence_ends_when_request_that_waits_is_cancelled(place: Place, strategy: str) -> None:
     names = [fresh("sequence") for _ in range(4)]
     answers: dict[str, Any] = {}
     done = {name: threading.Event() for name in names}
@@ -377,7 +377,7 @@ def test_a_sequence_ends_when_a_request_that_waits_is_cancelled(place: Place, st
 # --- the response cache ---------------------------------------------------------------------------------------------
 
 
-def test_those_who_wait_for_the_same_answer_keep_it_when_the_first_leaves(place: Place) -> None:
+def test_waiters_for_one_response_survive_first_cancellation(place: Place) -> None:
     first, other, gone = fresh("first"), fresh("other"), fresh("gone")
     leave_first = EVERY["http-close"](place.server, "cached", first)
     place.notes.wait(first, "began")
@@ -411,7 +411,7 @@ def grpc_infer(server: ServerProcess, model: str, request_id: str, *, timeout_us
 
 @pytest.mark.parametrize(("model", "timeout_us", "waits_s"), [("queued", 0, 0.3), ("patient", 50_000, 0.05)])
 @pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
-def test_a_timeout_in_the_queue_is_answered_on_time(
+def test_timeout_in_queue_is_answered_on_time(
     place: Place, protocol: str, model: str, timeout_us: int, waits_s: float
 ) -> None:
     blocking, answer = place.block(model)
@@ -446,7 +446,7 @@ def test_a_grpc_deadline_is_answered_on_time(place: Place, model: str) -> None:
     assert answer().status == 200
 
 
-def test_a_full_queue_refuses_at_once_and_cancelling_makes_room(place: Place) -> None:
+def test_full_queue_refuses_at_once_until_cancellation(place: Place) -> None:
     blocking, answer = place.block("full")
     waits = fresh("waits")
     waiting = place.ask("full", waits)
@@ -490,7 +490,7 @@ def test_a_model_that_answers_cancelled(place: Place) -> None:
     assert place.metric("naiad_inference_cancelled_total", "gives-up", where="execution") == 0
 
 
-def test_what_waits_behind_a_cancelled_request_of_its_sequence(place: Place) -> None:
+def test_what_waits_behind_cancelled_request_of_its_sequence(place: Place) -> None:
     names = [fresh("sequence") for _ in range(3)]
     first = place.ask("direct", names[0], sequence_id=21, sequence_start=True)
     place.notes.wait(names[0], "began")

@@ -34,7 +34,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def test_every_model_is_loaded_and_the_real_errors_are_told(
+def test_models_are_loaded_and_real_errors_shown(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_add_sub(repository, "fine", extra="dynamic_batching { }")
@@ -76,7 +76,7 @@ def test_a_load_that_takes_too_long_is_ended(repository: Path, capsys: pytest.Ca
     assert "it was not ready after 4 s" in capsys.readouterr().out
 
 
-def test_what_is_known_to_be_wrong_is_not_loaded(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_with_known_error_is_not_loaded(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_python_add_sub(repository, "wrong", extra="max_batch_sise: 4")
     assert check.run([str(repository), "--load"]) == 1
     text = capsys.readouterr().out

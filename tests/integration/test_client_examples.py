@@ -356,7 +356,7 @@ def shared_outputs(protocol, size):
     return outputs
 
 
-def test_tensors_in_shared_memory_then_sent_then_shared_again(protocol, client, regions):
+def test_tensors_alternate_between_shared_memory_and_body(protocol, client, regions):
     for name, content in (("input0", COUNT_UP), ("input1", ONES), ("output0", None), ("output1", None)):
         regions.add(f"{name}_data", COUNT_UP.nbytes, content)
     inputs = shared_inputs(protocol, "INT32", [COUNT_UP.nbytes] * 2)

@@ -157,7 +157,7 @@ def test_servers_share_a_cache(s3: S3Server, serve) -> None:
     assert len(s3.gets()) == 5
 
 
-def test_a_full_cache_makes_room_but_not_from_what_is_served(s3: S3Server, serve, tmp_path: Path) -> None:
+def test_full_cache_evicts_only_unserved_models(s3: S3Server, serve, tmp_path: Path) -> None:
     s3.put(BUCKET, "models/scale/1/weights", b"a" * 400_000)
     s3.put(BUCKET, "models/identity/1/weights", b"b" * 400_000)
     server = serve("--model-control-mode=explicit", "--load-model=scale", "--cloud-cache-max-bytes=1000000")
@@ -180,7 +180,7 @@ def test_a_full_cache_makes_room_but_not_from_what_is_served(s3: S3Server, serve
 # --- control modes --------------------------------------------------------------------------------------------------
 
 
-def test_explicit_control_brings_what_has_changed_and_only_that(s3: S3Server, serve) -> None:
+def test_explicit_load_downloads_only_changed_files(s3: S3Server, serve) -> None:
     server = serve("--model-control-mode=explicit", "--load-model=scale")
     server.wait_ready()
     assert len(s3.gets()) == 2
@@ -199,7 +199,7 @@ def test_explicit_control_brings_what_has_changed_and_only_that(s3: S3Server, se
     assert names == ["add_sub", "identity", "scale"]
 
 
-def test_poll_follows_the_bucket_and_downloads_only_what_has_changed(s3: S3Server, serve, tmp_path: Path) -> None:
+def test_poll_follows_bucket_and_downloads_only_changes(s3: S3Server, serve, tmp_path: Path) -> None:
     server = serve("--model-control-mode=poll", "--repository-poll-secs=1", "--repository-settle-secs=0.6")
     server.wait_ready()
     s3.forget()
@@ -245,7 +245,7 @@ def test_a_bucket_that_is_away_disturbs_nothing(s3: S3Server, serve, tmp_path: P
     until(lambda: scale(server) == 6, "the bucket is followed again")
 
 
-def test_a_bucket_that_does_not_answer_keeps_only_the_index_waiting(s3: S3Server, serve) -> None:
+def test_unresponsive_bucket_delays_only_the_index(s3: S3Server, serve) -> None:
     server = serve("--model-control-mode=explicit", "--load-model=scale")
     server.wait_ready()
     asked, may_answer = threading.Semaphore(0), threading.Event()
@@ -364,7 +364,7 @@ def test_a_public_bucket_needs_no_credential(s3: S3Server, start_server, tmp_pat
 # --- what goes wrong ------------------------------------------------------------------------------------------------
 
 
-def test_an_object_that_changes_during_its_download_is_not_mixed(s3: S3Server, serve) -> None:
+def test_object_changed_during_download_is_not_mixed(s3: S3Server, serve) -> None:
     server = serve("--model-control-mode=explicit")
     server.wait_started()
     left = ["once"]
@@ -413,7 +413,7 @@ def test_passing_failures_are_tried_again(s3: S3Server, serve) -> None:
     assert server.log_text().count("trying again in") == 5
 
 
-def test_a_failed_download_leaves_what_is_served_and_continues_later(s3: S3Server, serve) -> None:
+def test_failed_download_keeps_served_version_and_resumes(s3: S3Server, serve) -> None:
     server = serve("--model-control-mode=explicit", "--load-model=scale")
     server.wait_ready()
     s3.put(BUCKET, "models/scale/1/model.py", scale_source(8).encode())
@@ -433,7 +433,7 @@ def test_a_failed_download_leaves_what_is_served_and_continues_later(s3: S3Serve
     assert [each.partition("?")[0] for each in s3.gets()] == [f"GET /{BUCKET}/models/scale/1/extra"]
 
 
-def test_a_key_that_is_no_path_concerns_its_model_only(s3: S3Server, serve) -> None:
+def test_key_without_valid_path_affects_one_model(s3: S3Server, serve) -> None:
     s3.put(BUCKET, "models/scale/" + "x" * 300, b"x")
     server = serve("--exit-on-error=false")
     server.wait_started()
@@ -462,7 +462,7 @@ def test_a_denied_bucket_is_told_with_the_credential(s3: S3Server, serve) -> Non
     assert "s3:ListBucket" in text
 
 
-def test_an_absent_bucket_and_an_empty_path_are_told(s3: S3Server, serve) -> None:
+def test_absent_bucket_and_empty_path_are_told(s3: S3Server, serve) -> None:
     assert "it is not there (HTTP 404 NoSuchBucket" in exit_text(serve(url=s3.url("other")))
     assert f"there is nothing below {s3.url(BUCKET, 'nowhere')}" in exit_text(serve(url=s3.url(BUCKET, "nowhere")))
     assert "is one model; give the repository" in exit_text(serve(url=s3.url(BUCKET, "models/scale")))
@@ -474,7 +474,7 @@ def test_an_endpoint_that_is_away_is_told(serve) -> None:
     assert "check that http://127.0.0.1:9 can be reached" in text
 
 
-def test_urls_and_caches_that_cannot_be_used_are_told(serve, start_server, tmp_path: Path) -> None:
+def test_unusable_urls_and_caches_are_reported(serve, start_server, tmp_path: Path) -> None:
     assert "unknown scheme 'hdfs'" in exit_text(serve(url="hdfs://x/y"))
     blocked = tmp_path / "file"
     blocked.touch()

@@ -25,7 +25,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
+def test_reader_that_has_seen_enough_is_no_failure() -> None:
     with subprocess.Popen(
         [*COMMAND, "serve", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
     ) as process:
@@ -36,7 +36,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
     assert (errors, process.returncode) == (b"", 128 + signal.SIGPIPE)
 
 
-def test_ctrl_c_ends_a_check_and_what_it_loads(tmp_path: Path) -> None:
+def test_ctrl_c_ends_check_and_what_it_loads(tmp_path: Path) -> None:
     write_model(tmp_path, "slow", 'backend: "python"', {"1/model.py": SLOW})
     with subprocess.Popen(
         [*COMMAND, "check", "--load", str(tmp_path)], stderr=subprocess.PIPE, env=ENVIRONMENT, text=True

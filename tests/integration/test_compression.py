@@ -144,7 +144,7 @@ def test_grpc_stream(compressing, algorithm):
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_answers_of_a_grpc_stream_are_compressed_on_the_wire(compressing):
+def test_answers_of_grpc_stream_are_compressed_on_wire(compressing):
     """As curl sees it: the encoding is named once, each message says whether it is compressed."""
     body = b""
     for data in (SMALL, LARGE, LARGE[:, :1000]):

@@ -59,7 +59,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_requests_of_one_lane_share_batches_and_those_of_two_never(server: ServerProcess, protocol: str):
+def test_only_requests_of_one_lane_share_batches(server: ServerProcess, protocol: str):
     module = httpclient if protocol == "http" else grpcclient
     url = server.http_url if protocol == "http" else server.grpc_url
 

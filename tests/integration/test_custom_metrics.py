@@ -190,7 +190,7 @@ def test_misuse_is_said_and_breaks_nothing(server, code, said):
     assert "counting_level{}" in scrape(server)
 
 
-def test_equal_labels_are_one_metric_and_the_first_description_stays(server):
+def test_equal_labels_share_metric_and_first_description(server):
     code = (
         "(lambda a, b: (a.Metric(labels={'x': 'y', 'z': ''}).increment(7.5), b.Metric(labels={'z': '', 'x': 'y'})"
         ".value(), setattr(self, 'kept', b)))"
@@ -203,7 +203,7 @@ def test_equal_labels_are_one_metric_and_the_first_description_stays(server):
     assert 'counting_twin{z="",x="y"} 7.5' in text or 'counting_twin{x="y",z=""} 7.5' in text
 
 
-def test_a_family_that_is_deleted_goes_with_its_metrics(server):
+def test_family_that_is_deleted_goes_with_its_metrics(server):
     ask(server, "setattr(self, 'gone', Family('counting_gone', 'g', Family.GAUGE))")
     ask(server, "setattr(self, 'left', self.gone.Metric(labels={'a': 'say \"hi\"\\n'}))")
     ask(server, "self.left.set(3)")
@@ -215,7 +215,7 @@ def test_a_family_that_is_deleted_goes_with_its_metrics(server):
     _await(lambda: "counting_gone" not in text_of(server))
 
 
-def test_a_worker_that_dies_takes_no_counts_with_it(server):
+def test_worker_that_dies_takes_no_counts_with_it(server):
     ask(server, "self.level.set(7)", "mortal")
     count = scrape(server)["mortal_requests_total" + LABELS % "mortal"]
     with pytest.raises(httpclient.InferenceServerException):

@@ -38,7 +38,7 @@ def test_every_line_of_the_invoice_is_read(tmp_path: Path) -> None:
         assert marked.size == (2 * invoice.SIZE[0], invoice.SIZE[1])
 
 
-def test_a_picture_without_text_skips_the_rest_of_the_pipeline(tmp_path: Path) -> None:
+def test_picture_without_text_skips_rest_of_pipeline(tmp_path: Path) -> None:
     Image.new("RGB", (200, 100), "white").save(tmp_path / "blank.png")
     done = demo(tmp_path, str(tmp_path / "blank.png"))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -46,14 +46,14 @@ def test_a_picture_without_text_skips_the_rest_of_the_pipeline(tmp_path: Path) -
     assert "0 lines of text" in done.stdout
 
 
-def test_a_file_that_is_no_picture_is_refused_by_name(tmp_path: Path) -> None:
+def test_file_without_picture_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "words.png").write_text("no pixels")
     done = demo(tmp_path, str(tmp_path / "words.png"))
     assert done.returncode == 1
     assert "words.png is not a picture that Pillow can read" in done.stderr
 
 
-def test_a_file_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
+def test_missing_file_is_refused_at_once(tmp_path: Path) -> None:
     done = demo(tmp_path, str(tmp_path / "missing.png"))
     assert done.returncode == 2
     assert "missing.png is not a file" in done.stderr

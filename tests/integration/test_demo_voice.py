@@ -32,7 +32,7 @@ def test_voice_finds_the_words_of_real_speech(tmp_path: Path) -> None:
     assert all("0.10-0.51, 0.80-1.41" in row for row in fronts)
 
 
-def test_a_file_that_is_no_sound_is_refused_by_name(tmp_path: Path) -> None:
+def test_file_without_sound_is_refused_by_name(tmp_path: Path) -> None:
     nonsense = tmp_path / "nonsense.wav"
     nonsense.write_bytes(b"nothing to hear")
     done = subprocess.run(

@@ -260,7 +260,7 @@ def test_a_conditional_step(client, wanted, names) -> None:
         np.testing.assert_array_equal(result.as_numpy("MORE"), 2 * (A + B))
 
 
-def test_an_error_names_the_ensemble_and_keeps_its_code(client) -> None:
+def test_error_names_ensemble_and_keeps_its_code(client) -> None:
     with pytest.raises(InferenceServerException) as caught:
         client.infer("chain", given(A=np.zeros((1, 15), np.float32), B=B[:1]))
     assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
@@ -315,13 +315,13 @@ def test_the_members_decide_whether_an_ensemble_is_decoupled(client) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-def test_a_member_without_batches_gets_the_whole_tensor_where_that_fits(client, rows) -> None:
+def test_member_without_batching_gets_whole_tensor(client, rows) -> None:
     # E3
     answer = client.infer("mixed", given(A=A[:rows], B=B[:rows]))
     assert (answer.as_numpy("OUT") == A[:rows] + 2 * B[:rows]).all()
 
 
-def test_clients_see_the_shapes_of_reshape_and_members_those_behind_it(client) -> None:
+def test_clients_and_members_see_different_reshape_shapes(client) -> None:
     # E3
     answer = client.infer("reshaped", given(A=A.reshape(2, 4, 4), B=B))
     assert (answer.as_numpy("SUM") == (A + B).reshape(2, 2, 8)).all()
@@ -339,7 +339,7 @@ def test_many_at_once(client) -> None:
         assert all(pool.map(run, range(400)))
 
 
-def test_what_does_not_fit_together_is_told_at_load_time(tmp_path: Path, start_server) -> None:
+def test_mismatched_steps_are_reported_at_load(tmp_path: Path, start_server) -> None:
     root = tmp_path / "models"
     write_members(root)
     outputs = [tensor("OUT")]

@@ -106,11 +106,11 @@ def test_every_reason_and_decision_has_words() -> None:
     assert set(explain.DECISIONS) == set(DECISIONS)
 
 
-def test_a_model_that_never_batches_has_a_hint_in_the_log(server: ServerProcess) -> None:
+def test_model_that_never_batches_has_hint_in_log(server: ServerProcess) -> None:
     server.wait_log(r"model 'alone': requests are never batched, though 'max_batch_size' is 8: add 'dynamic_batching")
 
 
-def test_clients_that_send_one_request_at_a_time_are_hinted_at_once(server: ServerProcess) -> None:
+def test_serial_clients_get_hint_at_once(server: ServerProcess) -> None:
     send(server, "delayed", 1100)
     server.wait_log("model 'delayed' batches, but its last 1000 requests came one at a time")
     assert server.log_text().count("came one at a time") == 1
@@ -153,7 +153,7 @@ def test_something_else_than_an_address_is_told(capsys: pytest.CaptureFixture[st
     assert "is not the address of a server" in capsys.readouterr().err
 
 
-def test_a_model_that_is_not_in_the_repository_is_told(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_that_is_not_in_repository_is_told(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain.run(["nothing", "--model-repository", str(repository)]) == 1
     error = capsys.readouterr().err
     assert "no model 'nothing'" in error

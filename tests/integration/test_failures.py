@@ -92,7 +92,7 @@ def index(crippled: ServerProcess) -> dict[str, dict[str, str]]:
 
 class TestLoad:
     @pytest.mark.parametrize("name", UNLOADABLE)
-    def test_reason_is_in_the_index_and_in_the_log(
+    def test_reason_is_in_index_and_in_log(
         self, crippled: ServerProcess, index: dict[str, dict[str, str]], name: str
     ) -> None:
         pattern = UNLOADABLE[name][2]
@@ -253,7 +253,7 @@ ANSWERED = {
 
 class TestExecution:
     @pytest.mark.parametrize("kind", list(ANSWERED))
-    def test_failure_is_told_once_to_the_caller_and_once_to_the_log(
+    def test_failure_reaches_caller_and_log_once_each(
         self, mischief: ServerProcess, call: Caller, kind: str
     ) -> None:
         status, pattern = ANSWERED[kind]
@@ -275,7 +275,7 @@ class TestExecution:
         (line,) = lines_about(mischief, request_id)
         assert re.search(r"mischief/1/model\.py.{1,9}\d+\D+raise_deep_down", line), line
 
-    def test_exceptions_count_as_failures_and_answered_errors_as_successes(
+    def test_exceptions_count_as_failures_error_responses_do_not(
         self, mischief: ServerProcess, call: Caller
     ) -> None:
         """Protocol notes 8: that is how Triton's Python backend counts."""
@@ -338,7 +338,7 @@ class TestDeath:
         assert unready
         assert caller(model, "good") == (200, "[1.5, 2.5]")
 
-    def test_other_instance_goes_on_and_the_model_stays_ready(self, mischief: ServerProcess) -> None:
+    def test_other_instance_goes_on_and_model_stays_ready(self, mischief: ServerProcess) -> None:
         caller = Caller(mischief, "HTTP")
         status, text = caller("two", "exits")
         assert status in (500, 503)
@@ -353,7 +353,7 @@ class TestDeath:
         pattern = r'^naiad_worker_restarts_total\{.*model="one_exits",version="1"\} [1-9]'
         assert re.search(pattern, metrics_of(mischief), re.MULTILINE)
 
-    def test_worker_that_keeps_dying_is_given_up_and_the_caller_is_told(
+    def test_worker_that_keeps_dying_fails_its_requests(
         self, start_server: StartServer, tmp_path: Path
     ) -> None:
         write_mischief(tmp_path / "models", "hopeless", restart_limit="2", refuse_after_deaths="0")
@@ -419,7 +419,7 @@ class TestLogOfRefusals:
         assert_logged_once(mischief, caller, "q-expires", "queued", "UNAVAILABLE: Request timeout expired")
         assert_logged_once(mischief, caller, "q-full", "queued", "UNAVAILABLE: .*Exceeds maximum queue size")
 
-    def test_client_that_goes_away_while_its_request_waits_or_executes(
+    def test_client_disconnects_while_request_waits_or_executes(
         self, mischief: ServerProcess, notes: Notes
     ) -> None:
         ids = ("gone-executes-http", "gone-waits-http", "gone-waits-grpc")

@@ -164,7 +164,7 @@ def test_refused_request_is_answered_before_any_line(client):
         (INFER, repeat_infer([1, 2], [0, DELAY_MS], id="gone-lines"), "application/x-ndjson"),
     ],
 )
-def test_client_that_leaves_in_the_middle_cancels_its_request(talker, client, path, body, accept):
+def test_client_that_leaves_in_middle_cancels_its_request(talker, client, path, body, accept):
     with client.stream("POST", path, json=body, headers={"Accept": accept}) as answer:
         assert next(line for line in answer.iter_lines() if line)
     # The model sees it when its next response is due.

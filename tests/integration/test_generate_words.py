@@ -84,7 +84,7 @@ def test_words_over_infer(client, accept):
     assert [tree["outputs"][0]["data"] for tree in found] == [["a"], ["cup"], ["of"], ["tea"]]
 
 
-def test_breakdown_in_the_middle_of_lines_is_a_line(client):
+def test_breakdown_in_middle_of_lines_is_line(client):
     headers = {"Accept": "application/x-ndjson"}
     answer = client.post(INFER, json=infer_body(PROMPT, fail_after=1), headers=headers)
     assert answer.status_code == 200
@@ -102,7 +102,7 @@ def test_client_that_leaves_stops_the_model(talker, client):
     assert client.post(GENERATE, json={"text_input": "again"}).json()["text_output"] == "again"
 
 
-def test_slow_reader_makes_the_model_wait_and_gets_every_word(talker, client):
+def test_slow_reader_pauses_model_and_gets_everything(talker, client):
     count = 60_000
     prompt = " ".join(f"word-{number}-of-many" for number in reversed(range(count)))
     body = {"text_input": prompt, "parameters": {"max_tokens": count}}

@@ -31,7 +31,7 @@ def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield running
 
 
-def test_the_picture_of_a_repository_and_of_a_server_are_the_same(
+def test_picture_of_repository_and_of_server_are_same(
     repository: Path, server: ServerProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert graph.run(["twice", "--model-repository", str(repository)]) == 0
@@ -89,7 +89,7 @@ def test_what_cannot_be_drawn_is_told(
     assert capsys.readouterr().err.startswith(message)
 
 
-def test_an_ensemble_that_would_not_load_is_told_with_its_place(
+def test_ensemble_that_cannot_load_is_reported_with_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_python_add_sub(tmp_path)

@@ -81,7 +81,7 @@ def test_workers_run_on_the_cores_of_their_policies(server: ServerProcess) -> No
     assert f"instance 'bound_0_0' runs on cores {CORES[0]}, by host policy 'cpu'" in server.log_text()
 
 
-def test_a_worker_that_takes_the_place_of_another_runs_where_that_did(server: ServerProcess) -> None:
+def test_replacement_worker_keeps_cores_of_its_predecessor(server: ServerProcess) -> None:
     pid, _, cores = ask(server, "last")
     os.kill(pid, signal.SIGKILL)
     told: list[tuple[int, int, list[int]]] = []
@@ -97,7 +97,7 @@ def test_a_worker_that_takes_the_place_of_another_runs_where_that_did(server: Se
     assert told[-1][2] == cores
 
 
-def test_the_threads_of_an_onnx_model_run_on_the_cores_of_its_policy(server: ServerProcess) -> None:
+def test_onnx_threads_run_on_cores_of_policy(server: ServerProcess) -> None:
     def of_last() -> int:
         tasks = Path(f"/proc/{server.process.pid}/task").iterdir()
         return sum(sorted(os.sched_getaffinity(int(task.name))) == [CORES[-1]] for task in tasks)
@@ -114,7 +114,7 @@ def test_the_threads_of_an_onnx_model_run_on_the_cores_of_its_policy(server: Ser
     assert sorted(os.sched_getaffinity(server.process.pid)) == CORES, "the loop itself stays free"
 
 
-def test_policies_this_machine_cannot_keep_are_refused_at_the_start(
+def test_impossible_policies_are_refused_at_start(
     tmp_path: Path, start_server: Callable[..., ServerProcess]
 ) -> None:
     for count in ("1", "2"):

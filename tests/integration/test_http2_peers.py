@@ -157,7 +157,7 @@ class TestGrpcioServer:
             assert took.total_s > 0
         connection.close()
 
-    def test_bytes_of_grpcio_server_are_read_by_our_decoders(self, grpcio_port):
+    def test_our_decoders_read_bytes_of_grpcio_server(self, grpcio_port):
         tap = Tap(grpcio_port)
         messages = [b"a", b"", b"b" * 40_000]
         with grpc.insecure_channel(f"127.0.0.1:{tap.port}") as channel:

@@ -219,7 +219,7 @@ def test_curl_is_told_what_the_port_speaks(server):
     assert "gRPC" in http1.stdout
 
 
-def test_h2_package_gets_a_large_answer_through_small_windows(server):
+def test_h2_package_gets_large_answer_through_small_windows(server):
     body = bytes(range(256)) * 4096
     head = [(":method", "POST"), (":scheme", "http"), (":authority", "x"), (":path", "/test.Echo/Echo")]
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connected:

@@ -174,7 +174,7 @@ def test_unloading_ends_the_worker(isolated: ServerProcess) -> None:
     assert isolated.get("/v2/models/identity_bf16/ready").status == 200
 
 
-def test_a_mismatch_with_the_model_is_a_load_error(isolated: ServerProcess, tmp_path: Path) -> None:
+def test_mismatch_with_model_is_load_error(isolated: ServerProcess, tmp_path: Path) -> None:
     wrong = add_sub_config("onnxruntime", max_batch_size=32, extra=ISOLATED).replace("TYPE_FP32", "TYPE_INT8")
     content = {"parameters": {"config": _json_config(wrong)}}
     answer = isolated.post("/v2/repository/models/add_sub/load", content)
@@ -182,7 +182,7 @@ def test_a_mismatch_with_the_model_is_a_load_error(isolated: ServerProcess, tmp_
     assert "unexpected datatype TYPE_INT8 for input 'INPUT0', expecting TYPE_FP32" in answer.json["error"]
 
 
-def test_a_model_that_cannot_batch_says_so_at_loading(isolated: ServerProcess, root: Path) -> None:
+def test_model_that_cannot_batch_says_so_at_loading(isolated: ServerProcess, root: Path) -> None:
     config = f'backend: "onnxruntime" max_batch_size: 4 {ISOLATED}'
     write_model(root, "fixed", config, {"1/model.onnx": onnx_models.add_sub((2, 16))})
     answer = isolated.post("/v2/repository/models/fixed/load")
@@ -220,7 +220,7 @@ def pid_of(answer: Answer) -> int:
     return int(answer.json["outputs"][0]["data"][1])
 
 
-def test_an_abort_fails_the_batch_and_the_worker_starts_again(crashing: ServerProcess) -> None:
+def test_abort_fails_batch_and_worker_starts_again(crashing: ServerProcess) -> None:
     first = pid_of(infer(crashing, "mortal", 1))
     assert first in workers(crashing)
     died = infer(crashing, "mortal", -1)

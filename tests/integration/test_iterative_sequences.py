@@ -182,7 +182,7 @@ def streamed(server: ServerProcess, model: str, counts: list[int]) -> dict[str, 
 
 
 @pytest.mark.parametrize("model", ["oldest", "direct"])
-def test_requests_are_executed_until_they_are_done_and_share_batches(server, transport, model):
+def test_requests_share_batches_until_they_are_done(server, transport, model):
     before = stats(server, model)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda count: ask(transport, model, count), [60, 61, 62, 63]))
@@ -193,7 +193,7 @@ def test_requests_are_executed_until_they_are_done_and_share_batches(server, tra
     assert 63 <= after["execution_count"] - before["execution_count"] < 60 + 61 + 62 + 63
 
 
-def test_backlog_gets_the_slot_when_a_request_is_done(server, transport):
+def test_backlog_gets_slot_when_request_is_done(server, transport):
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(lambda count: ask(transport, "one_slot", count), [5, 5, 5]))
     assert found == [(0, 1)] * 3
@@ -205,7 +205,7 @@ def test_id_of_the_client_is_kept(server, transport):
 
 
 @pytest.mark.parametrize("model", ["stream", "stream_direct", "coroutines"])
-def test_each_step_of_a_decoupled_model_sends_a_response(server, model):
+def test_each_step_of_decoupled_model_sends_response(server, model):
     seen = streamed(server, model, [4, 6, 1])
     assert seen == {"0": [3, 2, 1, 0], "1": [5, 4, 3, 2, 1, 0], "2": [0]}
     response_stats = stats(server, "stream")["response_stats"] if model == "stream" else None

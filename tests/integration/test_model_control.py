@@ -132,7 +132,7 @@ def io():
     return {key: CONFIG[key] for key in ("input", "output")}
 
 
-def test_files_of_a_model_that_is_not_in_the_repository(transport):
+def test_files_of_model_that_is_not_in_repository(transport):
     client = transport.client
     files = {"file:7/model.py": scale(5).encode()}
     client.load_model("scale", config=json.dumps(CONFIG), files=files)

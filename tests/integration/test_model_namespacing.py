@@ -112,7 +112,7 @@ def test_names_that_differ_are_served_as_ever(make: Callable[..., Scene], flags:
 
 
 @pytest.mark.parametrize("flags", [(), POLL, EXPLICIT], ids=["none", "poll", "explicit"])
-def test_each_ensemble_has_the_member_of_its_own_repository(
+def test_each_ensemble_has_member_of_its_own_repository(
     make: Callable[..., Scene], flags: tuple[str, ...]
 ) -> None:
     scene = make(("composing_model", "composing_model"), ("simple_addsub", "simple_subadd"))
@@ -163,7 +163,7 @@ def test_an_ambiguous_name_is_refused_whatever_is_asked(make: Callable[..., Scen
 
 
 @pytest.mark.parametrize("flags", [POLL, EXPLICIT], ids=["poll", "explicit"])
-def test_ensembles_of_one_name_leave_their_members_in_reach(
+def test_ensembles_of_equal_names_keep_members_reachable(
     make: Callable[..., Scene], flags: tuple[str, ...]
 ) -> None:
     scene = make(("composing_addsub", "composing_subadd"), ("simple_ensemble", "simple_ensemble")).serve(*flags)
@@ -198,7 +198,7 @@ def test_ensembles_follow_members_that_come_and_go(make: Callable[..., Scene], t
     assert AMBIGUOUS.format("composing_model") in scene.refusal("composing_model")
 
 
-def test_an_ensemble_whose_member_is_ambiguous_waits_for_it_to_be_clear(
+def test_ensemble_with_ambiguous_member_waits_for_resolution(
     make: Callable[..., Scene], tmp_path: Path
 ) -> None:
     scene = make(("composing_model", "composing_model"), ("simple_addsub", "simple_subadd"))
@@ -231,7 +231,7 @@ def test_commands_link_ensembles_anew(make: Callable[..., Scene], tmp_path: Path
     scene.expect(simple_addsub=SUM, simple_subadd=DIFFERENCE)
 
 
-def test_without_the_flag_models_of_one_name_are_not_served(make: Callable[..., Scene]) -> None:
+def test_models_of_equal_names_need_the_flag(make: Callable[..., Scene]) -> None:
     scene = make(("composing_model", "composing_model"), ("simple_addsub", "simple_subadd"))
     second = f"--model-repository={scene.roots[1]}"
     server = scene._start(scene.roots[0], second, "--exit-on-error=false", "--strict-readiness=false")
@@ -281,7 +281,7 @@ def test_processes_tell_models_of_one_name_apart(make: Callable[..., Scene]) -> 
     scene.expect(composing_model=DIFFERENCE, simple_subadd=DIFFERENCE)
 
 
-def test_sequences_of_models_of_one_name_are_kept_apart_in_processes(
+def test_processes_separate_sequences_of_equal_model_names(
     make: Callable[..., Scene], tmp_path: Path
 ) -> None:
     scene = make(("a", "b"), ("c", "d"))

@@ -101,7 +101,7 @@ def infer_by_http(url: str) -> np.ndarray:
 # --- one port
 
 
-def test_one_port_is_one_socket_that_the_log_names_for_both(one_port: ServerProcess) -> None:
+def test_one_socket_is_logged_for_both_protocols(one_port: ServerProcess) -> None:
     assert one_port.http_url == one_port.grpc_url
     assert one_port.log_text().count(f"Service at {one_port.http_url}") == 2
 
@@ -135,7 +135,7 @@ def test_client_without_alpn_is_told_apart_over_tls(one_tls_port: ServerProcess,
 
 
 @pytest.mark.parametrize("mode", ["--http1.1", "--http2-prior-knowledge"])
-def test_all_of_rest_is_the_same_over_both_versions(one_port: ServerProcess, mode: str) -> None:
+def test_all_of_rest_is_same_over_both_versions(one_port: ServerProcess, mode: str) -> None:
     url = f"http://{one_port.http_url}"
     metadata = curl(mode, f"{url}/v2")
     assert json.loads(metadata)["name"] == "triton"
@@ -180,7 +180,7 @@ def test_streamed_answers_are_the_same_over_both_versions(one_port: ServerProces
     assert answers[1].count("data: ") >= count
 
 
-def test_first_piece_of_a_stream_does_not_wait_for_the_last(one_port: ServerProcess) -> None:
+def test_first_piece_of_stream_arrives_before_last(one_port: ServerProcess) -> None:
     body = json.dumps({"IN": [1, 2], "DELAY": [0, 60_000], "WAIT": 0})
     url = f"http://{one_port.http_url}/v2/models/repeat/generate_stream"
     command = ["curl", "-sSN", "-m", "30", "--http2-prior-knowledge", "-d", body, url]
@@ -238,7 +238,7 @@ def test_grpc_port_tells_http_1_where_rest_is(two_ports: ServerProcess) -> None:
 @pytest.mark.parametrize(
     "flags", [["--allow-grpc=false"], ["--http-restricted-api=inference:key=secret"], ["--grpc-address=127.0.0.2"]]
 )
-def test_http_port_refuses_grpc_where_it_would_go_around_flags(
+def test_http_port_refuses_grpc_that_bypasses_flags(
     models: Path, start_server: StartServer, flags: list[str]
 ) -> None:
     server = start_server(models, *flags)

@@ -170,7 +170,7 @@ def test_a_request_is_three_spans(start, collector: Collector, module, name: str
 
 
 @PROTOCOLS
-def test_a_traced_client_is_the_parent_whatever_the_rate(start, collector: Collector, module, name: str) -> None:
+def test_traced_client_is_parent_whatever_rate(start, collector: Collector, module, name: str) -> None:
     running = start(rate=0)
     with client_of(module, running) as client:
         infer(module, client, request_id="untraced")
@@ -310,7 +310,7 @@ def test_every_process_sends_its_spans(start, collector: Collector) -> None:
     assert all(len(set(pair)) == 2 for pair in itertools.combinations((span.id for span in spans), 2))
 
 
-def test_a_collector_that_is_not_there_costs_spans_alone(start_server, tmp_path: Path) -> None:
+def test_collector_that_is_not_there_costs_spans_alone(start_server, tmp_path: Path) -> None:
     running = start_server(
         write_repository(tmp_path / "models"),
         "--trace-config=mode=opentelemetry",
@@ -327,7 +327,7 @@ def test_a_collector_that_is_not_there_costs_spans_alone(start_server, tmp_path:
     assert running.wait_exit() == 0
 
 
-def test_without_the_extra_the_server_says_what_to_install(start_server, tmp_path: Path) -> None:
+def test_without_extra_server_says_what_to_install(start_server, tmp_path: Path) -> None:
     hidden = tmp_path / "hidden" / "opentelemetry"
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("raise ImportError('hidden')")

@@ -217,7 +217,7 @@ def test_sentences_of_any_length_share_one_execution(server: ServerProcess, mini
     assert executions(server, "sentences") == (COUNT, 1)
 
 
-def test_the_share_of_padding_is_a_metric_and_explained(server: ServerProcess) -> None:
+def test_share_of_padding_is_metric_and_explained(server: ServerProcess) -> None:
     requests = [{"DATA": np.ones((1, length), np.float32)} for length in LENGTHS]
     ask_together(server, "counted", requests, ("SUM",))
     counts = {"data": sum(LENGTHS), "padding": 3 * 4 + 3 * 8 - sum(LENGTHS)}

@@ -146,7 +146,7 @@ def test_python_prints_what_the_page_says(served: ServerProcess, page: str, cont
     assert run_python(block(page, "python", contains), served) == printed
 
 
-def test_a_stream_of_infer_is_a_line_for_each_response(served: ServerProcess) -> None:
+def test_stream_of_infer_is_line_for_each_response(served: ServerProcess) -> None:
     lines = run_python(block("docs/generate.md", "python", "httpx"), served).splitlines()
     assert [f'"data":[{value}]' in line for value, line in zip([4, 2, 0], lines, strict=False)] == [True] * 3
 

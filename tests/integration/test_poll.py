@@ -84,7 +84,7 @@ def test_commands_are_refused(polled) -> None:
         client.stub.unload_model("scale")
 
 
-def test_a_failed_update_leaves_the_old_one_serving_and_tells_why(polled) -> None:
+def test_failed_update_keeps_old_version_and_gives_reason(polled) -> None:
     root, client, server = polled
     (root / "scale" / "1" / "model.py").write_text("raise RuntimeError('not finished')\n")
     until(lambda: "not finished" in client.reason("scale"), "the index has the reason")
@@ -201,7 +201,7 @@ def test_an_ensemble_follows_its_members(tmp_path: Path, start_server) -> None:
     client.stub.close()
 
 
-def test_an_ensemble_that_came_before_its_member_is_loaded_with_it(tmp_path: Path, start_server) -> None:
+def test_ensemble_older_than_member_loads_with_it(tmp_path: Path, start_server) -> None:
     root = tmp_path / "models"
     root.mkdir()
     server = start_server(root, *FLAGS, "--strict-readiness=false")
@@ -215,7 +215,7 @@ def test_an_ensemble_that_came_before_its_member_is_loaded_with_it(tmp_path: Pat
     client.stub.close()
 
 
-def test_a_repository_that_is_away_for_a_while_unloads_nothing(polled) -> None:
+def test_repository_that_is_away_for_while_unloads_nothing(polled) -> None:
     root, client, server = polled
     root.rename(root.with_name("away"))
     server.wait_log("the model repositories cannot be read, what is loaded stays")

@@ -82,7 +82,7 @@ def pair(shared_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 # --- sharing --------------------------------------------------------------------------------------------------------
 
 
-def test_every_port_is_told_once_and_start_is_logged_once(pair: ServerProcess) -> None:
+def test_ports_and_start_are_logged_once(pair: ServerProcess) -> None:
     text = pair.log_text()
     assert text.count("Started HTTPService") == 1
     assert text.count("successfully loaded 'identity'") == 1
@@ -309,7 +309,7 @@ def test_members_end_with_a_killed_supervisor(start_server: StartServer, tmp_pat
 # --- start ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_that_cannot_be_loaded_is_told_once(start_server: StartServer, tmp_path: Path) -> None:
+def test_model_that_cannot_be_loaded_is_told_once(start_server: StartServer, tmp_path: Path) -> None:
     write_identity(tmp_path / "models")
     write_model(tmp_path / "models", "broken", 'backend: "nobody"', {"1/model.bin": b""})
     running = start_server(tmp_path / "models", "--processes=3")
@@ -320,7 +320,7 @@ def test_a_model_that_cannot_be_loaded_is_told_once(start_server: StartServer, t
     assert "Traceback" not in text
 
 
-def test_a_port_in_use_is_told_before_anything_is_started(start_server: StartServer, pair: ServerProcess) -> None:
+def test_port_in_use_is_reported_before_start(start_server: StartServer, pair: ServerProcess) -> None:
     port = pair.http_url.rpartition(":")[2]
     running = start_server(None, "--model-repository=/", "--processes=2", f"--http-port={port}")
     assert running.wait_exit() == 1
@@ -338,7 +338,7 @@ def test_cores_are_shared(start_server: StartServer, shared_repository: Path) ->
 # --- exit -----------------------------------------------------------------------------------------------------------
 
 
-def test_requests_in_flight_everywhere_are_answered_before_the_exit(
+def test_requests_in_flight_everywhere_are_answered_before_exit(
     start_server: StartServer, shared_repository: Path
 ) -> None:
     running = start_server(shared_repository, "--processes=2")
@@ -419,7 +419,7 @@ def test_tls_and_keys_hold_in_every_process(
     assert running.request("POST", INFER, BODY).status == 200
 
 
-def test_restricted_calls_are_refused_before_any_process_is_asked(
+def test_restricted_calls_are_refused_by_first_process(
     start_server: StartServer, shared_repository: Path
 ) -> None:
     flags = ("--http-restricted-api=health,model-repository,statistics:key=secret",)
@@ -469,7 +469,7 @@ def region_names(running: ServerProcess) -> list[str]:
     return sorted(row["name"] for row in running.get("/v2/systemsharedmemory/status").json)
 
 
-def test_regions_are_known_everywhere_and_to_processes_that_start_later(
+def test_regions_are_known_in_old_and_new_processes(
     start_server: StartServer, shared_repository: Path
 ) -> None:
     running = start_server(shared_repository, "--processes=2", "--allow-client-shm=true")
@@ -506,7 +506,7 @@ def test_regions_are_known_everywhere_and_to_processes_that_start_later(
             shared_memory.destroy_shared_memory_region(handle)
 
 
-def test_models_come_and_go_everywhere_and_later_processes_know(start_server: StartServer, tmp_path: Path) -> None:
+def test_model_changes_reach_old_and_new_processes(start_server: StartServer, tmp_path: Path) -> None:
     models = tmp_path / "models"
     for name in ("identity", "extra", "gone"):
         write_identity(models, name)
@@ -541,7 +541,7 @@ def test_models_come_and_go_everywhere_and_later_processes_know(start_server: St
     assert {name: statuses(name) for name in expected} == expected
 
 
-def test_counters_begin_again_with_a_model_that_is_loaded_anew(start_server: StartServer, tmp_path: Path) -> None:
+def test_counters_of_reloaded_model_begin_at_zero(start_server: StartServer, tmp_path: Path) -> None:
     write_identity(tmp_path / "models")
     flags = ("--processes=2", "--model-control-mode=explicit", "--load-model=identity", "--metrics-interval-ms=20")
     running = start_server(tmp_path / "models", *flags)
@@ -607,7 +607,7 @@ def test_two_processes_answer_as_one_does(start_server: StartServer, tmp_path: P
         assert (asked, one) == (asked, two)
 
 
-def test_a_server_of_one_process_imports_nothing_of_this() -> None:
+def test_server_of_one_process_imports_nothing_of_this() -> None:
     program = "import sys, naiad.cli.serve, naiad.server.app; print(*[m for m in sys.modules if '.processes' in m])"
     done = subprocess.run(
         [sys.executable, "-c", program], check=False, env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True
@@ -615,7 +615,7 @@ def test_a_server_of_one_process_imports_nothing_of_this() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
-def test_log_settings_reach_every_process_and_those_that_start_later(
+def test_log_settings_reach_old_and_new_processes(
     start_server: StartServer, shared_repository: Path
 ) -> None:
     running = start_server(shared_repository, "--processes=2")

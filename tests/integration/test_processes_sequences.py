@@ -222,7 +222,7 @@ def test_sequences_become_idle_at_their_owner(clients) -> None:
             add(client, "short_sum", 1, 5)
 
 
-def test_classes_and_shared_memory_are_the_business_of_whoever_was_asked(clients) -> None:
+def test_process_that_receives_request_handles_classes_and_regions(clients) -> None:
     asked = grpcclient.InferRequestedOutput("OUTPUT", class_count=1)
     for client in clients:
         result = client.infer(

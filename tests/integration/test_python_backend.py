@@ -244,7 +244,7 @@ def test_bf16_through_dlpack(models):
     assert ask(instance, array).tolist() == [1.0, -2.5]
 
 
-def test_layouts_that_are_not_contiguous_and_inputs_that_are_written_to(models):
+def test_noncontiguous_layouts_and_inputs_that_are_written(models):
     instance = models.executing(
         """
         array = value(requests[0])
@@ -537,7 +537,7 @@ def test_inputs_that_a_model_keeps_stay_valid(models):
         assert ask(instance, array).tolist() == [float(each) for each in range(index + 1)]
 
 
-def test_a_batch_that_comes_together_with_another_message_is_executed(models):
+def test_batch_that_follows_another_message_is_executed(models):
     # A worker that has shared memory looks every 10 s whether to give some up; here it would wait for longer.
     source = """
     sys.modules["naiad.worker.loop"].IDLE_S = 600.0
@@ -555,7 +555,7 @@ def test_a_batch_that_comes_together_with_another_message_is_executed(models):
     assert output_arrays(response)["OUT"].tolist() == FLOATS.tolist()
 
 
-def test_memory_at_its_cap_is_a_refusal_that_names_it(models):
+def test_memory_limit_is_named_in_refusal(models):
     instance = models.start(
         f"class TritonPythonModel:\n    def execute(self, requests):\n        {ECHO}",
         backend_config={"transport-max-byte-size": str(1 << 20)},
@@ -755,7 +755,7 @@ def command(number: int) -> Array:
 @pytest.mark.parametrize(
     ("number", "said"), [(1, "exited with code 1"), (2, "was killed by SIGSEGV"), (3, "was killed by SIGKILL")]
 )
-def test_death_is_told_at_once_and_the_worker_comes_back(models, number, said):
+def test_death_is_reported_and_worker_restarts(models, number, said):
     instance = mortal(models)
     told: list[str] = []
     instance.health_listener = lambda _, health: told.append(health)
@@ -774,7 +774,7 @@ def test_death_is_told_at_once_and_the_worker_comes_back(models, number, said):
 
 
 @pytest.mark.parametrize("number", [4, 5])
-def test_a_worker_that_hangs_is_killed_when_its_time_is_over(models, number, caplog):
+def test_hanging_worker_is_killed_after_its_limit(models, number, caplog):
     instance = mortal(models, execute_timeout_s="1.5")
     error = failure(instance, command(number))
     assert "was killed because a batch took longer than execute_timeout_s, 1.5 s" in error.message
@@ -783,7 +783,7 @@ def test_a_worker_that_hangs_is_killed_when_its_time_is_over(models, number, cap
     assert ask(instance, command(0))[0] > 0
 
 
-def test_an_idle_worker_that_dies_is_noticed_and_replaced(models):
+def test_idle_worker_that_dies_is_noticed_and_replaced(models):
     instance = mortal(models)
     pid = int(ask(instance, command(0))[0])
     os.kill(pid, signal.SIGKILL)
@@ -791,7 +791,7 @@ def test_an_idle_worker_that_dies_is_noticed_and_replaced(models):
     assert ask(instance, command(0))[0] != pid
 
 
-def test_requests_to_a_dead_worker_are_refused_with_the_reason(models):
+def test_requests_to_dead_worker_are_refused_with_reason(models):
     instance = mortal(models, restart_limit="1")
     failure(instance, command(2))
     wait_until(lambda: "requests are refused" in instance.health)
@@ -830,7 +830,7 @@ def test_repeated_deaths_refuse_until_a_trial(models):
     assert instance.restart_count == 5
 
 
-def test_a_model_that_does_not_initialize_again_is_given_up_with_its_reason(models, tmp_path):
+def test_model_that_cannot_reinitialize_fails_with_reason(models, tmp_path):
     instance = models.start(
         f"""
         class TritonPythonModel:
@@ -904,7 +904,7 @@ def test_restarts_leave_nothing_behind(models):
     assert_no_more_than(before)
 
 
-def test_close_ends_workers_that_do_not_want_to_end(models):
+def test_close_ends_workers_that_ignore_it(models):
     instance = models.start(
         """
         class TritonPythonModel:
@@ -946,7 +946,7 @@ def test_processes_that_a_model_started_end_with_it(models, tmp_path):
     wait_until(lambda: not psutil.pid_exists(int(note.read_text())))
 
 
-def test_a_process_that_a_model_has_forked_and_that_outlives_it_keeps_nobody_waiting(models, tmp_path):
+def test_forked_process_that_outlives_model_delays_nothing(models, tmp_path):
     note = tmp_path / "pid"
     instance = models.executing(
         f"""
@@ -1000,7 +1000,7 @@ def test_workers_end_when_the_server_is_killed(models):
 # --- log ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_model_says_is_in_the_log_with_its_request_ids(models, caplog):
+def test_output_of_model_is_logged_with_request_ids(models, caplog):
     caplog.set_level(logging.INFO, "naiad.model")
     instance = models.executing(
         """

@@ -47,7 +47,7 @@ def error_of(response: InferResponse) -> str:
 # --- any number of responses ----------------------------------------------------------------------------------------
 
 
-def test_responses_come_in_order_and_the_flag_ends_them(executing):
+def test_responses_come_in_order_and_flag_ends_them(executing):
     streams = executing(
         """
         for request in requests:
@@ -76,7 +76,7 @@ def test_the_final_response_may_carry_outputs(executing):
     assert output_arrays(only)["OUT"].tolist() == [3.0]
 
 
-def test_senders_work_in_other_threads_while_the_next_batch_executes(start):
+def test_senders_work_in_threads_during_next_batch(start):
     streams = start(
         """
         class TritonPythonModel:
@@ -145,7 +145,7 @@ def test_coroutines_of_several_batches_run_side_by_side(start):
     assert [streams.numbers(request) for request in requests] == [[0.0, 1.0]] * 3
 
 
-def test_a_model_may_write_to_its_arrays_after_send(executing):
+def test_model_may_write_to_its_arrays_after_send(executing):
     streams = executing(
         """
         sender = requests[0].get_response_sender()
@@ -185,7 +185,7 @@ def test_strings_parameters_and_errors_keep_their_places(executing):
             assert dict(response.parameters) == ({"n": n} if n % 2 else {})
 
 
-def test_outputs_may_be_missing_and_have_any_shape_but_not_another_datatype(executing):
+def test_outputs_vary_in_shape_but_not_in_datatype(executing):
     streams = executing(
         """
         sender = requests[0].get_response_sender()
@@ -222,7 +222,7 @@ def test_large_responses_share_a_little_memory(executing):
     assert means == [float(each) for n in range(24) for each in (n, -n)]
 
 
-def test_a_response_that_can_never_fit_is_refused_in_send(executing):
+def test_response_larger_than_memory_is_refused_in_send(executing):
     streams = executing(
         """
         sender = requests[0].get_response_sender()
@@ -293,7 +293,7 @@ def test_execute_must_return_none(executing):
 
 
 @pytest.mark.parametrize("opening", ["def", "async def"])
-def test_an_exception_ends_what_is_open_and_the_next_batch_goes_well(start, opening):
+def test_exception_ends_open_requests_but_not_next_batch(start, opening):
     streams = start(
         f"""
         class TritonPythonModel:
@@ -364,7 +364,7 @@ def test_an_exception_closes_the_senders_of_its_batch(start):
         "ring = [requests[0].get_response_sender()]; ring.append(ring); del ring; gc.collect()",
     ],
 )
-def test_a_request_that_nobody_can_answer_any_more_is_answered(executing, statements):
+def test_request_without_sender_gets_error(executing, statements):
     streams = executing(f"{statements or 'pass'}")
     last = streams.wait(streams.submit({"IN": FLOATS}))[-1]
     assert error_of(last) == (
@@ -375,7 +375,7 @@ def test_a_request_that_nobody_can_answer_any_more_is_answered(executing, statem
 # --- clients that are gone or slow ----------------------------------------------------------------------------------
 
 
-def test_cancellation_is_seen_by_request_and_sender_and_by_no_other(start):
+def test_cancellation_is_seen_by_own_request_and_sender(start):
     streams = start(
         """
         class TritonPythonModel:
@@ -422,7 +422,7 @@ def test_cancellation_while_execute_runs(executing):
     assert streams.numbers(request) == [1.0]
 
 
-def test_a_model_waits_for_a_slow_client_and_serves_others(start, tmp_path):
+def test_model_waits_for_slow_client_and_serves_others(start, tmp_path):
     sent = tmp_path / "sent"
     sent.write_bytes(b"")
     streams = start(
@@ -473,7 +473,7 @@ def test_slots_are_used_again(executing):
 
 
 @pytest.mark.parametrize("is_executing", [True, False])
-def test_a_worker_that_dies_answers_all_that_is_open(start, is_executing):
+def test_worker_that_dies_answers_all_that_is_open(start, is_executing):
     streams = start(
         f"""
         class TritonPythonModel:
@@ -552,7 +552,7 @@ def test_unloading_gives_up_senders_that_stay_open(start):
         os.kill(pid, 0)
 
 
-def test_a_large_request_is_handed_over_beside_open_ones(executing):
+def test_large_request_is_handed_over_beside_open_ones(executing):
     streams = executing(
         """
         for request in requests:

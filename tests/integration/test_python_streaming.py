@@ -151,7 +151,7 @@ def page_number(answer) -> int:
     return int.from_bytes(page[:4], "little")
 
 
-def test_a_client_that_does_not_read_stops_the_model_and_then_gets_everything(server):
+def test_client_that_pauses_reading_still_gets_everything(server):
     reader = Reader(server, "slow", 800)
     first = next(reader.call)
     assert page_number(first) == 0
@@ -165,7 +165,7 @@ def test_a_client_that_does_not_read_stops_the_model_and_then_gets_everything(se
     reader.close()
 
 
-def test_a_client_that_leaves_while_the_model_waits_for_it_ends_the_request(server):
+def test_client_that_leaves_paused_model_ends_request(server):
     reader = Reader(server, "leaving", 100_000)
     next(reader.call)
     assert reader.steady_count() < 400
@@ -176,7 +176,7 @@ def test_a_client_that_leaves_while_the_model_waits_for_it_ends_the_request(serv
         time.sleep(0.01)
 
 
-def test_a_worker_that_dies_ends_every_answer_with_the_signal_and_the_stream_goes_on(server):
+def test_death_of_worker_ends_responses_but_not_stream(server):
     readers = [Reader(server, f"dying-{n}", 100_000) for n in range(2)]
     pids = {next(reader.call).infer_response.parameters["pid"].int64_param for reader in readers}
     os.kill(pids.pop(), signal.SIGKILL)

@@ -91,7 +91,7 @@ def test_requests_of_any_length_share_one_execution(server: ServerProcess, trans
     assert (statistics["inference_count"], statistics["execution_count"]) == (COUNT, 1)
 
 
-def test_a_model_is_told_of_its_batch_by_every_kind_of_batch_input(server: ServerProcess, transport: Transport):
+def test_every_kind_of_batch_input_describes_batch(server: ServerProcess, transport: Transport):
     names = ("SAME", *(f"SEEN_{name}" for name in BATCH_INPUTS))
     begins = []
     for length, (same, *seen) in enumerate(ask_together(transport, "batch_inputs", names), start=1):

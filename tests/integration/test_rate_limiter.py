@@ -150,7 +150,7 @@ class TritonPythonModel:
         assert ask(transport, "living")["OUTPUT0"].tolist() == DATA.tolist()
 
 
-def test_call_for_resources_of_its_caller_ends_by_the_limit(tmp_path: Path):
+def test_call_for_resources_of_caller_reaches_time_limit(tmp_path: Path):
     root = tmp_path / "models"
     for name in ("caller", "called"):
         write_script(root, name, group=limiter(2))
@@ -166,7 +166,7 @@ def test_call_for_resources_of_its_caller_ends_by_the_limit(tmp_path: Path):
         assert run_code(server, "result = 2", "called") == 2
 
 
-def test_need_that_can_never_be_met_fails_the_load(tmp_path: Path):
+def test_need_that_can_never_be_met_fails_load(tmp_path: Path):
     write_identity(tmp_path / "models", "greedy", extra=limited(4))
     server = ServerProcess(
         tmp_path / "log",

@@ -216,7 +216,7 @@ def test_a_failing_disk_stops_the_recording_only(models, start_server, tmp_path,
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_file_that_cannot_be_written_ends_the_start(models, start_server, tmp_path, processes) -> None:
+def test_file_that_cannot_be_written_ends_start(models, start_server, tmp_path, processes) -> None:
     path = tmp_path / "missing" / "traffic"
     running = start_server(models, f"--record-traffic={path}", f"--processes={processes}")
     assert running.wait_exit() == 1

@@ -112,7 +112,7 @@ def test_digests_and_decryption(start_server: StartServer, tmp_path: Path, monke
         assert log.read_text().split("\n")[3] == "unloaded"
 
 
-def test_a_model_with_another_digest_is_refused_at_start(start_server: StartServer, tmp_path: Path) -> None:
+def test_model_with_another_digest_is_refused_at_start(start_server: StartServer, tmp_path: Path) -> None:
     root = tmp_path / "models"
     config = add_sub_config("onnxruntime", extra=agents("checksum", **{"MD5:1/model.onnx": "0" * 32}))
     write_model(root, "m", config, {"1/model.onnx": onnx_models.add_sub()})

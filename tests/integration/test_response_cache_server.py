@@ -103,7 +103,7 @@ def test_a_model_takes_no_more_than_its_share(tmp_path: Path, start_server) -> N
         assert counts(client, "modest")[:2] == (1, 1)
 
 
-def test_a_model_that_asks_for_a_cache_that_is_not_there_is_told_so(tmp_path: Path, start_server) -> None:
+def test_model_without_configured_cache_is_reported(tmp_path: Path, start_server) -> None:
     server = start_server(write_models(tmp_path / "models"))
     server.wait_ready()
     assert "the server has no cache: start it with --cache-config" in server.log_text()

@@ -148,7 +148,7 @@ def is_unavailable(error: str) -> bool:
     return "UNAVAILABLE" in error or error.startswith("503")
 
 
-def test_full_queue_refuses_and_each_level_has_its_own(place):
+def test_full_queue_of_each_level_refuses(place):
     asker = Asker(place, "small")
     asker.send("first", waits=0)
     asker.send("second", waits=1)
@@ -175,7 +175,7 @@ def test_timeout_of_the_model_rejects(place):
     assert asker.let_go() == ["first"]
 
 
-def test_timeout_of_a_request_has_no_effect_unless_the_model_allows_it(place):
+def test_timeout_of_request_needs_allowance_of_model(place):
     asker = Asker(place, "stubborn")
     asker.send("first", waits=0)
     asker.send("hasty", waits=1, timeout=BRIEF_US)
@@ -183,7 +183,7 @@ def test_timeout_of_a_request_has_no_effect_unless_the_model_allows_it(place):
     assert asker.let_go() == ["first", "hasty"]
 
 
-def test_timed_out_request_that_is_delayed_goes_before_the_next_level(place):
+def test_delayed_timed_out_request_precedes_next_level(place):
     asker = Asker(place, "delaying")
     asker.send("first", waits=0)
     asker.send("low", waits=1)

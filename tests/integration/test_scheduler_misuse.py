@@ -418,7 +418,7 @@ def test_an_id_that_is_none(server: ServerProcess, value: object) -> None:
     assert "sequence_id" in answer.json["error"]
 
 
-def test_who_comes_too_late_is_told_that_the_sequence_has_expired(transport: Transport) -> None:
+def test_late_request_of_expired_sequence_gets_reason(transport: Transport) -> None:
     ask(transport, "short", sequence_id=88, sequence_start=True)
     # Whatever comes before its end keeps it alive, so that it is asked less and less often.
     for pause_s in (0.2, 1, 4, 16):

@@ -179,7 +179,7 @@ class TestCodes:
 
 
 class TestQueues:
-    def test_a_burst_waits_as_far_as_there_is_room(self, server: ServerProcess, notes: Notes) -> None:
+    def test_burst_waits_as_far_as_there_is_room(self, server: ServerProcess, notes: Notes) -> None:
         """One executes and 50 wait, whatever the burst."""
         crowd = Crowd(server, "full", "IN", 1000)
         ask_held(crowd, notes, "burst", "Exceeds maximum queue size", 1000 - 52)
@@ -220,7 +220,7 @@ class TestEnsembles:
         (message,) = late.said
         assert message == "Request for unknown model: 'leaving_chain' has no available versions"
 
-    def test_a_fast_step_before_a_slow_one_does_not_fill_the_memory(self, server: ServerProcess) -> None:
+    def test_fast_step_before_slow_one_keeps_memory_bounded(self, server: ServerProcess) -> None:
         """600 responses of 256 KB, 150 MB in all, into a step of 5 ms."""
         resources = ProcessResources(server.process.pid)
         before = resources.resident_bytes()

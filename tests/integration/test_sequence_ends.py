@@ -90,7 +90,7 @@ def wait_for(server: ServerProcess, count: str, value: int) -> None:
 
 
 @pytest.mark.parametrize(("model", "sequence"), [("direct", 21), ("oldest", 22), ("direct", "a name")])
-def test_a_model_is_told_of_a_sequence_that_expires_without_further_traffic(server, model, sequence) -> None:
+def test_model_is_notified_of_expiry_without_traffic(server, model, sequence) -> None:
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
         client.infer(model, given(), sequence_id=sequence, sequence_start=True)
         server.wait_log(f"ended {sequence!r} expired 0 left")
@@ -105,7 +105,7 @@ def test_a_decoupled_model_is_told_too(server) -> None:
         server.wait_log("ended 23 expired 0 left")
 
 
-def test_a_model_is_told_of_a_sequence_that_is_cancelled(server) -> None:
+def test_model_is_told_of_sequence_that_is_cancelled(server) -> None:
     done = threading.Event()
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
         # A channel that is still connecting sends what waits in any order.
@@ -118,7 +118,7 @@ def test_a_model_is_told_of_a_sequence_that_is_cancelled(server) -> None:
         server.wait_log("ended 24 cancelled 0 left")
 
 
-def test_what_sequence_ended_raises_is_logged_and_the_model_goes_on(server) -> None:
+def test_exception_in_sequence_ended_is_only_logged(server) -> None:
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
         client.infer("direct", given(), sequence_id=13, sequence_start=True)
         server.wait_log("ValueError: thirteen")

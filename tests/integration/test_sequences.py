@@ -51,7 +51,7 @@ def value_of(result, name="OUTPUT"):
 
 
 @pytest.mark.parametrize("model", STRATEGIES)
-def test_state_is_kept_between_requests_and_given_up_at_the_start(transport, model) -> None:
+def test_state_lasts_until_sequence_starts_again(transport, model) -> None:
     assert value_of(add(transport, model, 1, 7, start=True)) == 1
     assert value_of(add(transport, model, 2, 7)) == 3
     assert value_of(add(transport, model, 3, 7, end=True)) == 6
@@ -113,12 +113,12 @@ def test_more_than_one_row_is_refused(transport) -> None:
         transport.infer("direct_sum", {"INPUT": np.ones((2, 1), np.float32)}, sequence_id=1, sequence_start=True)
 
 
-def test_a_string_id_is_refused_by_a_model_that_takes_numbers(transport) -> None:
+def test_model_with_numeric_ids_refuses_string_id(transport) -> None:
     with pytest.raises(InferenceServerException, match="takes integers"):
         add(transport, "direct_sum", 1, "name", start=True)
 
 
-def test_an_idle_sequence_gives_its_slot_to_the_backlog(transport) -> None:
+def test_idle_sequence_gives_its_slot_to_backlog(transport) -> None:
     began = time.monotonic()
     assert value_of(add(transport, "short_sum", 1, 1, start=True)) == 1
     assert value_of(add(transport, "short_sum", 5, 2, start=True, end=True)) == 5

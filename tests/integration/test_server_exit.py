@@ -59,7 +59,7 @@ def test_request_in_flight_is_answered_before_the_exit(start_server: StartServer
     assert running.wait_exit() == 0
 
 
-def test_a_kept_connection_is_served_until_the_exit_timeout(start_server: StartServer, tmp_path: Path) -> None:
+def test_kept_connection_is_served_until_exit_timeout(start_server: StartServer, tmp_path: Path) -> None:
     """Triton 2.51 answers it in the same way, without `Connection: close`."""
     write_identity(tmp_path / "models")
     running = start_server(tmp_path / "models", "--exit-timeout-secs=6")
@@ -125,7 +125,7 @@ def test_second_signal_ends_the_server_at_once(start_server: StartServer, tmp_pa
     assert running.wait_exit() == 1
 
 
-def test_signal_during_start_up_ends_the_server_with_status_0(start_server: StartServer, tmp_path: Path) -> None:
+def test_signal_during_start_exits_with_status_0(start_server: StartServer, tmp_path: Path) -> None:
     write_identity(tmp_path / "models", parameters={"creation_delay_sec": "300"})
     running = start_server(tmp_path / "models")
     running.wait_log("loading: identity:1")
@@ -184,7 +184,7 @@ class Load:
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_no_request_fails_when_clients_leave_during_the_drain(
+def test_no_request_fails_when_clients_leave_during_drain(
     start_server: StartServer, tmp_path: Path, protocol: str
 ) -> None:
     write_identity(tmp_path / "models")
@@ -202,7 +202,7 @@ def test_no_request_fails_when_clients_leave_during_the_drain(
     assert running.wait_exit() == 0
 
 
-def test_grpc_call_in_flight_is_answered_before_the_exit(start_server: StartServer, tmp_path: Path) -> None:
+def test_grpc_call_in_flight_is_answered_before_exit(start_server: StartServer, tmp_path: Path) -> None:
     notes = Notes(tmp_path / "notes")
     write_held(tmp_path / "models", "slow", notes.where)
     running = start_server(tmp_path / "models")

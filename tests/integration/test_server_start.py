@@ -26,7 +26,7 @@ def test_index_has_a_ready_row_for_every_model(server: ServerProcess, repository
     assert all(row == {"name": row["name"], "version": "1", "state": "READY"} for row in rows)
 
 
-def test_log_has_tritons_lines_and_a_table_of_models(server: ServerProcess) -> None:
+def test_log_has_tritons_lines_and_table_of_models(server: ServerProcess) -> None:
     log = server.log_text()
     assert re.search(r'^I\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ \w+\.py:\d+\] "', log, re.MULTILINE)
     assert "loading: add_sub:1" in log
@@ -75,7 +75,7 @@ def test_failed_model_ends_the_server_by_default(start_server: StartServer, tmp_
     assert "Traceback" not in log
 
 
-def test_failed_model_is_told_and_the_others_serve_when_exit_on_error_is_off(
+def test_without_exit_on_error_healthy_models_are_served(
     start_server: StartServer, tmp_path: Path
 ) -> None:
     write_identity(tmp_path / "models", "good")
@@ -115,7 +115,7 @@ def test_model_in_two_repositories_is_not_available(start_server: StartServer, t
     assert twice["reason"] == "model appears in two or more repositories"
 
 
-def test_mistake_in_a_configuration_is_told_with_file_and_line(start_server: StartServer, tmp_path: Path) -> None:
+def test_configuration_mistake_is_reported_with_file_and_line(start_server: StartServer, tmp_path: Path) -> None:
     write_model(tmp_path / "models", "bad", 'backend: "identity"\nmax_batch_sise: 4\n')
     running = start_server(tmp_path / "models")
     assert running.wait_exit() == 1
@@ -123,7 +123,7 @@ def test_mistake_in_a_configuration_is_told_with_file_and_line(start_server: Sta
     assert "max_batch_size" in running.log_text()
 
 
-def test_python_model_that_raises_in_initialize_names_the_exception(
+def test_python_model_that_raises_in_initialize_names_exception(
     start_server: StartServer, tmp_path: Path
 ) -> None:
     source = (
@@ -187,7 +187,7 @@ def test_endpoints_that_are_off_are_not_opened(start_server: StartServer, tmp_pa
     assert "Metrics Service" not in running.log_text()
 
 
-def test_json_above_the_limit_is_refused_and_a_binary_tail_is_not(start_server: StartServer, tmp_path: Path) -> None:
+def test_json_limit_does_not_bound_binary_tail(start_server: StartServer, tmp_path: Path) -> None:
     write_identity(tmp_path / "models")
     running = start_server(tmp_path / "models", "--http-max-input-size=1000")
     running.wait_ready()

@@ -507,7 +507,7 @@ with open(sys.argv[1], "w+b") as file:
 """
 
 
-def test_other_bus_errors_end_the_process_as_they_did(tmp_path):
+def test_other_bus_errors_end_process_as_they_did(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     command = [sys.executable, "-c", _FOREIGN, str(tmp_path / "file")]
     done = subprocess.run(command, env=environment, timeout=60, check=False)

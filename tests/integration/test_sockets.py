@@ -86,7 +86,7 @@ def test_one_unix_socket_for_both(models: Path, start_server: StartServer, tmp_p
     assert curl_status("--unix-socket", str(path), "http://localhost/v2/health/ready") == "200"
 
 
-def test_killed_server_leaves_a_socket_that_the_next_one_takes_over(
+def test_next_server_takes_over_socket_of_killed_one(
     models: Path, start_server: StartServer, tmp_path: Path
 ) -> None:
     path = tmp_path / "naiad.sock"
@@ -101,7 +101,7 @@ def test_killed_server_leaves_a_socket_that_the_next_one_takes_over(
     assert curl_status("--unix-socket", str(path), "http://localhost/v2/health/live") == "200"
 
 
-def test_second_server_on_a_socket_in_use_says_so(models: Path, start_server: StartServer, tmp_path: Path) -> None:
+def test_second_server_on_socket_in_use_says_so(models: Path, start_server: StartServer, tmp_path: Path) -> None:
     path = tmp_path / "naiad.sock"
     first = start_server(models, f"--http-address=unix:{path}")
     first.wait_started()
@@ -115,7 +115,7 @@ def test_second_server_on_a_socket_in_use_says_so(models: Path, start_server: St
 # --- Unix sockets: the file
 
 
-def test_socket_is_open_to_its_user_alone_whatever_the_umask(tmp_path: Path) -> None:
+def test_socket_is_private_with_any_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         listener = bind(unix(tmp_path / "a"))
@@ -126,7 +126,7 @@ def test_socket_is_open_to_its_user_alone_whatever_the_umask(tmp_path: Path) -> 
     assert mode == 0o600
 
 
-def test_umask_takes_nothing_from_the_mode_that_was_asked_for(tmp_path: Path) -> None:
+def test_umask_does_not_change_requested_mode(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         listener = bind(unix(tmp_path / "a", unix_mode=0o666))
@@ -193,7 +193,7 @@ def test_any_address_of_ipv6_takes_ipv4_too(models: Path, start_server: StartSer
 
 
 @needs_ipv6
-def test_scope_of_a_peer_is_no_part_of_the_name() -> None:
+def test_scope_of_peer_is_no_part_of_name() -> None:
     listener = bind(Address(("HTTPService",), "http", "::1", 0))
     port = listener.socket.getsockname()[1]
     assert listener.name == f"[::1]:{port}"

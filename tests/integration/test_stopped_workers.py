@@ -96,7 +96,7 @@ def pair(tmp_path: Path, start_server) -> Iterator[Pair]:
                 os.kill(made.pid, signal.SIGCONT)
 
 
-def test_the_batch_of_a_worker_that_was_stopped_is_executed_once_when_it_goes_on(pair: Pair) -> None:
+def test_batch_of_stopped_worker_is_executed_once(pair: Pair) -> None:
     answer = pair.begin_long()
     pair.assert_others_answer()
     assert not answer.done()

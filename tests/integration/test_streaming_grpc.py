@@ -302,7 +302,7 @@ class TestPeers:
             own_server.process.terminate()
             assert own_server.wait_exit() == 0
 
-    def test_a_reader_that_stops_costs_bounded_memory_and_loses_nothing(self, own_server):
+    def test_stopped_reader_costs_bounded_memory_without_loss(self, own_server):
         resources = ProcessResources(own_server.process.pid)
         before = resources.resident_bytes()
         count, length, filler = 1500, 100, "x" * 2000  # 300 MB of responses

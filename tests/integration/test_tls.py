@@ -165,7 +165,7 @@ def test_old_tls_is_refused(tls_server: ServerProcess, certificates: Certificate
 
 
 @pytest.mark.parametrize("service", ["http", "grpc"])
-def test_a_plain_request_is_told_of_tls_and_so_is_the_log(tls_server: ServerProcess, service: str) -> None:
+def test_plain_request_to_tls_port_is_explained(tls_server: ServerProcess, service: str) -> None:
     before = tls_server.log_text().count("the client sends plain text")
     url = tls_server.http_url if service == "http" else tls_server.grpc_url
     connection = http.client.HTTPConnection(url, timeout=60)
@@ -188,7 +188,7 @@ def test_a_plain_client_is_told_in_words(tls_server: ServerProcess) -> None:
         client.get_server_metadata()
 
 
-def test_log_tells_of_words_that_are_neither_http_nor_tls(tls_server: ServerProcess) -> None:
+def test_log_names_bytes_without_http_or_tls(tls_server: ServerProcess) -> None:
     before = tls_server.log_text().count("the client sends plain text")
     host, port = tls_server.http_url.split(":")
     with socket.create_connection((host, int(port)), timeout=60) as plain:
@@ -262,7 +262,7 @@ def test_server_drains_tls_connections(start_server: StartServer, models: Path, 
     assert running.wait_exit() == 0
 
 
-def test_last_answer_of_a_connection_waits_for_a_slow_client(
+def test_last_answer_of_connection_waits_for_slow_client(
     tls_server: ServerProcess, certificates: Certificates
 ) -> None:
     count = 4 << 20

@@ -106,7 +106,7 @@ class TestTypedContents:
 
 
 class TestErrors:
-    def test_the_trailer_carries_the_id_of_the_log_line(self, channel, server):
+    def test_trailer_carries_id_of_log_line(self, channel, server):
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         for request_id in ("client-id-17", ""):
             message = service_pb2.ModelInferRequest(model_name="nothing", id=request_id).SerializeToString()

@@ -201,7 +201,7 @@ class TestErrors:
                 assert status == "400"
                 assert text.startswith(f"[request id: {number}] expected 2 inputs")
 
-    def test_client_that_gives_up_does_not_disturb_the_next(self, server):
+    def test_client_that_gives_up_does_not_disturb_next(self, server):
         impatient = httpclient.InferenceServerClient(server.http_url, network_timeout=0.05, connection_timeout=10)
         with impatient, pytest.raises(Exception, match="timed out"):
             impatient.infer("slow_identity", [tensor("INPUT0", A[:1])])

@@ -47,7 +47,7 @@ def sample(name: str, data: str, *, batch_size: int = 1, count: int = 0, dims: s
     return f'{{ name: "{name}" batch_size: {batch_size} count: {count} {inputs} }}'
 
 
-def test_samples_are_executed_in_order_before_the_model_is_ready(tmp_path: Path, start_server) -> None:
+def test_samples_run_in_order_before_model_is_ready(tmp_path: Path, start_server) -> None:
     # W1
     samples = [
         sample("zeros", "zero_data: true", batch_size=2),
@@ -150,7 +150,7 @@ def wait_for(condition, timeout_s: float = 60.0) -> None:
         time.sleep(0.01)
 
 
-def test_a_worker_that_takes_the_place_of_another_is_warmed_up_before_it_gets_requests(mortal) -> None:
+def test_replacement_worker_warms_up_before_requests(mortal) -> None:
     # W3
     for _ in range(2):
         with pytest.raises(InferenceServerException):
@@ -160,7 +160,7 @@ def test_a_worker_that_takes_the_place_of_another_is_warmed_up_before_it_gets_re
         assert eval(ask(mortal, 1))[:2] == [[[0, 0]], [[0, 0]]]
 
 
-def test_a_worker_whose_warm_up_fails_gets_no_requests_until_one_succeeds(mortal, tmp_path: Path) -> None:
+def test_worker_gets_no_requests_until_warm_up_succeeds(mortal, tmp_path: Path) -> None:
     sick = tmp_path / "models" / "counting" / "1" / "sick"
     sick.touch()
     with pytest.raises(InferenceServerException):
@@ -174,7 +174,7 @@ def test_a_worker_whose_warm_up_fails_gets_no_requests_until_one_succeeds(mortal
     assert eval(ask(mortal, 1))[:2] == [[[0, 0]], [[0, 0]]]
 
 
-def test_a_server_stops_while_a_worker_is_warmed_up(mortal, tmp_path: Path) -> None:
+def test_server_stops_while_worker_is_warmed_up(mortal, tmp_path: Path) -> None:
     (tmp_path / "models" / "counting" / "1" / "sick").touch()
     with pytest.raises(InferenceServerException):
         ask(mortal, 9)
@@ -211,7 +211,7 @@ class TritonPythonModel:
 """
 
 
-def test_a_decoupled_model_may_answer_samples_after_it_has_executed_them(tmp_path: Path, start_server) -> None:
+def test_decoupled_model_may_answer_samples_late(tmp_path: Path, start_server) -> None:
     config = counting_config(sample("zeros", "zero_data: true", batch_size=2, count=2))
     config += "model_transaction_policy { decoupled: true }"
     write_model(tmp_path / "models", "later", config, {"1/model.py": _LATER})

@@ -131,7 +131,7 @@ def test_a_restart_that_takes_too_long_refuses(start_server: StartServer, tmp_pa
     wait_until(lambda: mortal.infer(0).status == 200)
 
 
-def test_a_batch_that_was_not_begun_is_executed_once(
+def test_batch_that_was_not_begun_is_executed_once(
     start_server: StartServer, tmp_path: Path, callers: ThreadPoolExecutor
 ) -> None:
     mortal = Mortal(start_server, tmp_path)

@@ -43,7 +43,7 @@ def infer(client: httpclient.InferenceServerClient, seconds: float) -> float:
     return client.infer("stuck", [given]).as_numpy("Y").item()
 
 
-def test_a_batch_that_takes_too_long_has_its_stacks_logged_once_and_goes_on(tmp_path: Path, start_server) -> None:
+def test_slow_batch_logs_stacks_once_and_completes(tmp_path: Path, start_server) -> None:
     root = tmp_path / "models"
     write_model(root, "stuck", _CONFIG, {"1/model.py": _MODEL})
     server = start_server(root)
