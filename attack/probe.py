@@ -92,7 +92,7 @@ class Probe:
                 self._round.failures.append(failure)
 
     def next_round(self) -> Round:
-        """Return what was found and begin anew."""
+        """Return what was found and begin again."""
         with self._lock:
             ended, self._round = self._round, Round()
         return ended

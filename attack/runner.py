@@ -176,7 +176,7 @@ class Bench:
 
 
 def unauthenticated_budget_s(connection_count: int, sent_bytes: int) -> float:
-    """Return the CPU seconds that so many connections and bytes may cost without an API key."""
+    """Return the CPU seconds that a number of connections and bytes may cost without an API key."""
     return connection_count * UNAUTHENTICATED_CONNECTION_US / 1e6 + sent_bytes * UNAUTHENTICATED_BYTE_NS / 1e9
 
 

@@ -19,7 +19,7 @@ class Target:
     grpc_port: int
     is_short: bool = False
     most_s: float = 20.0
-    """An attack ends after about this long, whatever is left of it."""
+    """An attack ends after about this long, even if some of it is left."""
 
     def __post_init__(self) -> None:
         self.sent_bytes = 0

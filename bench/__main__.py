@@ -2,7 +2,7 @@
 
 python -m bench                         everything, about half an hour
 python -m bench --quick                 everything once and briefly, to see that it works
-python -m bench --cases onnx,python     some cases, the others as the last run left them
+python -m bench --cases onnx,python     some cases, the rest as the last run left it
 """
 
 import argparse
@@ -90,8 +90,8 @@ def _run(arguments: argparse.Namespace, path: Path) -> int:
             try:
                 with session.watch_host(name):
                     CASES[name](session)
-            except Exception as error:  # whatever a client, a server or a tool raises
-                # One case that fails must not cost the others' results.
+            except Exception as error:  # a client, a server or a tool may raise anything
+                # One case that fails must not cost the results of the rest.
                 session.note(f"case {name} failed: {type(error).__name__}: {error}")
                 status = 1
             save(session, path, machine)

@@ -49,7 +49,7 @@ class Entry:
     server: Running
     payload: Payload
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """What else tells its rows from others."""
+    """What else distinguishes its rows."""
 
 
 def checked(session: Session, server: Running, workload: Workload, transport: str) -> Entry:

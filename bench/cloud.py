@@ -94,7 +94,7 @@ class FromCloud(Naiad):
 
 
 def write_models(root: Path, count: int, mebibytes: int) -> Path:
-    """Write so many ONNX models, each with weights of its own of that size."""
+    """Write `count` ONNX models, each with weights of its own of the given size."""
     for number in range(count):
         directory = root / f"model_{number:03d}" / "1"
         directory.mkdir(parents=True)

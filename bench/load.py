@@ -183,7 +183,7 @@ class _H2load:
         self._rate = 0.0
 
     def warm_up(self, seconds: float) -> None:
-        """Send ever more requests until so much time has gone by; what the last of them took tells the rate."""
+        """Send more and more requests until enough time has passed; the duration of the last ones gives the rate."""
         count, began = self._shape.concurrency, time.monotonic()
         while True:
             outcome = self._send(count)
@@ -206,7 +206,7 @@ class _H2load:
         wall_s = _duration_s(_find(r"finished in ([\d.]+\w+),", output))
         succeeded = int(_find(r"(\d+) succeeded", output))
         data = int(_find(r"\((\d+)\) data", output))
-        # A gRPC error is a 200 with an empty body, so lengths tell what h2load's count of successes does not.
+        # A gRPC error is a 200 with an empty body, so lengths show what h2load's count of successes does not.
         is_short = self._payload.transport == GRPC and data != count * self._payload.answer_bytes
         if succeeded != count or is_short:
             raise RuntimeError(

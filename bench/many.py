@@ -29,7 +29,7 @@ _PAYLOAD = json.dumps(
 
 
 def write_repository(root: Path, count: int) -> Path:
-    """Write so many models that add and subtract, without configurations."""
+    """Write `count` models that add and subtract, without configurations."""
     content = models.add_sub().SerializeToString()
     for number in range(count):
         directory = root / f"model_{number:04d}" / "1"

@@ -244,7 +244,7 @@ def add_sub() -> onnx.ModelProto:
 
 
 def heavy_add_sub(mebibytes: int, seed: int = 0) -> onnx.ModelProto:
-    """Return the add/sub model with one more output, and so many random weights behind it, in pieces of 1 MiB."""
+    """Return the add/sub model with one more output, and a number of random weights behind it, in pieces of 1 MiB."""
     model, random = add_sub(), np.random.default_rng(seed)
     graph = model.graph
     for number in range(mebibytes):
@@ -415,7 +415,7 @@ def write_bls(repository: Path, name: str, called: str) -> None:
 
 
 def write_resnet50(repository: Path, threads: int = 0) -> None:
-    """Write the ResNet-50, to be run with so many threads; 0 lets the server decide."""
+    """Write the ResNet-50, to be run with a number of threads; 0 lets the server decide."""
     _write(repository, "resnet50", RESNET50_CONFIG.format(threads=threads), "model.onnx", _resnet50_bytes())
 
 

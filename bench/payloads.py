@@ -104,7 +104,7 @@ def grpc_request(workload: Workload) -> Any:
 def check(payload: Payload, http_port: int, grpc_port: int) -> Payload:
     """Send the request once and compare the answer's values; return the payload with the answer's length.
 
-    Raises AssertionError when a value differs and whatever the client raises when the server refuses.
+    Raises AssertionError when a value differs, and any exception of the client when the server refuses.
     """
     if payload.transport == GRPC:
         outputs, length = _ask_grpc(payload.workload, grpc_port)

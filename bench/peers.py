@@ -67,7 +67,7 @@ class Running:
     metrics_port: int = 0
 
     def stop(self) -> None:
-        """End the server that `start` started, politely first, and whatever it leaves behind."""
+        """End the server that `start` started, politely first, and all that it leaves behind."""
         if self.process.poll() is not None:
             return
         children = processes(self.process.pid)[1:]

@@ -225,7 +225,7 @@ def _take(heard: Heard, connection: _Connection, on_end: Callable[[], object]) -
 
 
 def _own_steps(connection: int, shape: Sequence[int], live: int) -> Iterator[tuple[int, int]]:
-    """Yield (sequence, chunk) for a connection: of its sequences so many at a time, a chunk of each in turn."""
+    """Yield (sequence, chunk) for a connection: some of its sequences at a time, a chunk of each in turn."""
     sequences = range(connection, shape[0], CONNECTIONS)
     at_a_time = max(1, live // CONNECTIONS)
     for begin in range(0, len(sequences), at_a_time):

@@ -49,7 +49,7 @@ class Session:
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     sum_ms: dict[str, float] = field(default_factory=dict)
-    """By case how fast a core was before it, as `sum_ms` tells."""
+    """By case how fast a core was before it, in terms of `sum_ms`."""
     _usable: dict[str, bool] = field(default_factory=dict)
 
     def repository(self, *names: str) -> Path:
@@ -60,14 +60,14 @@ class Session:
         return path
 
     def resnet_repository(self, threads: int) -> Path:
-        """Return a repository with the ResNet-50 alone, to be run with so many threads."""
+        """Return a repository with the ResNet-50 alone, to be run with a number of threads."""
         path = self.work / "repositories" / f"resnet50-{threads}"
         if not path.exists():
             models.write_resnet50(path, threads)
         return path
 
     def installed(self, *names: str) -> list[str]:
-        """Return those of the servers that were asked for and can be installed here."""
+        """Return the requested servers that can be installed here."""
         return [name for name in names if name in self.options.servers and self._install(name)]
 
     def _install(self, name: str) -> bool:
@@ -108,7 +108,7 @@ class Session:
             print(f"note: {text}", file=sys.stderr, flush=True)
 
     def look_for_others(self, case: str) -> None:
-        """Note when somebody else uses the machine, and how fast it is."""
+        """Note when other programs use the machine, and how fast it is."""
         self.sum_ms[case] = round(sum_ms(), 1)
         busy = psutil.cpu_percent(interval=1.0)
         if busy > BUSY_PERCENT:
@@ -156,7 +156,7 @@ def facts(servers: Sequence[str]) -> dict[str, Any]:
 
 
 def _python_build() -> str:
-    """Tell what makes a Python a fifth slower: it was compiled without what its own executions teach a compiler."""
+    """Say what makes a Python a fifth slower: it was compiled without what its own executions teach a compiler."""
     options = sysconfig.get_config_var("CONFIG_ARGS")  # None where it was not built by `configure`
     # Debian's is optimized too, by another way that leaves no trace.
     if options is None or "--enable-optimizations" in options or sys.base_prefix == "/usr":

@@ -48,7 +48,7 @@ class SharedTensors:
             each.unlink()
 
     def register(self, http_port: int) -> None:
-        """Tell a server of the regions."""
+        """Register the regions with a server."""
         with triton_http.InferenceServerClient(f"127.0.0.1:{http_port}") as client:
             for name, each in self._objects.items():
                 client.register_system_shared_memory(name, each.name, self._values.nbytes)

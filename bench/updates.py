@@ -1,6 +1,6 @@
 """Soak tests of live updates: what operators do all day, for minutes, with every answer looked at.
 
-    python -m bench.updates reloads [COUNT]   200 requests/s on a; a and b are loaded anew, b takes 3 s and 500 MB
+    python -m bench.updates reloads [COUNT]   200 requests/s on a; a and b are reloaded, b takes 3 s and 500 MB
     python -m bench.updates random [COUNT]    random loads, unloads and requests, all at the same time
     python -m bench.updates cycles [COUNT]    one model loaded and unloaded again and again; one has 200 MB of weights
 
@@ -177,7 +177,7 @@ class Stream:
 
 @dataclass
 class Reloads:
-    """What reloads cost those who ask meanwhile."""
+    """What reloads cost the clients that ask meanwhile."""
 
     rest: Latencies
     during: Latencies
@@ -203,7 +203,7 @@ def write_reloads(root: Path, seconds: float = 3.0, megabytes: int = 500) -> Non
 
 
 def reloads(port: int, root: Path, count: int, rest_s: float = 10.0, rate: float = RATE) -> Reloads:
-    """Load `a` (a new version each time) and `b` (the same anew) `count` times while `a` is asked."""
+    """Load `a` (a new version each time) and `b` (the same again) `count` times while `a` is asked."""
     with Stream(port, rate) as stream:
         time.sleep(rest_s)
     rest = stream.found
@@ -252,7 +252,7 @@ class _Caller:
         self._names, self._random = names, random.Random(seed)
 
     def run(self, count: int) -> None:
-        """Make so many calls."""
+        """Make `count` calls."""
         for _ in range(count):
             self.calls += 1
             self._random.choices([self._ask, self._load, self._unload], [6, 2, 1])[0]()
@@ -313,7 +313,7 @@ class Cycles:
     children_after: int
 
     def is_met(self) -> bool:
-        """Tell whether memory is within 5 % and 20 MB of the start, and no process is left."""
+        """Return whether memory is within 5 % and 20 MB of the start, and no process is left."""
         grown = self.after_mib - self.before_mib
         return grown <= 0.05 * self.before_mib + 20 and self.children_after == self.children_before
 

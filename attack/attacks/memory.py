@@ -77,7 +77,7 @@ def _send(peer: Http1Peer | Http2Peer, stream_id: int, piece: bytes) -> None:
 
 
 def _is_served(target: Target) -> bool:
-    """Tell whether a request with a body is read and answered; without a key that answer is 401."""
+    """Return whether a request with a body is read and answered; without a key that answer is 401."""
     with target.http1() as peer:
         text = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,20000],"data":[' + b"1," * 19_999 + b"1]}]}"
         return peer.request(_INFER, text) in (200, 401)

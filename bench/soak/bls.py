@@ -210,7 +210,7 @@ MODELS = {
     "coroutines": (_SCRIPT, _FOUND + _COROUTINES, ""),
 }
 _STACKS = 'parameters { key: "stacks_after_s" value { string_value: "20" } }'
-"""The log tells where a model is that does not come to an end."""
+"""The log says where a model hangs."""
 CALLERS = ("caller", "coroutines")
 
 
@@ -224,7 +224,7 @@ def write_repository(root: Path) -> Sequence[str]:
 
 
 async def run(soak: Soak) -> None:
-    """Ask both callers until so many calls were answered and looked at."""
+    """Ask both callers until `count` calls were answered and checked."""
     async with grpcclient.InferenceServerClient(f"127.0.0.1:{soak.server.grpc_port}") as client:
 
         async def work(soak: Soak, generator: random.Random, number: int) -> None:

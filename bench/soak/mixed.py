@@ -47,7 +47,7 @@ _QUIET_S = 5.0
 _ROW = 16
 _READ_BYTES = 1 << 16
 _MOST_ERROR_BYTES = 4096
-"""An answer to a hostile request is no longer than this, whatever the request repeats."""
+"""An answer to a hostile request is no longer than this, even if it quotes the request."""
 _SERVICE = "/inference.GRPCInferenceService/"
 _SEQUENCE_CONFIG = """
 backend: "python"
@@ -112,7 +112,7 @@ def write_repository(root: Path) -> Sequence[str]:
 
 
 async def run(soak: Soak) -> None:
-    """Send so many requests, and look at the memory after the first and after the last of them."""
+    """Send `count` requests, and look at the memory after the first and after the last of them."""
     total = soak.count
     if total >= _JUDGED_COUNT:
         soak.max_drift_mib, soak.max_drift_share = MAX_DRIFT_MIB, MAX_DRIFT_SHARE
@@ -494,7 +494,7 @@ class _Stream:
         self.is_over = False
 
     async def ask(self, request: Any, count: int) -> AsyncIterator[Any]:
-        """Yield the responses of a request, so many."""
+        """Yield a number of responses of a request."""
         try:
             await self._call.write(request.SerializeToString())
             for _ in range(count):

@@ -58,7 +58,7 @@ def write_repository(root: Path) -> Sequence[str]:
 
 
 async def run(soak: Soak) -> None:
-    """Send so many requests."""
+    """Send `count` requests."""
     async with grpcclient.InferenceServerClient(f"127.0.0.1:{soak.server.grpc_port}") as client:
 
         async def work(soak: Soak, generator: random.Random, number: int) -> None:
@@ -71,7 +71,7 @@ async def _one(client: grpcclient.InferenceServerClient, soak: Soak, generator: 
     model = generator.choice(("python", "identity"))
     fails = model == "python" and generator.random() < _FAILS
     length = generator.randint(1, _LONGEST)
-    # Its number in every element: whose answer it is can be told from any part.
+    # Its number in every element: any part shows whose answer it is.
     array = np.arange(length, dtype=np.int64)[None] + 1000 * next(_numbers)
     if fails:
         array[0, 0] = -1

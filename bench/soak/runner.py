@@ -18,7 +18,7 @@ from bench.process_tree import MIB, memory
 ANSWER_S = 300.0
 """A request that is not answered within this is counted as hung: much, for a machine that has other things to do."""
 _TOLD = 5
-"""Mistakes that are told in full."""
+"""Mistakes that are reported in full."""
 _BEAT_S = 0.02
 _STALL_S = 0.2
 """Clients that pause for longer than this are noted."""
@@ -46,7 +46,7 @@ class Soak:
     stalled_s: float = float("-inf")
     """Monotonic time at which the clients, all of them, had last paused."""
     left: str = ""
-    """What is still in the server when everybody has gone."""
+    """What is still in the server when all clients have gone."""
 
     def note(self, outcome: str, amount: int = 1) -> None:
         """Count what came of a request."""
@@ -61,7 +61,7 @@ class Soak:
         self.done += amount
         if not self.settled_mib and self.done >= self.count * _SETTLED:
             self.settled_mib = 1.0
-            # It takes a while, for which nobody should wait.
+            # It takes a while, for which no request should wait.
             threading.Thread(target=self._settle).start()
 
     def _settle(self) -> None:

@@ -1,6 +1,6 @@
 """Sequences at random: more than there are slots, of any length, some dropped, cancelled, late or begun twice.
 
-A Python model keeps the sum of each sequence under its correlation id, and is told of ends that it does not see. What
+A Python model keeps the sum of each sequence under its correlation id, and is notified of ends that it does not see. What
 it answers is compared with what the client has sent: a shared slot shows, and so does a request that is lost, comes
 twice or out of order.
 """
@@ -182,12 +182,12 @@ class Client:
         await self._is_refused("has expired", 1)
 
     async def begun_twice(self, numbers: Sequence[int], generator: random.Random) -> None:
-        """Begin anew under the id of a live sequence."""
+        """Begin again under the id of a live sequence."""
         await self.dropped(numbers, generator)
         await self.whole(numbers, generator)
 
     async def without_a_start(self, numbers: Sequence[int], generator: random.Random) -> None:
-        """Send something of a sequence that nobody has begun, which is an error that says so."""
+        """Send something of a sequence that has not begun, which is an error that says so."""
         await self._is_refused("must specify the START flag", numbers[0])
 
     async def _is_refused(self, words: str, x: int) -> None:
@@ -205,7 +205,7 @@ class _TooSlowError(Exception):
 
 
 async def run(soak: Soak) -> None:
-    """Send so many sequences to both models; then nothing of them may be known any more."""
+    """Send `count` sequences to both models; then nothing of them may be known any more."""
     async with grpcclient.InferenceServerClient(f"127.0.0.1:{soak.server.grpc_port}") as connection:
 
         async def work(soak: Soak, generator: random.Random, number: int) -> None:

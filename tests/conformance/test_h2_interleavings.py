@@ -1,4 +1,4 @@
-"""The h2 package as a client, whose frames and those of the server meet in any order and any pieces.
+"""The h2 package as a client, whose frames meet the frames of the server in any order and any pieces.
 
 h2 checks what the server sends: states of streams, windows, header blocks. It raises at the first mistake.
 """
@@ -172,7 +172,7 @@ class Client:
 
 @given(ACTIONS)
 @settings(max_examples=150, deadline=None)
-def test_every_call_is_answered_whatever_meets_whatever(actions):
+def test_every_call_is_answered_in_any_interleaving(actions):
     client = Client()
     for action, *arguments in actions:
         getattr(client, action)(*arguments)

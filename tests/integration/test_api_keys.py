@@ -24,7 +24,7 @@ class Guarded:
         self.file = directory / "keys"
         ci_line, self.ci = new_key("ci", "inference")
         scrape_line, self.scrape = new_key("prometheus", "metrics")
-        self.lines = [ci_line, scrape_line, "anyone health -"]
+        self.lines = [ci_line, scrape_line, "public health -"]
         self.file.write_text("\n".join(self.lines))
         write_identity(directory / "models")
         flags = (f"--model-repository={directory / 'models'}", f"--api-key-file={self.file}")

@@ -358,7 +358,7 @@ class TestParameters:
 
 
 def test_limits_of_size(start_server: StartServer, tmp_path: Path) -> None:
-    """One server with small limits: what is larger is refused and told the limit, also when it unfolds to more."""
+    """One server with small limits: larger requests are refused with the limit, also when it unfolds to more."""
     write_identity(tmp_path / "models")
     limited = start_server(
         tmp_path / "models",

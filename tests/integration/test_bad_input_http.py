@@ -227,7 +227,7 @@ class TestJson:
         assert status == 400
         assert text.startswith("failed to parse the request JSON buffer: ")
 
-    def test_syntax_error_is_told_with_its_place(self, server: ServerProcess) -> None:
+    def test_syntax_error_is_reported_with_place(self, server: ServerProcess) -> None:
         _, text = refusal(server, http_request(IDENTITY, b'{"inputs": [}'))
         assert text.startswith("failed to parse the request JSON buffer: Expecting value. at 12; got ")
 
@@ -625,7 +625,7 @@ class TestFraming:
 
 
 def final_answer(peer: HttpPeer) -> HttpAnswer:
-    """Return the next response but those that only tell that the final one is to come."""
+    """Return the next response but the interim ones, which only announce the final one."""
     while (answer := peer.answer()).status == 100:
         pass
     return answer
@@ -682,7 +682,7 @@ class TestPipelining:
             assert peer.is_closed_by_server()
 
 
-def test_slow_clients_are_told_and_let_go(start_server: StartServer, tmp_path: Path) -> None:
+def test_slow_clients_get_reason_and_are_disconnected(start_server: StartServer, tmp_path: Path) -> None:
     """One server, all kinds of slowness at the same time: each limit is a second, and so is the sweep."""
     write_identity(tmp_path / "models")
     limits = [f"--http-{name}-timeout-seconds=1" for name in ("header", "body", "idle")]

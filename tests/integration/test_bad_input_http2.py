@@ -95,7 +95,7 @@ class TestOpening:
             assert peer.wait_goaway() == PROTOCOL_ERROR
 
     @pytest.mark.parametrize("data", [http_request(), http_request("/v2/models/identity/infer", b"{}")])
-    def test_http_1_is_told_what_the_port_speaks(self, server: ServerProcess, data: bytes) -> None:
+    def test_http_1_client_gets_protocol_of_port(self, server: ServerProcess, data: bytes) -> None:
         with HttpPeer(server.grpc_url) as peer:
             peer.send(data)
             answer = peer.answer()

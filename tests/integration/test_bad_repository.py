@@ -64,7 +64,7 @@ def agent(key: str, value: str) -> str:
 
 
 def unreadable(root: Path) -> None:
-    """A directory where a file should be: unreadable even for a user who may read everything."""
+    """A directory where a file should be: unreadable even for a user with all permissions."""
     model = write_model(root, "bad", None, {"1/model.onnx": onnx_models.add_sub()})
     (model / "config.pbtxt").mkdir()
 

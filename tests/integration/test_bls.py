@@ -309,7 +309,7 @@ def test_a_cancelled_iterator_ends_with_an_error(server):
     wait_until(lambda: in_flight(server, "repeat") == 0)
 
 
-def test_iterator_that_is_let_go_cancels_its_call(server):
+def test_dropped_iterator_cancels_its_call(server):
     code = """
     body = "for n in range(100_000): sender.send(answer(n))\\nsender.send(flags=FINAL)"
     for response in call('stream', decoupled=True, CODE=np.array([body], object)):
@@ -401,7 +401,7 @@ def test_errors_of_the_called_model_keep_their_code(server):
     code = """
     body = "raise_it"
     result = [
-        described(call('nobody', INPUT0=np.zeros(1, np.float32))),
+        described(call('missing', INPUT0=np.zeros(1, np.float32))),
         described(call('big', INPUT0=np.zeros(1, np.float32), fields={"model_version": 7})),
         described(call('big', INPUT0=np.zeros(1, np.int32))),
         described(call('big', ['NOTHING'], INPUT0=np.zeros(1, np.float32))),
@@ -411,8 +411,8 @@ def test_errors_of_the_called_model_keep_their_code(server):
     not_found, no_version, wrong_type, no_output, raised = run_code(server, code)
     assert not_found == {
         "code": "NOT_FOUND",
-        "message": "Failed for execute the inference request. Model 'nobody' is not ready. Request for unknown model"
-        ": 'nobody' is not found",
+        "message": "Failed for execute the inference request. Model 'missing' is not ready. Request for unknown model"
+        ": 'missing' is not found",
     }
     assert no_version["code"] == "NOT_FOUND"
     assert wrong_type["code"] == "INVALID_ARG"
@@ -425,10 +425,10 @@ def test_errors_of_the_called_model_keep_their_code(server):
 
 def test_propagated_error_reaches_client_with_its_code(server):
     code = """
-    response = call('nobody', INPUT0=np.zeros(1, np.float32))
+    response = call('missing', INPUT0=np.zeros(1, np.float32))
     raise pb_utils.TritonModelException(response.error().message())
     """
-    with pytest.raises(InferenceServerException, match="Model 'nobody' is not ready"):
+    with pytest.raises(InferenceServerException, match="Model 'missing' is not ready"):
         run_code(server, code)
 
 
@@ -654,7 +654,7 @@ def test_a_called_worker_that_dies_is_an_error(server):
 
 
 def test_readiness_of_models(server):
-    models = [("big",), ("big", "1"), ("big", "2"), ("nobody", "")]
+    models = [("big",), ("big", "1"), ("big", "2"), ("missing", "")]
     assert run_code(server, f"result = [pb_utils.is_model_ready(*each) for each in {models}]") == [
         True,
         True,

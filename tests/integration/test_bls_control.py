@@ -135,14 +135,14 @@ def test_model_loads_another_from_files_and_configuration(server):
 def test_a_load_that_fails_raises(server):
     code = """
     result = []
-    for name, fields in (("nobody", {}), ("loaded", {"config": "{"}), ("loaded", {"files": {"file:1/x": b""}})):
+    for name, fields in (("missing", {}), ("loaded", {"config": "{"}), ("loaded", {"files": {"file:1/x": b""}})):
         try:
             pb_utils.load_model(name, **fields)
         except pb_utils.TritonModelException as error:
             result.append(str(error))
     """
     missing, unreadable, unexplained = run_code(server, code)
-    assert "failed to load 'nobody'" in missing
+    assert "failed to load 'missing'" in missing
     assert "config" in unreadable
     assert "config" in unexplained
 
@@ -244,8 +244,8 @@ def sequence_code(model: str) -> str:
     """Return code that sends two sequences to a model and one request without a beginning."""
     return f"""
     START, END = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
-    def step(who, number, flags=0):
-        fields = {{"correlation_id": who, "flags": flags}}
+    def step(sequence, number, flags=0):
+        fields = {{"correlation_id": sequence, "flags": flags}}
         response = call("{model}", ["OUTPUT"], INPUT=np.full((1, 1), number, np.float32), fields=fields)
         return described(response) if response.has_error() else float(value(response, "OUTPUT")[0, 0])
     result = [
@@ -280,7 +280,7 @@ def test_a_server_that_ends_lets_calls_finish(start, tmp_path):
     assert running.wait_exit() == 0
 
 
-def test_server_ends_although_model_calls_for_ever(start):
+def test_server_ends_although_model_never_stops_calling(start):
     running = start("--exit-timeout-secs=2")
     endless = "while True: run('other', 'time.sleep(0.05); result = 1')"
     with grpcclient.InferenceServerClient(running.grpc_url) as client:
@@ -339,8 +339,8 @@ def test_a_model_loads_and_unloads_in_every_process(start):
     assert run_code(running, 'pb_utils.unload_model("loaded"); result = pb_utils.is_model_ready("loaded")') is False
     found = until_both_answer(running, "result = [os.getppid(), pb_utils.is_model_ready('loaded')]")
     assert {result for _, result in found} == {False}
-    failed = 'try: pb_utils.load_model("nobody")\nexcept pb_utils.TritonModelException as e: result = str(e)'
-    assert "failed to load 'nobody'" in run_code(running, failed)
+    failed = 'try: pb_utils.load_model("missing")\nexcept pb_utils.TritonModelException as e: result = str(e)'
+    assert "failed to load 'missing'" in run_code(running, failed)
 
 
 def test_sequences_of_a_called_model_in_several_processes(start):

@@ -1,4 +1,4 @@
-"""Clients that give their requests up: what waits is never executed, what executes is told, nobody else notices."""
+"""Clients that give their requests up: what waits is never executed, what executes is notified, other clients notice nothing."""
 
 import itertools
 import re
@@ -93,7 +93,7 @@ class Place:
         return request_id, wait
 
     def unblock(self) -> None:
-        """Let go what a test that failed has left."""
+        """Release what a failed test has left."""
         for request_id in self._blocking:
             self.notes.let_go(request_id)
         self._blocking.clear()
@@ -256,7 +256,7 @@ EXECUTING = [("held", way) for way in EVERY] + [("emits", way) for way in EVERY 
 
 
 @pytest.mark.parametrize(("model", "way"), EXECUTING)
-def test_what_executes_is_told(place: Place, way: str, model: str) -> None:
+def test_executing_request_is_notified(place: Place, way: str, model: str) -> None:
     request_id = fresh(way)
     before = place.metric("naiad_inference_cancelled_total", model, where="execution")
     failed = place.metric("nv_inference_request_failure", model, reason="CANCELED")
@@ -267,7 +267,7 @@ def test_what_executes_is_told(place: Place, way: str, model: str) -> None:
     # The instance is free for the next.
     place.wait_in_flight(model, 0)
     assert place.metric("naiad_inference_cancelled_total", model, where="execution") == before + 1
-    # The model answered: that nobody took the answer is no failure of its.
+    # The model answered: that no client took the answer is not its failure.
     assert place.metric("nv_inference_request_failure", model, reason="CANCELED") == failed
     (line,) = place.lines_about(request_id)
     assert re.search(r"failed: (CANCELLED|DEADLINE_EXCEEDED): .*while it was executed", line)
@@ -452,7 +452,7 @@ def test_full_queue_refuses_at_once_until_cancellation(place: Place) -> None:
     waiting = place.ask("full", waits)
     leave = EVERY["http-close"](place.server, "full", fresh("leaves"))
     place.wait_pending("full", 2)
-    # Nothing is let go before it is answered.
+    # Nothing is released before it is answered.
     refused = place.ask("full", fresh("refused"))()
     assert refused.status == 503
     assert "Exceeds maximum queue size" in refused.json["error"]
@@ -521,7 +521,7 @@ def grpc_storm(server: ServerProcess, model: str, count: int) -> None:
             sent = [peer.headers(each, grpc_head(GRPC_INFER)) + frame(DATA, END_STREAM, each, body) for each in ids]
             assert peer.send(b"".join(sent))
             assert peer.send(b"".join([frame(RST_STREAM, 0, each, CANCEL) for each in ids]))
-        # Whatever was sent before has been read when this is answered.
+        # All that was sent before has been read when this is answered.
         assert peer.call(next(stream_ids), GRPC_LIVE, b"").grpc_status == 0
 
 

@@ -1,4 +1,4 @@
-"""`naiad check --load`: models are really loaded, and what goes wrong then is told."""
+"""`naiad check --load`: models are really loaded, and errors of the load are reported."""
 
 import json
 from pathlib import Path
@@ -34,9 +34,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def test_models_are_loaded_and_real_errors_shown(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_models_are_loaded_and_real_errors_shown(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_add_sub(repository, "fine", extra="dynamic_batching { }")
     write_add_sub(repository, "garbage", b"\x3a\x02\xff\xff")
     write_initializing(repository, "raises", "raise ValueError('no weights in /nowhere')")

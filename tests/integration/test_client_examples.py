@@ -250,7 +250,7 @@ def test_health_and_metadata(protocol, client):
     assert client.is_server_live(headers=dict(HEADERS))
     assert client.is_server_ready()
     assert client.is_model_ready("simple")
-    # The examples, and whoever learned from them, hold the name against this.
+    # The examples, and code copied from them, hold the name against this.
     assert protocol.plain(client.get_server_metadata())["name"] == "triton"
     assert protocol.plain(client.get_model_metadata("simple", headers=dict(HEADERS)))["name"] == "simple"
     config = protocol.plain(client.get_model_config("simple"))

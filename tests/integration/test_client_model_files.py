@@ -88,7 +88,7 @@ def test_key_lets_clients_bring_files(start: Start, tmp_path: Path, protocol: st
 
 def test_open_category_is_not_a_key(start: Start, tmp_path: Path) -> None:
     line, _ = new_key("operator", "all")
-    server = start(keys(tmp_path, line, "everyone all -"))
+    server = start(keys(tmp_path, line, "public all -"))
     assert "are not accepted from clients" in load(server, "grpc")
 
 

@@ -1,4 +1,4 @@
-"""Whatever text a client sends, answers and log lines show little of it, and nothing that cannot be printed."""
+"""Of any text that a client sends, answers and log lines show little of it, and nothing that cannot be printed."""
 
 import json
 from collections.abc import Iterator

@@ -303,7 +303,7 @@ def test_check_downloads_configurations_only(s3: S3Server, monkeypatch: pytest.M
 
 @pytest.fixture
 def user(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A user who may read the bucket, of an S3 that checks signatures; its key as the credential file has it."""
+    """A user with access to the bucket, of an S3 that checks signatures; its key as the credential file has it."""
     iam = boto3.client(
         "iam", endpoint_url=s3.endpoint, aws_access_key_id="a", aws_secret_access_key="b", region_name="us-east-1"
     )
@@ -344,8 +344,8 @@ def test_a_profile(s3: S3Server, serve, user, tmp_path: Path) -> None:
     files = {"AWS_SHARED_CREDENTIALS_FILE": str(path), "AWS_CONFIG_FILE": str(path)}
     none = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
     serve(environment={**none, **files, "AWS_PROFILE": "team"}).wait_ready()
-    text = exit_text(serve(environment={**none, **files, "AWS_PROFILE": "nobody"}))
-    assert "AWS profile 'nobody' gives no credential" in text
+    text = exit_text(serve(environment={**none, **files, "AWS_PROFILE": "missing"}))
+    assert "AWS profile 'missing' gives no credential" in text
 
 
 def test_a_public_bucket_needs_no_credential(s3: S3Server, start_server, tmp_path: Path) -> None:
@@ -454,7 +454,7 @@ def exit_text(server: ServerProcess) -> str:
     return server.log_text()
 
 
-def test_a_denied_bucket_is_told_with_the_credential(s3: S3Server, serve) -> None:
+def test_denied_bucket_is_reported_with_credential(s3: S3Server, serve) -> None:
     s3.door = lambda method, path: (403, error_body("AccessDenied", "Access Denied"))
     text = exit_text(serve())
     assert f"listing s3://{s3.endpoint}/{BUCKET}/models failed: access is denied (HTTP 403 AccessDenied" in text
@@ -462,13 +462,13 @@ def test_a_denied_bucket_is_told_with_the_credential(s3: S3Server, serve) -> Non
     assert "s3:ListBucket" in text
 
 
-def test_absent_bucket_and_empty_path_are_told(s3: S3Server, serve) -> None:
+def test_absent_bucket_and_empty_path_are_reported(s3: S3Server, serve) -> None:
     assert "it is not there (HTTP 404 NoSuchBucket" in exit_text(serve(url=s3.url("other")))
     assert f"there is nothing below {s3.url(BUCKET, 'nowhere')}" in exit_text(serve(url=s3.url(BUCKET, "nowhere")))
     assert "is one model; give the repository" in exit_text(serve(url=s3.url(BUCKET, "models/scale")))
 
 
-def test_an_endpoint_that_is_away_is_told(serve) -> None:
+def test_absent_endpoint_is_reported(serve) -> None:
     text = exit_text(serve(url="s3://http://127.0.0.1:9/bucket/models"))
     assert "failed 5 times in" in text
     assert "check that http://127.0.0.1:9 can be reached" in text

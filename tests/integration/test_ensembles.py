@@ -344,7 +344,7 @@ def test_mismatched_steps_are_reported_at_load(tmp_path: Path, start_server) -> 
     write_members(root)
     outputs = [tensor("OUT")]
     add = ("add_sub", {"INPUT0": "A", "INPUT1": "B"}, {"OUTPUT0": "OUT"})
-    write_ensemble(root, "absent", TWO_INPUTS, outputs, [("nobody", *add[1:])])
+    write_ensemble(root, "absent", TWO_INPUTS, outputs, [("unknown", *add[1:])])
     write_ensemble(root, "typo", TWO_INPUTS, outputs, [("add_sub", {"INPUT0": "A", "INPUT9": "B"}, add[2])])
     write_ensemble(root, "one", TWO_INPUTS, outputs, [("two", {"A": "A", "B": "B"}, {"OUT": "OUT"})])
     write_ensemble(root, "two", TWO_INPUTS, outputs, [("one", {"A": "A", "B": "B"}, {"OUT": "OUT"})])
@@ -361,7 +361,7 @@ def test_mismatched_steps_are_reported_at_load(tmp_path: Path, start_server) -> 
     server.wait_started()
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
         reasons = {row.name: row.reason for row in client.get_model_repository_index().models}
-    assert "nobody" in reasons["absent"]
+    assert "unknown" in reasons["absent"]
     assert "INPUT9" in reasons["typo"]
     assert "two" in reasons["one"]
     assert "with 'decoupled' transaction policy. Please disable the response cache." in reasons["cached"]

@@ -21,8 +21,8 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def execute(self, requests):
-        told = [np.__version__, "%d.%d" % sys.version_info[:2], sys.prefix, os.environ.get("PYTHONPATH", "")]
-        tensor = pb_utils.Tensor("TOLD", np.array([text.encode() for text in told], dtype=np.object_))
+        found = [np.__version__, "%d.%d" % sys.version_info[:2], sys.prefix, os.environ.get("PYTHONPATH", "")]
+        tensor = pb_utils.Tensor("FOUND", np.array([text.encode() for text in found], dtype=np.object_))
         return [pb_utils.InferenceResponse([tensor]) for _ in requests]
 """
 
@@ -38,7 +38,7 @@ def write_teller(root: Path, name: str, environment: str, **parameters: str) -> 
     config = f"""
       backend: "python" max_batch_size: 0
       input [ {{ name: "IN" data_type: TYPE_FP32 dims: [ 1 ] optional: true }} ]
-      output [ {{ name: "TOLD" data_type: TYPE_STRING dims: [ 4 ] }} ]
+      output [ {{ name: "FOUND" data_type: TYPE_STRING dims: [ 4 ] }} ]
       {text}
     """
     write_model(root, name, config, {"1/model.py": _TELLER})
@@ -47,7 +47,7 @@ def write_teller(root: Path, name: str, environment: str, **parameters: str) -> 
 
 def told(server, name: str) -> list[str]:
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
-        return [element.decode() for element in client.infer(name, []).as_numpy("TOLD")]
+        return [element.decode() for element in client.infer(name, []).as_numpy("FOUND")]
 
 
 def test_two_models_with_two_versions_of_one_package(tmp_path: Path, start_server, cache: Path) -> None:
@@ -135,7 +135,7 @@ def hostile_archive(path: Path, name: str) -> Path:
     return path
 
 
-def test_what_cannot_be_used_is_told(tmp_path: Path, start_server, cache: Path) -> None:
+def test_unusable_environments_are_reported(tmp_path: Path, start_server, cache: Path) -> None:
     root = tmp_path / "models"
     write_teller(root, "absent", "/nowhere/env.tar.gz")
     write_teller(root, "outside", str(hostile_archive(tmp_path / "outside.tar.gz", "../../evil")))
@@ -148,7 +148,7 @@ def test_what_cannot_be_used_is_told(tmp_path: Path, start_server, cache: Path) 
     (tmp_path / "nothing").mkdir()
     write_teller(root, "no_python", str(tmp_path / "nothing"))
     directory = write_teller(root, "no_such", "requirements.txt")
-    (directory / "requirements.txt").write_text("a-package-that-nobody-has-made==1\n")
+    (directory / "requirements.txt").write_text("a-package-that-does-not-exist==1\n")
     server = start_server(
         root, "--exit-on-error=false", "--model-load-thread-count=8", environment={"NAIAD_CACHE": str(cache)}
     )
@@ -162,4 +162,4 @@ def test_what_cannot_be_used_is_told(tmp_path: Path, start_server, cache: Path) 
     assert "broken.tar.gz cannot be unpacked" in reasons["broken"]
     assert "add numpy to the environment" in reasons["no_numpy"]
     assert "has no bin/python" in reasons["no_python"]
-    assert "a-package-that-nobody-has-made" in reasons["no_such"]
+    assert "a-package-that-does-not-exist" in reasons["no_such"]

@@ -132,14 +132,14 @@ def test_a_configuration_is_explained_without_a_server(repository: Path, capsys:
         (["delayed", "--header", "nonsense"], "is not of the form 'NAME: VALUE'"),
     ],
 )
-def test_what_a_server_refuses_is_told(
+def test_refusal_of_server_is_shown(
     server: ServerProcess, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert explain.run([*arguments, "--url", server.http_url]) == 1
     assert message in capsys.readouterr().err
 
 
-def test_an_address_without_a_server_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_address_without_server_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         assert explain.run(["m", "--url", f"http://127.0.0.1:{free.getsockname()[1]}"]) == 1
@@ -148,19 +148,19 @@ def test_an_address_without_a_server_is_told(capsys: pytest.CaptureFixture[str])
     assert "--model-repository" in error
 
 
-def test_something_else_than_an_address_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_address_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert explain.run(["m", "--url", "file:///etc/passwd"]) == 1
     assert "is not the address of a server" in capsys.readouterr().err
 
 
-def test_model_that_is_not_in_repository_is_told(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_outside_repository_is_reported(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain.run(["nothing", "--model-repository", str(repository)]) == 1
     error = capsys.readouterr().err
     assert "no model 'nothing'" in error
     assert "adaptive, alone, delayed" in error
 
 
-def test_a_model_that_would_not_load_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_that_cannot_load_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_model(tmp_path, "wrong", "max_batch_size: -1\n", {"1/model.onnx": add_sub()})
     assert explain.run(["wrong", "--model-repository", str(tmp_path)]) == 1
     error = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Models that fail: who is told what, what the log says, what goes on, and what readiness says meanwhile."""
+"""Models that fail: what callers and the log get, what goes on, and what readiness is meanwhile."""
 
 import http.client
 import json
@@ -104,7 +104,7 @@ class TestLoad:
     def test_nothing_is_left_of_them(self, crippled: ServerProcess) -> None:
         assert ProcessResources(crippled.process.pid).child_count() == 0
 
-    def test_readiness_tells_the_truth(self, crippled: ServerProcess) -> None:
+    def test_readiness_is_correct(self, crippled: ServerProcess) -> None:
         assert crippled.get("/v2/health/live").status == 200
         assert crippled.get("/v2/health/ready").status != 200
         for name in UNLOADABLE:
@@ -116,7 +116,7 @@ class TestLoad:
         status, text = Caller(crippled, protocol)("python_raises", "good")
         assert (status, text) == (404, "Request for unknown model: 'python_raises' has no available versions")
 
-    def test_the_others_serve(self, crippled: ServerProcess) -> None:
+    def test_other_models_serve(self, crippled: ServerProcess) -> None:
         tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
         assert crippled.post("/v2/models/good/infer", {"inputs": [tensor]}).status == 200
         assert "Traceback" not in crippled.log_text().replace("Traceback (most recent call last):\\n  File", "")
@@ -167,7 +167,7 @@ def call(mischief: ServerProcess, request: pytest.FixtureRequest) -> Caller:
 
 @pytest.fixture(autouse=True)
 def bystander_is_served(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Whatever one model does, another one answers throughout."""
+    """Another model answers throughout, for any failure of the first."""
     if "mischief" not in request.fixturenames:
         yield
         return
@@ -253,9 +253,7 @@ ANSWERED = {
 
 class TestExecution:
     @pytest.mark.parametrize("kind", list(ANSWERED))
-    def test_failure_reaches_caller_and_log_once_each(
-        self, mischief: ServerProcess, call: Caller, kind: str
-    ) -> None:
+    def test_failure_reaches_caller_and_log_once_each(self, mischief: ServerProcess, call: Caller, kind: str) -> None:
         status, pattern = ANSWERED[kind]
         request_id = f"{kind}-{call.protocol}"
         got, text = call("mischief", kind, request_id)
@@ -268,16 +266,14 @@ class TestExecution:
         assert call("mischief", "good") == (200, "[1.5, 2.5]")
         assert mischief.get("/v2/models/mischief/ready").status == 200
 
-    def test_exception_is_told_with_its_place(self, mischief: ServerProcess, call: Caller) -> None:
+    def test_exception_is_reported_with_place(self, mischief: ServerProcess, call: Caller) -> None:
         request_id = f"place-{call.protocol}"
         _, text = call("mischief", "raises", request_id)
         assert re.search(r"model\.py\(\d+\): raise_deep_down", text)
         (line,) = lines_about(mischief, request_id)
         assert re.search(r"mischief/1/model\.py.{1,9}\d+\D+raise_deep_down", line), line
 
-    def test_exceptions_count_as_failures_error_responses_do_not(
-        self, mischief: ServerProcess, call: Caller
-    ) -> None:
+    def test_exceptions_count_as_failures_error_responses_do_not(self, mischief: ServerProcess, call: Caller) -> None:
         """Protocol notes 8: that is how Triton's Python backend counts."""
 
         def counts() -> tuple[int, int]:
@@ -304,10 +300,10 @@ class TestExecution:
 
 
 class TestDeath:
-    """Users 5: the callers are told at once, readiness tells the truth, the worker comes back."""
+    """Users 5: callers get errors at once, readiness is correct, the worker comes back."""
 
     @pytest.mark.parametrize("kind", DEADLY)
-    def test_worker_that_dies_is_told_and_replaced(self, mischief: ServerProcess, kind: str) -> None:
+    def test_dead_worker_is_reported_and_replaced(self, mischief: ServerProcess, kind: str) -> None:
         model = f"one_{kind}"
         for protocol in ("HTTP", "gRPC"):
             caller = Caller(mischief, protocol)
@@ -353,9 +349,7 @@ class TestDeath:
         pattern = r'^naiad_worker_restarts_total\{.*model="one_exits",version="1"\} [1-9]'
         assert re.search(pattern, metrics_of(mischief), re.MULTILINE)
 
-    def test_worker_that_keeps_dying_fails_its_requests(
-        self, start_server: StartServer, tmp_path: Path
-    ) -> None:
+    def test_worker_that_keeps_dying_fails_its_requests(self, start_server: StartServer, tmp_path: Path) -> None:
         write_mischief(tmp_path / "models", "hopeless", restart_limit="2", refuse_after_deaths="0")
         write_identity(tmp_path / "models", "bystander")
         running = start_server(tmp_path / "models")
@@ -382,7 +376,7 @@ class TestDeath:
 
 
 class TestLogOfRefusals:
-    """Users 2: one line for each failed request at default verbosity, whatever made it fail."""
+    """Users 2: one line for each failed request at default verbosity, for every cause."""
 
     @pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
     def test_refused_at_the_door(self, mischief: ServerProcess, protocol: str) -> None:
@@ -419,9 +413,7 @@ class TestLogOfRefusals:
         assert_logged_once(mischief, caller, "q-expires", "queued", "UNAVAILABLE: Request timeout expired")
         assert_logged_once(mischief, caller, "q-full", "queued", "UNAVAILABLE: .*Exceeds maximum queue size")
 
-    def test_client_disconnects_while_request_waits_or_executes(
-        self, mischief: ServerProcess, notes: Notes
-    ) -> None:
+    def test_client_disconnects_while_request_waits_or_executes(self, mischief: ServerProcess, notes: Notes) -> None:
         ids = ("gone-executes-http", "gone-waits-http", "gone-waits-grpc")
         connections = []
         for waiting, request_id in enumerate(ids[:2]):
@@ -440,7 +432,7 @@ class TestLogOfRefusals:
             # A deadline passes on both sides: the client's reset may come before the server's timer, and after it.
             codes = "CANCELLED|DEADLINE_EXCEEDED" if protocol == "gRPC" else "CANCELLED"
             assert re.search(f" {protocol} request for model 'slow' version 1 failed: ({codes}): ", line)
-        # What executes is told of at once, and ends when its model returns.
+        # What executes is notified at once, and ends when its model returns.
         wait_until(lambda: executions(mischief, "slow") == 1)
         # What waited would follow.
         notes.let_go("last")

@@ -109,7 +109,7 @@ def test_slow_reader_pauses_model_and_gets_everything(talker, client):
     resources = ProcessResources(talker.process.pid)
     before = resources.resident_bytes()
     with slow_post(talker, STREAM, body) as answer:
-        # The model waits for this reader, who waits for another request: they must not wait for each other.
+        # The model waits for this reader, which waits for another request: they must not wait for each other.
         assert client.get("/v2/models/word_by_word/stats").status_code == 200
         found = [json.loads(line[6:]).get("text_output", line) for line in answer if line != b"\n"]
     assert found == [f"word-{number}-of-many" for number in range(count)]

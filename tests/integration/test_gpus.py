@@ -1,6 +1,6 @@
 """GPUs over an NVML of our own: finding and loading the library and its calls as C sees them are real.
 
-GPUs are measured, and Python models are told which one is theirs.
+GPUs are measured, and Python models get the number of their own.
 """
 
 import re
@@ -59,7 +59,7 @@ def await_gpus(server: ServerProcess, is_enough: Callable[[dict[str, float]], bo
 
 
 def where(server: ServerProcess, model: str) -> str:
-    """Return the kind and the number of the device that the model's instance was told."""
+    """Return the kind and the number of the device that the model's instance got."""
     with httpclient.InferenceServerClient(server.http_url, network_timeout=60) as client:
         tensor = httpclient.InferInput("IN", [1], "FP32")
         tensor.set_data_from_numpy(np.zeros(1, np.float32))
@@ -106,7 +106,7 @@ def test_processes_do_not_add_their_gpus_up(root, start_server, environment):
     assert not any("GPU-a0" in series for series in found)
 
 
-def test_gpus_are_left_alone_when_told_so(root, start_server, environment):
+def test_gpus_are_not_used_when_disabled(root, start_server, environment):
     server = start_server(root, "--allow-gpu-metrics=false", environment=environment)
     server.wait_started()
     assert of_gpus(server) == {}

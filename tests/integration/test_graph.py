@@ -82,16 +82,14 @@ def test_a_narrow_terminal_gets_a_list(repository: Path) -> None:
         ("nothing", "naiad graph: no model 'nothing' in "),
     ],
 )
-def test_what_cannot_be_drawn_is_told(
+def test_repository_that_cannot_be_drawn_is_reported(
     repository: Path, capsys: pytest.CaptureFixture[str], model: str, message: str
 ) -> None:
     assert graph.run([model, "--model-repository", str(repository)]) == 1
     assert capsys.readouterr().err.startswith(message)
 
 
-def test_ensemble_that_cannot_load_is_reported_with_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ensemble_that_cannot_load_is_reported_with_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_python_add_sub(tmp_path)
     steps = [("python_add_sub", {"INPUT0": "A", "INPUT1": "x"}, {"OUTPUT0": "C"})]
     write_ensemble(tmp_path, "broken", [tensor("A")], [tensor("C")], steps)
@@ -102,14 +100,12 @@ def test_ensemble_that_cannot_load_is_reported_with_place(
     assert "'x'" in error
 
 
-def test_what_a_server_does_not_know_is_told(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_unknown_to_server_is_reported(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
     assert graph.run(["nothing", "--url", server.http_url]) == 1
     assert "Request for unknown model: 'nothing' is not found" in capsys.readouterr().err
 
 
-def test_a_file_that_cannot_be_written_is_told(
-    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unwritable_file_is_reported(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "missing" / "twice.mmd"
     assert graph.run(["twice", "--model-repository", str(repository), "--output", str(path)]) == 1
     assert "cannot be written: No such file or directory" in capsys.readouterr().err

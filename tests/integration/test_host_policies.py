@@ -31,8 +31,8 @@ AT_IMPORT = os.sched_getaffinity(0)
 class TritonPythonModel:
     def execute(self, requests):
         assert AT_IMPORT == os.sched_getaffinity(0)
-        told = f"{os.getpid()} {os.environ['OMP_NUM_THREADS']} " + " ".join(map(str, sorted(AT_IMPORT)))
-        answer = pb_utils.Tensor("WHERE", np.array([told], np.object_))
+        found = f"{os.getpid()} {os.environ['OMP_NUM_THREADS']} " + " ".join(map(str, sorted(AT_IMPORT)))
+        answer = pb_utils.Tensor("WHERE", np.array([found], np.object_))
         return [pb_utils.InferenceResponse([answer]) for _ in requests]
 """
 CONFIG = """
@@ -107,16 +107,14 @@ def test_onnx_threads_run_on_cores_of_policy(server: ServerProcess) -> None:
         for name in ("INPUT0", "INPUT1"):
             inputs.append(httpclient.InferInput(name, [1, 16], "FP32"))
             inputs[-1].set_data_from_numpy(np.ones((1, 16), np.float32))
-        for _ in range(100):  # so many that the loop would take over
+        for _ in range(100):  # enough for the loop to take over
             assert client.infer("sums", inputs).as_numpy("OUTPUT0").sum() == 32
     # That of the instance, two more of the session's pool, and the one that watches the worker of 'last'.
     assert of_last() == 4
     assert sorted(os.sched_getaffinity(server.process.pid)) == CORES, "the loop itself stays free"
 
 
-def test_impossible_policies_are_refused_at_start(
-    tmp_path: Path, start_server: Callable[..., ServerProcess]
-) -> None:
+def test_impossible_policies_are_refused_at_start(tmp_path: Path, start_server: Callable[..., ServerProcess]) -> None:
     for count in ("1", "2"):
         server = start_server(tmp_path, f"--processes={count}", f"--host-policy=cpu,cpu-cores={CORES[-1] + 900}")
         assert server.wait_exit() == 1

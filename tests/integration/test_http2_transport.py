@@ -208,7 +208,7 @@ def test_drain_finishes_calls(server, channel):
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_curl_is_told_what_the_port_speaks(server):
+def test_curl_gets_protocol_of_port(server):
     url = f"http://127.0.0.1:{server.port}/v2"
     http2 = subprocess.run(
         ["curl", "-sS", "-i", "--http2-prior-knowledge", url], capture_output=True, text=True, timeout=30, check=True

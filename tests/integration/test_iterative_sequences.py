@@ -58,7 +58,7 @@ class Counting:
         time.sleep(0.005)
         key = value(request, "ID")
         if not key:
-            return 0, 0  # nobody has this row of the batch
+            return 0, 0  # no request has this row of the batch
         assert request.correlation_id() == key
         if value(request, "START"):
             assert len(request.inputs()) == 3, request.inputs()

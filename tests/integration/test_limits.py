@@ -41,7 +41,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server for slow clients alone, so that nobody else has to hurry."""
+    """A server for slow clients alone, so that no other client has to hurry."""
     root = tmp_path_factory.mktemp("nothing")
     write_identity(root)
     flags = [f"--http-{name}-timeout-seconds={seconds}" for name, seconds in SECONDS.items()]
@@ -57,12 +57,12 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProces
 def _others_are_served(request: pytest.FixtureRequest) -> Iterator[None]:
     server = request.getfixturevalue("impatient" if "impatient" in request.fixturenames else "narrow")
     yield
-    # While those who have just left still count, it may be one connection too many.
+    # While clients that have just left still count, it may be one connection too many.
     wait_until(lambda: server.get("/v2/health/ready").status == 200)
 
 
 def wait_alone(server: ServerProcess, url: str) -> None:
-    """Wait until the server has done with the connections of those who were there before."""
+    """Wait until the server has done with all earlier connections."""
     port = int(url.rpartition(":")[2])
     process = psutil.Process(server.process.pid)
     wait_until(lambda: all(each.laddr.port != port or not each.raddr for each in process.net_connections("tcp")))

@@ -1,4 +1,4 @@
-"""Models of equal names in two repositories, with a real server: Triton's rules for who is meant."""
+"""Models of equal names in two repositories, with a real server: Triton's rules for which one is meant."""
 
 import os
 import shutil
@@ -102,19 +102,17 @@ def make(tmp_path: Path, start_server: StartServer) -> Callable[..., Scene]:
 
 
 @pytest.mark.parametrize("flags", [(), POLL, EXPLICIT], ids=["none", "poll", "explicit"])
-def test_names_that_differ_are_served_as_ever(make: Callable[..., Scene], flags: tuple[str, ...]) -> None:
+def test_unique_names_are_served_as_usual(make: Callable[..., Scene], flags: tuple[str, ...]) -> None:
     scene = make(("composing_addsub", "composing_subadd"), ("simple_addsub", "simple_subadd")).serve(*flags)
     if flags == EXPLICIT:
         for name in ("simple_addsub", "simple_subadd"):
             scene.http.load_model(name)
     scene.expect(simple_addsub=SUM, composing_addsub=SUM, simple_subadd=DIFFERENCE, composing_subadd=DIFFERENCE)
-    assert "is not found" in scene.refusal("nobody")
+    assert "is not found" in scene.refusal("missing")
 
 
 @pytest.mark.parametrize("flags", [(), POLL, EXPLICIT], ids=["none", "poll", "explicit"])
-def test_each_ensemble_has_member_of_its_own_repository(
-    make: Callable[..., Scene], flags: tuple[str, ...]
-) -> None:
+def test_each_ensemble_has_member_of_its_own_repository(make: Callable[..., Scene], flags: tuple[str, ...]) -> None:
     scene = make(("composing_model", "composing_model"), ("simple_addsub", "simple_subadd"))
     scene.serve(*flags, "--cache-config=local,size=1048576")
     if flags == EXPLICIT:
@@ -136,7 +134,7 @@ def test_each_ensemble_has_member_of_its_own_repository(
     assert answer.get_response().model_name == "composing_model"
 
 
-def test_an_ambiguous_name_is_refused_whatever_is_asked(make: Callable[..., Scene]) -> None:
+def test_ambiguous_name_is_refused_in_every_request(make: Callable[..., Scene]) -> None:
     scene = make(("composing_model", "composing_model"), ("simple_addsub", "simple_subadd")).serve()
     for ask in (
         scene.http.get_model_metadata,
@@ -163,9 +161,7 @@ def test_an_ambiguous_name_is_refused_whatever_is_asked(make: Callable[..., Scen
 
 
 @pytest.mark.parametrize("flags", [POLL, EXPLICIT], ids=["poll", "explicit"])
-def test_ensembles_of_equal_names_keep_members_reachable(
-    make: Callable[..., Scene], flags: tuple[str, ...]
-) -> None:
+def test_ensembles_of_equal_names_keep_members_reachable(make: Callable[..., Scene], flags: tuple[str, ...]) -> None:
     scene = make(("composing_addsub", "composing_subadd"), ("simple_ensemble", "simple_ensemble")).serve(*flags)
     if flags == EXPLICIT:
         scene.http.load_model("simple_ensemble")
@@ -198,9 +194,7 @@ def test_ensembles_follow_members_that_come_and_go(make: Callable[..., Scene], t
     assert AMBIGUOUS.format("composing_model") in scene.refusal("composing_model")
 
 
-def test_ensemble_with_ambiguous_member_waits_for_resolution(
-    make: Callable[..., Scene], tmp_path: Path
-) -> None:
+def test_ensemble_with_ambiguous_member_waits_for_resolution(make: Callable[..., Scene], tmp_path: Path) -> None:
     scene = make(("composing_model", "composing_model"), ("simple_addsub", "simple_subadd"))
     third = tmp_path / "third_repo"
     write_pipeline(third, "stranger", "composing_model")
@@ -212,7 +206,7 @@ def test_ensemble_with_ambiguous_member_waits_for_resolution(
     scene.expect(stranger=DIFFERENCE)
 
 
-def test_commands_link_ensembles_anew(make: Callable[..., Scene], tmp_path: Path) -> None:
+def test_commands_link_ensembles_again(make: Callable[..., Scene], tmp_path: Path) -> None:
     scene = make(("composing_model", "composing_model"), ("simple_addsub", "simple_subadd")).serve(*EXPLICIT)
     inside, outside = scene.roots[0] / "composing_model", tmp_path / "composing_model"
     shutil.move(inside, outside)
@@ -245,7 +239,7 @@ def test_models_of_equal_names_need_the_flag(make: Callable[..., Scene]) -> None
 # --- several processes ----------------------------------------------------------------------------------------------
 
 
-def test_processes_tell_models_of_one_name_apart(make: Callable[..., Scene]) -> None:
+def test_processes_distinguish_models_of_one_name(make: Callable[..., Scene]) -> None:
     scene = make(("composing_model", "composing_model"), ("simple_addsub", "simple_subadd"))
     scene.serve(*EXPLICIT, "--processes=2")
     for name in ("simple_addsub", "simple_subadd"):
@@ -281,9 +275,7 @@ def test_processes_tell_models_of_one_name_apart(make: Callable[..., Scene]) -> 
     scene.expect(composing_model=DIFFERENCE, simple_subadd=DIFFERENCE)
 
 
-def test_processes_separate_sequences_of_equal_model_names(
-    make: Callable[..., Scene], tmp_path: Path
-) -> None:
+def test_processes_separate_sequences_of_equal_model_names(make: Callable[..., Scene], tmp_path: Path) -> None:
     scene = make(("a", "b"), ("c", "d"))
     for root in scene.roots:
         write_running_sum(root, "sum", "direct { }", max_batch_size=8, idle_us=60_000_000)

@@ -129,7 +129,7 @@ def test_grpc_client_infers_over_tls(one_tls_port: ServerProcess, certificates: 
     assert np.array_equal(infer_by_grpc(url, ssl=True, root_certificates=str(certificates.root)), ROWS)
 
 
-def test_client_without_alpn_is_told_apart_over_tls(one_tls_port: ServerProcess, certificates: Certificates) -> None:
+def test_client_without_alpn_is_recognized_over_tls(one_tls_port: ServerProcess, certificates: Certificates) -> None:
     trust = ("--cacert", str(certificates.root), "--no-alpn")
     assert infer_by_curl(f"https://{one_tls_port.http_url}", *trust) == ("1.1", [0, 1, 2, 3])
 
@@ -229,7 +229,7 @@ def test_grpc_port_answers_rest_over_http_2(two_ports: ServerProcess) -> None:
     assert found == ("2", [0, 1, 2, 3])
 
 
-def test_grpc_port_tells_http_1_where_rest_is(two_ports: ServerProcess) -> None:
+def test_grpc_port_refers_http_1_to_rest(two_ports: ServerProcess) -> None:
     answer = curl("-w", "\n%{http_code}", f"http://{two_ports.grpc_url}/v2")
     assert answer.endswith("400")
     assert "HTTP port" in answer

@@ -170,7 +170,7 @@ def test_a_request_is_three_spans(start, collector: Collector, module, name: str
 
 
 @PROTOCOLS
-def test_traced_client_is_parent_whatever_rate(start, collector: Collector, module, name: str) -> None:
+def test_traced_client_is_parent_at_any_rate(start, collector: Collector, module, name: str) -> None:
     running = start(rate=0)
     with client_of(module, running) as client:
         infer(module, client, request_id="untraced")
@@ -245,7 +245,7 @@ def test_models_go_on_with_the_trace(start, collector: Collector, model: str) ->
     assert {span.trace_id for span in spans} == {TRACE}
 
 
-def test_a_failure_is_told(start, collector: Collector) -> None:
+def test_failure_is_recorded(start, collector: Collector) -> None:
     running = start()
     with client_of(httpclient, running) as client, pytest.raises(InferenceServerException, match="no luck"):
         infer(httpclient, client, "failing", "bad")

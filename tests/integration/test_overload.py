@@ -45,7 +45,7 @@ def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 class Load:
-    """Requests that leave one after the other, whatever becomes of those before."""
+    """Requests that leave one after the other, whether or not earlier ones are answered."""
 
     def __init__(self, server: ServerProcess, model: str) -> None:
         self._lock = threading.Lock()

@@ -94,7 +94,7 @@ SENTENCES = (
     "Will it rain tomorrow?",
     "How do I reset the login to my account?",
     "The quick brown fox jumps over the lazy dog near the river bank.",
-    "I ordered a parcel two weeks ago, and nobody can tell me where it is or when it will come.",
+    "I ordered a parcel two weeks ago, and I cannot find out where it is or when it will come.",
     "Thanks!",
 )
 

@@ -35,7 +35,7 @@ def test_it_completes_and_every_request_is_counted(
     assert after["inference_count"] - before["inference_count"] >= sum(throughputs.values()) * 0.5
 
 
-def test_a_model_that_is_not_there_is_told(server: ServerProcess, perf_analyzer: PerfAnalyzer) -> None:
+def test_missing_model_is_reported(server: ServerProcess, perf_analyzer: PerfAnalyzer) -> None:
     with pytest.raises(AssertionError, match="Request for unknown model: 'nothing' is not found"):
         perf_analyzer.throughputs("-m", "nothing", "-i", "http", "-u", server.http_url, "-p", "100")
 

@@ -28,7 +28,7 @@ async def opened(repository: Path, *models: str, **fields: object):
         await target.close()
 
 
-def test_outputs_are_those_of_the_model(repository: Path) -> None:
+def test_outputs_come_from_the_model(repository: Path) -> None:
     async def body() -> None:
         async with opened(repository, "identity", "add_sub") as target:
             assert target.server.model_metadata("identity").inputs[0].name == "INPUT0"

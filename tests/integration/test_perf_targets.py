@@ -41,7 +41,7 @@ async def check_identity(url: str, mode: Mode = Mode.UNARY, **fields: object) ->
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "deflate"])
 @pytest.mark.parametrize("protocol", URLS)
-def test_outputs_are_those_of_the_model(server: ServerProcess, protocol: str, compression: str) -> None:
+def test_outputs_come_from_the_model(server: ServerProcess, protocol: str, compression: str) -> None:
     run(check_identity(url_of(server, protocol), compression=compression))
 
 

@@ -103,7 +103,7 @@ def test_failed_update_keeps_old_version_and_gives_reason(polled) -> None:
 def test_nothing_half_written_is_loaded(tmp_path: Path, start_server) -> None:
     root = tmp_path / "models"
     root.mkdir()
-    # Who writes may be kept from it for a while without having finished.
+    # A writer may pause for a while without having finished.
     server = start_server(root, *FLAGS, "--repository-settle-secs=4")
     server.wait_ready()
     client = Client(server.grpc_url)
@@ -133,7 +133,7 @@ def test_a_mark_keeps_a_model_from_being_loaded(polled) -> None:
     until(lambda: client.is_ready("marked"), "without the mark it is loaded")
 
 
-def test_a_touched_model_is_not_loaded_anew(polled) -> None:
+def test_touched_model_is_not_reloaded(polled) -> None:
     root, client, server = polled
     os.utime(root / "scale" / "1" / "model.py")
     server.wait_log("model 'scale' was touched, its files hold what is loaded")
@@ -226,7 +226,7 @@ def test_repository_that_is_away_for_while_unloads_nothing(polled) -> None:
     assert client.scale() == 2
 
 
-def test_who_writes_a_model_sees_changes_at_once(tmp_path: Path, start_server) -> None:
+def test_writer_of_model_sees_changes_at_once(tmp_path: Path, start_server) -> None:
     root = tmp_path / "models"
     write_scale(root, 2)
     server = start_server(root, "--dev")

@@ -97,7 +97,7 @@ def test_connections_are_spread_evenly(pair: ServerProcess) -> None:
         return [sum(each.laddr.port == port and each.status == status for each in of_one) for of_one in found]
 
     connections = [http.client.HTTPConnection(pair.http_url, timeout=60) for _ in range(8)]
-    # Those of earlier tests count until their processes have told of their ends, as they have when they answer this.
+    # Regions of earlier tests count until their processes have reported their ends, as they have when they answer.
     wait_until(lambda: held("CLOSE_WAIT") == [0, 0])
     connections[0].request("GET", "/v2/models/identity/stats")
     assert connections[0].getresponse().read()
@@ -126,7 +126,7 @@ def test_both_protocols_answer_through_stock_clients(pair: ServerProcess) -> Non
                 assert client.is_model_ready("add_sub")
 
 
-def test_statistics_are_sums_whoever_answers(pair: ServerProcess) -> None:
+def test_statistics_are_sums_in_every_process(pair: ServerProcess) -> None:
     before = inference_count(pair)
     for _ in range(10):
         assert pair.request("POST", INFER, BODY).status == 200
@@ -158,7 +158,7 @@ def test_control_calls_are_answered_once(pair: ServerProcess) -> None:
         client.load_model("identity")
 
 
-def test_metrics_tell_of_the_processes(pair: ServerProcess) -> None:
+def test_metrics_count_the_processes(pair: ServerProcess) -> None:
     found = samples(pair)
     assert found["naiad_processes", ""] == 2
     assert found["naiad_process_restarts_total", ""] == 0
@@ -251,8 +251,8 @@ def test_a_killed_process_costs_its_requests_alone(start_server: StartServer, sh
         note()
     note()
     assert load.wrong == []
-    # One request was in flight on each connection of the victim. Whoever came again was served by the other, also
-    # those who came before anybody knew that it had died.
+    # One request was in flight on each connection of the victim. Clients that came again were served by the other, also
+    # clients that came before the death was noticed.
     assert 0 < load.broken <= held
     assert other in running.members()
     assert victim not in running.members()
@@ -309,9 +309,9 @@ def test_members_end_with_a_killed_supervisor(start_server: StartServer, tmp_pat
 # --- start ----------------------------------------------------------------------------------------------------------
 
 
-def test_model_that_cannot_be_loaded_is_told_once(start_server: StartServer, tmp_path: Path) -> None:
+def test_model_that_cannot_load_is_reported_once(start_server: StartServer, tmp_path: Path) -> None:
     write_identity(tmp_path / "models")
-    write_model(tmp_path / "models", "broken", 'backend: "nobody"', {"1/model.bin": b""})
+    write_model(tmp_path / "models", "broken", 'backend: "missing"', {"1/model.bin": b""})
     running = start_server(tmp_path / "models", "--processes=3")
     assert running.wait_exit() == 1
     text = running.log_text()
@@ -356,12 +356,12 @@ def test_requests_in_flight_everywhere_are_answered_before_exit(
     assert "Traceback" not in running.log_text()
 
 
-def test_ctrl_c_reaches_everybody_and_ends_well(start_server: StartServer, shared_repository: Path) -> None:
+def test_ctrl_c_reaches_all_processes(start_server: StartServer, shared_repository: Path) -> None:
     running = start_server(shared_repository, "--processes=2")
     running.wait_ready()
     pids = running.members()
     running.signal(signal.SIGINT)
-    # As often as somebody may press the keys; it must not matter at which moment of its end it meets a process.
+    # As often as a user may press the keys; it must not matter at which moment of its end it meets a process.
     while running.process.poll() is None:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -411,7 +411,7 @@ def test_tls_and_keys_hold_in_every_process(
     for _ in range(4):
         assert running.request("POST", INFER, BODY).status == 200
     assert "with TLS" in running.log_text()
-    # A peer that speaks no TLS is told so and forgotten.
+    # A peer without TLS gets an error and is forgotten.
     plain = http.client.HTTPConnection(running.http_url, timeout=60)
     plain.request("GET", "/v2")
     assert plain.getresponse().status == 400
@@ -419,9 +419,7 @@ def test_tls_and_keys_hold_in_every_process(
     assert running.request("POST", INFER, BODY).status == 200
 
 
-def test_restricted_calls_are_refused_by_first_process(
-    start_server: StartServer, shared_repository: Path
-) -> None:
+def test_restricted_calls_are_refused_by_first_process(start_server: StartServer, shared_repository: Path) -> None:
     flags = ("--http-restricted-api=health,model-repository,statistics:key=secret",)
     running = start_server(shared_repository, "--processes=2", *flags)
     running.wait_started()
@@ -469,9 +467,7 @@ def region_names(running: ServerProcess) -> list[str]:
     return sorted(row["name"] for row in running.get("/v2/systemsharedmemory/status").json)
 
 
-def test_regions_are_known_in_old_and_new_processes(
-    start_server: StartServer, shared_repository: Path
-) -> None:
+def test_regions_are_known_in_old_and_new_processes(start_server: StartServer, shared_repository: Path) -> None:
     running = start_server(shared_repository, "--processes=2", "--allow-client-shm=true")
     running.wait_ready()
     handles = {}
@@ -492,7 +488,7 @@ def test_regions_are_known_in_old_and_new_processes(
             os.kill(victim, signal.SIGKILL)
             wait_for(lambda victim=victim: victim not in running.members(), running)  # type: ignore[misc]
             wait_for(lambda: running.get("/v2/health/ready").status == 200, running)
-        # Nobody who was told is left.
+        # No process that was notified is left.
         assert [region_names(running) for _ in range(4)] == [["kept"]] * 4
         values = np.arange(4, dtype=np.float32).reshape(1, 4)
         shared_memory.set_shared_memory_region(handles["kept"], [values])
@@ -615,9 +611,7 @@ def test_server_of_one_process_imports_nothing_of_this() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
-def test_log_settings_reach_old_and_new_processes(
-    start_server: StartServer, shared_repository: Path
-) -> None:
+def test_log_settings_reach_old_and_new_processes(start_server: StartServer, shared_repository: Path) -> None:
     running = start_server(shared_repository, "--processes=2")
     running.wait_ready()
 

@@ -210,7 +210,7 @@ def test_errors_of_the_owner_reach_the_client(clients) -> None:
 
 def test_sequences_become_idle_at_their_owner(clients) -> None:
     assert add(clients[0], "short_sum", 1, 5, start=True) == 1
-    # Whatever comes before its end keeps it alive, so that it is asked less and less often.
+    # Requests before its end keep it alive, so they come less and less often.
     for pause_s in (1, 2, 4, 8, 16):
         time.sleep(pause_s)
         try:
@@ -267,7 +267,7 @@ def test_cancelled_requests_are_cancelled_at_their_owner(trio: ServerProcess, cl
 # --- deaths and ends ------------------------------------------------------------------------------------------------
 
 
-def test_a_dead_owner_is_told_and_replaced(start_server: StartServer, tmp_path: Path) -> None:
+def test_dead_owner_is_reported_and_replaced(start_server: StartServer, tmp_path: Path) -> None:
     running = start_server(write_repository(tmp_path / "models"), f"--processes={PROCESSES}")
     running.wait_ready()
     opened = [grpc_client(running) for _ in range(PROCESSES)]
@@ -299,7 +299,7 @@ def test_a_dead_owner_is_told_and_replaced(start_server: StartServer, tmp_path: 
             add(client, "direct_sum", 1, sequence)
     assert [add(client, "direct_sum", 1, other) for client in opened] == [2, 3, 4]
     assert [add(client, "direct_sum", 1, sequence, start=n == 0) for n, client in enumerate(opened)] == [1, 2, 3]
-    # Through one process only: the others learn of the ends as well, and do not wait for sequences to become idle.
+    # Through one process only: the other processes learn of the ends as well, and do not wait for sequences to become idle.
     for each in (sequence, other):
         add(opened[0], "direct_sum", 1, each, end=True)
     for client in opened:

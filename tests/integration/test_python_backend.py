@@ -260,10 +260,10 @@ def test_request_and_response_carry_the_rest(models):
     instance = models.executing(
         """
         q = requests[0]
-        told = [q.request_id(), q.correlation_id(), q.flags(), q.timeout(), json.loads(q.parameters()),
+        found = [q.request_id(), q.correlation_id(), q.flags(), q.timeout(), json.loads(q.parameters()),
                 sorted(q.requested_output_names()), q.is_cancelled()]
-        told.append(pb_utils.get_input_tensor_by_name(q, "ABSENT") is None)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([json.dumps(told)], object))],
+        found.append(pb_utils.get_input_tensor_by_name(q, "ABSENT") is None)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([json.dumps(found)], object))],
                                            parameters={"said": "yes", "n": 3})]
         """,
         config,
@@ -483,8 +483,8 @@ def test_cancellation_is_visible_while_the_model_executes(models, tmp_path):
         deadline = time.monotonic() + 60
         while not requests[1].is_cancelled() and time.monotonic() < deadline:
             time.sleep(0.005)
-        told = [float(request.is_cancelled()) for request in requests]
-        return [answer(OUT=np.array([each], np.float32)) for each in told]
+        seen = [float(request.is_cancelled()) for request in requests]
+        return [answer(OUT=np.array([each], np.float32)) for each in seen]
         """
     )
     requests = [make_request({"IN": FLOATS}) for _ in range(2)]

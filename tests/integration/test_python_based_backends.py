@@ -84,7 +84,7 @@ def test_code_sees_the_directories_of_its_model(server):
         str(models / "inspected"),
         "7",
         "inspecting",
-        # Triton: the directory of the backend is on the path, not those of the model.
+        # Triton: the directory of the backend is on the path, not the directory of the model.
         "False",
     ]
 

@@ -70,7 +70,7 @@ def test_unexpected_outputs_arrive_as_answered(transport):
     assert ask(transport, "integers", class_count=1).tolist() == [[b"2:1"]]
 
 
-def test_json_tells_the_answered_datatype(server):
+def test_json_has_the_answered_datatype(server):
     body = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
     (output,) = server.post("/v2/models/integers/infer", body).json["outputs"]
     assert output == {"name": "OUT", "datatype": "INT64", "shape": [1, 2], "data": [1, 2]}

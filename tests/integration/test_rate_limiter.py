@@ -28,12 +28,12 @@ with open({path!r}, "a") as log:
 
 
 def limiter(count: int, priority: int = 1) -> str:
-    """The need of so many of the global resource R."""
+    """The need of `count` units of the global resource R."""
     return f'rate_limiter {{ resources [ {{ name: "R" global: true count: {count} }} ] priority: {priority} }}'
 
 
 def limited(count: int, priority: int = 1, instances: int = 1) -> str:
-    """An instance group that needs so many of the global resource R."""
+    """An instance group that needs `count` units of the global resource R."""
     return f"instance_group [ {{ count: {instances} kind: KIND_CPU {limiter(count, priority)} }} ]\n"
 
 

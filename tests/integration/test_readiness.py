@@ -219,7 +219,7 @@ class TritonPythonModel:
 
 
 @pytest.mark.parametrize("define", ["def", "async def"])
-def test_a_model_tells_of_its_own_readiness(start_server: StartServer, tmp_path: Path, define: str) -> None:
+def test_model_decides_its_own_readiness(start_server: StartServer, tmp_path: Path, define: str) -> None:
     root = tmp_path / "models"
     directory = write_model(root, "says", CONFIG, {"1/model.py": SAYS % define})
     server = start_server(root)
@@ -227,7 +227,7 @@ def test_a_model_tells_of_its_own_readiness(start_server: StartServer, tmp_path:
     health = Health(server)
     wait_until(lambda: health.answers("says") == [(True, True, True)] * 2)
     (directory / "away").touch()
-    # The server stays ready, and requests are executed: as in Triton, only who asks about the model is told.
+    # The server stays ready, and requests are executed: as in Triton, only the readiness of the model changes.
     wait_until(lambda: health.answers("says") == [(True, True, False)] * 2)
     given = httpclient.InferInput("IN", [1], "FP32")
     given.set_data_from_numpy(np.ones(1, np.float32))

@@ -82,14 +82,14 @@ class Asker:
         """What was answered so far: "" for a result."""
 
     def send(self, name: str, *, waits: int | None = None, **more) -> None:
-        """Send a request and return when so many wait in the queue; None: wait for nothing."""
+        """Send a request and return when `waiting` requests are in the queue; None: wait for nothing."""
         self._threads[name] = threading.Thread(target=self._ask, args=(name, more))
         self._threads[name].start()
         if waits is not None:
             self._place.server.wait_requests(self._model, waiting=waits, executing=1)
 
     def refused(self, name: str) -> str:
-        """Wait until a request is refused, which nobody was let go for, and return what its client is told."""
+        """Wait until a request is refused without another one released, and return the error of its client."""
         return wait_until(lambda: self.errors.get(name), lambda: f"{name} was not refused: {self.errors}")
 
     def let_go(self) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Every misuse of a scheduler is told: when a model is loaded if it can be known then, otherwise to the request."""
+"""Every misuse of a scheduler is reported: when a model is loaded if it can be known then, otherwise to the request."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -243,8 +243,8 @@ ENSEMBLES: Mapping[str, tuple[Mapping[str, object], str]] = {
         "circular dependency between ensembles: itself -> ... -> itself -> itself",
     ),
     "missing_member": (
-        {"steps": [("nobody", {"INPUT0": "A"}, {"OUTPUT0": "B"})]},
-        "ensemble missing_member contains models that are not available or ambiguous: nobody",
+        {"steps": [("unknown", {"INPUT0": "A"}, {"OUTPUT0": "B"})]},
+        "ensemble missing_member contains models that are not available or ambiguous: unknown",
     ),
     "missing_input": (
         {"steps": [("member", {"INPUT9": "A"}, {"OUTPUT0": "B"})]},
@@ -398,7 +398,7 @@ def test_when_it_is_asked(transport: Transport, fields: dict, message: str) -> N
         ask(transport, "sums", **{"request_id": "mine", **fields})
 
 
-def test_who_goes_on_after_the_end(transport: Transport) -> None:
+def test_request_after_the_end(transport: Transport) -> None:
     ask(transport, "sums", sequence_id=77, sequence_start=True)
     ask(transport, "sums", sequence_id=77, sequence_end=True)
     with pytest.raises(InferenceServerException, match="must specify the START flag"):
@@ -420,7 +420,7 @@ def test_an_id_that_is_none(server: ServerProcess, value: object) -> None:
 
 def test_late_request_of_expired_sequence_gets_reason(transport: Transport) -> None:
     ask(transport, "short", sequence_id=88, sequence_start=True)
-    # Whatever comes before its end keeps it alive, so that it is asked less and less often.
+    # Requests before its end keep it alive, so they come less and less often.
     for pause_s in (0.2, 1, 4, 16):
         time.sleep(pause_s)
         try:

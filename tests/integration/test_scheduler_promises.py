@@ -123,7 +123,7 @@ def vector(name: str, data: np.ndarray) -> grpcclient.InferInput:
 
 
 class Crowd:
-    """Requests that are sent all at once, and what their callers were told."""
+    """Requests that are sent all at once, and the errors of their callers."""
 
     def __init__(self, server: ServerProcess, model: str, name: str, count: int) -> None:
         self._server, self._model, self._name, self._count = server, model, name, count
@@ -134,7 +134,7 @@ class Crowd:
         return sum(count for message, count in self.said.items() if words in message)
 
     async def ask(self, request_id: str, meanwhile: Callable[[], object] | None = None, factor: int = 1) -> None:
-        """Ask, have a thread do something meanwhile, and return when everybody was answered."""
+        """Ask, have a thread do something meanwhile, and return when all requests were answered."""
 
         async def one(client: grpcclient_aio.InferenceServerClient, number: int) -> None:
             given = vector(self._name, np.full((1, 2), number))
@@ -144,7 +144,7 @@ class Crowd:
                 self.said[error.message()] += 1
             else:
                 output = result.get_response().outputs[0].name
-                assert (result.as_numpy(output) == factor * number).all(), "somebody else's answer"
+                assert (result.as_numpy(output) == factor * number).all(), "the answer of another request"
                 self.said["right"] += 1
 
         async with grpcclient_aio.InferenceServerClient(self._server.grpc_url) as client:
@@ -155,7 +155,7 @@ class Crowd:
 
 
 def ask_held(crowd: Crowd, notes: Notes, request_id: str, words: str, refusals: int) -> None:
-    """Ask a held model, and let it go as soon as so many were refused: they are while its instance is busy."""
+    """Ask a held model, and release it as soon as `refused` requests were refused: they are while its instance is busy."""
 
     def let_go() -> None:
         wait_until(lambda: crowd.refused(words) >= refusals, lambda: str(crowd.said))
@@ -180,7 +180,7 @@ class TestCodes:
 
 class TestQueues:
     def test_burst_waits_as_far_as_there_is_room(self, server: ServerProcess, notes: Notes) -> None:
-        """One executes and 50 wait, whatever the burst."""
+        """One executes and 50 wait, with any burst."""
         crowd = Crowd(server, "full", "IN", 1000)
         ask_held(crowd, notes, "burst", "Exceeds maximum queue size", 1000 - 52)
         assert crowd.said["right"] <= 52, "at most one more had begun in between"
@@ -188,7 +188,7 @@ class TestQueues:
 
 
 class TestEnsembles:
-    """Every caller is answered, and told which step it was."""
+    """Every caller is answered, with the step that failed."""
 
     def test_a_queue_that_is_full(self, server: ServerProcess, notes: Notes) -> None:
         crowd = Crowd(server, "full_chain", "A", 80)
@@ -250,7 +250,7 @@ class TestEnsembles:
         assert peak - before < 64 * 1024 * 1024
 
 
-def test_everybody_gets_their_own_answer(server: ServerProcess) -> None:
+def test_every_client_gets_its_own_answer(server: ServerProcess) -> None:
     """Requests of one to eight rows of lengths that differ, many at a time, over one model that batches."""
 
     async def run() -> int:

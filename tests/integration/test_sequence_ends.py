@@ -1,4 +1,4 @@
-"""Python models are told of sequences that end without END."""
+"""Python models are notified of sequences that end without END."""
 
 import json
 import threading
@@ -79,7 +79,7 @@ def given(seconds: float = 0.0) -> list[grpcclient.InferInput]:
 
 
 def wait_for(server: ServerProcess, count: str, value: int) -> None:
-    """Wait until so many requests of the model are `waiting` or `executing`."""
+    """Wait until a number of requests of the model are `waiting` or `executing`."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with urllib.request.urlopen(f"http://{server.http_url}/v2/models/direct/explain", timeout=60) as answer:
@@ -96,7 +96,7 @@ def test_model_is_notified_of_expiry_without_traffic(server, model, sequence) ->
         server.wait_log(f"ended {sequence!r} expired 0 left")
 
 
-def test_a_decoupled_model_is_told_too(server) -> None:
+def test_decoupled_model_is_notified_too(server) -> None:
     answered = threading.Event()
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
         client.start_stream(lambda result, error: answered.set())
@@ -105,7 +105,7 @@ def test_a_decoupled_model_is_told_too(server) -> None:
         server.wait_log("ended 23 expired 0 left")
 
 
-def test_model_is_told_of_sequence_that_is_cancelled(server) -> None:
+def test_model_is_notified_of_cancelled_sequence(server) -> None:
     done = threading.Event()
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
         # A channel that is still connecting sends what waits in any order.

@@ -39,7 +39,7 @@ def test_no_state_is_lost_or_mixed(voice_server: ServerProcess, spoken: sequence
 
 
 def test_what_is_compared_depends_on_the_state(voice_server: ServerProcess, spoken: sequences.Speech) -> None:
-    """The answers of one sequence compared with those of its neighbour are wrong, so the test above can fail."""
+    """The answers of one sequence are wrong for its neighbour, so the test above can fail."""
     mixed = sequences.Speech(spoken.chunks, np.roll(spoken.expected, 1, axis=0))
     heard = sequences.run(port_of(voice_server), sequences.OLDEST, mixed, live=SEQUENCES)
     assert heard.wrong > heard.chunks / 2

@@ -156,7 +156,7 @@ def send_over_grpc(url: str) -> None:
 
 
 class Load:
-    """Clients that send until they are told to stop, and what went wrong."""
+    """Clients that send until `stop`, and what went wrong."""
 
     def __init__(self, send: Callable[[str], None], url: str, clients: int) -> None:
         self._send = send

@@ -75,9 +75,7 @@ def test_failed_model_ends_the_server_by_default(start_server: StartServer, tmp_
     assert "Traceback" not in log
 
 
-def test_without_exit_on_error_healthy_models_are_served(
-    start_server: StartServer, tmp_path: Path
-) -> None:
+def test_without_exit_on_error_healthy_models_are_served(start_server: StartServer, tmp_path: Path) -> None:
     write_identity(tmp_path / "models", "good")
     write_model(tmp_path / "models", "bad", 'backend: "nonesuch"\n')
     running = start_server(tmp_path / "models", "--exit-on-error=false")
@@ -123,9 +121,7 @@ def test_configuration_mistake_is_reported_with_file_and_line(start_server: Star
     assert "max_batch_size" in running.log_text()
 
 
-def test_python_model_that_raises_in_initialize_names_exception(
-    start_server: StartServer, tmp_path: Path
-) -> None:
+def test_python_model_that_raises_in_initialize_names_exception(start_server: StartServer, tmp_path: Path) -> None:
     source = (
         "class TritonPythonModel:\n    def initialize(self, args):\n        raise ValueError('no weights here')\n"
         "    def execute(self, requests):\n        return []\n"

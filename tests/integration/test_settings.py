@@ -46,14 +46,14 @@ def failure(call, *arguments, **more) -> str:
 
 
 def plain(settings) -> dict:
-    """Log settings as a dictionary, whatever the protocol."""
+    """Log settings as a dictionary, with any protocol."""
     if isinstance(settings, dict):
         return settings
     return {name: getattr(v, v.WhichOneof("parameter_choice")) for name, v in settings.settings.items()}
 
 
 def values(settings) -> dict:
-    """Trace settings as lists of strings, whatever the protocol."""
+    """Trace settings as lists of strings, with any protocol."""
     if isinstance(settings, dict):
         return {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
     return {name: list(setting.value) for name, setting in settings.settings.items()}

@@ -134,7 +134,7 @@ class TestTensors:
         if isinstance(response, dict):
             assert response["outputs"] == [{"name": "OUTPUT0", "datatype": "FP32", "shape": [ELEMENTS]}]
         else:
-            # Triton: an empty entry keeps the positions of the others.
+            # Triton: an empty entry keeps the positions of the next entries.
             assert list(response.raw_output_contents) == [b""]
 
     @pytest.mark.parametrize("model", ["add_sub", "python_add_sub"])
@@ -433,7 +433,7 @@ class TestTruncation:
 
 
 class TestDisabled:
-    """Triton: clients may not register unless the server was told to let them."""
+    """Triton: clients may not register unless a flag allows it."""
 
     @pytest.mark.parametrize("kind", ["system", "cuda"])
     @pytest.mark.parametrize("verb", ["register", "unregister"])

@@ -86,9 +86,7 @@ def test_one_unix_socket_for_both(models: Path, start_server: StartServer, tmp_p
     assert curl_status("--unix-socket", str(path), "http://localhost/v2/health/ready") == "200"
 
 
-def test_next_server_takes_over_socket_of_killed_one(
-    models: Path, start_server: StartServer, tmp_path: Path
-) -> None:
+def test_next_server_takes_over_socket_of_killed_one(models: Path, start_server: StartServer, tmp_path: Path) -> None:
     path = tmp_path / "naiad.sock"
     first = start_server(models, f"--http-address=unix:{path}")
     first.wait_started()
@@ -222,7 +220,7 @@ def test_address_of_another_machine() -> None:
         bind(Address(("HTTPService",), "http", "192.0.2.1", 0))
 
 
-def test_name_that_nobody_knows() -> None:
+def test_unknown_name() -> None:
     with pytest.raises(InferError, match=r"--http-address no\.such\.invalid cannot be resolved"):
         bind(Address(("HTTPService",), "http", "no.such.invalid", 0))
 

@@ -1,6 +1,6 @@
-"""A worker that is stopped (a debugger, a frozen container) costs its own requests time, and nobody else's.
+"""A worker that is stopped (a debugger, a frozen container) costs its own requests time, and no other ones.
 
-The batch that it does not read is longer than its pipe holds: whoever wrote it out would have to wait.
+The batch that it does not read is longer than its pipe holds: a blocking writer would have to wait.
 """
 
 import contextlib

@@ -313,7 +313,7 @@ class TestPeers:
                 time.sleep(0.1)
                 most = max(most, resources.resident_bytes() - before)
             assert most < 50 * 2**20
-            # Whoever goes on reading gets everything, each request's responses in order.
+            # A client that goes on reading gets everything, each request's responses in order.
             positions = [0] * count
             for response, _ in zip(opened, range(20_000), strict=False):
                 assert response.error_message == ""

@@ -114,7 +114,7 @@ def test_grpc_client_infers_over_tls(tls_server: ServerProcess, certificates: Ce
     assert np.array_equal(_grpc_answer(tls_server.grpc_url, certificates), ROWS)
 
 
-def test_log_tells_which_services_speak_tls(tls_server: ServerProcess) -> None:
+def test_log_names_services_with_tls(tls_server: ServerProcess) -> None:
     log = tls_server.log_text()
     assert log.count(" with TLS") == 2
     assert "Started Metrics Service" in log
@@ -179,7 +179,7 @@ def test_plain_request_to_tls_port_is_explained(tls_server: ServerProcess, servi
     wait_until(lambda: tls_server.log_text().count("the client sends plain text") > before)
 
 
-def test_a_plain_client_is_told_in_words(tls_server: ServerProcess) -> None:
+def test_plain_client_gets_explanation(tls_server: ServerProcess) -> None:
     said = r"was sent to an HTTPS port: .*use https://, or ssl=True"
     with (
         triton_http.InferenceServerClient(tls_server.http_url) as client,
@@ -199,9 +199,7 @@ def test_log_names_bytes_without_http_or_tls(tls_server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("service", ["http", "grpc"])
-def test_log_tells_of_tls_where_there_is_none(
-    server: ServerProcess, certificates: Certificates, service: str
-) -> None:
+def test_log_mentions_missing_tls(server: ServerProcess, certificates: Certificates, service: str) -> None:
     before = server.log_text().count("the client speaks TLS")
     host, port = (server.http_url if service == "http" else server.grpc_url).split(":")
     with pytest.raises(ssl.SSLError, match=r"(?i)wrong.version.number"):

@@ -40,7 +40,7 @@ output [ { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] } ]
 
 
 class Traffic:
-    """Asks without a pause until it is told to stop; the first failure is kept."""
+    """Asks without a pause until it is stopped; the first failure is kept."""
 
     def __init__(self, server: ServerProcess, version: str) -> None:
         self.count = 0

@@ -21,7 +21,7 @@ def port_of(server: ServerProcess) -> int:
     return int(server.http_url.rpartition(":")[2])
 
 
-def test_no_request_fails_while_models_are_loaded_anew(start_server: StartServer, tmp_path: Path) -> None:
+def test_no_request_fails_while_models_are_reloaded(start_server: StartServer, tmp_path: Path) -> None:
     root = tmp_path / "models"
     updates.write_reloads(root, seconds=0.3, megabytes=50)
     server = start_server(root, EXPLICIT, "--load-model=*")

@@ -222,7 +222,7 @@ def test_decoupled_model_may_answer_samples_late(tmp_path: Path, start_server) -
         return server.post("/v2/models/later/generate", {"IN": [number, number]})
 
     assert generate(1).json["SEEN"] == "5"
-    # Nor does the worker that takes its place wait for ever.
+    # Nor does the worker that takes its place wait without a limit.
     assert generate(9).status != 200
     wait_for(lambda: server.get("/v2/models/later/ready").status == 200)
     assert generate(1).json["SEEN"] == "5"
