@@ -5,7 +5,7 @@
     python -m bench.overload --models tiny --apart --seconds 4
     python -m bench.overload --flags=--queue-overload-policy=none
 
-An open loop: requests leave when they are due, whether or not earlier ones were answered. Goodput is the number of answers
+An open loop: requests leave when they are due, also if earlier ones are open. Goodput is the number of answers
 within a second of that moment. Capacity is what comes back when 32 requests are always in flight. After the overload
 half of the capacity is offered; recovery is the time until the p99 of 250 ms of requests stays below 250 ms.
 Peers on the machine change what it can do meanwhile; `share_of_cpu` leaves that out for models that compute.

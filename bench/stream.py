@@ -89,8 +89,8 @@ class StreamClient:
     def run(self, message: bytes, expected: int, seconds: float, pid: int = 0) -> Streamed:
         """Repeat a request for so long; `pid` is the server's, 0 to leave its CPU time out.
 
-        Raises RuntimeError when the responses of a request are not as many as `expected`, or not as long as the responses of
-        the first.
+        Raises RuntimeError when the responses of a request are not as many as `expected`, or not as long as for
+        the first request.
         """
         found = Streamed()
         meter = CpuMeter(pid) if pid else None

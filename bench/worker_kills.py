@@ -1,4 +1,4 @@
-"""Kills one of several workers of a Python model again and again under load: which requests fail, and which only wait.
+"""Kills one of several workers of a Python model again and again under load: which requests fail, and which wait.
 
 python -m bench.worker_kills [KILLS [WORKERS [CLIENTS]]]
 """

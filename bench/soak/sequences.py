@@ -1,6 +1,6 @@
 """Sequences at random: more than there are slots, of any length, some dropped, cancelled, late or begun twice.
 
-A Python model keeps the sum of each sequence under its correlation id, and is notified of ends that it does not see. What
+A Python model keeps the sum of each sequence under its correlation id, and gets a notice of ends without END. What
 it answers is compared with what the client has sent: a shared slot shows, and so does a request that is lost, comes
 twice or out of order.
 """

@@ -1,4 +1,4 @@
-"""Clients that give their requests up: what waits is never executed, what executes is notified, other clients notice nothing."""
+"""Clients that give their requests up: what waits is never executed, what executes is notified."""
 
 import itertools
 import re

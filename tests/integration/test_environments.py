@@ -45,7 +45,7 @@ def write_teller(root: Path, name: str, environment: str, **parameters: str) -> 
     return root / name
 
 
-def told(server, name: str) -> list[str]:
+def environment_of(server, name: str) -> list[str]:
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
         return [element.decode() for element in client.infer(name, []).as_numpy("FOUND")]
 
@@ -59,11 +59,11 @@ def test_two_models_with_two_versions_of_one_package(tmp_path: Path, start_serve
     environment = {"NAIAD_CACHE": str(cache)}
     first = start_server(root, environment=environment)
     first.wait_ready(timeout_s=300)
-    assert told(first, "old")[0] == "1.26.4"
-    assert told(first, "new")[0] == "2.2.6"
-    assert told(first, "old")[2].startswith(str(cache))
-    assert told(first, "old")[3] == ""
-    assert told(first, "own")[2] == sys.prefix
+    assert environment_of(first, "old")[0] == "1.26.4"
+    assert environment_of(first, "new")[0] == "2.2.6"
+    assert environment_of(first, "old")[2].startswith(str(cache))
+    assert environment_of(first, "old")[3] == ""
+    assert environment_of(first, "own")[2] == sys.prefix
     log = first.log_text()
     assert "model 'old': pip: Successfully installed numpy-1.26.4" in log, log
     assert "model 'old' runs on Python 3" in log
@@ -71,7 +71,7 @@ def test_two_models_with_two_versions_of_one_package(tmp_path: Path, start_serve
     first.stop()
     second = start_server(root, environment=environment)
     second.wait_ready()
-    assert told(second, "old")[0] == "1.26.4"
+    assert environment_of(second, "old")[0] == "1.26.4"
     assert "preparing the environment" not in second.log_text()
 
 
@@ -97,7 +97,7 @@ def test_another_version_of_python(tmp_path: Path, start_server, cache: Path) ->
     (directory / "requirements.txt").write_text("numpy<2\n")
     server = start_server(root, environment={"NAIAD_CACHE": str(cache)})
     server.wait_ready(timeout_s=300)
-    numpy, version, *_ = told(server, "other")
+    numpy, version, *_ = environment_of(server, "other")
     assert numpy.startswith("1.")
     assert version != "{}.{}".format(*sys.version_info[:2])
 
@@ -121,8 +121,8 @@ def test_a_directory_and_an_archive(tmp_path: Path, start_server, cache: Path, p
     write_teller(root, "archive", str(archive))
     server = start_server(root, environment={"NAIAD_CACHE": str(cache)})
     server.wait_ready(timeout_s=120)
-    assert told(server, "directory")[::2][:2] == ["2.1.3", str(home)]
-    numpy, _, prefix, _ = told(server, "archive")
+    assert environment_of(server, "directory")[::2][:2] == ["2.1.3", str(home)]
+    numpy, _, prefix, _ = environment_of(server, "archive")
     assert numpy == "2.1.3"
     assert prefix.startswith(str(cache))
 

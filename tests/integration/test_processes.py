@@ -251,8 +251,8 @@ def test_a_killed_process_costs_its_requests_alone(start_server: StartServer, sh
         note()
     note()
     assert load.wrong == []
-    # One request was in flight on each connection of the victim. Clients that came again were served by the other, also
-    # clients that came before the death was noticed.
+    # One request was in flight on each connection of the victim. Clients that came again were served by the
+    # other process, also before the death was noticed.
     assert 0 < load.broken <= held
     assert other in running.members()
     assert victim not in running.members()

@@ -299,7 +299,7 @@ def test_dead_owner_is_reported_and_replaced(start_server: StartServer, tmp_path
             add(client, "direct_sum", 1, sequence)
     assert [add(client, "direct_sum", 1, other) for client in opened] == [2, 3, 4]
     assert [add(client, "direct_sum", 1, sequence, start=n == 0) for n, client in enumerate(opened)] == [1, 2, 3]
-    # Through one process only: the other processes learn of the ends as well, and do not wait for sequences to become idle.
+    # Through one process only: the other processes learn of the ends as well, without idle timeouts.
     for each in (sequence, other):
         add(opened[0], "direct_sum", 1, each, end=True)
     for client in opened:

@@ -1,4 +1,4 @@
-"""Every misuse of a scheduler is reported: when a model is loaded if it can be known then, otherwise to the request."""
+"""Every misuse of a scheduler is reported: at load if it can be known then, otherwise to the request."""
 
 import time
 from collections.abc import Iterator, Mapping

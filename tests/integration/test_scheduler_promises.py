@@ -155,7 +155,7 @@ class Crowd:
 
 
 def ask_held(crowd: Crowd, notes: Notes, request_id: str, words: str, refusals: int) -> None:
-    """Ask a held model, and release it as soon as `refused` requests were refused: they are while its instance is busy."""
+    """Ask a held model, and release it after `refusals` refusals: they come while its instance is busy."""
 
     def let_go() -> None:
         wait_until(lambda: crowd.refused(words) >= refusals, lambda: str(crowd.said))
