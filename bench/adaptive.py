@@ -21,7 +21,7 @@ _TURNS = 4
 """Short turns for each round: a pause of the machine spoils the p99 of the turn it falls into, and no other."""
 _TURN_SHARE = 0.5
 _WARM_UP_S = 0.2
-"""After a change of the rate an adaptive batcher needs this many requests, and all fill the queue as they do later."""
+"""After a change of the rate an adaptive batcher needs so long, and all fill the queue as they do later."""
 
 
 def run(session: Session) -> None:

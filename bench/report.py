@@ -106,7 +106,7 @@ SECTIONS: Mapping[str, tuple[str, str, Sequence[Column]]] = {
         "64 MiB identity",
         "`up` is the tensor's size over the time from the first byte sent to the first byte of the answer, the model "
         "included; `down` over the time of the answer; `round trip` over both. `16 KiB frames` is h2load's round "
-        "trip: the other figures let gRPC use any frames that the server takes. Peak memory is what the server's highest "
+        "trip: the other figures are with any frames of the server. Peak memory is what the server's highest "
         "resident size exceeds that before the first request by.",
         (
             ("protocol", _text("transport")),
