@@ -5,12 +5,13 @@ executes all models with `backend: "NAME"`. A package of that name wins unless `
 """
 
 import importlib
+import os
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from naiad.backend.announcements import ENTRY_POINT_GROUP, announced_backends
 from naiad.backend.api import Backend
 from naiad.config.backends import BUILT_IN, EXTRAS, RUNTIMES, canonical_name
 from naiad.config.model_config_pb2 import ModelConfig
@@ -174,3 +175,51 @@ def _not_importable(name: str, point: str, error: Exception) -> InferError:
             f"backend '{name}' needs the package '{missing}', which is not installed: pip install 'naiad[{extra}]'"
         )
     return internal(f"backend '{name}' cannot be used: importing {point} failed: {error}")
+
+
+ENTRY_POINT_GROUP = "naiad.backends"
+_OWN_PREFIX = "naiad-"
+"""The directory of this package's metadata: its backends are built in."""
+
+
+def announced_backends() -> dict[str, str]:
+    """Return the backends that installed packages announce, name to `module:class`.
+
+    `importlib.metadata` parses every package's entry points, and importing it takes as long as importing 40 modules
+    of this package: it is used only if a search finds the group's heading.
+    """
+    if not _may_be_announced():
+        return {}
+    from importlib.metadata import entry_points
+
+    points = [point for point in entry_points(group=ENTRY_POINT_GROUP) if not point.value.startswith("naiad.")]
+    return {point.name: point.value.split("[")[0].strip() for point in points}
+
+
+def _may_be_announced() -> bool:
+    """Return whether some other package may announce backends; True where packages are not in directories."""
+    heading = f"[{ENTRY_POINT_GROUP}]".encode()
+    for directory in dict.fromkeys(sys.path):
+        if os.path.isfile(directory):
+            return True  # an archive
+        for path in _metadata(directory or os.curdir):
+            try:
+                with open(path, "rb") as file:
+                    if heading in file.read():
+                        return True
+            except OSError:
+                continue  # a package without entry points
+    return False
+
+
+def _metadata(directory: str) -> Iterator[str]:
+    """Yield where the entry points of the packages in a directory would be."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return
+    for name in names:
+        if (name.endswith(".dist-info") and not name.startswith(_OWN_PREFIX)) or name.endswith(".egg-info"):
+            yield os.path.join(directory, name, "entry_points.txt")
+        elif name.endswith(".egg"):
+            yield os.path.join(directory, name, "EGG-INFO", "entry_points.txt")

@@ -1,8 +1,7 @@
 """A client for naiad and other servers of KServe v2, over HTTP/1.1 and gRPC, on asyncio."""
 
-from naiad.client.client import Client
+from naiad.client.client import Client, InferResult
 from naiad.client.connecting import ConnectionFailedError
-from naiad.client.result import InferResult
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import RequestedOutput
 

@@ -1,26 +1,28 @@
 """The engine: the only entry point of inference. Frontends submit requests and query models here."""
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import naiad
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import nearest
+from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, invalid_argument, not_found, unavailable
 from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.request_limits import RequestLimits
 from naiad.core.tensor import TensorSpec
-from naiad.engine.explain import explain
 from naiad.engine.namespaces import rows_named, with_unique_names
 from naiad.engine.serving.served import Served
 from naiad.engine.transforms.shared_memory import SharedMemoryTensors
 from naiad.memory.regions import SharedMemory
 from naiad.options.trace import TraceOptions
+from naiad.repository.control.triggers import RepositoryControl
 from naiad.repository.stores.store import Store
-from naiad.telemetry.explanation import Explanation
+from naiad.telemetry.explanation import Explanation, ResourceUse
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.statistics.version import VersionStatistics
 from naiad.telemetry.trace.settings import Changes, unknown_model
@@ -46,46 +48,11 @@ EXTENSIONS = (
 )
 """The extensions of this server, by their KServe names."""
 
-
 _MAX_TYPO_CHARACTERS = 40
 _MAX_SIMILAR_NAMES = 16
 _MAX_KNOWN_NAMES = 1000
 """Together they bound the search for the nearest name to milliseconds: it runs on the event loop."""
 _MAX_LISTED_VERSIONS = 8
-
-
-class Catalog(Protocol):
-    """The methods of the model repository that the engine needs."""
-
-    def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return a row per known model version; never blocks."""
-
-    @property
-    def has_namespaces(self) -> bool:
-        """Whether models of several repositories may have one name."""
-
-    def rows_named(self, name: str) -> Sequence[IndexEntry]:
-        """Return the rows of `index` for a name of a client; never blocks, and costs the same with many models."""
-
-    def is_ready(self, ill: Collection[str] = ()) -> bool:
-        """Return whether the required models are ready, where `ill` are loaded but cannot execute."""
-
-    def survey(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return the index including models that were never loaded; reads the repository. Raises InferError."""
-
-    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Load or reload a model; blocks. Raises InferError if it fails or control is not allowed."""
-
-    def unload_model(
-        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
-    ) -> None:
-        """Unload a model; blocks. `on_withdrawn` is called once it accepts no more requests. Raises InferError."""
-
-    def load_from(self, store: Store, name: str) -> None:
-        """Register a repository and load one of its models; blocks. Raises InferError."""
-
-    def unload_from(self, store: Store, name: str) -> None:
-        """Unload a model and its dependents, and unregister their repository; blocks."""
 
 
 class Engine:
@@ -99,7 +66,7 @@ class Engine:
         self._metrics = metrics
         self.shared_memory = shared_memory or SharedMemory()
         """The registered regions of clients."""
-        self._catalog: Catalog | None = None
+        self._catalog: RepositoryControl[Served] | None = None
         self._models: dict[str, dict[str, Served]] = {}
         """Every model once, by its key."""
         self._table: dict[str, dict[str, Served]] = {}
@@ -114,7 +81,7 @@ class Engine:
         self.suggests_models = True
         """Whether the error of an unknown model may name a similar one: every client may read the index."""
 
-    def attach(self, catalog: Catalog) -> None:
+    def attach(self, catalog: RepositoryControl[Served]) -> None:
         """Connect the repository; called once, before the frontends start."""
         self._catalog = catalog
 
@@ -478,4 +445,27 @@ def _bad_version(version: str) -> InferError:
     return invalid_argument(
         f"failed to get model version from specified version string '{excerpt(version)}', version should be an "
         "integral value > 0"
+    )
+
+
+def explain(served: Served) -> Explanation:
+    """Return the current state of `served`."""
+    config = served.config
+    return Explanation(
+        name=served.name,
+        version=served.version,
+        scheduler=scheduler_kind(config),
+        rules=scheduling_rules(config),
+        hints=batching_hints(config),
+        instance_count=len(served.instances),
+        waiting=served.pending_count,
+        in_flight=served.in_flight_count,
+        counts=served.statistics.snapshot(),
+        recent=served.statistics.recent_batches(),
+        adaptive=served.adaptive_state,
+        resources=[
+            ResourceUse(usage.resource.name, usage.resource.device, usage.limit, usage.held, usage.waiting)
+            for usage in served.resource_usage
+        ],
+        now_ns=time.monotonic_ns(),
     )

@@ -14,7 +14,7 @@ from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.gpus import gpu_count
 from naiad.backend.host_policies import resolve_policies
 from naiad.backend.registry import BackendRegistry
-from naiad.core.errors import InferError
+from naiad.core.errors import ErrorCode, InferError
 from naiad.engine.cache.factory import open_store
 from naiad.engine.cache.store import ResponseStore
 from naiad.engine.calls.calls import ModelCalls
@@ -24,6 +24,7 @@ from naiad.engine.serving.served import Served
 from naiad.memory.regions import SharedMemory
 from naiad.options.artificial_delays import read_artificial_delays
 from naiad.options.options import ServerOptions
+from naiad.options.recording import RecordingOptions
 from naiad.protocol.status import use_triton_codes
 from naiad.repository import malloc_trim as heap
 from naiad.repository.catalog import Catalog
@@ -36,16 +37,23 @@ from naiad.server.process.drain import drain
 from naiad.server.process.memory import FreedMemory, open_budget, overload_options
 from naiad.server.process.runner import StopSignal, run_to_status
 from naiad.server.process.service_manager import ServiceManager
-from naiad.server.reporting.metrics import show_cache, show_connections, show_load_failures, show_responses
-from naiad.server.reporting.rate_limit import open_resources
+from naiad.server.reporting.metrics import (
+    open_resources,
+    show_cache,
+    show_connections,
+    show_load_failures,
+    show_responses,
+)
 from naiad.server.reporting.ready_set import ReadySetPublisher, settle
-from naiad.server.reporting.recording import open_recorder
 from naiad.server.reporting.report import first_model, loading_text, log_backends, log_models, log_ready
 from naiad.telemetry.logs import log
 from naiad.telemetry.metrics.gpus import GpuMeter
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.metrics.responses import rejections
 from naiad.telemetry.trace.tracer import Tracer
+from naiad.telemetry.traffic.recorder import Recorder
+from naiad.telemetry.traffic.ring import RingFile
+from naiad.telemetry.traffic.writer import TrafficWriter
 
 _log = logging.getLogger(__name__)
 
@@ -310,3 +318,31 @@ def _end_process(status: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def open_recorder(options: RecordingOptions, registry: Registry) -> Recorder | None:
+    """Return the recorder, whose file is open, and show its metrics; None without the flag.
+
+    Raises InferError if the file cannot be written.
+    """
+    if not options.path:
+        return None
+    try:
+        ring = RingFile(options.path, options.size_bytes)
+    except OSError as error:
+        raise InferError(
+            ErrorCode.INVALID_ARG,
+            f"--record-traffic={options.path}: {error.filename}: {error.strerror}; choose a new file in a directory "
+            "that can be written",
+        ) from None
+    writer = TrafficWriter(ring)
+    registry.add_callback(
+        "naiad_traffic_records_total", "counter", "Requests in the recording", lambda: writer.written_count
+    )
+    registry.add_callback(
+        "naiad_traffic_records_dropped_total",
+        "counter",
+        "Requests that are missing in the recording",
+        lambda: writer.dropped_count,
+    )
+    return Recorder(writer, has_payloads=options.has_payloads)

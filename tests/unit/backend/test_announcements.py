@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.backend.announcements import announced_backends
+from naiad.backend.registry import announced_backends
 
 POINTS = "[naiad.backends]\nother = other.place:Backend\n"
 

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from naiad.cluster.member.control_key import broadcast
+from naiad.cluster.member.sharing import broadcast
 from naiad.cluster.messages import GrpcCall, HttpCall, ModelControl
 from naiad.core.model import ModelKey
 from naiad.protocol import service_pb2 as pb

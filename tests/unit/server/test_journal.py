@@ -1,6 +1,6 @@
 import pytest
 
-from naiad.cluster.member.control_key import broadcast
+from naiad.cluster.member.sharing import broadcast
 from naiad.cluster.messages import ControlLog, GrpcCall, HttpCall
 from naiad.core.errors import InferError
 from naiad.protocol import service_pb2 as pb

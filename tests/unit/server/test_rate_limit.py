@@ -3,7 +3,7 @@
 from naiad.backend.cores import usable_cores
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.options.limits import RateLimitOptions, ResourceAmount
-from naiad.server.reporting.rate_limit import measured_amounts, open_resources
+from naiad.server.reporting.metrics import measured_amounts, open_resources
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.process import read_memory
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from naiad.telemetry.logs import log_file
-from naiad.telemetry.logs.log_file import LogFile
+from naiad.telemetry.logs.output import LogFile
 
 
 @pytest.fixture(autouse=True)

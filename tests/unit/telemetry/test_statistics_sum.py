@@ -1,8 +1,8 @@
 from dataclasses import replace
 
+from naiad.cluster.supervisor.scatter_gather import add_statistics, sum_statistics
 from naiad.core.errors import FailureReason
 from naiad.telemetry.statistics.parts import Duration
-from naiad.telemetry.statistics.sums import add_statistics, sum_statistics
 from naiad.telemetry.statistics.version import BatchStatistics, VersionStatistics
 
 

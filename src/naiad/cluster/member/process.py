@@ -19,7 +19,7 @@ from naiad.cluster.connection_passing import ConnectionReceiver
 from naiad.cluster.member.engine import MemberEngine
 from naiad.cluster.member.peers import Peers
 from naiad.cluster.member.ports import PassedConnections
-from naiad.cluster.member.sequence_model import Membership, SequenceModel
+from naiad.cluster.member.sequence_model import SequenceModel
 from naiad.cluster.member.sharing import ClusterRoutes
 from naiad.cluster.messages import (
     AskIndex,
@@ -104,9 +104,9 @@ class SupervisedStop(StopSignal):
 class _MemberLoader(ModelLoader):
     """Loads models; sequence models get the routing of sequences to processes."""
 
-    _shares: tuple[Membership, Peers] | None = None
+    _shares: tuple[Welcome, Peers] | None = None
 
-    def share_sequences(self, membership: Membership, peers: Peers) -> None:
+    def share_sequences(self, membership: Welcome, peers: Peers) -> None:
         """Set the routing of sequences; called once, before the first load."""
         self._shares = (membership, peers)
 

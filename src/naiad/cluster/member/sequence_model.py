@@ -3,6 +3,7 @@
 import hashlib
 from typing import Protocol
 
+from naiad.cluster.messages import Welcome
 from naiad.core.errors import InferError, UnknownSequenceError
 from naiad.core.request import InferRequest
 from naiad.engine.serving.served import Served, ServedProxy
@@ -21,22 +22,6 @@ class Forwarding(Protocol):
         """Cancel a forwarded request in its process."""
 
 
-class Membership(Protocol):
-    """The position of this process among the server processes."""
-
-    @property
-    def slot(self) -> int:
-        """The number of this process, from 0."""
-
-    @property
-    def process_count(self) -> int:
-        """The number of server processes."""
-
-    @property
-    def is_successor(self) -> bool:
-        """Whether this process replaces one that died."""
-
-
 def owner_of(model: str, sequence_id: int | str, process_count: int) -> int:
     """Return the process of a sequence: the same in every process, and evenly distributed for any choice of ids."""
     digest = hashlib.blake2b(f"{model}\0{sequence_id!r}".encode("utf-8", "surrogateescape"), digest_size=8)
@@ -50,7 +35,7 @@ class SequenceModel(ServedProxy):
     All methods except `stop` and the counts are called on the event loop.
     """
 
-    def __init__(self, key: str, served: Served, membership: Membership, forwarding: Forwarding) -> None:
+    def __init__(self, key: str, served: Served, membership: Welcome, forwarding: Forwarding) -> None:
         """`key` names the model in all processes."""
         super().__init__(served)
         self._key = key

@@ -36,19 +36,6 @@ _PROGRAM = (
 )
 
 
-class Process(Protocol):
-    """The process interface of a member; `subprocess.Popen` implements it."""
-
-    pid: int
-    returncode: int | None
-
-    def kill(self) -> None:
-        """Kill it at once."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return the exit status, negative for a signal. Raises subprocess.TimeoutExpired."""
-
-
 class ForkedProcess:
     """A forked child. It may be killed while another thread waits for it."""
 
@@ -83,7 +70,7 @@ class ForkedProcess:
 class StartedProcess:
     """A process that waits for its first message, and the supervisor's ends of its socket pairs."""
 
-    process: Process
+    process: "ForkedProcess | subprocess.Popen[bytes]"
     control: socket.socket
     connection_passing: socket.socket
 

@@ -3,6 +3,7 @@
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from naiad.backend.api import Instance, InstanceDiedError
 from naiad.core.batch import Batch
@@ -13,8 +14,21 @@ from naiad.engine.serving.dispatcher import Dispatcher
 from naiad.engine.serving.iterative import split
 from naiad.engine.serving.responses import ResponseQueue
 from naiad.engine.serving.suspects import Suspects
-from naiad.engine.transforms.batch_transform import BatchTransform
 from naiad.telemetry.statistics.model import ModelStatistics
+
+
+class BatchTransform(Protocol):
+    """Changes the requests of a batch before its execution, and the responses back."""
+
+    def prepare(self, batch: Batch) -> None:
+        """Change the requests. Raises InferError, which fails the batch."""
+
+    def settle(self, batch: Batch, responses: Sequence[InferResponse]) -> Sequence[InferResponse]:
+        """Undo `prepare` and return the responses for the clients. Raises InferError, which fails the batch."""
+
+    def restore(self, batch: Batch) -> None:
+        """Undo `prepare`; does nothing if it is undone."""
+
 
 _now_ns = time.monotonic_ns
 

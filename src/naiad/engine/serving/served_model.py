@@ -35,7 +35,7 @@ from naiad.scheduler.rate_limiter import Usage
 from naiad.telemetry.statistics.model import ModelStatistics
 
 if TYPE_CHECKING:
-    from naiad.engine.transforms.batch_transform import BatchTransform
+    from naiad.engine.serving.executor import BatchTransform
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Generic
 
@@ -19,7 +20,6 @@ from naiad.core.model import ModelKey, name_of
 from naiad.repository import malloc_trim as heap
 from naiad.repository.catalog import Catalog, reason_of, stop_version
 from naiad.repository.control.load_order import LoadOrder, LoadRecord
-from naiad.repository.control.locks import ModelLocks
 from naiad.repository.control.override import (
     DRY_RUN,
     FORCE,
@@ -34,6 +34,34 @@ from naiad.repository.lifecycle import LoadedVersion, V
 from naiad.repository.model_plan import ModelPlan, by_dependency, member_names
 from naiad.repository.stores.fingerprint import file_state
 from naiad.repository.stores.namespaces import ambiguous
+
+
+class ModelLocks:
+    """Names of models in use. All names of a piece of work are locked at once, so there can be no deadlock."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._locked: set[str] = set()
+
+    @contextmanager
+    def hold(self, names: Collection[str]) -> Iterator[None]:
+        """Wait until none of `names` is locked, and lock them for the block."""
+        wanted = set(names)
+        with self._condition:
+            self._condition.wait_for(lambda: self._locked.isdisjoint(wanted))
+            self._locked |= wanted
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._locked -= wanted
+                self._condition.notify_all()
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no name is locked; False after `timeout_s`."""
+        with self._condition:
+            return self._condition.wait_for(lambda: not self._locked, timeout_s)
+
 
 _log = logging.getLogger(__name__)
 

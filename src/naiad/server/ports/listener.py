@@ -10,11 +10,11 @@ import stat
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from naiad.core.errors import InferError, internal
 from naiad.options.network.addresses import host_of, is_one_port, is_unix, owner_of_tls, unix_path
 from naiad.options.options import ServerOptions
-from naiad.server.ports.port_owner import port_owner
 
 _log = logging.getLogger(__name__)
 
@@ -263,3 +263,29 @@ def has_tls(options: ServerOptions, flag: str) -> bool:
     if flag == "http" and is_one_port(options.http_place, options.grpc_place):
         place = owner_of_tls(options.http_place, options.grpc_place)
     return place.tls.is_on
+
+
+_PROC = Path("/proc")
+_LISTEN = "0A"
+
+
+def port_owner(port: int) -> str:
+    """Return `NAME (pid N)`; empty if it is not known, for example a process of another user."""
+    with contextlib.suppress(OSError):
+        links = {f"socket:[{inode}]" for table in ("tcp", "tcp6") for inode in _listening(table, port)}
+        for process in _PROC.iterdir() if links else ():
+            if process.name.isdigit() and _holds(process, links):
+                return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
+    return ""
+
+
+def _listening(table: str, port: int) -> list[str]:
+    """Return the inodes of the sockets that listen on a port."""
+    rows = [line.split() for line in (_PROC / "net" / table).read_text().splitlines()[1:]]
+    return [row[9] for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port]
+
+
+def _holds(process: Path, links: set[str]) -> bool:
+    with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+        return any(os.readlink(each) in links for each in (process / "fd").iterdir())
+    return False

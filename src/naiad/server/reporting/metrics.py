@@ -1,18 +1,23 @@
 """Metrics of the server: open connections, adaptive batchers, and the response cache."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
+from naiad.backend.cores import usable_cores
 from naiad.core.model import DECISIONS, AdaptiveState
 from naiad.engine.cache.store import CacheCounts, ResponseStore
+from naiad.engine.resources import Resources
 from naiad.engine.serving.served import Served
+from naiad.options.limits import RateLimitOptions, ResourceAmount
 from naiad.server.ports.endpoint import Service
 from naiad.telemetry.metrics.exposition import Kind, format_family, format_labels, format_value
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.metrics.model import model_labels
 from naiad.telemetry.metrics.responses import grpc_responses, http_responses, rejections
+from naiad.telemetry.process import read_memory
 from naiad.wire.grpc import GrpcStatus
 
 Labels = Mapping[str, str]
@@ -170,3 +175,46 @@ def show_load_failures(registry: Registry, read: Callable[[], int]) -> None:
     """Add the counter of failed loads."""
     text = "Loads of models or versions that failed"
     registry.add_callback("naiad_model_load_failures_total", "counter", text, read)
+
+
+_RESOURCE_FAMILIES: tuple[tuple[str, str, str], ...] = (
+    ("naiad_rate_limiter_limit", "Amount of a resource", "limit"),
+    ("naiad_rate_limiter_held", "Amount of a resource that executions use", "held"),
+    ("naiad_rate_limiter_waiting", "Instances that wait to execute and need the resource", "waiting"),
+)
+
+
+def open_resources(options: RateLimitOptions, registry: Registry) -> Resources | None:
+    """Return the resources that instances share, with their metrics; None if the rate limiter is off."""
+    if not options.is_on:
+        return None
+    resources = Resources(measured_amounts(options.resources))
+    for name, text, field in _RESOURCE_FAMILIES:
+        registry.add_rendered(name, _renderer(resources, name, text, field))
+    return resources
+
+
+def measured_amounts(amounts: Sequence[ResourceAmount]) -> Sequence[ResourceAmount]:
+    """Return the amounts with `auto` replaced by the machine's values."""
+    return [replace(amount, count=_measure(amount.name)) if amount.count is None else amount for amount in amounts]
+
+
+def _measure(name: str) -> int:
+    if name == "cpu":
+        return usable_cores()
+    memory = read_memory()
+    return 0 if memory is None else memory.total_bytes >> 20
+
+
+def _renderer(resources: Resources, name: str, text: str, field: str) -> Callable[[], str]:
+    read = attrgetter(field)
+
+    def render() -> str:
+        lines = []
+        for usage in resources.usage():
+            device = "" if usage.resource.device is None else str(usage.resource.device)
+            labels = format_labels({"resource": usage.resource.name, "device": device})
+            lines.append(f"{name}{labels} {read(usage)}")
+        return format_family(name, "gauge", text, lines)
+
+    return render

@@ -11,8 +11,7 @@ from naiad.core.errors import InferError
 from naiad.options.options import LogOptions
 from naiad.telemetry.logs.console import has_colors
 from naiad.telemetry.logs.failures import FailureLog, RepeatFilter
-from naiad.telemetry.logs.log_file import LogFile
-from naiad.telemetry.logs.output import BackgroundHandler, TritonFormatter, format_table
+from naiad.telemetry.logs.output import BackgroundHandler, LogFile, TritonFormatter, format_table
 
 _escapes = True
 _settings = LogOptions()
