@@ -142,9 +142,7 @@ class ModelLoader:
 
     def load(self, plan: ModelPlan, version: int) -> Served:
         """Load one version: complete its configuration, load the model, create its instances, start their threads.
-
-        Raises InferError; all resources are released then.
-        """
+        Raises InferError; all resources are released then."""
         if plan.unsupported_reason is not None:
             raise plan.unsupported_reason
         start_ns = time.monotonic_ns()
@@ -163,10 +161,8 @@ class ModelLoader:
         return loaded.config
 
     def update(self, plan: ModelPlan, version: int, loaded: Served) -> Update | None:
-        """Prepare to serve `plan` with the loaded version; None if it must be reloaded.
-
-        Raises InferError; all resources are released then.
-        """
+        """Prepare to serve `plan` with the loaded version; None if it must be reloaded. Raises InferError; all
+        resources are released then."""
         model = loaded.served if isinstance(loaded, CachedModel) else loaded
         if not isinstance(model, ServedModel) or model.lost_reason:
             return None
