@@ -39,6 +39,8 @@ MAX_PLANS = 512
 """Combinations of request header and batch size that an assembler remembers."""
 COPY_LIMIT_BYTES = 16384
 """An output of a batch up to this size is copied into `bytes`: cheaper than views, and it releases the array."""
+ALIGNMENT_BYTES = 16
+"""Compiled kernels of a device rely on inputs at multiples of this."""
 LARGE_INPUT_BYTES = 1 << 20
 """An input of a single request above this size is worth releasing once it has been copied."""
 
@@ -330,7 +332,7 @@ class BatchAssembler:
     def scatter_mixed(self, plan: MixedPlan, tensors: Sequence[Any]) -> list[InferResponse]:
         """Return one response per request, as `scatter` does."""
         layouts = plan.layouts
-        arrays = self._on_host(plan.outputs, tensors, plan.staying, len(layouts))
+        arrays = self._on_host(plan.outputs, tensors, plan.staying, layouts)
         self._check_outputs(plan.outputs, arrays, sum(layout.rows for layout in layouts))
         parts = {
             output.name: self._cut(output, array, layouts) for output, array in zip(plan.outputs, arrays, strict=True)
@@ -392,9 +394,13 @@ class BatchAssembler:
     # --- checks of outputs ------------------------------------------------------------------------------------------
 
     def _on_host(
-        self, outputs: Sequence[TensorConfig], tensors: Sequence[Any], staying: Set[str] = frozenset(), count: int = 1
+        self,
+        outputs: Sequence[TensorConfig],
+        tensors: Sequence[Any],
+        staying: Set[str] = frozenset(),
+        layouts: Sequence[HeaderLayout] = (),
     ) -> list[Any]:
-        """Return outputs for `count` requests as arrays, except those that stay on their device and can be cut."""
+        """Return outputs as arrays, except those that stay on their device and can be cut for these layouts."""
         if len(tensors) != len(outputs):
             raise self._not_tensors(tensors)
         arrays: list[Any] = []
@@ -403,7 +409,7 @@ class BatchAssembler:
                 arrays.append(tensor)
             elif not hasattr(tensor, "__dlpack__"):
                 raise self._not_tensors(tensors)
-            elif output.name in staying and not output.scatter_source and _can_stay(tensor, count):
+            elif output.name in staying and _can_stay(tensor, layouts):
                 arrays.append(tensor)
             else:
                 arrays.append(self._to_array(output, tensor))
@@ -456,13 +462,14 @@ def _column(array: Array, count: int) -> tuple[Callable[[Array], Buffer], list[s
     return convert, [slice(i * size, (i + 1) * size) for i in range(count)]
 
 
-def _can_stay(tensor: Any, count: int) -> bool:
-    """Return whether a tensor is on a device, describes itself, and can be cut for several requests."""
-    return (
-        device_of(tensor) is not None
-        and datatype_of(tensor) is not None
-        and (count == 1 or hasattr(tensor, "__getitem__"))
-    )
+def _can_stay(tensor: Any, layouts: Sequence[HeaderLayout]) -> bool:
+    """Return whether a tensor is on a device, describes itself, and can be cut into aligned rows for each request."""
+    datatype = datatype_of(tensor)
+    if device_of(tensor) is None or datatype is None:
+        return False
+    row_bytes = math.prod(tensor.shape[1:]) * datatype.item_bytes
+    are_aligned = all(layout.rows * row_bytes % ALIGNMENT_BYTES == 0 for layout in layouts[:-1])
+    return len(layouts) == 1 or (are_aligned and hasattr(tensor, "__getitem__"))
 
 
 def _fill(pattern: Shape, source: Shape) -> Shape:

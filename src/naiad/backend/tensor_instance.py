@@ -78,10 +78,10 @@ class TensorInstance(Instance):
     ) -> Sequence[Tensor]:
         """Do what `run` does for steps of ensembles, with tensors that stay on `device`.
 
-        Inputs may be C-contiguous DLPack tensors on `device`, with the shapes that arrays would have, which the model
-        must not write to: other steps read them. Outputs in `staying` may be returned as such tensors, complete: no
-        work on them is in progress. With `shape`, numpy's name of the datatype as `dtype`, and slicing for batches
-        of several requests they remain there. The run has read its inputs when it returns.
+        Inputs may be DLPack tensors on `device`, C-contiguous and aligned, with the shapes that arrays would have.
+        The model must not write to them: other steps read them. It has read them when this returns. Outputs in
+        `staying` may be returned as such tensors, complete: no work on them is in progress. They need `shape` and
+        `dtype` (numpy's name of the datatype) to remain there, and slicing for batches of several requests.
         """
         return self.run(inputs, output_names)
 

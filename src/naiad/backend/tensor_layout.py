@@ -131,7 +131,12 @@ class HeaderLayout:
         self.has_destinations = any(output.shared_memory is not None for output in header.outputs)
         """The client has memory for outputs that it asks for."""
         self.is_on_device = header.is_on_device
-        self.staying = frozenset(output.name for output in header.outputs if output.stays_on_device)
+        asked = {output.name for output in header.outputs if output.stays_on_device}
+        self.staying = frozenset(
+            output.name
+            for output in self.outputs
+            if output.name in asked and output.datatype is not DataType.BYTES and not output.scatter_source
+        )
         """Names of the outputs that may stay on their device."""
         self.rows = header.inputs[0].shape[0] if table.is_batching and header.inputs else 1
         self.response_headers: dict[tuple[Shape, ...], ResponseHeader] = {}

@@ -285,11 +285,11 @@ def test_failed_copy_names_model_and_output(server: Server) -> None:
 def step_request(rows: int, *, stays: bool = True, data: Any = None) -> InferRequest:
     header = RequestHeader(
         model_name="a",
-        inputs=[TensorSpec("X", DataType.FP32, (rows, 2))],
+        inputs=[TensorSpec("X", DataType.FP32, (rows, 4))],
         outputs=[RequestedOutput("Y", stays_on_device=stays)],
         has_device_inputs=data is not None,
     )
-    given = np.full((rows, 2), rows, np.float32).tobytes() if data is None else data
+    given = np.full((rows, 4), rows, np.float32).tobytes() if data is None else data
     request = InferRequest(header, [given], lambda request, response: None)
     request.batch_size = rows
     return request
@@ -297,49 +297,64 @@ def step_request(rows: int, *, stays: bool = True, data: Any = None) -> InferReq
 
 def test_requests_of_a_batch_get_slices() -> None:
     GpuTensor.copies.clear()
-    instance = Doubler(member("a", rows=8), GPU_0)
+    instance = Doubler(member("a", rows=8, dims=[4]), GPU_0)
     responses = execute(instance, [step_request(1), step_request(3)])
     parts = [response.data[0] for response in responses]
     assert [(len(part), part.shape, part.tensor.array.tolist()[0]) for part in parts] == [  # type: ignore[union-attr]
-        (8, (1, 2), [2, 2]),
-        (24, (3, 2), [6, 6]),
+        (16, (1, 4), [2, 2, 2, 2]),
+        (48, (3, 4), [6, 6, 6, 6]),
     ]
-    assert [response.header.outputs[0].shape for response in responses] == [(1, 2), (3, 2)]
+    assert [response.header.outputs[0].shape for response in responses] == [(1, 4), (3, 4)]
     assert GpuTensor.copies == []
 
 
 def test_slices_are_joined_in_host_memory() -> None:
     GpuTensor.copies.clear()
-    first, second = Doubler(member("a", rows=8), GPU_0), Doubler(member("b", rows=8), GPU_0)
+    first, second = Doubler(member("a", rows=8, dims=[4]), GPU_0), Doubler(member("b", rows=8, dims=[4]), GPU_0)
     responses = execute(first, [step_request(1), step_request(3)])
     requests = [step_request(3 if i else 1, data=each.data[0]) for i, each in enumerate(responses)]
     execute(second, requests)
-    np.testing.assert_array_equal(second.received[0], [[2, 2], [6, 6], [6, 6], [6, 6]])
+    np.testing.assert_array_equal(second.received[0], [[2] * 4, [6] * 4, [6] * 4, [6] * 4])
     assert GpuTensor.copies == [(GPU_0, 2.0), (GPU_0, 6.0)]
 
 
 @pytest.mark.parametrize("kind", [UncutTensor, BareTensor])
 def test_tensors_that_cannot_be_cut_are_copied(kind: type[GpuTensor]) -> None:
     GpuTensor.copies.clear()
-    responses = execute(Doubler(member("a", rows=8), GPU_0, kind), [step_request(1), step_request(3)])
+    responses = execute(Doubler(member("a", rows=8, dims=[4]), GPU_0, kind), [step_request(1), step_request(3)])
     assert [np.frombuffer(each.data[0], np.float32)[0] for each in responses] == [2, 6]
+    assert len(GpuTensor.copies) == 1
+
+
+def test_rows_without_alignment_are_copied() -> None:
+    GpuTensor.copies.clear()
+    request = step_request(2, data=bytes(24))
+    request.header = RequestHeader(
+        model_name="a",
+        inputs=[TensorSpec("X", DataType.FP32, (2, 3))],
+        outputs=[RequestedOutput("Y", stays_on_device=True)],
+    )
+    responses = execute(Doubler(member("a", rows=8, dims=[3]), GPU_0), [request, request])
+    assert [bytes(response.data[0]) for response in responses] == [bytes(24)] * 2
     assert len(GpuTensor.copies) == 1
 
 
 def test_batch_with_a_client_is_copied() -> None:
     GpuTensor.copies.clear()
-    responses = execute(Doubler(member("a", rows=8), GPU_0), [step_request(1, stays=False), step_request(3)])
+    responses = execute(
+        Doubler(member("a", rows=8, dims=[4]), GPU_0), [step_request(1, stays=False), step_request(3)]
+    )
     assert [np.frombuffer(each.data[0], np.float32)[0] for each in responses] == [2, 6]
     assert len(GpuTensor.copies) == 1
 
 
 def test_input_with_another_shape_is_copied() -> None:
-    config = member("b", rows=8)
-    config.input[0].reshape.shape.extend([2, 1])
-    first, second = Doubler(member("a", rows=8), GPU_0), Doubler(config, GPU_0)
+    config = member("b", rows=8, dims=[4])
+    config.input[0].reshape.shape.extend([4, 1])
+    first, second = Doubler(member("a", rows=8, dims=[4]), GPU_0), Doubler(config, GPU_0)
     (response,) = execute(first, [step_request(2)])
     execute(second, [step_request(2, data=response.data[0])])
-    assert np.shape(second.received[0]) == (2, 2, 1)  # type: ignore[arg-type]
+    assert np.shape(second.received[0]) == (2, 4, 1)  # type: ignore[arg-type]
     assert isinstance(second.received[0], np.ndarray)
 
 
@@ -349,7 +364,7 @@ def test_outputs_on_a_device_are_checked() -> None:
             return [GpuTensor(inputs["X"].astype(np.float64), GPU_0)]
 
     with pytest.raises(InferError, match="model 'a' returned output 'Y' with datatype FP64"):
-        execute(Wrong(member("a", rows=8), GPU_0), [step_request(1)])
+        execute(Wrong(member("a", rows=8, dims=[4]), GPU_0), [step_request(1)])
 
 
 def test_isolated_instances_have_no_device() -> None:

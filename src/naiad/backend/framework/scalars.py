@@ -27,6 +27,11 @@ class Scalars:
             if not config.max_batch_size and not output.HasField("reshape") and math.prod(output.dims) == 1
         }
 
+    @property
+    def has_inputs(self) -> bool:
+        """Whether an input is a scalar."""
+        return bool(self._inputs)
+
     def to_model(self, inputs: dict[str, Array]) -> None:
         """Remove the dimensions of scalar inputs, in place."""
         for name in self._inputs:

@@ -1,11 +1,12 @@
 """A serialised function of `jax.export`: its tensors, its platforms, and its compilation for a device."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.dlpack
 import numpy as np
 from jax import export
 
@@ -14,8 +15,8 @@ from naiad.backend.framework.model_files import find_model_file
 from naiad.backend.signature import ModelSignature, TensorSignature
 from naiad.config.backends import filenames_of
 from naiad.core.datatype import from_numpy
+from naiad.core.device_tensor import Device
 from naiad.core.errors import InferError, excerpt, invalid_argument, unsupported
-from naiad.core.tensor import Array
 
 GPU_PLATFORMS = frozenset({"cuda", "rocm"})
 
@@ -64,9 +65,10 @@ class Artifact:
         firsts = {str(aval.shape[0]) if aval.shape else "" for aval in avals}
         return len(firsts) == 1 and next(iter(firsts)).isidentifier()
 
-    def compile(self, kind: str, device_id: int) -> Callable[[Sequence[Array]], Sequence[Array]]:
+    def compile(self, kind: str, device_id: int) -> Callable[..., Sequence[Any]]:
         """Return the function on a device: arrays in the order of `inputs` to arrays in the order of `outputs`.
 
+        Inputs may also be DLPack tensors on the device. Outputs at the positions in the second argument stay there.
         XLA compiles it again for each combination of shapes. Raises InferError(UNSUPPORTED) for an artefact of
         another platform.
         """
@@ -87,15 +89,25 @@ class Artifact:
         compiled = jax.jit(call)
         precision = _wide_types if self._is_wide() else contextlib.nullcontext
 
-        def run(arrays: Sequence[Array]) -> Sequence[Array]:
+        def run(arrays: Sequence[Any], staying: Set[int] = frozenset()) -> Sequence[Any]:
             with precision(), jax.default_device(device):
-                return [np.asarray(result) for result in compiled(*arrays)]
+                given = [a if isinstance(a, np.ndarray) else jax.dlpack.from_dlpack(a) for a in arrays]
+                results = enumerate(compiled(*given))
+                return [each.block_until_ready() if i in staying else np.asarray(each) for i, each in results]
 
         return run
 
     def _is_wide(self) -> bool:
         avals = (*self.exported.in_avals, *self.exported.out_avals)
         return any(str(aval.dtype) in ("float64", "int64", "uint64") for aval in avals)
+
+
+def dlpack_device(kind: str, device_id: int) -> Device | None:
+    """Return a device as DLPack numbers it; None for the CPU."""
+    if kind != "KIND_GPU":
+        return None
+    place, number = jax.device_put(np.zeros(1, np.float32), jax.devices("gpu")[device_id]).__dlpack_device__()
+    return int(place), int(number)
 
 
 def leaf_names(tree: Any, prefix: str, *, depth: int) -> list[str]:

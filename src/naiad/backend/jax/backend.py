@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, ClassVar
 
 import jax
@@ -10,11 +10,12 @@ import numpy as np
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.framework.scalars import Scalars
-from naiad.backend.jax.artifact import Artifact
+from naiad.backend.jax.artifact import Artifact, dlpack_device
 from naiad.backend.signature import SignatureCheck, complete, default_max_batch_size, is_complete
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.device_tensor import Device
 from naiad.core.errors import internal, invalid_argument
 from naiad.core.tensor import Array
 
@@ -72,7 +73,8 @@ class JaxModel(Model):
             if function is None:
                 function = self._functions[place] = self._artifact.compile(*place)
                 self._prove(function)
-        return JaxInstance(self._context, self._artifact, function, self._scalars)
+        device = None if self._scalars.has_inputs else dlpack_device(*place)
+        return JaxInstance(self._context, self._artifact, function, self._scalars, device)
 
     def close(self) -> None:
         """Release the compiled functions."""
@@ -102,8 +104,10 @@ class JaxInstance(TensorInstance):
 
     runs_on_any_thread: ClassVar[bool] = False
 
-    def __init__(self, context: ModelContext, artifact: Artifact, function: Any, scalars: Scalars) -> None:
-        super().__init__(context)
+    def __init__(
+        self, context: ModelContext, artifact: Artifact, function: Any, scalars: Scalars, device: Device | None = None
+    ) -> None:
+        super().__init__(context, device)
         self._function: Any = function
         self._inputs = artifact.inputs
         self._places = {name: index for index, name in enumerate(artifact.outputs)}
@@ -114,11 +118,24 @@ class JaxInstance(TensorInstance):
         super().close()
         self._function = None
 
+    @staticmethod
+    def to_host(tensor: Any) -> Array:
+        """Return an array of JAX as one of numpy; see `TensorInstance.to_host`."""
+        try:
+            return np.asarray(tensor)
+        except RuntimeError as error:
+            raise BufferError(f"an array on {tensor.device} cannot be copied to the host: {error}") from error
+
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Call the function; see `TensorInstance.run`."""
+        return self.run_on_device(inputs, output_names, frozenset())
+
+    def run_on_device(self, inputs: dict[str, Any], output_names: Sequence[str], staying: Set[str]) -> Sequence[Any]:
+        """Call the function with tensors on its device; see `TensorInstance.run_on_device`."""
         self._scalars.to_model(inputs)
         try:
-            results = self._function([inputs[name] for name in self._inputs])
+            places = {self._places[name] for name in staying}
+            results = self._function([inputs[name] for name in self._inputs], places)
         except ValueError as error:
             # Shapes that contradict the symbolic ones.
             raise invalid_argument(f"model '{self._model_name}': JAX: {str(error)[:500]}") from error

@@ -6,15 +6,27 @@ products of MKL in two models that run at the same time use the number that was 
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, ClassVar
 
+import numpy as np
+
 from naiad.backend.api import ModelContext
+from naiad.backend.device_tensors import device_of
 from naiad.backend.pytorch.library import torch
 from naiad.backend.pytorch.naming import bind_inputs, bind_outputs
 from naiad.backend.pytorch.options import TorchOptions
 from naiad.backend.pytorch.program import Program
-from naiad.backend.pytorch.tensors import from_texts, reason, storage_address, to_array, to_tensor, to_texts
+from naiad.backend.pytorch.tensors import (
+    dlpack_device,
+    from_texts,
+    reason,
+    storage_address,
+    to_array,
+    to_device_tensor,
+    to_tensor,
+    to_texts,
+)
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.config.execution import execution_config
 from naiad.core.errors import InferError, internal, invalid_argument
@@ -30,7 +42,7 @@ class TorchInstance(TensorInstance):
     runs_on_any_thread: ClassVar[bool] = False
 
     def __init__(self, context: ModelContext, program: Program, device: str, options: TorchOptions) -> None:
-        super().__init__(context)
+        super().__init__(context, dlpack_device(device))
         config = execution_config(context.config)
         slots = program.arguments
         self._inputs = {} if slots is None else bind_inputs(config, slots)
@@ -53,6 +65,10 @@ class TorchInstance(TensorInstance):
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Call the program; see `TensorInstance.run`."""
+        return self.run_on_device(inputs, output_names, frozenset())
+
+    def run_on_device(self, inputs: dict[str, Any], output_names: Sequence[str], staying: Set[str]) -> Sequence[Any]:
+        """Call the program with tensors on its device; see `TensorInstance.run_on_device`."""
         program, options = self._program, self._options
         if program is None:
             raise RuntimeError("the instance is closed")
@@ -64,7 +80,10 @@ class TorchInstance(TensorInstance):
                 returned = program.call(self._arguments(tensors))
                 found = _leaves(returned)
                 taken = program.states.union(storage_address(t) for t in tensors.values() if not isinstance(t, list))
-                return [self._result(name, found, taken) for name in output_names]
+                results = [self._result(name, found, taken, stays=name in staying) for name in output_names]
+                if self.device is not None and staying:
+                    torch.cuda.current_stream(self._device).synchronize()
+                return results
         except InferError:
             raise
         except Exception as error:  # PyTorch raises classes of several libraries
@@ -73,12 +92,23 @@ class TorchInstance(TensorInstance):
             if options.cleans_cache and self._device:
                 torch.cuda.empty_cache()
 
-    def _to_argument(self, name: str, array: Array) -> Any:
+    @staticmethod
+    def to_host(tensor: Any) -> Array:
+        """Return a tensor of PyTorch as an array; see `TensorInstance.to_host`."""
+        try:
+            return to_array(tensor)
+        except RuntimeError as error:
+            raise BufferError(f"a tensor on '{tensor.device}' cannot become an array: {reason(error)}") from error
+
+    def _to_argument(self, name: str, array: Any) -> Any:
         if name in self._texts:
             return to_texts(name, array)
-        tensor = to_tensor(array)
-        if self._device:
-            return tensor.to(self._device)
+        if not isinstance(array, np.ndarray):
+            tensor = torch.from_dlpack(array)
+        elif self._device:
+            return to_tensor(array).to(self._device)
+        else:
+            tensor = to_tensor(array)
         # A view on the request, which other models and the response cache may read, too.
         return tensor.clone() if self._copies_all or name in self._copied else tensor
 
@@ -90,7 +120,9 @@ class TorchInstance(TensorInstance):
             arguments[self._inputs[name]] = tensor
         return arguments
 
-    def _result(self, name: str, found: Sequence[Any] | Mapping[str, Any], taken: frozenset[int]) -> Array:
+    def _result(
+        self, name: str, found: Sequence[Any] | Mapping[str, Any], taken: frozenset[int], *, stays: bool
+    ) -> Any:
         place = self._outputs[name]
         if isinstance(found, Mapping):
             value = found[name] if name in found else next(iter(list(found.values())[place : place + 1]), None)
@@ -98,7 +130,9 @@ class TorchInstance(TensorInstance):
             value = found[place] if place < len(found) else None
         if isinstance(value, torch.Tensor):
             is_kept = storage_address(value) in taken
-            array = to_array(value.clone() if is_kept else value)
+            value = value.clone() if is_kept else value
+            stays = stays and value.layout is torch.strided and device_of(value) == self.device
+            array = to_device_tensor(value) if stays else to_array(value)
         elif isinstance(value, list) and all(isinstance(text, str) for text in value):
             array = from_texts(value)
         else:
@@ -107,8 +141,8 @@ class TorchInstance(TensorInstance):
             array = self._check_shape(name, array)
         return array
 
-    def _check_shape(self, name: str, array: Array) -> Array:
-        """Return the array with the dimensions of the configuration; a scalar may be [1] there."""
+    def _check_shape(self, name: str, array: Any) -> Any:
+        """Return the output with the dimensions of the configuration; a scalar may be [1] there."""
         dims = self._dims[name]
         if array.ndim == 0 and dims == (1,) and not self._is_batching:
             return array.reshape(1)

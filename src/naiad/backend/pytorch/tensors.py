@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from naiad.backend.assembler import ALIGNMENT_BYTES
 from naiad.backend.pytorch.library import torch
 from naiad.core.datatype import DataType
+from naiad.core.device_tensor import Device
 from naiad.core.errors import invalid_argument
 from naiad.core.tensor import Array
 
@@ -51,6 +53,20 @@ def to_array(tensor: Any) -> Array:
         return view
     array: Array = tensor.numpy(force=True)
     return array
+
+
+def to_device_tensor(tensor: Any) -> Any:
+    """Return a tensor on a device as other frameworks can read it: C-contiguous and aligned."""
+    made = tensor.detach().resolve_neg().contiguous()
+    return made.clone() if made.data_ptr() % ALIGNMENT_BYTES else made
+
+
+def dlpack_device(device: str) -> Device | None:
+    """Return a device as DLPack numbers it; None for the CPU, and for the one that a file determines."""
+    if device in ("", "cpu"):
+        return None
+    kind, number = torch.empty(0, device=device).__dlpack_device__()
+    return int(kind), int(number)
 
 
 def to_texts(name: str, array: Array) -> list[str]:
