@@ -66,10 +66,8 @@ class Http1ResponseHeaders:
         return line + fields + (b"Connection: %s\r\n" % connection if connection else b"")
 
 
-def gather(head: bytes, parts: Sequence[Buffer], length: int) -> list[Buffer]:
+def gather(head: bytes, parts: Sequence[Buffer]) -> list[Buffer]:
     """Return headers and body in few buffers: small parts are joined, large ones stay as they are."""
-    if length <= _COPY_LIMIT_BYTES:
-        return [b"".join((head, *parts))]
     buffers: list[Buffer] = []
     small: list[Buffer] = [head]
     for part in parts:
@@ -116,7 +114,6 @@ class Http1Context:
     __slots__ = (
         "_connection",
         "_is_chunked",
-        "_is_http_1_0",
         "_is_paused",
         "arrival_ns",
         "body",
@@ -124,6 +121,7 @@ class Http1Context:
         "first_byte_ns",
         "has_begun",
         "headers",
+        "is_http_1_0",
         "keep_alive",
         "method",
         "on_disconnect",
@@ -140,7 +138,8 @@ class Http1Context:
 
     def __init__(self, connection: ResponseSink, head: RequestHead, body: Buffer, arrival_ns: int) -> None:
         self._connection: ResponseSink | None = connection
-        self._is_http_1_0 = head.is_http_1_0
+        self.is_http_1_0 = head.is_http_1_0
+        """Whether the peer speaks HTTP/1.0 and needs `keep-alive` to reuse the connection."""
         self._is_chunked = False
         self._is_paused = False
         self.method = head.method
@@ -167,11 +166,6 @@ class Http1Context:
         """The connection of the request."""
         return self._connection
 
-    @property
-    def is_http_1_0(self) -> bool:
-        """Whether the peer speaks HTTP/1.0 and needs `keep-alive` to reuse the connection."""
-        return self._is_http_1_0
-
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
         """Send a response with a complete body."""
         # hot: bench/micro_http1.py
@@ -189,8 +183,10 @@ class Http1Context:
         if self.method == "HEAD":
             # RFC 9110 9.3.2: a HEAD response has the fields of GET, including Content-Length, without the body.
             connection.emit(self, [head], done=True)
+        elif length <= _COPY_LIMIT_BYTES:
+            connection.emit(self, [b"".join((head, *parts))], done=True)
         else:
-            connection.emit(self, gather(head, parts, length), done=True)
+            connection.emit(self, gather(head, parts), done=True)
 
     def start_stream(self, status: int, headers: Headers) -> None:
         """Start a response of unknown length: chunked, or ended by the close of the connection for HTTP/1.0."""
@@ -198,8 +194,8 @@ class Http1Context:
         if connection is None or self.done:
             return
         self.has_begun = True
-        self._is_chunked = not self._is_http_1_0
-        if self._is_http_1_0:
+        self._is_chunked = not self.is_http_1_0
+        if self.is_http_1_0:
             self.keep_alive = False
         option = connection.connection_option(self)
         head = connection.response_headers.streamed(status, headers, option, chunked=self._is_chunked)
