@@ -22,8 +22,8 @@ class Http1Protocol(asyncio.Protocol):
         self.idle_since_s = 0.0
 
     async def exchange(self, parts: Sequence[Buffer]) -> Response:
-        """Send a request and return its response; a caller that is cancelled closes the connection. Raises
-        ConnectionFailedError when the connection breaks, or the response is malformed."""
+        """Send a request and return its response; a caller that is cancelled closes the connection.
+        Raises ConnectionFailedError when the connection breaks, or the response is malformed."""
         transport = self._transport
         if transport is None:
             raise ConnectionFailedError("the connection was closed by the server")

@@ -83,8 +83,8 @@ def _incomplete_element(where: str, length: int, left: int) -> InferError:
 
 
 def count_bytes_elements(data: Buffer, where: str) -> Slices[int]:
-    """Return the number of elements of raw BYTES data, in slices. Raises InferError as `decode_bytes_elements`
-    does."""
+    """Return the number of elements of raw BYTES data, in slices.
+    Raises InferError as `decode_bytes_elements` does."""
     view = memoryview(data)
     unpack = _LENGTH.unpack_from
     position = start = count = 0
@@ -104,8 +104,8 @@ def count_bytes_elements(data: Buffer, where: str) -> Slices[int]:
 
 
 def to_array(spec: TensorSpec, data: Buffer) -> Array:
-    """Return the tensor as an ndarray: a view of `data`, or an object array of `bytes` for BYTES. Raises
-    InferError(INVALID_ARG) unless `data` has exactly the elements of `spec.shape`."""
+    """Return the tensor as an ndarray: a view of `data`, or an object array of `bytes` for BYTES.
+    Raises InferError(INVALID_ARG) unless `data` has exactly the elements of `spec.shape`."""
     if spec.datatype is DataType.BYTES:
         elements = decode_bytes_elements(data)
         if len(elements) != spec.element_count:

@@ -229,8 +229,8 @@ class Engine:
         return self._catalog.is_ready([name for name, row in self._models.items() if row[""].health])
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Return whether a model version is ready; an unknown model or version is not (Triton). Raises
-        InferError(INVALID_ARG) for an invalid version number and for an ambiguous name."""
+        """Return whether a model version is ready; an unknown model or version is not (Triton).
+        Raises InferError(INVALID_ARG) for an invalid version number and for an ambiguous name."""
         row = self._table.get(name)
         served = row.get(version) if row is not None else None
         if served is not None:
@@ -303,8 +303,8 @@ class Engine:
         return ModelMetadata(name, versions, config.platform or config.backend, inputs, outputs)
 
     def statistics(self, name: str = "", version: str = "") -> Sequence[VersionStatistics]:
-        """Return statistics of one version, of all versions of a model, or of all models (no name). Raises
-        InferError(INVALID_ARG) for a name that is ambiguous or not ready, with Triton's texts."""
+        """Return statistics of one version, of all versions of a model, or of all models (no name).
+        Raises InferError(INVALID_ARG) for a name that is ambiguous or not ready, with Triton's texts."""
         named = self._table.get(name)
         if not name:
             rows = [row for _, row in sorted(self._models.items())]

@@ -50,8 +50,8 @@ class EmbeddedServer(Server):
             await asyncio.to_thread(self._control.unload_all, _UNLOAD_S)
 
     def submit(self, request: InferRequest) -> None:
-        """Submit a request; its responses arrive through `request.on_response`, perhaps before this returns. Raises
-        InferError if it is rejected; then `on_response` is not called."""
+        """Submit a request; its responses arrive through `request.on_response`, perhaps before this returns.
+        Raises InferError if it is rejected; then `on_response` is not called."""
         self._engine.submit(request)
 
     def cancel(self, request: InferRequest) -> None:

@@ -287,8 +287,8 @@ class CompressedMessage:
             raise _corrupt(error) from None
 
     def decompress(self) -> "Payload":
-        """Return the message. Raises GrpcError: RESOURCE_EXHAUSTED when it is larger than allowed, INTERNAL when the
-        data is corrupt."""
+        """Return the message.
+        Raises GrpcError: RESOURCE_EXHAUSTED when it is larger than allowed, INTERNAL when the data is corrupt."""
         try:
             return decompress(self._data, self._bits, self._max_plain_bytes)
         except TooLargeError:

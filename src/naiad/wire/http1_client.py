@@ -49,8 +49,8 @@ class Response:
 def encode_request(
     method: str, target: str, headers: Iterable[tuple[str, str]], body: Sequence[Payload] = ()
 ) -> list[Payload]:
-    """Return the bytes of a request: the head, and the parts of the body uncopied. `headers` include Host. Raises
-    ValueError for a target or a field that HTTP cannot carry."""
+    """Return the bytes of a request: the head, and the parts of the body uncopied. `headers` include Host.
+    Raises ValueError for a target or a field that HTTP cannot carry."""
     if _FORBIDDEN_IN_TARGET.search(target) or not target:
         raise ValueError(f"the request target {target[:200]!r} has characters that must be percent-encoded")
     lines = [f"{method} {target} HTTP/1.1".encode()]
@@ -134,8 +134,8 @@ class Http1ClientConnection:
         return response
 
     def receive_eof(self) -> Response | None:
-        """The server has closed the connection; return the response that ends with it, None between responses. Raises
-        ResponseError when a response is outstanding or cut short."""
+        """The server has closed the connection; return the response that ends with it, None between responses.
+        Raises ResponseError when a response is outstanding or cut short."""
         self.can_send = False
         if not self._is_expecting:
             return None

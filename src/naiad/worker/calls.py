@@ -118,8 +118,8 @@ class Calls:
     # --- called by models -------------------------------------------------------------------------------------------
 
     def exec(self, request: InferenceRequest, decoupled: bool, execution_timeout: int) -> Any:
-        """Execute a request by another model and return its response, or an iterator of its responses. Raises
-        TritonModelException for an invalid call; later failures are errors in a response."""
+        """Execute a request by another model and return its response, or an iterator of its responses.
+        Raises TritonModelException for an invalid call; later failures are errors in a response."""
         if decoupled:
             return self._stream(request, execution_timeout)
         waiter = _Single()
@@ -155,8 +155,8 @@ class Calls:
         return self._ask(frames.COMMAND, notes, parts)
 
     def define(self, notes: Mapping[str, Any]) -> str:
-        """Register a family of metrics, or a metric; return the server's result, a JSON object. Raises
-        TritonModelException if it fails."""
+        """Register a family of metrics, or a metric; return the server's result, a JSON object.
+        Raises TritonModelException if it fails."""
         if not self._is_in_use:
             raise TritonModelException("metrics are made during the 'initialize' and 'execute' functions only")
         return self._ask(frames.METRIC, notes)

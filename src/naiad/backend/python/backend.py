@@ -76,8 +76,8 @@ class PythonBackend(Backend):
     name: ClassVar[str] = "python"
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
-        """Return the configuration of the model's `auto_complete_config`, from a temporary process. Raises InferError
-        if the function raises or returns another type."""
+        """Return the configuration of the model's `auto_complete_config`, from a temporary process.
+        Raises InferError if the function raises or returns another type."""
         source = self.source(context)
         if not may_complete(source.model_file):
             return context.config
@@ -234,8 +234,8 @@ class PythonInstance(RemoteInstance):
                 self._running.await_exit(_EXIT_POLL_S)
 
     def begin(self, batch: Batch) -> None:
-        """Send a batch to the worker, which may have open requests. Raises InferError for a batch that is too large,
-        and without a worker."""
+        """Send a batch to the worker, which may have open requests.
+        Raises InferError for a batch that is too large, and without a worker."""
         # hot: bench/micro_worker.py
         conversation = self._running
         if conversation is not None:

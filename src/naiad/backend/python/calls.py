@@ -118,8 +118,7 @@ class BlsChannel:
             self._port.cancel(call)
         self._channel.close()
 
-    # --- messages of the worker
-    # --------------------------------------------------------------------------------------
+    # --- messages of the worker -------------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
         try:

@@ -279,8 +279,8 @@ class RankConversation(Conversation):
                 self._process.kill(f"was killed because a batch could not be sent to rank {rank}: {error.message}")
 
     def finish(self) -> Sequence[InferResponse] | None:
-        """Wait for input from any rank. Returns the responses of rank 0 when all have responded, None before. Raises
-        InstanceDiedError, InferError if the batch failed in all ranks."""
+        """Wait for input from any rank. Returns the responses of rank 0 when all have responded, None before.
+        Raises InstanceDiedError, InferError if the batch failed in all ranks."""
         if not self.is_broken:
             for key, _ in self._selector.select():
                 self._take(key.data)

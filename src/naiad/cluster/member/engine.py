@@ -76,8 +76,7 @@ class MemberEngine(Engine):
         elsewhere = self.sequences_elsewhere() if self.sequences_elsewhere is not None else 0
         return self.own_sequence_count + elsewhere
 
-    # --- queries of the protocols
-    # -------------------------------------------------------------------------------------
+    # --- queries of the protocols -----------------------------------------------------------------------------------
 
     def is_ready(self) -> bool:
         """Return whether the server is ready for traffic."""
@@ -113,8 +112,7 @@ class MemberEngine(Engine):
             return self._said[1]  # type: ignore[return-value]  # as asked
         return super().metrics_text()
 
-    # --- requests of models
-    # ---------------------------------------------------------------------------------------------
+    # --- requests of models -----------------------------------------------------------------------------------------
 
     def broadcast_load(self, name: str, parameters: Mapping[str, object]) -> None:
         """Load or reload a model in all processes; blocks. Raises InferError."""

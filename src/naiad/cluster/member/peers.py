@@ -55,8 +55,7 @@ class Peers:
         self._listener: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # --- requests for other processes
-    # -----------------------------------------------------------------------------------
+    # --- requests for other processes -------------------------------------------------------------------------------
 
     def forward(self, owner: int, model: str, version: str, request: InferRequest) -> None:
         """Forward a request to another process. Raises InferError(UNAVAILABLE) if it cannot be reached."""
@@ -96,8 +95,7 @@ class Peers:
         """Return the number of sequences of the processes that got requests from this one, as last reported."""
         return sum([link.live_sequence_count() for link in self._links.values()])
 
-    # --- requests of other processes
-    # -------------------------------------------------------------------------------------
+    # --- requests of other processes --------------------------------------------------------------------------------
 
     def listen(self) -> None:
         """Accept requests of other processes from now on. Raises InferError(INTERNAL)."""

@@ -159,8 +159,7 @@ class Member(Server):
         ]
         return f": {'; '.join(reasons)}" if reasons else ""
 
-    # --- differences from a server of one process
-    # ----------------------------------------------------------------------
+    # --- differences from a server of one process -------------------------------------------------------------------
 
     def _make_ports(self, loop: asyncio.AbstractEventLoop) -> Ports:
         return Ports(self._options, self._engine, loop, self._budget, self._link)

@@ -13,8 +13,8 @@ class Forwarding(Protocol):
     """Sends requests to other processes."""
 
     def forward(self, owner: int, model: str, version: str, request: InferRequest) -> None:
-        """Forward a request to another process, for a version of the model with a key. Raises
-        InferError(UNAVAILABLE)."""
+        """Forward a request to another process, for a version of the model with a key.
+        Raises InferError(UNAVAILABLE)."""
 
     def cancel(self, request: InferRequest) -> None:
         """Cancel a forwarded request in its process."""

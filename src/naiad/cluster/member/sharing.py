@@ -194,8 +194,7 @@ class ClusterRoutes:
         """Return the metrics route for all processes."""
         return ClusterMetricsRoute(self, rule)
 
-    # --- queries
-    # ---------------------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
 
     async def _ask_all(self, query: Query) -> Answer:
         return await self._ask(query)  # type: ignore[return-value]  # an answer to a question
@@ -220,8 +219,7 @@ class ClusterRoutes:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # --- execution
-    # -------------------------------------------------------------------------------------------------------
+    # --- execution --------------------------------------------------------------------------------------------------
 
     async def execute(self, call: ControlCall) -> Outcome:
         """Execute a control call in this process alone, and return its outcome."""

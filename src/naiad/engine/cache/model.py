@@ -87,8 +87,8 @@ class CachedModel(ServedProxy):
     # --- called on the event loop -----------------------------------------------------------------------------------
 
     def submit(self, request: InferRequest) -> None:
-        """Respond from the cache, join an equal request, or submit to the model. Raises InferError as the model
-        does."""
+        """Respond from the cache, join an equal request, or submit to the model.
+        Raises InferError as the model does."""
         header = request.header
         if header.shared_memory or any(output.shared_memory is not None for output in header.outputs):
             self._served.submit(request)

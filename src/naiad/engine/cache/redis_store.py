@@ -38,8 +38,8 @@ class RedisStore:
     is_shared = True
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        """`settings`: host, port, and optionally user, password, db, ttl (seconds), timeout_ms, tls. Raises
-        InferError(INVALID_ARG) for invalid settings or without the `redis` package."""
+        """`settings`: host, port, and optionally user, password, db, ttl (seconds), timeout_ms, tls.
+        Raises InferError(INVALID_ARG) for invalid settings or without the `redis` package."""
         self._client, self._ttl_s, self._address = _connect(settings)
         self._waiting: deque[Operation] = deque()
         self._task: asyncio.Task[None] | None = None

@@ -161,8 +161,8 @@ class ModelLoader:
         return loaded.config
 
     def update(self, plan: ModelPlan, version: int, loaded: Served) -> Update | None:
-        """Prepare to serve `plan` with the loaded version; None if it must be reloaded. Raises InferError; all
-        resources are released then."""
+        """Prepare to serve `plan` with the loaded version; None if it must be reloaded.
+        Raises InferError; all resources are released then."""
         model = loaded.served if isinstance(loaded, CachedModel) else loaded
         if not isinstance(model, ServedModel) or model.lost_reason:
             return None

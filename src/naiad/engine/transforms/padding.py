@@ -217,8 +217,8 @@ class PaddedRequests:
             request.data = ()
 
     def settle(self, batch: Batch, responses: Sequence[InferResponse]) -> Sequence[InferResponse]:
-        """Restore the requests of an executed batch and return the responses for the clients. Raises
-        InferError(INTERNAL) for an output without the padded length of its input."""
+        """Restore the requests of an executed batch and return the responses for the clients.
+        Raises InferError(INTERNAL) for an output without the padded length of its input."""
         complete = len(responses) == len(batch.requests)
         self.restore(batch)
         if complete:

@@ -70,8 +70,7 @@ class SequenceTensors:
         self._initial = self._initial_state(batching.state, model_dir)
         self._layouts: dict[object, RequestHeader] = {}
 
-    # --- from the configuration
-    # ---------------------------------------------------------------------------------------
+    # --- from the configuration -------------------------------------------------------------------------------------
 
     def _add_control(self, name: str, control: Control) -> None:
         datatype = BY_CONFIG_NUMBER[control_type(control)]

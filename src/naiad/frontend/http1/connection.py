@@ -101,8 +101,7 @@ class Http1Close:
         if connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.transport.abort()
 
-    # --- after the last response
-    # --------------------------------------------------------------------------------------
+    # --- after the last response ------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Close, or linger while a rejected peer may still be sending."""
@@ -396,8 +395,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._response_queue = ResponseQueue(self._limits.send_timeout_s)
         return self._response_queue.is_too_slow(self._transport, undelivered_bytes(self._transport), now_ns)
 
-    # --- connection limit
-    # --------------------------------------------------------------------------------------------
+    # --- connection limit -------------------------------------------------------------------------------------------
 
     @property
     def idle_since_ns(self) -> int:

@@ -99,8 +99,8 @@ class RequestReader:
         del self._on_request
 
     def take(self, data: "bytes | bytearray", view: memoryview, position: int, end: int) -> int:
-        """Consume request headers, a complete request, or a piece of a body; return the position behind it. Raises
-        HttpError."""
+        """Consume request headers, a complete request, or a piece of a body; return the position behind it.
+        Raises HttpError."""
         if self.body is not None:
             return position + self._fill_body(self.body, view[position:end])
         if self._chunks is not None:
@@ -145,8 +145,8 @@ class RequestReader:
         return body[self.filled : self._reservation.size_bytes]
 
     def body_received(self, body: memoryview, size: int) -> bool:
-        """Account for `size` received bytes of `body`; return whether the body is complete and was delivered. Raises
-        HttpError(503) if there is no room for what follows."""
+        """Account for `size` received bytes of `body`; return whether the body is complete and was delivered.
+        Raises HttpError(503) if there is no room for what follows."""
         self.filled += size
         if self.filled < len(body):
             self._reservation.cover(self.filled + 1, len(body))

@@ -70,8 +70,7 @@ class Http2Close:
         self._linger: LingeringClose | None = None
         """Set once the connection is closed."""
 
-    # --- after the last response
-    # --------------------------------------------------------------------------------------
+    # --- after the last response ------------------------------------------------------------------------------------
 
     def drain(self) -> None:
         """Accept no more calls, and end streaming calls."""
@@ -103,8 +102,7 @@ class Http2Close:
         if transport.can_write_eof():  # not with TLS
             transport.write_eof()
 
-    # --- idle connections
-    # --------------------------------------------------------------------------------------------
+    # --- idle connections -------------------------------------------------------------------------------------------
 
     def idle_since_ns(self, received_ns: int) -> int:
         """Return the time since which there is no call; 0 if there is one, or the connection is closing."""
@@ -117,8 +115,7 @@ class Http2Close:
         self.end(transport)
         loop.call_later(LINGER_S, transport.abort)  # with TLS the peer has to close, too
 
-    # --- protocol errors
-    # ----------------------------------------------------------------------------------------------
+    # --- protocol errors --------------------------------------------------------------------------------------------
 
     def fail(self, transport: asyncio.Transport, error: Http2Error, data: bytes) -> None:
         """Close after a connection error in `data`."""
@@ -134,8 +131,7 @@ class Http2Close:
         self._responses.stop()
         transport.close()
 
-    # --- time limits
-    # --------------------------------------------------------------------------------------------------
+    # --- time limits ------------------------------------------------------------------------------------------------
 
     def sweep(self, transport: asyncio.Transport, now_ns: int, received_ns: int, *, is_reading: bool) -> None:
         """Enforce the time limits; `received_ns` is the time of the last received data."""

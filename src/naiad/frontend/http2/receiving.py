@@ -339,8 +339,7 @@ class Http2Receiving:
         """Reject a call with an invalid request."""
         self.responses.reject(call, error)
 
-    # --- paused streaming calls
-    # ---------------------------------------------------------------------------------------
+    # --- paused streaming calls -------------------------------------------------------------------------------------
 
     def pause_messages(self, call: Http2Call) -> None:
         """Pause the messages of a call, and give its peer no more window."""

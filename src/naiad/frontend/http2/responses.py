@@ -181,8 +181,7 @@ class Http2Responses:
                 break
         self.is_dirty = False
 
-    # --- waiting calls
-    # ------------------------------------------------------------------------------------------------
+    # --- waiting calls ----------------------------------------------------------------------------------------------
 
     def watch_writable(self, call: Http2Call) -> None:
         """Notify the call's REST context, or the service of a paused call, whenever bytes were sent."""
@@ -234,8 +233,7 @@ class Http2Responses:
             call = next(iter(self.waiting))
             self._serve_now(call, self.waiting.pop(call))
 
-    # --- calls that end without a response of the service
-    # ------------------------------------------------------------
+    # --- calls that end without a response of the service -----------------------------------------------------------
 
     def release(self, call: Http2Call) -> None:
         """Release the bytes of a call's messages."""

@@ -130,8 +130,7 @@ class Http2Context:
             _log.exception("the route of %s %s failed", self.method, self.path)
             self.reject(500, "internal error; see the server log")
 
-    # --- responding
-    # ---------------------------------------------------------------------------------------------------
+    # --- responding -------------------------------------------------------------------------------------------------
 
     @property
     def client(self) -> object:

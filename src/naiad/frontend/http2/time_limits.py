@@ -81,8 +81,7 @@ class Http2Clock:
             return False
         return sent_count != self._sent_count or self._swept_ns - self._moved_ns < _LATELY_NS
 
-    # --- minimum rates
-    # ------------------------------------------------------------------------------------------------
+    # --- minimum rates ----------------------------------------------------------------------------------------------
 
     def slow_bodies(self, calls: Iterable[Http2Call], now_ns: int) -> list[Http2Call]:
         """Return the calls whose body, or current message, arrives too slowly."""

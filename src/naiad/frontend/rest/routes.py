@@ -107,8 +107,7 @@ class RestApi:
         else:
             respond_error(context, 400, "Model version not ready")
 
-    # --- metadata
-    # -----------------------------------------------------------------------------------------------------
+    # --- metadata ---------------------------------------------------------------------------------------------------
 
     def _server_metadata(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         context.respond(200, JSON_HEADERS, (encode_server_metadata(self._engine.server_metadata()),))

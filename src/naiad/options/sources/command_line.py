@@ -150,8 +150,7 @@ def _check_pattern(flag: str, pattern: str) -> None:
         raise OptionError(f"{flag}: '{pattern}' is not a regular expression: {error}") from None
 
 
-# --- combinations
-# -----------------------------------------------------------------------------------------------------
+# --- combinations ---------------------------------------------------------------------------------------------------
 
 
 def _check(options: ServerOptions) -> None:

@@ -84,8 +84,8 @@ def _load_parameter(key: str, parameter: Any) -> str | bytes | bool:
 
 
 def decode_unload_request(message: Buffer) -> tuple[str, dict[str, bool]]:
-    """Return the model's name and the unload parameters (`unload_dependents`; Triton: others are ignored). Raises
-    InferError: UNSUPPORTED when a repository is named, INVALID_ARG for an ill-typed parameter."""
+    """Return the model's name and the unload parameters (`unload_dependents`; Triton: others are ignored).
+    Raises InferError: UNSUPPORTED when a repository is named, INVALID_ARG for an ill-typed parameter."""
     request = parse_control(pb.RepositoryModelUnloadRequest, message)
     _check_repository(request.repository_name)
     if "unload_dependents" not in request.parameters:

@@ -85,8 +85,8 @@ class ObjectStore:
         return sorted(map(str, found["common_prefixes"])), sorted(name for name in objects if name)
 
     def list_objects(self, below: str = "") -> list[StoredObject]:
-        """Return all objects below the URL, or those whose keys begin with `below` and a slash. Raises InferError:
-        NOT_FOUND when the bucket is not there, and others that name the credential and the fix."""
+        """Return all objects below the URL, or those whose keys begin with `below` and a slash.
+        Raises InferError: NOT_FOUND when the bucket is not there, and others that name the credential and the fix."""
         return self._attempt(f"listing {self.url.of(below)}", lambda: self._list(below))
 
     def _list(self, below: str) -> list[StoredObject]:

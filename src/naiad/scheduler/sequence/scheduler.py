@@ -105,8 +105,7 @@ class SequenceScheduler(Scheduler):
         waiting.clear()
         return ended
 
-    # --- instances are added and retired
-    # -------------------------------------------------------------------------------
+    # --- instances are added and retired ----------------------------------------------------------------------------
 
     def add_instance(self, now_ns: int) -> None:
         """Add an instance, whose number is the next one; sequences that wait for a slot may begin there."""

@@ -128,8 +128,8 @@ class SequenceTable:
         return self._by_id.get(correlation_id)
 
     def admit(self, request: InferRequest, now_ns: int) -> LiveSequence:
-        """Return the sequence of a request, opened by START if necessary; END is noted. Raises
-        InferError(INVALID_ARG) in Triton's order: batch size, correlation id, START missing."""
+        """Return the sequence of a request, opened by START if necessary; END is noted.
+        Raises InferError(INVALID_ARG) in Triton's order: batch size, correlation id, START missing."""
         header = request.header
         correlation_id = header.sequence_id
         if request.batch_size > 1:

@@ -92,8 +92,8 @@ class Endpoint:
         """The bound port, also if the flag says 0; 0 for a Unix socket."""
 
     async def listen(self) -> None:
-        """Start to accept connections and log the address. Raises InferError if another process has started to listen
-        first."""
+        """Start to accept connections and log the address.
+        Raises InferError if another process has started to listen first."""
         address, listener, tls = self._listener.address, self._listener, self._tls
         loop = asyncio.get_running_loop()
         make: Callable[..., Awaitable[asyncio.AbstractServer]] = (

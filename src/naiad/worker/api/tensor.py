@@ -85,8 +85,8 @@ class Tensor:
         return self._name
 
     def as_numpy(self) -> np.ndarray[Any, Any]:
-        """Return the tensor as an array, always the same object; it may be written to. Raises TritonModelException
-        for BF16."""
+        """Return the tensor as an array, always the same object; it may be written to.
+        Raises TritonModelException for BF16."""
         if self._datatype == "BF16":
             raise TritonModelException(
                 "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."

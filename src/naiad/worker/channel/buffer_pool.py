@@ -94,8 +94,8 @@ class BufferOwner:
         """Numbers of dropped blocks that no frame has reported yet."""
 
     def lend(self, parts: Sequence[Any], needed_bytes: int) -> int:
-        """Copy `parts`, which are C-contiguous buffers, into a block and return its number. Raises TransportFullError
-        if the limit leaves no room."""
+        """Copy `parts`, which are C-contiguous buffers, into a block and return its number.
+        Raises TransportFullError if the limit leaves no room."""
         block = self._find(needed_bytes) or self._create(needed_bytes)
         target = np.frombuffer(block.map, np.uint8)
         position = 0

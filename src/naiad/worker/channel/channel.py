@@ -112,8 +112,8 @@ class Channel:
         block: int = 0,
         allowance_bytes: int = 0,
     ) -> None:
-        """Send a frame: the payload is `parts`, or in a block of the buffer pool. Raises ChannelClosedError when the
-        peer has exited."""
+        """Send a frame: the payload is `parts`, or in a block of the buffer pool.
+        Raises ChannelClosedError when the peer has exited."""
         # hot: bench/micro_worker.py
         buffer_owner = self.buffer_owner
         notes: Any = extra
@@ -149,8 +149,8 @@ class Channel:
         return decode_frame(data, self._own, self)
 
     def receive_whole(self) -> Frame | None:
-        """Return a frame, None for an incomplete one; blocks without any input. Raises ChannelClosedError when the
-        peer has exited, ChannelError if malformed."""
+        """Return a frame, None for an incomplete one; blocks without any input.
+        Raises ChannelClosedError when the peer has exited, ChannelError if malformed."""
         # hot: bench/micro_worker.py
         data: bytes | bytearray = self._read()
         if self._rest:
@@ -165,8 +165,8 @@ class Channel:
         return decode_frame(data, self._own, self)
 
     def receive_some(self) -> list[Frame]:
-        """Return the complete frames after one read; blocks only without any input. Raises ChannelClosedError when
-        the peer has exited, ChannelError if malformed."""
+        """Return the complete frames after one read; blocks only without any input.
+        Raises ChannelClosedError when the peer has exited, ChannelError if malformed."""
         # hot: bench/micro_emission.py
         data: bytes | bytearray = self._read(_SOME_BYTES)
         if self._rest:

@@ -45,8 +45,8 @@ class ServerChannel(Channel):
         return [descriptor for descriptor, left in zip(self.write_fds, waiting, strict=True) if left]
 
     def flush(self) -> None:
-        """Send the waiting data, as far as pipe and socket take it. Raises ChannelClosedError, and then drops the
-        data."""
+        """Send the waiting data, as far as pipe and socket take it.
+        Raises ChannelClosedError, and then drops the data."""
         with self._rest_lock:
             try:
                 self._pass_waiting()
