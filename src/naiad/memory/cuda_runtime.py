@@ -177,10 +177,6 @@ def _candidates() -> list[str]:
     packaged = [
         str(path)
         for folder in ("cuda_runtime", "cu13")
-        for path in sorted(_site_packages().glob(f"nvidia/{folder}/lib/libcudart.so.*"), reverse=True)
+        for path in sorted(Path(np.__file__).parents[1].glob(f"nvidia/{folder}/lib/libcudart.so.*"), reverse=True)
     ]
     return [*_NAMES, *([found] if found else []), *packaged]
-
-
-def _site_packages() -> Path:
-    return Path(np.__file__).parents[1]

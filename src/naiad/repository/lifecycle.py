@@ -149,7 +149,7 @@ class Lifecycle(Generic[V]):
     def rows(self) -> list[IndexEntry]:
         """Return a row per version, ordered by name and version, and one per model without versions."""
         with self._lock:
-            return self._rows()
+            return [row for name in sorted(self._models) for row in self._rows_of(name)]
 
     def rows_named(self, name: str, *, has_namespaces: bool) -> list[IndexEntry]:
         """Return the rows of the models that a client may mean by `name`, in the order of `rows`.
@@ -161,9 +161,6 @@ class Lifecycle(Generic[V]):
                 return self._rows_of(name) if name in self._models else []
             keys = [key for key in self._models if key == name or (isinstance(key, ModelKey) and key.name == name)]
             return [row for key in sorted(keys) for row in self._rows_of(key)]
-
-    def _rows(self) -> list[IndexEntry]:
-        return [row for name in sorted(self._models) for row in self._rows_of(name)]
 
     def _rows_of(self, name: str) -> list[IndexEntry]:
         model = self._models[name]

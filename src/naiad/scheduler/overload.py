@@ -24,14 +24,14 @@ taken. The rules, each of which has a test:
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from naiad.core.request import InferRequest
 from naiad.options.options import OverloadOptions
 from naiad.scheduler.api import Dropped
-from naiad.scheduler.queue import PriorityLevel, RequestQueue, oldest_ns, overload_error
+from naiad.scheduler.queue import PriorityLevel, oldest_ns, overload_error
 
 INTERVAL_NS = 250_000_000
 NEVER_NS = 1 << 62
@@ -226,10 +226,6 @@ def _mean_bytes(levels: Sequence[PriorityLevel]) -> float:
         sum(map(len, request.data))
         for level in levels
         for queue in level.queues
-        for request in islice(_newest(queue), _SAMPLES)
+        for request in islice((newest for newest in reversed(queue.requests) if newest.queue is queue), _SAMPLES)
     ]
     return sum(sizes) / len(sizes) if sizes else 0.0
-
-
-def _newest(queue: RequestQueue) -> Iterator[InferRequest]:
-    return (request for request in reversed(queue.requests) if request.queue is queue)

@@ -80,29 +80,3 @@ class SequenceModel(ServedProxy):
     def is_waiting(self, request: InferRequest) -> bool:
         """Return whether a request waits for an instance here; forwarded requests count as executing."""
         return request.model is not self and self._served.is_waiting(request)
-
-    def close_to_new_sequences(self) -> None:
-        """Accept only requests of live sequences from now on; other processes reject theirs."""
-        self._served.close_to_new_sequences()
-
-    # --- state of the served version --------------------------------------------------------------------------------
-
-    @property
-    def live_sequence_count(self) -> int:
-        """Live sequences of this process."""
-        return self._served.live_sequence_count
-
-    @property
-    def pending_count(self) -> int:
-        """Requests queued for an instance of this process."""
-        return self._served.pending_count
-
-    @property
-    def oldest_ns(self) -> int:
-        """Arrival of the oldest queued request; 0 for an empty queue."""
-        return self._served.oldest_ns
-
-    @property
-    def in_flight_count(self) -> int:
-        """Requests queued or executing in this process."""
-        return self._served.in_flight_count

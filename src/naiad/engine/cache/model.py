@@ -300,11 +300,6 @@ class CachedModel(ServedProxy):
         return self._served.pending_count + self._waiting_count
 
     @property
-    def oldest_ns(self) -> int:
-        """Arrival of the oldest request queued for an instance; 0 for an empty queue."""
-        return self._served.oldest_ns
-
-    @property
     def in_flight_count(self) -> int:
         """Requests queued or executing."""
         return self._served.in_flight_count + self._waiting_count

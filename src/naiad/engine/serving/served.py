@@ -153,6 +153,30 @@ class ServedProxy:
         """Reason of the version's loss."""
         return self._served.lost_reason
 
+    @property
+    def pending_count(self) -> int:
+        """Requests queued for an instance of the version."""
+        return self._served.pending_count
+
+    @property
+    def oldest_ns(self) -> int:
+        """Arrival of the oldest request queued for an instance; 0 for an empty queue."""
+        return self._served.oldest_ns
+
+    @property
+    def in_flight_count(self) -> int:
+        """Requests queued or executing."""
+        return self._served.in_flight_count
+
+    @property
+    def live_sequence_count(self) -> int:
+        """Live sequences of the version."""
+        return self._served.live_sequence_count
+
+    def close_to_new_sequences(self) -> None:
+        """Accept only requests of live sequences from now on."""
+        self._served.close_to_new_sequences()
+
     def check(self, now_ns: int) -> None:
         """Check the version."""
         self._served.check(now_ns)

@@ -8,6 +8,7 @@ the first of them that is still idle.
 import asyncio
 import ipaddress
 import time
+from operator import itemgetter
 from typing import Generic, Protocol, TypeVar
 
 _SORT_PAUSE_NS = 1_000_000_000
@@ -118,9 +119,7 @@ class ConnectionRegister(Generic[C]):
             self._sorted_ns = now_ns
             latest_ns = now_ns - _MIN_IDLE_NS
             found = [(connection.idle_since_ns, connection) for connection in self.open]
-            self._idle = sorted([entry for entry in found if 0 < entry[0] <= latest_ns], key=_since, reverse=True)
+            self._idle = sorted(
+                [entry for entry in found if 0 < entry[0] <= latest_ns], key=itemgetter(0), reverse=True
+            )
         return False
-
-
-def _since(entry: tuple[int, object]) -> int:
-    return entry[0]

@@ -215,7 +215,7 @@ class ModelCache:
         target = directory / file.path
         if digest and self._is_intact(target, file, digest):
             return digest
-        for content in self._contents(file.identity):
+        for content in list((self.root / "objects" / file.identity[:2]).glob(f"{file.identity}.*")):
             digest = content.name.rpartition(".")[2]
             try:
                 _link(content, target)
@@ -226,9 +226,6 @@ class ModelCache:
             content.unlink(missing_ok=True)
         target.unlink(missing_ok=True)
         return ""
-
-    def _contents(self, identity: str) -> list[Path]:
-        return list((self.root / "objects" / identity[:2]).glob(f"{identity}.*"))
 
     def _is_intact(self, path: Path, file: WantedFile, digest: str) -> bool:
         try:

@@ -19,7 +19,6 @@ from naiad.repository.control.controller import ModelController
 from naiad.repository.control.reconcile import Action, Listed, ListingHistory, Loaded, Step, reconcile
 from naiad.repository.lifecycle import V
 from naiad.repository.stores.fingerprint import fingerprint as fingerprint_of
-from naiad.repository.stores.store import ModelListing
 from naiad.repository.stores.stores import DUPLICATE
 
 _log = logging.getLogger(__name__)
@@ -172,7 +171,7 @@ class PollTrigger(Generic[V]):
                 if len(where) > 1:
                     raise invalid_argument(f"{DUPLICATE}: {', '.join(where)}")
                 _, listing = listings[0]
-                now.setdefault(where[0], {})[name] = _fingerprint(listing)
+                now.setdefault(where[0], {})[name] = listing.fingerprint or fingerprint_of(listing.open())
             except (InferError, OSError) as error:
                 self._catalog.note_failure(name, reason_of(error))
                 has_problem = True
@@ -257,10 +256,6 @@ class PollTrigger(Generic[V]):
         except InferError as error:
             _log.error("unloading '%s' failed: %s", name, error.message)
         self._catalog.forget(name)
-
-
-def _fingerprint(listing: ModelListing) -> bytes:
-    return listing.fingerprint or fingerprint_of(listing.open())
 
 
 _NEVER_LOADED = Loaded(None, is_served=False)

@@ -166,7 +166,7 @@ class SequenceScheduler(Scheduler):
 
         A request may end after its sequence has lost its slot: the instance failed, or the model has stopped.
         """
-        if not sequence.has_ended or sequence.queue or sequence.is_released or self._is_occupied(sequence):
+        if not sequence.has_ended or sequence.queue or sequence.is_released or sequence.is_busy:
             return
         self._note_end(sequence)
         successor = self._table.release(sequence)
@@ -186,10 +186,6 @@ class SequenceScheduler(Scheduler):
         if successor is None or successor.instance != sequence.instance:
             self._ended[sequence.instance].append(SequenceEnd(sequence.correlation_id, sequence.end_reason))
             self._woken.add(sequence.instance)
-
-    def _is_occupied(self, sequence: LiveSequence) -> bool:
-        """Return whether a request of a sequence has left its queue and keeps its slot."""
-        return sequence.is_busy
 
     # --- time -----------------------------------------------------------------------------------------------------
 

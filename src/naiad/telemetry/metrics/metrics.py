@@ -165,7 +165,10 @@ class Registry:
             renders = list(self._renders)
         shown: list[list[bytes]] = [[] for _ in self._model_families]
         for start in range(0, len(sources), _SLICE_MODELS):
-            scrapes = [_scrape(source) for source in sources[start : start + _SLICE_MODELS]]
+            scrapes = [
+                Scrape(source, source.statistics.snapshot(), source.statistics.samples())
+                for source in sources[start : start + _SLICE_MODELS]
+            ]
             for parts, family in zip(shown, self._model_families, strict=True):
                 lines = [text for scrape in scrapes if (text := family.lines(scrape))]
                 if lines and not parts:
@@ -194,10 +197,6 @@ class Registry:
 
 def _key(statistics: ModelStatistics) -> tuple[str, str, str]:
     return statistics.model, statistics.version, statistics.namespace
-
-
-def _scrape(source: ModelSource) -> Scrape:
-    return Scrape(source, source.statistics.snapshot(), source.statistics.samples())
 
 
 def _encoded(text: str) -> bytes:

@@ -49,10 +49,6 @@ def received_tensors(tensors: Sequence[TensorPlan], spans: Spans, payload: Any, 
     ]
 
 
-def _unused(position: int) -> bool:
-    return False
-
-
 class RequestDecoder:
     """Keeps headers by their numbers."""
 
@@ -101,7 +97,7 @@ class RequestDecoder:
         """
         count = frame.text.count("\0") + 1
         slots, frame.words = frame.words[:count], frame.words[count:]
-        received = self.requests(frame, _unused)
+        received = self.requests(frame, lambda position: False)
         streams = [
             Stream(response_sender, slot, request._plan.output_names) for slot, request in zip(slots, received)
         ]
