@@ -10,16 +10,7 @@ from naiad.core.request import InferRequest
 class ModelCall(InferRequest):
     """A request from one model to another, with its caller and the client requests that it serves."""
 
-    __slots__ = (
-        "caller",
-        "caller_model",
-        "depth",
-        "held",
-        "holds_execution",
-        "parents",
-        "refuse",
-        "traced_with",
-    )
+    __slots__ = ("caller", "caller_model", "depth", "held", "holds_execution", "parents", "refuse", "traced_with")
 
     caller_model: str
     """Name of the model that calls."""

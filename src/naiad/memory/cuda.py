@@ -13,15 +13,7 @@ from naiad.memory.cuda_runtime import HANDLE_BYTES, CudaError, CudaRuntime
 class CudaRegion:
     """An opened allocation of a GPU."""
 
-    __slots__ = (
-        "_address",
-        "_runtime",
-        "byte_size",
-        "device_id",
-        "is_leaving",
-        "name",
-        "user_count",
-    )
+    __slots__ = ("_address", "_runtime", "byte_size", "device_id", "is_leaving", "name", "user_count")
 
     def __init__(self, runtime: CudaRuntime, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         """Open the allocation behind `handle`. Raises InferError(INVALID_ARG) with Triton's text."""

@@ -42,10 +42,7 @@ class LogOptions:
         choices=("default", "ISO8601"),
     )
     file: str = option(
-        "",
-        "log-file",
-        "Log to this file instead of the console.",
-        summary="Log to this file instead of the console.",
+        "", "log-file", "Log to this file instead of the console.", summary="Log to this file instead of the console."
     )
 
 

@@ -63,10 +63,7 @@ def decode_generate(
     reading = _Reading(inputs, max_input_bytes)
     yield from reading.read(members)
     header = RequestHeader(
-        model_name=model_name,
-        model_version=model_version,
-        inputs=reading.specs,
-        parameters=reading.parameters,
+        model_name=model_name, model_version=model_version, inputs=reading.specs, parameters=reading.parameters
     )
     return header, request_id, reading.data
 

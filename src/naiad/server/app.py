@@ -87,10 +87,7 @@ class Server:
     _loader_type = ModelLoader
 
     def __init__(
-        self,
-        options: ServerOptions,
-        stop: StopSignal | None = None,
-        service_manager: ServiceManager | None = None,
+        self, options: ServerOptions, stop: StopSignal | None = None, service_manager: ServiceManager | None = None
     ) -> None:
         self._options = options
         use_triton_codes(options.uses_triton_codes)

@@ -27,14 +27,7 @@ PREFIX = struct.Struct(">BI")
 PREFIX_BYTES = 5
 
 _TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
-_UNIT_NS = {
-    b"H": 3_600_000_000_000,
-    b"M": 60_000_000_000,
-    b"S": 1_000_000_000,
-    b"m": 1_000_000,
-    b"u": 1_000,
-    b"n": 1,
-}
+_UNIT_NS = {b"H": 3_600_000_000_000, b"M": 60_000_000_000, b"S": 1_000_000_000, b"m": 1_000_000, b"u": 1_000, b"n": 1}
 ENCODINGS = (b"gzip", b"deflate")
 """Compressions of messages, the preferred first."""
 _MUST_ESCAPE = re.compile(rb"[^\x20-\x24\x26-\x7e]")
@@ -232,11 +225,7 @@ class MessageAssembler:
         self._length = length
 
     def _fill(
-        self,
-        collector: "_Collector",
-        data: memoryview,
-        position: int,
-        messages: "list[Payload | CompressedMessage]",
+        self, collector: "_Collector", data: memoryview, position: int, messages: "list[Payload | CompressedMessage]"
     ) -> int:
         stop = min(len(data), position + self._length - collector.filled_bytes)
         collector.append(data[position:stop])

@@ -111,11 +111,7 @@ class PythonModel(Model):
     """One version of a model with workers as instances; they share only its source."""
 
     def __init__(
-        self,
-        context: ModelContext,
-        source: WorkerSource,
-        settings: WorkerSettings,
-        rules: TensorRules | None = None,
+        self, context: ModelContext, source: WorkerSource, settings: WorkerSettings, rules: TensorRules | None = None
     ) -> None:
         """`rules` come from the configuration unless given."""
         self._context = context

@@ -10,14 +10,7 @@ from naiad.config.naiad_parameters import TENSOR_PARALLEL
 from naiad.core.errors import invalid_argument
 from naiad.options.limits import EXECUTE_TIMEOUT
 
-_IGNORED = frozenset(
-    {
-        "shm-default-byte-size",
-        "shm-growth-byte-size",
-        "shm-region-prefix-name",
-        "thread-pool-size",
-    }
-)
+_IGNORED = frozenset({"shm-default-byte-size", "shm-growth-byte-size", "shm-region-prefix-name", "thread-pool-size"})
 """Triton's settings without effect here: memory is not reserved, and there is no thread pool."""
 _GENERAL = frozenset({"default-max-batch-size", "min-compute-capability", "backend-directory"})
 """Settings of all backends, which the server merges with this one's."""

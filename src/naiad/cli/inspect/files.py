@@ -13,13 +13,7 @@ from naiad.cli.config.config_init import build_config
 from naiad.cli.inspect.archives import read_keras, read_skops, read_torch
 from naiad.cli.inspect.messages import read_graph_def, read_onnx, read_saved_model
 from naiad.cli.inspect.report import Inspection, TensorRow
-from naiad.cli.inspect.texts import (
-    read_forest,
-    read_hugging_face,
-    read_mlflow,
-    read_openvino,
-    read_safetensors,
-)
+from naiad.cli.inspect.texts import read_forest, read_hugging_face, read_mlflow, read_openvino, read_safetensors
 from naiad.cli.inspect.tflite import read_tflite
 from naiad.config.backends import BUILT_IN, EXTRAS, PACKAGES
 from naiad.core.datatype import BY_CONFIG_NUMBER

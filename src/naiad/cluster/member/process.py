@@ -21,16 +21,7 @@ from naiad.cluster.member.peers import Peers
 from naiad.cluster.member.ports import PassedConnections
 from naiad.cluster.member.sequence_model import SequenceModel
 from naiad.cluster.member.sharing import ClusterRoutes
-from naiad.cluster.messages import (
-    AskIndex,
-    ControlCall,
-    Failed,
-    Finish,
-    Listening,
-    Loaded,
-    StopBeingReady,
-    Welcome,
-)
+from naiad.cluster.messages import AskIndex, ControlCall, Failed, Finish, Listening, Loaded, StopBeingReady, Welcome
 from naiad.core.errors import InferError
 from naiad.core.model import UNLOADED, ModelState
 from naiad.engine.cache.store import ResponseStore

@@ -17,15 +17,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 from naiad.backend.host_policies import resolve_policies
 from naiad.cluster.connection_passing import Acceptor, Balance
-from naiad.cluster.messages import (
-    BroadcastRequest,
-    Failed,
-    Finish,
-    Listening,
-    Loaded,
-    StopBeingReady,
-    Welcome,
-)
+from naiad.cluster.messages import BroadcastRequest, Failed, Finish, Listening, Loaded, StopBeingReady, Welcome
 from naiad.cluster.supervisor.control_broadcast import ControlBroadcast
 from naiad.cluster.supervisor.member_process import MemberProcess, StartedProcess, end_unused, fork_members
 from naiad.cluster.supervisor.restarts import Supervision, share_of

@@ -123,11 +123,7 @@ def prepare_config(
     """
     config = normalize(autofill(parsed.config, model_name=entry.name, version_files=version_files))
     problems = validate(
-        config,
-        model_name=entry.name,
-        parsed=parsed,
-        known_backends=known_backends,
-        complete=not auto_complete,
+        config, model_name=entry.name, parsed=parsed, known_backends=known_backends, complete=not auto_complete
     )
     errors = errors_of(problems)
     late = () if is_ensemble(config) else _WHILE_LOADING if auto_complete else _IN_ANY_CASE_WHILE_LOADING

@@ -27,9 +27,7 @@ class InstanceUpdate:
         self._created: list[Instance] = []
 
     def create(
-        self,
-        warm_up: Callable[[Instance, InstanceSpec], None] | None,
-        host_policies: Mapping[str, frozenset[int]],
+        self, warm_up: Callable[[Instance, InstanceSpec], None] | None, host_policies: Mapping[str, frozenset[int]]
     ) -> None:
         """Create and warm up the missing instances. Raises InferError; all new instances are closed then."""
         specs = instance_specs(self._config)

@@ -29,13 +29,7 @@ from naiad.engine.custom_batching import read_strategy
 from naiad.engine.ensemble.graph import find_device_steps, find_members
 from naiad.engine.ensemble.model import EnsembleModel
 from naiad.engine.instances import create_instances, instance_specs, with_passive_instances
-from naiad.engine.loading.configuration import (
-    finish_config,
-    prepare_config,
-    read_config,
-    read_labels,
-    read_profile,
-)
+from naiad.engine.loading.configuration import finish_config, prepare_config, read_config, read_labels, read_profile
 from naiad.engine.loading.instance_updates import InstanceUpdate, kept_instances
 from naiad.engine.loading.warmup import WarmUp
 from naiad.engine.resources import ModelResources, Resources, needs_resources
@@ -43,11 +37,7 @@ from naiad.engine.serving.served import Router, Served
 from naiad.engine.serving.served_model import ServedModel
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.options.artificial_delays import ArtificialDelays
-from naiad.options.limits import (
-    DEFAULT_EXECUTE_TIMEOUT_S,
-    read_execute_timeout_s,
-    read_refuse_after_deaths,
-)
+from naiad.options.limits import DEFAULT_EXECUTE_TIMEOUT_S, read_execute_timeout_s, read_refuse_after_deaths
 from naiad.options.options import OverloadOptions
 from naiad.repository.agents.chain import AgentChain, AgentRegistry
 from naiad.repository.model_plan import ModelPlan, Update

@@ -25,11 +25,7 @@ class VertexAi:
     """The routes of the Vertex AI endpoint."""
 
     def __init__(
-        self,
-        options: VertexAiOptions,
-        engine: Engine,
-        rest: Handler,
-        metrics: Callable[[HttpContext], object],
+        self, options: VertexAiOptions, engine: Engine, rest: Handler, metrics: Callable[[HttpContext], object]
     ) -> None:
         """`metrics` responds to `GET /metrics`."""
         self._options = options

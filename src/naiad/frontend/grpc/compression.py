@@ -58,11 +58,7 @@ class GrpcCompression:
         if size <= MAX_INLINE_BYTES:
             call.respond_compressed(work(), encoding)
         else:
-            self._run_in_thread(
-                work,
-                functools.partial(_respond, call, encoding),
-                functools.partial(_failed, call),
-            )
+            self._run_in_thread(work, functools.partial(_respond, call, encoding), functools.partial(_failed, call))
 
     def sender(self, call: GrpcCall) -> Sender:
         """Return the destination of streamed response messages: a compression layer, or the call itself."""

@@ -64,11 +64,7 @@ class RepositoryCalls:
         if found is None:
             return False
         run, work = found
-        run(
-            functools.partial(work, message),
-            functools.partial(_respond, call),
-            functools.partial(_fail, call),
-        )
+        run(functools.partial(work, message), functools.partial(_respond, call), functools.partial(_fail, call))
         return True
 
     # --- on other threads -------------------------------------------------------------------------------------------

@@ -10,11 +10,7 @@ from naiad.frontend.context import HttpContext
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest.api_page import ApiPageRoutes
 from naiad.frontend.rest.compression import ContentCodings
-from naiad.frontend.rest.control import (
-    RepositoryRoutes,
-    SettingsRoutes,
-    SharedMemoryRoutes,
-)
+from naiad.frontend.rest.control import RepositoryRoutes, SettingsRoutes, SharedMemoryRoutes
 from naiad.frontend.rest.generate import GenerateRoutes
 from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferRoute
 from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, respond_error

@@ -120,23 +120,16 @@ class TlsOptions:
     """TLS of one endpoint; files are PEM."""
 
     use_ssl: bool = option(
-        False,
-        "use-ssl",
-        "TLS for {protocol}.",
-        summary="TLS; needs --{prefix}-server-cert and -key.",
+        False, "use-ssl", "TLS for {protocol}.", summary="TLS; needs --{prefix}-server-cert and -key."
     )
     use_ssl_mutual: bool = option(
-        False,
-        "use-ssl-mutual",
-        "TLS for {protocol} with client certificates signed by --{prefix}-root-cert.",
+        False, "use-ssl-mutual", "TLS for {protocol} with client certificates signed by --{prefix}-root-cert."
     )
     """Triton: turns TLS on by itself."""
     server_cert: str = option("", "server-cert", "PEM file of the server's certificate chain for {protocol}.")
     server_key: str = option("", "server-key", "PEM file of the certificate's key.")
     root_cert: str = option(
-        "",
-        "root-cert",
-        "PEM file of the root certificates for client certificates, for --{prefix}-use-ssl-mutual.",
+        "", "root-cert", "PEM file of the root certificates for client certificates, for --{prefix}-use-ssl-mutual."
     )
 
     @property

@@ -57,12 +57,7 @@ class HttpOptions:
         summary="Address for HTTP, or unix:/path.",
     )
     port: int = option(
-        8000,
-        "http-port",
-        "Port for HTTP; 0 for any.",
-        minimum=0,
-        maximum=65535,
-        summary="Port for HTTP; 0 for any.",
+        8000, "http-port", "Port for HTTP; 0 for any.", minimum=0, maximum=65535, summary="Port for HTTP; 0 for any."
     )
     reuse_port: bool = option(False, "reuse-http-port", "Let several servers share the HTTP port.")
     max_input_bytes: int = option(
@@ -152,12 +147,7 @@ class GrpcOptions:
         summary="Address for gRPC, or unix:/path.",
     )
     port: int = option(
-        8001,
-        "grpc-port",
-        "Port for gRPC; 0 for any.",
-        minimum=0,
-        maximum=65535,
-        summary="Port for gRPC; 0 for any.",
+        8001, "grpc-port", "Port for gRPC; 0 for any.", minimum=0, maximum=65535, summary="Port for gRPC; 0 for any."
     )
     reuse_port: bool = option(False, "reuse-grpc-port", "Let several servers share the gRPC port.")
     max_connections: int = option(
@@ -282,12 +272,7 @@ class GrpcOptions:
 class MetricsOptions:
     """The metrics endpoint and the measured metrics."""
 
-    allow: bool = option(
-        True,
-        "allow-metrics",
-        "Serve Prometheus metrics.",
-        summary="Serve Prometheus metrics.",
-    )
+    allow: bool = option(True, "allow-metrics", "Serve Prometheus metrics.", summary="Serve Prometheus metrics.")
     allow_cpu: bool = option(True, "allow-cpu-metrics", "Collect metrics of CPU and memory.")
     allow_gpu: bool = option(
         True, "allow-gpu-metrics", "Collect metrics of NVIDIA GPUs, if there is a GPU with its driver."

@@ -29,7 +29,7 @@ _FORBIDDEN_IN_VALUE = re.compile(rb"[\x00\r\n]")
 _REQUEST_PSEUDO = frozenset((b":method", b":scheme", b":authority", b":path"))
 # RFC 9113 8.2.2: these belong to one HTTP/1.1 connection.
 _CONNECTION_SPECIFIC = frozenset(
-    (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"),
+    (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade")
 )
 
 

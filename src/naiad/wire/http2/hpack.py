@@ -14,14 +14,7 @@ from hpack.exceptions import HPACKError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from naiad.wire.http2.headers import (
-    Field,
-    Fields,
-    RequestHead,
-    ResponseHead,
-    parse_request_head,
-    parse_response_head,
-)
+from naiad.wire.http2.headers import Field, Fields, RequestHead, ResponseHead, parse_request_head, parse_response_head
 
 _CACHED_BLOCKS = 64
 _CACHED_BLOCK_BYTES = 2048

@@ -141,11 +141,7 @@ def frame_bytes(data: bytes | bytearray, position: int = 0) -> int:
     return int(size)
 
 
-def decode_frame(
-    data: bytes | bytearray,
-    own: Callable[[memoryview], Any],
-    settler: Settler | None = None,
-) -> Frame:
+def decode_frame(data: bytes | bytearray, own: Callable[[memoryview], Any], settler: Settler | None = None) -> Frame:
     """Return the frame that is exactly `data`; `own` makes the inline payload the receiver's. Raises ChannelError.
 
     `settler` completes a frame that has notes or a payload in a block.

@@ -49,12 +49,7 @@ class EncodedResponse:
         """Return the JSON of the frame, None without any."""
         if not (self.headers or self.errors or self.parameters or self.reset):
             return None
-        return {
-            "reset": self.reset,
-            "headers": self.headers,
-            "errors": self.errors,
-            "parameters": self.parameters,
-        }
+        return {"reset": self.reset, "headers": self.headers, "errors": self.errors, "parameters": self.parameters}
 
 
 class ResponseEncoder:

@@ -321,7 +321,4 @@ class ResponseSender:
 
     def _answer_abandoned(self, slot: int) -> None:
         stream = Stream(self, slot, frozenset())
-        self.fail(
-            [stream],
-            "the model released the response sender of this request without sending a final response",
-        )
+        self.fail([stream], "the model released the response sender of this request without sending a final response")
