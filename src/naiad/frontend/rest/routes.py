@@ -1,10 +1,8 @@
 """The REST side of KServe v2: health, metadata, configuration, statistics, repository, inference."""
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
 from naiad.core.errors import unavailable
-from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.header_forwarding import HeaderForwarding
@@ -24,7 +22,6 @@ from naiad.protocol.json.control import (
 )
 from naiad.protocol.json.explanation import encode_explanation
 
-T = TypeVar("T")
 _NO_BODY: tuple[bytes, ...] = ()
 _TEXT_HEADERS = ((b"Content-Type", b"text/plain"),)
 
@@ -58,26 +55,25 @@ class RestApi:
 
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""
-        engine, post = self._engine, _post
+        get, post = _get, _post
         settings = SettingsRoutes(self._engine)
         api_page = ApiPageRoutes(self._engine, self._run_in_thread)
         infer = self._infer.handle if self._codings is None else self._codings.wrap(self._infer.handle)
-        statistics = _read(engine.statistics, encode_statistics)
         router = Router(
             [
                 Route(_MODEL + "/infer", post(infer), self._infer.check),
                 Route(_MODEL + "/generate", post(self._generate.generate), self._generate.check),
                 Route(_MODEL + "/generate_stream", post(self._generate.generate_stream), self._generate.check),
-                Route(r"/v2", _get(_read(engine.server_metadata, encode_server_metadata))),
-                Route(r"/v2/health/live", _get(self._live)),
-                Route(r"/v2/health/ready", _get(self._ready)),
+                Route(r"/v2", get(self._server_metadata)),
+                Route(r"/v2/health/live", get(self._live)),
+                Route(r"/v2/health/ready", get(self._ready)),
                 # Triton: the bare path has priority over a model named "stats".
-                Route(r"/v2/models/stats", _get(statistics)),
-                Route(_MODEL, _get(_read(engine.model_metadata, encode_model_metadata))),
-                Route(_MODEL + "/ready", _get(self._model_ready)),
-                Route(_MODEL + "/config", _get(_read(engine.model_config, encode_model_config))),
-                Route(_MODEL + "/stats", _get(statistics)),
-                Route(_MODEL + "/explain", _get(_read(engine.explanation, encode_explanation))),
+                Route(r"/v2/models/stats", get(self._all_statistics)),
+                Route(_MODEL, get(self._model_metadata)),
+                Route(_MODEL + "/ready", get(self._model_ready)),
+                Route(_MODEL + "/config", get(self._model_config)),
+                Route(_MODEL + "/stats", get(self._model_statistics)),
+                Route(_MODEL + "/explain", get(self._model_explanation)),
                 *api_page.routes(with_page=self._with_page),
                 *settings.routes(),
                 *SharedMemoryRoutes(self._engine.shared_memory).routes(),
@@ -107,14 +103,29 @@ class RestApi:
         else:
             respond_error(context, 400, "Model version not ready")
 
+    # --- metadata ---------------------------------------------------------------------------------------------------
 
-def _read(read: Callable[..., T], encode: Callable[[T], Buffer]) -> Action:
-    """Return the action that responds with what `read` returns for the model and version of the path, if any."""
+    def _server_metadata(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        context.respond(200, JSON_HEADERS, (encode_server_metadata(self._engine.server_metadata()),))
 
-    def respond(context: HttpContext, arguments: Mapping[str, str]) -> None:
-        context.respond(200, JSON_HEADERS, (encode(read(*arguments.values())),))
+    def _model_metadata(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        metadata = self._engine.model_metadata(arguments["model"], arguments["version"])
+        context.respond(200, JSON_HEADERS, (encode_model_metadata(metadata),))
 
-    return respond
+    def _model_config(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        config = self._engine.model_config(arguments["model"], arguments["version"])
+        context.respond(200, JSON_HEADERS, (encode_model_config(config),))
+
+    def _all_statistics(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        context.respond(200, JSON_HEADERS, (encode_statistics(self._engine.statistics()),))
+
+    def _model_statistics(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        rows = self._engine.statistics(arguments["model"], arguments["version"])
+        context.respond(200, JSON_HEADERS, (encode_statistics(rows),))
+
+    def _model_explanation(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        explanation = self._engine.explanation(arguments["model"], arguments["version"])
+        context.respond(200, JSON_HEADERS, (encode_explanation(explanation),))
 
 
 def _get(action: Action) -> Mapping[str, Action]:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from naiad.core.errors import InferError, unavailable
-from naiad.repository.cloud.cache import LocalModel, ModelCache, WantedFile
-from naiad.repository.cloud.locks import HeldDirectory, removing
+from naiad.repository.cloud.cache import HeldDirectory, LocalModel, ModelCache, WantedFile, removing
 
 
 class Remote:
