@@ -34,6 +34,14 @@ def test_responses_from_later_callbacks_leave_with_one_write(scene):
     assert len(scene.transport.written) == 1
 
 
+def test_response_to_the_only_call_leaves_at_once(scene):
+    scene.send(scene.request(1, b"a", "/s/Keep"))
+    scene.service.calls[0].respond([b"later"])
+    assert len(scene.transport.written) == 1
+    assert scene.loop.soon == []
+    assert scene.answers()[1][1] == framed(b"later")
+
+
 def test_second_response_does_nothing(scene):
     scene.send(scene.request(1, b"a"))
     (call,) = scene.service.calls
