@@ -6,7 +6,7 @@
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from naiad.backend.custom_metrics import MetricHolder
 from naiad.backend.python import metrics as python_metrics
@@ -46,39 +46,10 @@ class _OpenCall(ModelCall):
     timer: TimerHandle | None
 
 
-class Caller(Protocol):
-    """The methods of a worker that its channel of calls needs."""
-
-    model: str
-    instance: object
-    metrics: MetricHolder | None
-    """Owner of its metrics; None without metrics."""
-
-    @property
-    def is_initializing(self) -> bool:
-        """Whether the model is not ready yet."""
-
-    @property
-    def room_bytes(self) -> int:
-        """Shared memory left for calls by batches."""
-
-    def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
-        """Return the requests of a batch number, or of slots."""
-
-    def request_at(self, serial: int, place: int) -> InferRequest | None:
-        """Return the request at a place of a batch, or in a slot."""
-
-    def take_room(self, taken_bytes: int) -> None:
-        """Note the shared memory of calls."""
-
-    def kill(self, why: str) -> None:
-        """Kill the worker after a violation of the protocol."""
-
-
 class BlsChannel:
     """One worker's calls. All methods except `close` and `parent_cancelled` are called on the event loop."""
 
-    def __init__(self, channel: ServerChannel, port: InferencePort, worker: Caller) -> None:
+    def __init__(self, channel: ServerChannel, port: InferencePort, worker: "CallingWorker") -> None:
         self._channel = channel
         self._port = port
         self._worker = worker
@@ -409,6 +380,7 @@ class CallingWorker:
         self.model = model
         self.instance = instance
         self.metrics = metrics
+        """Owner of its metrics; None without metrics."""
         self._life = life
         self._process = process
 

@@ -7,13 +7,12 @@ instance that could execute it. Calls that wait too long for another reason are 
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from naiad.core.errors import InferError, unavailable
 from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.ports import Loop, TimerHandle
-from naiad.core.request import InferRequest
-from naiad.engine.calls.commands import ModelCommands, Models
+from naiad.engine.calls.commands import ModelCommands
+from naiad.engine.inference import Engine
 from naiad.options.limits import DEFAULT_CALL_WAIT_TIMEOUT_S
 
 _log = logging.getLogger(__name__)
@@ -26,26 +25,10 @@ _LOOK_AGAIN_S = 0.1
 """Delay of the check after a rejected call, which may allow other calls to continue."""
 
 
-class Inference(Models, Protocol):
-    """The methods of the engine that calls need."""
-
-    def submit(self, request: InferRequest) -> None:
-        """Submit a request. Raises InferError."""
-
-    def cancel(self, request: InferRequest) -> bool:
-        """Cancel a submitted request; return True if it was dropped, False if it executes."""
-
-    def is_decoupled(self, name: str, version: str = "") -> bool:
-        """Return whether a model is decoupled. Raises InferError if it is not ready."""
-
-    def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Return whether a model version is ready; an unknown one is not."""
-
-
 class ModelCalls:
     """The port to other models for the models that execute here. Used on the event loop only."""
 
-    def __init__(self, engine: Inference, loop: Loop, wait_timeout_s: float = DEFAULT_CALL_WAIT_TIMEOUT_S) -> None:
+    def __init__(self, engine: Engine, loop: Loop, wait_timeout_s: float = DEFAULT_CALL_WAIT_TIMEOUT_S) -> None:
         """`wait_timeout_s`: time that a call may wait without being executed; 0 for no limit."""
         self.loop = loop
         self._engine = engine

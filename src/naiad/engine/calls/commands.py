@@ -3,11 +3,11 @@
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
 
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model_call import ModelCommand
 from naiad.core.ports import Loop
+from naiad.engine.inference import Engine
 
 MOST_COMMANDS = 64
 """Maximum number of commands in progress."""
@@ -16,30 +16,10 @@ OnDone = Callable[[InferError | None], object]
 """Called on the loop, once, with the error if it failed."""
 
 
-class Models(Protocol):
-    """The methods of the engine that commands need. All of them block and raise InferError."""
-
-    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Load or reload a model."""
-
-    def unload_model(
-        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
-    ) -> None:
-        """Unload a model; `on_withdrawn` is called once it accepts no more requests."""
-
-    def broadcast_load(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Load or reload a model in all processes of the server."""
-
-    def broadcast_unload(
-        self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object]
-    ) -> None:
-        """Unload a model in all processes of the server."""
-
-
 class ModelCommands:
     """Executes commands of models. Used on the event loop only."""
 
-    def __init__(self, models: Models, loop: Loop) -> None:
+    def __init__(self, models: Engine, loop: Loop) -> None:
         self._models = models
         self._loop = loop
         self._under_way: list[ModelCommand] = []
