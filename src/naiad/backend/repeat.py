@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -33,18 +33,6 @@ _PAUSED_NS = 50_000_000
 Emit = Callable[[InferRequest, InferResponse], None]
 
 
-class Responses(Protocol):
-    """What one request is still answered with."""
-
-    request: InferRequest
-
-    def next_delay_ns(self) -> int:
-        """Return how long to wait before the next response."""
-
-    def next_response(self) -> InferResponse:
-        """Return the next response; nothing is asked after the final one."""
-
-
 class DelayedResponses:
     """Sends responses in the order in which they are due; requests that are due together take turns.
 
@@ -52,14 +40,14 @@ class DelayedResponses:
     """
 
     def __init__(self, thread_name: str) -> None:
-        self._due: list[tuple[int, int, Responses, Emit]] = []
+        self._due: list[tuple[int, int, _Repetition, Emit]] = []
         self._count = 0
         self._changed = threading.Condition()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
         self._thread.start()
 
-    def begin(self, responses: Responses, emit: Emit) -> None:
+    def begin(self, responses: "_Repetition", emit: Emit) -> None:
         """Begin to send `responses`; the first delay counts from now."""
         due_ns = time.monotonic_ns() + responses.next_delay_ns()
         with self._changed:
@@ -74,7 +62,7 @@ class DelayedResponses:
             self._changed.notify()
         self._thread.join()
 
-    def _push(self, due_ns: int, responses: Responses, emit: Emit) -> None:
+    def _push(self, due_ns: int, responses: "_Repetition", emit: Emit) -> None:
         # The number keeps turns, and keeps the heap from comparing responses.
         self._count += 1
         heapq.heappush(self._due, (due_ns, self._count, responses, emit))
@@ -98,7 +86,7 @@ class DelayedResponses:
             # A request must not live on while this thread waits for the next one.
             del entry, responses, response, emit
 
-    def _wait(self) -> tuple[int, int, Responses, Emit] | None:
+    def _wait(self) -> tuple[int, int, "_Repetition", Emit] | None:
         """Return what is due next, when it is due; None when closed."""
         while not self._is_closed:
             if not self._due:

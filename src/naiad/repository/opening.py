@@ -50,7 +50,6 @@ def open_repository(
     config_name: str = "",
     bare_max_batch_size: int = BARE_MAX_BATCH_SIZE,
     cache: CacheSettings | None = None,
-    environ: Mapping[str, str] = os.environ,
 ) -> Store:
     """Return the store for a path or a URL; a cloud store is not read yet.
 
@@ -65,8 +64,8 @@ def open_repository(
 
     url = parse_cloud_url(text)
     settings = cache or CacheSettings()
-    copies = ModelCache(cache_directory(url, settings, environ), settings.max_bytes)
-    return CloudStore(open_objects(url, environ), copies, config_name=config_name)
+    copies = ModelCache(cache_directory(url, settings, os.environ), settings.max_bytes)
+    return CloudStore(open_objects(url), copies, config_name=config_name)
 
 
 def open_path(
@@ -103,12 +102,12 @@ def _holds_versions(directory: Path) -> bool:
     return any(child.is_file() or child.name.startswith("model.") for v in versions for child in v.iterdir())
 
 
-def open_objects(url: CloudUrl, environ: Mapping[str, str] = os.environ) -> "ObjectStore":
+def open_objects(url: CloudUrl) -> "ObjectStore":
     """Return the client for the objects below a URL. Raises InferError as `open_repository`."""
     from naiad.repository.cloud.credentials import find_credential
     from naiad.repository.cloud.objects import ObjectStore
 
-    return ObjectStore(url, find_credential(url, environ), environ)
+    return ObjectStore(url, find_credential(url, os.environ), os.environ)
 
 
 def cache_directory(url: CloudUrl, settings: CacheSettings, environ: Mapping[str, str]) -> Path:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from naiad.telemetry.logs.console import RED, YELLOW, painted
 
@@ -89,19 +89,6 @@ def _table_row(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> str:
 _FLUSH_TIMEOUT_S = 2.0
 
 
-class Stream(Protocol):
-    """A text stream, or a `LogFile`."""
-
-    def write(self, text: str, /) -> object:
-        """Write text. Raises OSError."""
-
-    def flush(self) -> object:
-        """Pass what was written to the system. Raises OSError."""
-
-    def close(self) -> object:
-        """Close the stream."""
-
-
 class BackgroundHandler(logging.Handler):
     """Formats records in the calling thread and writes them in a thread of its own.
 
@@ -109,7 +96,7 @@ class BackgroundHandler(logging.Handler):
     slow reader of the log thus costs log lines, not requests.
     """
 
-    def __init__(self, stream: Stream, *, closes_stream: bool = False, capacity: int = 10_000) -> None:
+    def __init__(self, stream: "TextIO | LogFile", *, closes_stream: bool = False, capacity: int = 10_000) -> None:
         super().__init__()
         self._stream = stream
         self._closes_stream = closes_stream
