@@ -17,6 +17,7 @@ HANDLE_BYTES = 64
 _NAMES = ("libcudart.so", "libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0")
 _HOST_TO_DEVICE = 1
 _DEVICE_TO_HOST = 2
+_DEVICE_TO_DEVICE = 3
 _LAZY_ENABLE_PEER_ACCESS = 1
 _NON_BLOCKING = 1
 """cudaStreamNonBlocking: the stream does not wait for the legacy default stream."""
@@ -148,6 +149,10 @@ class CudaRuntime:
     def copy_to_host(self, host: int, device: int, byte_size: int, stream: int) -> None:
         """Begin to copy to pinned memory."""
         self._call("cudaMemcpyAsync", host, device, byte_size, _DEVICE_TO_HOST, stream)
+
+    def copy_on_device(self, target: int, source: int, byte_size: int, stream: int) -> None:
+        """Begin to copy from device memory to device memory."""
+        self._call("cudaMemcpyAsync", target, source, byte_size, _DEVICE_TO_DEVICE, stream)
 
     def _create(self, name: str, *arguments: object) -> int:
         created = ctypes.c_void_p()

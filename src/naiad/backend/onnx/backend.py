@@ -5,7 +5,8 @@ from typing import ClassVar
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.onnx.accelerators import gpu_unsupported_reason
-from naiad.backend.onnx.instance import Bf16OnnxInstance, GpuOnnxInstance, OnnxInstance
+from naiad.backend.onnx.gpu_instance import GpuOnnxInstance
+from naiad.backend.onnx.instance import Bf16OnnxInstance, OnnxInstance
 from naiad.backend.onnx.library import onnxruntime
 from naiad.backend.onnx.options import (
     asks_for_global_threads,
@@ -94,8 +95,10 @@ class OnnxModel(Model):
         has_scalars = any(not tensor.dims for tensor in tensors)
         if any(tensor.datatype is DataType.BF16 for tensor in tensors):
             kind: type[OnnxInstance] = ScalarBf16OnnxInstance if has_scalars else Bf16OnnxInstance
+        elif spec.kind == "KIND_GPU" and not has_scalars:
+            return GpuOnnxInstance(self._context, session, spec.device_id)
         elif spec.kind == "KIND_GPU":
-            kind = ScalarGpuOnnxInstance if has_scalars else GpuOnnxInstance
+            kind = ScalarGpuOnnxInstance
         else:
             kind = ScalarOnnxInstance if has_scalars else OnnxInstance
         return kind(self._context, session)

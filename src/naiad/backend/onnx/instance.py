@@ -22,6 +22,7 @@ from naiad.backend.onnx.sessions import OnnxSession, ort_message, refuse_to_run
 from naiad.backend.signature import ModelSignature, TensorSignature
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.core.datatype import DataType, from_numpy
+from naiad.core.device_tensor import Device
 from naiad.core.errors import internal, invalid_argument
 from naiad.core.tensor import Array, Shape, TensorSpec
 
@@ -181,8 +182,8 @@ class OnnxInstance(TensorInstance):
 
     runs_on_any_thread: ClassVar[bool] = True
 
-    def __init__(self, context: ModelContext, session: OnnxSession) -> None:
-        super().__init__(context)
+    def __init__(self, context: ModelContext, session: OnnxSession, device: Device | None = None) -> None:
+        super().__init__(context, device)
         self._session = session
         self._run = session.run
         self._run_options = session.run_options
@@ -286,8 +287,8 @@ class OnnxInstance(TensorInstance):
 class UnboundOnnxInstance(OnnxInstance):
     """Runs without buffers that are bound before the run: ONNX Runtime allocates the outputs."""
 
-    def __init__(self, context: ModelContext, session: OnnxSession) -> None:
-        super().__init__(context, session)
+    def __init__(self, context: ModelContext, session: OnnxSession, device: Device | None = None) -> None:
+        super().__init__(context, session, device)
         self._may_preallocate = False
 
     def stage(self, inputs: Sequence[TensorSpec], output_names: Sequence[str]) -> StagedRun | None:
@@ -299,12 +300,6 @@ class UnboundOnnxInstance(OnnxInstance):
     ) -> Sequence[Array] | None:
         """Return None: nothing is bound."""
         return None
-
-
-class GpuOnnxInstance(UnboundOnnxInstance):
-    """Runs on a GPU: ONNX Runtime copies inputs there and outputs back; bound buffers are the host's memory."""
-
-    runs_on_any_thread: ClassVar[bool] = False
 
 
 class Bf16OnnxInstance(OnnxInstance):

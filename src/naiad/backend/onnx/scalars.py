@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from naiad.backend.api import ModelContext
-from naiad.backend.onnx.instance import Bf16OnnxInstance, GpuOnnxInstance, UnboundOnnxInstance
+from naiad.backend.onnx.gpu_instance import GpuOnnxInstance
+from naiad.backend.onnx.instance import Bf16OnnxInstance, UnboundOnnxInstance
 from naiad.backend.onnx.sessions import OnnxSession
 from naiad.core.errors import invalid_argument
 from naiad.core.tensor import Array

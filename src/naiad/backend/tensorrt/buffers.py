@@ -28,6 +28,11 @@ class TensorBuffer:
         self._bytes: Array = np.frombuffer(memoryview(memory), np.uint8) if byte_size else np.empty(0, np.uint8)
 
     @property
+    def is_on_device(self) -> bool:
+        """Whether TensorRT finds the tensor on the GPU."""
+        return bool(self._device)
+
+    @property
     def address(self) -> int:
         """Where TensorRT finds the tensor."""
         return self._device or self._host
@@ -40,6 +45,19 @@ class TensorBuffer:
         self._bytes[:size] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         if self._device:
             self._runtime.copy_to_device(self._device, self._host, size, stream)
+
+    def receive(self, address: int, byte_size: int, stream: int) -> None:
+        """Begin to copy an input from memory of the GPU. Raises CudaError."""
+        if byte_size and self._device:
+            self._runtime.copy_on_device(self._device, address, byte_size, stream)
+        elif byte_size:
+            self._runtime.copy_to_host(self._host, address, byte_size, stream)
+            self._runtime.wait_for(stream)  # TensorRT reads it before the stream does
+
+    def leave(self, address: int, byte_size: int, stream: int) -> None:
+        """Begin to copy an output to other memory of the GPU. Raises CudaError."""
+        if byte_size:
+            self._runtime.copy_on_device(address, self._device, byte_size, stream)
 
     def fetch(self, byte_size: int, stream: int) -> None:
         """Begin to copy an output to the host. Raises CudaError."""

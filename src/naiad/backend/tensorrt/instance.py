@@ -3,13 +3,16 @@
 import contextlib
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, ClassVar
+
+import numpy as np
 
 from naiad.backend.api import InstanceSpec, ModelContext
 from naiad.backend.framework.scalars import Scalars
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.backend.tensorrt.buffers import Buffers
+from naiad.backend.tensorrt.device_array import Blocks, DeviceArray, address_of
 from naiad.backend.tensorrt.engine_file import DATATYPES, Engine
 from naiad.backend.tensorrt.library import Messages
 from naiad.backend.tensorrt.options import TensorRtOptions
@@ -19,6 +22,9 @@ from naiad.core.tensor import Array, Shape
 from naiad.memory.cuda_runtime import CudaError, CudaRuntime
 
 _log = logging.getLogger(__name__)
+
+_CUDA = 2
+"""kDLCUDA, the kind of the devices."""
 
 
 class TensorRtInstance(TensorInstance):
@@ -36,7 +42,9 @@ class TensorRtInstance(TensorInstance):
         tools: "Tools",
     ) -> None:
         """`profiles` are those that the instance may use, the smallest first. Raises InferError."""
-        super().__init__(context)
+        super().__init__(context, None if tools.scalars.has_inputs else (_CUDA, spec.device_id))
+        self._blocks: dict[str, Blocks] = {}
+        """Memory of outputs that stay on the GPU."""
         self._name = spec.name
         self._device_id = spec.device_id
         self._engine = engine
@@ -72,6 +80,8 @@ class TensorRtInstance(TensorInstance):
             self._context = self._profile = None
             if buffers is not None:
                 buffers.close()
+            for blocks in self._blocks.values():
+                blocks.close()
             if stream:
                 runtime.destroy_stream(stream)
         except CudaError as error:
@@ -79,8 +89,12 @@ class TensorRtInstance(TensorInstance):
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Run the engine; see `TensorInstance.run`."""
+        return self.run_on_device(inputs, output_names, frozenset())
+
+    def run_on_device(self, inputs: dict[str, Any], output_names: Sequence[str], staying: Set[str]) -> Sequence[Any]:
+        """Run the engine with tensors on its GPU; see `TensorInstance.run_on_device`."""
         self._tools.scalars.to_model(inputs)
-        shapes = {name: array.shape for name, array in inputs.items()}
+        shapes = {name: tuple(array.shape) for name, array in inputs.items()}
         profile = choose_profile(self._profiles, shapes)
         if profile is None:
             opening = f"model '{self._model_name}':"
@@ -88,24 +102,53 @@ class TensorRtInstance(TensorInstance):
         with self._on_device("failed"):
             try:
                 with self._tools.turn:
-                    found = self._launch(profile, inputs, output_names)
+                    found = self._launch(profile, inputs, output_names, staying)
             finally:
                 # Also after a failure: the next run must not overwrite what is still copied.
                 self._tools.runtime.wait_for(self._stream)
-            return [self._take(name, shape) for name, shape in found.items()]
+            return [each if isinstance(each, DeviceArray) else self._take(name, each) for name, each in found.items()]
 
-    def _launch(self, profile: Profile, inputs: Mapping[str, Array], output_names: Sequence[str]) -> dict[str, Shape]:
-        """Put a run into the stream, and return the shapes of its outputs."""
+    @staticmethod
+    def to_host(tensor: Any) -> Array:
+        """Return an output as an array; see `TensorInstance.to_host`."""
+        try:
+            array: Array = tensor.to_host()
+        except CudaError as error:
+            raise BufferError(f"a tensor on DLPack device {tensor.__dlpack_device__()}: {error}") from error
+        return array
+
+    def _launch(
+        self, profile: Profile, inputs: Mapping[str, Any], output_names: Sequence[str], staying: Set[str]
+    ) -> dict[str, Shape | DeviceArray]:
+        """Put a run into the stream, and return its outputs that stay on the GPU, and the shapes of other ones."""
         buffers = self._opened().by_name
         self._use(profile)
         for name, array in inputs.items():
-            self._check(self._context.set_input_shape(name, array.shape), f"input '{name}' of shape {array.shape}")
-            buffers[name].send(array, self._stream)
-        found = {name: self._output_shape(name) for name in output_names}
+            shape = tuple(array.shape)
+            self._check(self._context.set_input_shape(name, shape), f"input '{name}' of shape {shape}")
+            if isinstance(array, np.ndarray):
+                buffers[name].send(array, self._stream)
+            else:
+                buffers[name].receive(address_of(array, self._stream), self._byte_size(name, shape), self._stream)
+        shapes = {name: self._output_shape(name) for name in output_names}
         self._check(self._context.execute_async_v3(self._stream), "the execution")
-        for name, shape in found.items():
-            buffers[name].fetch(self._byte_size(name, shape), self._stream)
+        found: dict[str, Shape | DeviceArray] = {}
+        for name, shape in shapes.items():
+            size = self._byte_size(name, shape)
+            if name in staying and shape and buffers[name].is_on_device:
+                found[name] = array = self._device_array(name, shape)
+                buffers[name].leave(array.address, size, self._stream)
+            else:
+                found[name] = shape
+                buffers[name].fetch(size, self._stream)
         return found
+
+    def _device_array(self, name: str, shape: Shape) -> DeviceArray:
+        blocks = self._blocks.get(name)
+        if blocks is None:
+            size = self._opened().by_name[name].byte_size
+            blocks = self._blocks[name] = Blocks(self._tools.runtime, size)
+        return DeviceArray(blocks, shape, self._datatypes[name], (_CUDA, self._device_id))
 
     def _take(self, name: str, shape: Shape) -> Array:
         datatype = self._datatypes[name]

@@ -70,7 +70,7 @@ def export_array(array: Any, datatype: str) -> Any:
     except (AttributeError, BufferError) as error:
         raise DLPackError(f"numpy {np.__version__} cannot export this array through DLPack: {error}") from None
     if code is not None:
-        dtype = _header(capsule).dtype
+        dtype = header_of(capsule).dtype
         dtype.code, dtype.bits = code
     return capsule
 
@@ -110,7 +110,7 @@ def _capsule_of(source: Any) -> tuple[Any, _Tensor]:
             "`__dlpack_device__` attributes"
         )
     try:
-        header = _header(source)
+        header = header_of(source)
     except ValueError as error:
         raise DLPackError(f"DLPack capsule cannot be used: {error}") from None
     if header.device.kind != CPU_DEVICE[0]:
@@ -118,5 +118,6 @@ def _capsule_of(source: Any) -> tuple[Any, _Tensor]:
     return source, header
 
 
-def _header(capsule: Any) -> _Tensor:
+def header_of(capsule: Any) -> _Tensor:
+    """Return the DLTensor of a capsule, which has to outlive it; raises ValueError for any other object."""
     return _Tensor.from_address(_pointer_of(capsule, b"dltensor"))
