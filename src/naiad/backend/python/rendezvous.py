@@ -189,7 +189,6 @@ class RemoteWorker(WorkerProcess):
         self._place: Mapping[str, Any] = hello["place"]
         self._calls = CallsDoor(None)
         self._control = control
-        self._kill_lock = threading.Lock()
         self.gone, self.settled = threading.Event(), threading.Event()
         self.exit_text = self.kill_text = ""
         self.pid = 0

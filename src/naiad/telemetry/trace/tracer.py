@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 from naiad.core.errors import unsupported
@@ -16,7 +17,6 @@ from naiad.core.model_call import ModelCall
 from naiad.core.request import ExecutionTimes, InferRequest
 from naiad.core.response import InferResponse
 from naiad.options.trace import OPENTELEMETRY, TENSORS, TIMESTAMPS, TraceOptions
-from naiad.telemetry.caller import caller_of
 from naiad.telemetry.trace.file import TraceFile, TraceSeries, TraceSink, TraceWriter
 from naiad.telemetry.trace.record import (
     SpanIds,
@@ -262,3 +262,12 @@ class Trace:
             ("COMPUTE_OUTPUT_START", times.compute_end_ns),
             ("COMPUTE_END", times.exec_end_ns),
         ]
+
+
+def caller_of(on_response: Callable[..., object]) -> object:
+    """Return the object whose method takes the responses of a request; None if it is not a method.
+
+    Frontends have the attributes `protocol` and `transport`, runs of ensembles have `request`.
+    """
+    function = on_response.func if isinstance(on_response, partial) else on_response
+    return getattr(function, "__self__", None)

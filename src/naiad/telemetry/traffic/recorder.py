@@ -14,7 +14,7 @@ from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
-from naiad.telemetry.caller import caller_of
+from naiad.telemetry.trace.tracer import caller_of
 from naiad.telemetry.traffic.writer import Payload, TrafficWriter
 
 _now_ns = time.monotonic_ns
