@@ -102,7 +102,7 @@ REFERENCES = {
     "minilm": Reference(_minilm, 200.0),
     "trees": Reference(_trees, 50.0),
     "python": Reference(_python, 50.0),
-    "ocr": Reference(_ocr, 3000.0),
+    "ocr": Reference(_ocr, 10_000.0),
 }
 
 
