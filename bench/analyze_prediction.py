@@ -1,17 +1,22 @@
 """Predictions of `naiad analyze` against measurements.
 
-    python -m bench.analyze_prediction [MODEL ...] [--turns 5] [--seconds 0.5]
+    python -m bench.analyze_prediction [MODEL ...] [--turns 5] [--seconds 0.5] [--save FILE]
+    python -m bench.analyze_prediction [MODEL ...] --replay FILE
 
 For each model four points are measured to fit the costs, and three points that the fit has not seen, to compare with:
 another load, another configuration, and an open loop. All points are measured in turns, and the turn that the machine
-disturbed least counts: the one of most throughput, for the open loop that of the least median latency.
+disturbed least counts: the one of most throughput, for the open loop that of the least median latency. An open loop
+that the load generator limited is marked and does not count: its latencies say little about the server. `--save`
+keeps the measurements, and `--replay` predicts them again without a server, as after a change of the fit.
 """
 
 import argparse
 import asyncio
 import os
+import pickle
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +35,8 @@ from naiad.perf.result import Row
 _RATE_SHARE = 0.5
 """Of the throughput of a long queue: the rate of the open loop."""
 _WARM_UP_S = 0.3
+_MOST_THROUGHPUT_ERROR = 0.10
+_MOST_P50_ERROR = 0.15
 _THREADS = "parameters.intra_op_thread_count"
 
 
@@ -71,10 +78,54 @@ CASES = [
 ]
 
 
-async def measure(
-    case: Case, repository: Path, turns: int, seconds: float
-) -> tuple[dict[str, ModelConfig], list[Measured]]:
-    """Return the configurations, and the best turn of each point."""
+@dataclass(frozen=True)
+class Run:
+    """What was measured for a case."""
+
+    model: str
+    cores: int
+    configs: Mapping[str, ModelConfig]
+    turns: Sequence[Sequence[Measured]]
+    """Of each point; the points of the fit come first."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A point that the fit has not seen."""
+
+    model: str
+    row: Row
+    predicted: Prediction
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the server and not the load generator made the latencies of an open loop."""
+        return not self.predicted.point.request_rate or self.row.generator.limited_by != "generator"
+
+    @property
+    def throughput_error(self) -> float:
+        """Relative to the measured value."""
+        return self.predicted.throughput / self.row.throughput.value - 1
+
+    @property
+    def p50_error(self) -> float:
+        """Relative to the measured value."""
+        return self.predicted.latency_us[50] / self.row.latency.percentiles[50].value - 1
+
+    def __str__(self) -> str:
+        """Return a row of the table."""
+        point, row, p50_us = self.predicted.point, self.row, self.row.latency.percentiles[50].value
+        load = f"concurrency {point.concurrency}" if point.concurrency else f"{point.request_rate:g}/s"
+        note = "" if self.is_judged else "; limited by the load generator"
+        return (
+            f"| {point.variants[0].name} of {self.model}, {load}{note} "
+            f"| {row.throughput.value:.0f} | {self.predicted.throughput:.0f} | {self.throughput_error:+.0%} "
+            f"| {p50_us:.0f} | {self.predicted.latency_us[50]:.0f} | {self.p50_error:+.0%} |"
+        )
+
+
+async def measure(case: Case, repository: Path, turns: int, seconds: float) -> Run:
+    """Return all turns of each point."""
     async with LiveInstrument(OwnServer([repository]), [ModelPlan(case.model)]) as instrument:
         configs = dict(instrument.configs)
         saturated = case.points(configs, 1.0)[1]
@@ -85,7 +136,7 @@ async def measure(
         for _ in range(turns):
             for index, point in enumerate(points):
                 found[index].append(await instrument.measure(point, seconds))
-    return configs, [_least_disturbed(case.model, each) for each in found]
+    return Run(case.model, len(os.sched_getaffinity(0)), configs, found)
 
 
 def _least_disturbed(model: str, turns: Sequence[Measured]) -> Measured:
@@ -97,39 +148,56 @@ def _least_disturbed(model: str, turns: Sequence[Measured]) -> Measured:
     return max(usable, key=lambda each: each.rows[model].throughput.value)
 
 
-def report(case: Case, configs: Mapping[str, ModelConfig], measured: Sequence[Measured]) -> None:
-    """Print what was predicted and measured at the points that the fit has not seen."""
-    fitted = fit(measured[:_FITTED], configs, len(os.sched_getaffinity(0)))
-    for each in measured[_FITTED:]:
-        row, predicted, point = each.rows[case.model], predict(each.point, fitted), each.point
-        load = f"concurrency {point.concurrency}" if point.concurrency else f"{point.request_rate:g}/s"
-        print(f"| {point.variants[0].name} of {case.model}, {load} {_compared(row, predicted)}", flush=True)
+def compare(run: Run) -> list[Comparison]:
+    """Return the points that the fit has not seen, with what it predicts."""
+    measured = [_least_disturbed(run.model, each) for each in run.turns]
+    fitted = fit(measured[:_FITTED], run.configs, run.cores)
+    return [Comparison(run.model, each.rows[run.model], predict(each.point, fitted)) for each in measured[_FITTED:]]
 
 
-def _compared(row: Row, predicted: Prediction) -> str:
-    throughput, p50_us = row.throughput.value, row.latency.percentiles[50].value
-    return (
-        f"| {throughput:.0f} | {predicted.throughput:.0f} | {predicted.throughput / throughput - 1:+.0%} "
-        f"| {p50_us:.0f} | {predicted.latency_us[50]:.0f} | {predicted.latency_us[50] / p50_us - 1:+.0%} |"
-    )
+def _measured(models: Sequence[str], turns: int, seconds: float) -> Iterator[Run]:
+    with tempfile.TemporaryDirectory() as directory:
+        repository = Path(directory)
+        write_repository(repository, ["add_sub", "busy", "deep", "add_sub_py", "chain"])
+        for case in CASES:
+            if case.model in models:
+                yield asyncio.run(measure(case, repository, turns, seconds))
 
 
-def main() -> None:
+def _report(runs: Iterable[Run]) -> list[Run]:
+    """Print what was predicted and measured; return the runs."""
+    print("| point | measured /s | predicted /s | | p50 us | predicted us | |")
+    print("|---|---|---|---|---|---|---|")
+    kept, judged = [], []
+    for run in runs:
+        kept.append(run)
+        for each in compare(run):
+            print(each, flush=True)
+            if each.is_judged:
+                judged.append(each)
+    throughputs = sum(abs(each.throughput_error) <= _MOST_THROUGHPUT_ERROR for each in judged)
+    p50s = sum(abs(each.p50_error) <= _MOST_P50_ERROR for each in judged)
+    print(f"of {len(judged)} points the throughput of {throughputs} is within 10 %, the p50 of {p50s} within 15 %")
+    return kept
+
+
+def main() -> int:
     """Run the cases that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=[each.model for each in CASES])
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("--replay", type=Path)
     arguments = parser.parse_args()
-    print("| point | measured /s | predicted /s | | p50 us | predicted us | |")
-    print("|---|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as directory:
-        repository = Path(directory)
-        write_repository(repository, ["add_sub", "busy", "deep", "add_sub_py", "chain"])
-        for case in CASES:
-            if case.model in arguments.models:
-                report(case, *asyncio.run(measure(case, repository, arguments.turns, arguments.seconds)))
+    if arguments.replay:
+        _report(run for run in pickle.loads(arguments.replay.read_bytes()) if run.model in arguments.models)
+        return 0
+    runs = _report(_measured(arguments.models, arguments.turns, arguments.seconds))
+    if arguments.save:
+        arguments.save.write_bytes(pickle.dumps(runs))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
