@@ -132,16 +132,17 @@ class MixedPlan:
         layouts: Sequence[HeaderLayout],
         inputs: dict[str, Any],
         outputs: Sequence[TensorConfig],
-        device: Device | None,
+        *,
+        is_on_device: bool,
     ) -> None:
         self.layouts = layouts
         self.inputs = inputs
-        """Arrays, and tensors on `device`."""
+        """Arrays, and tensors on the device of the instance if the plan `is_on_device`."""
         self.outputs = outputs
-        self.is_on_device = device is not None and any(layout.is_on_device for layout in layouts)
+        self.is_on_device = is_on_device
         self.staying: Set[str] = frozenset()
-        """Names of the outputs that stay on `device`: all requests that want them accept that."""
-        if self.is_on_device:
+        """Names of the outputs that stay there: all requests that want them accept that."""
+        if is_on_device:
             wanted = [(output.name, layout.staying) for layout in layouts for output in layout.outputs]
             self.staying = {name for name, _ in wanted} - {name for name, staying in wanted if name not in staying}
         self.output_names = [output.name for output in outputs]
@@ -306,6 +307,7 @@ class BatchAssembler:
         if any(layout.tails != layouts[0].tails for layout in layouts):
             return None
         rows = (sum([layout.rows for layout in layouts]),) if self._is_batching else ()
+        is_on_device = True in [layout.is_on_device for layout in layouts]
         inputs: dict[str, Any] = {}
         for index, slot in enumerate(layouts[0].inputs):
             parts = [r.data[layout.inputs[index].position] for r, layout in zip(requests, layouts, strict=True)]
@@ -313,11 +315,14 @@ class BatchAssembler:
                 shape: Shape = (sum(math.prod(layout.input_shapes[slot.name]) for layout in layouts),)
             else:
                 shape = rows + slot.tail
-            inputs[slot.name] = self._input(slot, shape, parts)
+            if is_on_device:
+                inputs[slot.name] = self._input(slot, shape, parts)
+                continue
+            inputs[slot.name] = as_input(slot.name, slot.dtype, shape, parts[0] if len(parts) == 1 else _join(parts))
         inputs |= make_batch_inputs(self.table.batch_inputs, layouts)
         wanted = {output.name for layout in layouts for output in layout.outputs}
         outputs = [output for output in self.table.outputs if output.name in wanted]
-        return MixedPlan(layouts, inputs, outputs, self._device)
+        return MixedPlan(layouts, inputs, outputs, is_on_device=is_on_device and self._device is not None)
 
     def _input(self, slot: InputSlot, shape: Shape, parts: Sequence[Buffer | DeviceTensor]) -> Tensor:
         """Return an input: the tensor itself if it is on the device of the instance and alone, else an array."""
@@ -340,9 +345,13 @@ class BatchAssembler:
         responses: list[InferResponse] = []
         for index, layout in enumerate(layouts):
             own = [parts[output.name][index] for output in layout.outputs]
-            header = self._response_header(layout, [tuple(part.shape) for part in own])
-            pairs = zip(layout.outputs, own, strict=True)
-            responses.append(InferResponse(header, [self._to_data(output, part) for output, part in pairs]))
+            if plan.is_on_device:
+                header = self._response_header(layout, [tuple(part.shape) for part in own])
+                pairs = zip(layout.outputs, own, strict=True)
+                responses.append(InferResponse(header, [self._to_data(output, part) for output, part in pairs]))
+                continue
+            header = self._response_header(layout, [part.shape for part in own])
+            responses.append(InferResponse(header, [to_buffer(part) for part in own]))
         return responses
 
     def _to_data(self, output: TensorConfig, part: Any) -> Buffer:
