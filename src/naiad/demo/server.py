@@ -70,7 +70,7 @@ def serving(
     http_port = settings.http_port or _free_port()
     grpc_port = settings.grpc_port or _free_port()
     command = [*_command(root, http_port, grpc_port), *flags]
-    console.print(f"\n[bold]Server[/bold]: {' '.join(command[2:])}")
+    console.print(f"\n[bold]Server[/bold]: {' '.join(command[2:])}", soft_wrap=True)
     process = subprocess.Popen(command, stderr=subprocess.PIPE if not settings.keep_running else None)
     try:
         began = time.monotonic()

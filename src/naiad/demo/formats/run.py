@@ -1,6 +1,7 @@
 """`naiad demo formats` from end to end."""
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from tritonclient.utils import InferenceServerException
 
@@ -11,7 +12,8 @@ from naiad.demo.progress import waiting
 from naiad.demo.server import Settings, serving
 
 RATE_S = 1.0
-_HEADINGS = ("format", "backend", "with", "correct", "agree", "max diff", "p50 ms", "req/s", "load s", "MiB")
+_WIDE_COLUMNS = 120
+_FIGURES = ("correct", "agree", "max diff", "p50 ms", "req/s", "load s", "MiB")
 
 
 def run(settings: Settings, console: Console) -> int:
@@ -32,26 +34,34 @@ def run(settings: Settings, console: Console) -> int:
                 found[each.model] = measure(each, running, digits, expected[each.model], RATE_S)
             except InferenceServerException as error:
                 console.print(f"{each.name}: {error}", style="red", markup=False, highlight=False)
-        console.print(_table(found, len(digits.labels)))
+        console.print(table_of(found, len(digits.labels), console.width))
     return 0 if [each.agreeing for each in found.values()] == [len(digits.labels)] * len(formats) else 1
 
 
-def _table(found: dict[str, Measurement], count: int) -> Table:
+def table_of(found: dict[str, Measurement], count: int, columns: int) -> Table:
+    """Return the table; below `_WIDE_COLUMNS` columns it is without lines and versions, so that no cell is cut."""
+    is_wide = columns >= _WIDE_COLUMNS
     table = Table(title=f"{count} pictures of digits, each asked over HTTP and gRPC", title_justify="left")
-    for number, heading in enumerate(_HEADINGS):
-        table.add_column(heading, justify="left" if number < len(("format", "backend", "with")) else "right")
+    if not is_wide:
+        table.box, table.pad_edge, table.collapse_padding = None, False, True
+    texts = ("format", "backend", "with") if is_wide else ("format", "backend")
+    for heading in texts:
+        table.add_column(heading, overflow="fold")
+    for heading in _FIGURES:
+        table.add_column(heading, justify="right", no_wrap=True)
     kind = FORMATS[0].kind
     for each in FORMATS:
         if each.kind != kind:
             kind = each.kind
             table.add_section()
         row = found.get(each.model)
+        names = (each.name, each.backend, *([each.version] if is_wide and not each.missing else []))
         if row is None:
-            table.add_row(each.name, each.backend, each.missing or "failed")
+            table.add_row(*names[: len(texts) - 1], escape(each.missing) or "failed")
             continue
         memory = "" if row.memory_mib is None else f"{row.memory_mib:.0f}"
         table.add_row(
-            each.name, each.backend, each.version, f"{row.correct}/{count}", f"{row.agreeing}/{count}",
+            *names, f"{row.correct}/{count}", f"{row.agreeing}/{count}",
             f"{row.max_difference:.0e}", f"{row.p50_ms:.2f}", f"{row.rate:.0f}", f"{row.load_s:.1f}", memory,
         )  # fmt: skip
     return table
