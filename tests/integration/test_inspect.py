@@ -68,6 +68,17 @@ def test_onnx_file_is_described_as_it_is_served(tmp_path):
     assert found["backend"] == "onnxruntime"
 
 
+def test_directory_of_a_model_is_its_newest_file(tmp_path):
+    for version in ("2", "10"):
+        (tmp_path / "models/net" / version).mkdir(parents=True)
+        (tmp_path / "models/net" / version / "model.onnx").write_bytes(onnx_models.identity())
+    status, (found, repository) = inspect(tmp_path / "models/net", tmp_path / "models")
+    assert status == 1
+    assert found["path"].endswith("models/net/10/model.onnx")
+    assert found["served"] == f"yes: naiad serve {tmp_path}/models/net"
+    assert repository["problems"] == [f"it is no model; to check a repository: naiad check {tmp_path}/models"]
+
+
 def test_truncated_onnx_file_is_a_problem(tmp_path):
     (tmp_path / "net.onnx").write_bytes(onnx_models.identity()[:-3])
     status, (found,) = inspect(tmp_path / "net.onnx")

@@ -21,6 +21,8 @@ usage: naiad serve [MODEL | REPOSITORY | PACKAGE ...] [flags]
 MODEL is a model file (resnet.onnx, model.py) or the directory of one model; REPOSITORY contains
 models; PACKAGE is written by naiad optimize. Flags have Triton's names and formats: --flag value or
 --flag=value; booleans are true or false. Defaults are in square brackets.
+
+example: naiad serve resnet.onnx --http-port 9000
 """
 _STATUS = """\
 The exit status is 0 after SIGINT or SIGTERM, 1 when the server cannot start, for a wrong command

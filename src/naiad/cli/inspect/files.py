@@ -71,10 +71,11 @@ def read_source(path: Path, found: Inspection) -> None:
     found.unread.append("inputs and outputs: they follow from executing the file")
 
 
+_PICKLE = "a Python pickle (joblib, scikit-learn)"
 _READERS: Mapping[str, Callable[[Path, Inspection], None]] = {
     "an ONNX model": read_onnx,
     "a Python file": read_source,
-    "a Python pickle (joblib, scikit-learn)": read_pickle,
+    _PICKLE: read_pickle,
     "a skops file": read_skops,
     "a PyTorch model": read_torch,
     "a Keras model": read_keras,
@@ -89,21 +90,27 @@ _READERS: Mapping[str, Callable[[Path, Inspection], None]] = {
     "an MLflow model": read_mlflow,
     "a safetensors file (weights without a graph)": read_safetensors,
 }
-_EXECUTING = ("a Python file", "a Python pickle (joblib, scikit-learn)")
+_EXECUTING = ("a Python file", _PICKLE)
 """Formats whose load executes code of the file."""
 _INSTALL = "pip install"
+_NOT_YET = "not as it is; see the problem"
 
 
 def inspect(path: Path) -> Inspection:
     """Return what is known of a file or directory. Raises InferError(INVALID_ARG) for one that does not exist."""
     if not path.exists():
-        raise invalid_argument(f"{path}: no such file or directory")
-    path = path.absolute()
+        raise invalid_argument(f"{path}: no such file or directory; name a model file or a model's directory")
+    given = path
+    path = _model_file(path.absolute())
     found = Inspection(str(path), size_bytes=_size_bytes(path))
     kind = kind_of(path)
     if kind is None:
         found.format = "unknown"
-        found.problems.append("neither the name nor the content is that of a known format")
+        found.problems.append(
+            f"it is no model; to check a repository: naiad check {given}"
+            if path.is_dir()
+            else "neither the name nor the content is that of a known format, such as model.onnx"
+        )
         return found
     found.format = kind.what.partition(" ")[2]
     if problem := file_problem(path):
@@ -115,14 +122,23 @@ def inspect(path: Path) -> Inspection:
         except (OSError, ValueError, LookupError, TypeError, AttributeError, zipfile.BadZipFile) as error:
             found.problems.append(f"the file cannot be read completely: {error}")
     if kind.is_served:
-        _ask_backend(path, kind.backend, found, executes=kind.what in _EXECUTING)
+        _ask_backend(given, kind.backend, found, kind.what)
     else:
         found.served = f"by no backend: {way_out(path)}"
     return found
 
 
-def _ask_backend(path: Path, backend: str, found: Inspection, *, executes: bool) -> None:
-    """Add what the backend of a file would serve, if its framework is installed."""
+def _model_file(path: Path) -> Path:
+    """Return the file of the newest version in the directory of a model, or the path itself."""
+    if not path.is_dir() or kind_of(path) is not None:
+        return path
+    versions = sorted((each for each in path.iterdir() if each.name.isdecimal()), key=lambda each: int(each.name))
+    files = [each for each in versions[-1].iterdir() if kind_of(each) is not None] if versions else []
+    return files[0] if len(files) == 1 else path
+
+
+def _ask_backend(path: Path, backend: str, found: Inspection, what: str) -> None:
+    """Add what the backend of a file or a model's directory would serve, if its framework is installed."""
     found.backend = backend
     try:
         _check_package(backend)
@@ -132,20 +148,25 @@ def _ask_backend(path: Path, backend: str, found: Inspection, *, executes: bool)
         found.problems += [] if found.served else [error.message]
         found.unread.append("names, shapes and batching as they are served: the framework is not installed")
         return
-    found.served = f"yes: naiad serve {path.name}"
-    if executes or found.details.get("contents") == "an AOTInductor package":
+    found.served = f"yes: naiad serve {path}"
+    if what == _PICKLE:
+        found.served += " --allow-pickle"
+    if what in _EXECUTING or found.details.get("contents") == "an AOTInductor package":
         found.unread.append("names, shapes and batching as they are served: that would execute code of the file")
         return
     try:
         config, note = build_config(path)
     except InferError as error:
+        found.served = _NOT_YET
         found.problems.append(error.message)
         return
     if _INSTALL in note:
         found.served = f"after {note[note.index(_INSTALL) :]}"
         return
     if note or not config.input:
-        found.problems += [note] if note else []
+        if note:
+            found.served = _NOT_YET
+            found.problems.append(note)
         return
     rows = [-1] if config.max_batch_size else []
     found.inputs, found.outputs = (

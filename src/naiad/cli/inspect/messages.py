@@ -64,7 +64,7 @@ def read_onnx(path: Path, found: Inspection) -> None:
         model = Message(data)
         opsets = [f"{each.text(1) or 'ai.onnx'} {each.number(2)}" for each in model.messages(8)]
         found.producer = " ".join(filter(None, (model.text(2), model.text(3))))
-        found.details |= {"IR version": str(model.number(1)), "opsets": ", ".join(opsets)}
+        found.details |= {"IR version": str(model.number(1)), "opsets": ", ".join(dict.fromkeys(opsets))}
         for graph in model.messages(7):
             initializers = list(graph.messages(5))
             names = {each.text(8) for each in initializers}

@@ -164,7 +164,9 @@ def _check(options: ServerOptions) -> None:
     _check_models_at_start(options.repository)
     if not options.repository.paths:
         # Triton: "--model-repository must be specified".
-        raise OptionError("--model-repository must be specified: a repository, a model directory or a model file")
+        raise OptionError(
+            "--model-repository must be specified: a repository or a model, as in naiad serve model.onnx"
+        )
     places = problem_of_places(options.http_place, options.grpc_place, options.metrics_place, *options.cloud_places)
     if places:
         raise OptionError(places)

@@ -13,7 +13,7 @@ from naiad.core.errors import invalid_argument, not_found
 from naiad.repository.stores.model_file import GENERAL_SUFFIXES, kind_of, way_out
 from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, ModelListing, parse_version
 
-_SUFFIXES = sorted({Path(known.filename).suffix for known in FORMATS if known.backend in BUILT_IN})
+_SUFFIXES = sorted({Path(known.filename).suffix for known in FORMATS if known.backend in BUILT_IN} - {""})
 BARE_MAX_BATCH_SIZE = 32
 """The max_batch_size of bare model files that can batch, unless --max-batch-size is given."""
 _PICKLE_SUFFIXES = frozenset({".joblib", ".pkl"})

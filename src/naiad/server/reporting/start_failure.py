@@ -13,6 +13,7 @@ from naiad.core.model import UNLOADED, IndexEntry, ModelState
 from naiad.options.options import RepositoryOptions
 from naiad.repository.check import ModelReport, check_path
 from naiad.repository.cloud.url import is_cloud_url
+from naiad.repository.stores.stores import DUPLICATE
 from naiad.server.process.runner import FailedStartError
 
 _MAX_PROBLEMS = 20
@@ -37,7 +38,7 @@ def failed_start(
             problems.append(_absent(name, options, [report.name for report in reports]))
     if len(problems) > _MAX_PROBLEMS:
         problems[_MAX_PROBLEMS:] = [f"and {len(problems) - _MAX_PROBLEMS} more"]
-    commands = " and ".join(f"naiad check {shlex.quote(path)} --load" for path in options.paths)
+    commands = " and ".join(f"naiad check {shlex.quote(path)} --load" for path in dict.fromkeys(options.paths))
     hint = f"For more: {commands}. To serve the other models: --exit-on-error=false. For tracebacks: --log-verbose=1."
     return FailedStartError(problems, hint)
 
@@ -68,7 +69,9 @@ def _check(options: RepositoryOptions, known_backends: Collection[str], gpu_coun
 def _problem(row: IndexEntry) -> str:
     text = _CODE.sub("", " ".join(row.reason.split())).replace(f"{os.getcwd()}/", "")
     text = _PYTHON_PLACE.sub(r" (\1:\2)", text)
-    text = text.removeprefix(f"model '{row.name}' version {row.version}: ")
+    text = text.removeprefix(f"model '{row.name}' version {row.version}: ").removeprefix(f"model '{row.name}': ")
+    if text == DUPLICATE:
+        text += "; rename one of them, or serve one only"
     missing = _MISSING_MODULE.search(text)
     if missing:
         text += f"; expected an installed package: pip install {missing[1]}, or remove the import"
