@@ -21,7 +21,9 @@ _NODES = "sys/devices/system/node"
 
 def resolve_policies(policies: Mapping[str, HostPolicy], root: Path = Path("/")) -> dict[str, frozenset[int]]:
     """Return the cores of each policy, all of which this process may use. `root` is where `sys` is looked for.
-    Raises InferError for cores and nodes that are not there, and on a platform that cannot bind."""
+
+    Raises InferError for cores and nodes that are not there, and on a platform that cannot bind.
+    """
     if policies and not hasattr(os, "sched_setaffinity"):
         name, policy = next(iter(policies.items()))
         raise unsupported(
@@ -73,7 +75,9 @@ def _words(cores: frozenset[int]) -> str:
 @contextlib.contextmanager
 def running_on(cores: frozenset[int]) -> Iterator[None]:
     """Have the calling thread, and what it starts meanwhile, run on these cores alone; none means no change.
-    Raises InferError when none of them can be used any more."""
+
+    Raises InferError when none of them can be used any more.
+    """
     if not cores:
         yield
         return

@@ -89,7 +89,9 @@ class BackendRegistry:
 
     def get_isolated(self, name: str) -> Backend:
         """Return what runs the instances of the backend `name` in worker processes, without importing it here.
-        Raises InferError(INVALID_ARG) for a name that nothing provides."""
+
+        Raises InferError(INVALID_ARG) for a name that nothing provides.
+        """
         point = self._points.get(name)
         if point is None:
             raise self._unknown(name)

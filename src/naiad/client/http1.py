@@ -23,7 +23,9 @@ class Http1Protocol(asyncio.Protocol):
 
     async def exchange(self, parts: Sequence[Buffer]) -> Response:
         """Send a request and return its response; a caller that is cancelled closes the connection.
-        Raises ConnectionFailedError when the connection breaks, or the response is malformed."""
+
+        Raises ConnectionFailedError when the connection breaks, or the response is malformed.
+        """
         transport = self._transport
         if transport is None:
             raise ConnectionFailedError("the connection was closed by the server")

@@ -75,7 +75,9 @@ class Http2Protocol(asyncio.Protocol):
 
     async def call(self, header_block: bytes, message: Sequence[Buffer]) -> CallResponse:
         """Send a call and return its response; a caller that is cancelled resets the stream.
-        Raises InferError; CallRefusedError when the call may be sent again."""
+
+        Raises InferError; CallRefusedError when the call may be sent again.
+        """
         call = Call(self._loop.create_future())
         self._connection.open(call, header_block)
         self._connection.output.send_body(call, frame_message(message))

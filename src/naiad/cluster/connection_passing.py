@@ -321,7 +321,8 @@ class ConnectionReceiver:
 
     def _confirm(self) -> None:
         """Confirm the received connections before using them: until then the supervisor may pass them to another
-        process."""
+        process.
+        """
         if not self._unconfirmed_count:
             return
         if not self._send(self._unconfirmed_count, self._none_closed):

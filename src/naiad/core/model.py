@@ -83,7 +83,8 @@ class ServerMetadata:
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
     """The metadata of `GET /v2/models/m`; shapes are the config's, with -1 for variable dimensions, including the
-    batch dimension."""
+    batch dimension.
+    """
 
     name: str
     versions: Sequence[str]

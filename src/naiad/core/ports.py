@@ -54,7 +54,9 @@ class InferencePort(Protocol):
 
     def submit(self, call: "ModelCall") -> None:
         """Submit a call; its responses arrive through `call.on_response` on the loop.
-        Raises InferError if it is rejected at admission. Otherwise the caller must `close` it. On the loop only."""
+
+        Raises InferError if it is rejected at admission. Otherwise the caller must `close` it. On the loop only.
+        """
 
     def cancel(self, call: "ModelCall") -> None:
         """Cancel a submitted call; it still gets a response. On the loop only."""

@@ -53,7 +53,8 @@ def encode_bytes_elements(elements: Sequence[bytes]) -> bytes:
 
 def decode_bytes_elements(data: Buffer, where: str = "in BYTES tensor") -> list[bytes]:
     """Return the elements of raw BYTES data; the inverse of `encode_bytes_elements`. Raises InferError(INVALID_ARG)
-    if a length indicator or an element is incomplete; `where` is part of the message."""
+    if a length indicator or an element is incomplete; `where` is part of the message.
+    """
     view = memoryview(data)
     unpack = _LENGTH.unpack_from
     elements: list[bytes] = []
@@ -84,7 +85,9 @@ def _incomplete_element(where: str, length: int, left: int) -> InferError:
 
 def count_bytes_elements(data: Buffer, where: str) -> Slices[int]:
     """Return the number of elements of raw BYTES data, in slices.
-    Raises InferError as `decode_bytes_elements` does."""
+
+    Raises InferError as `decode_bytes_elements` does.
+    """
     view = memoryview(data)
     unpack = _LENGTH.unpack_from
     position = start = count = 0
@@ -105,7 +108,9 @@ def count_bytes_elements(data: Buffer, where: str) -> Slices[int]:
 
 def to_array(spec: TensorSpec, data: Buffer) -> Array:
     """Return the tensor as an ndarray: a view of `data`, or an object array of `bytes` for BYTES.
-    Raises InferError(INVALID_ARG) unless `data` has exactly the elements of `spec.shape`."""
+
+    Raises InferError(INVALID_ARG) unless `data` has exactly the elements of `spec.shape`.
+    """
     if spec.datatype is DataType.BYTES:
         elements = decode_bytes_elements(data)
         if len(elements) != spec.element_count:

@@ -223,7 +223,9 @@ class AdmissionRules:
 
     def check_sizes(self, request: InferRequest, admission: Admission) -> None:
         """Check the data of a request if its sizes differ from the header's, or if it has strings.
-        Raises InferError(INVALID_ARG) with Triton's message."""
+
+        Raises InferError(INVALID_ARG) with Triton's message.
+        """
         counts = request.element_counts
         sizes = zip(request.header.inputs, request.data, admission.data_sizes, strict=True)
         for position, (spec, data, size) in enumerate(sizes):
@@ -254,7 +256,9 @@ class AdmissionRules:
 
 def count_elements(header: RequestHeader, request_id: str, data: Sequence[Buffer]) -> Slices[Sequence[int] | None]:
     """Count the elements of large BYTES inputs in slices, so that admission need not count them at once.
-    Raises InferError(INVALID_ARG) as admission does."""
+
+    Raises InferError(INVALID_ARG) as admission does.
+    """
     counts = [-1] * len(data)
     for position, (spec, content) in enumerate(zip(header.inputs, data, strict=True)):
         if spec.datatype is DataType.BYTES and len(content) > SLICE_BYTES:

@@ -231,7 +231,9 @@ _LIBRARY = "batchstrategy.so"
 
 def read_strategy(context: ModelContext) -> PythonStrategy | None:
     """Return the batching strategy of a model version, None if it has none.
-    Raises InferError(INVALID_ARG) if it cannot be loaded, lacks a function, or has no effect."""
+
+    Raises InferError(INVALID_ARG) if it cannot be loaded, lacks a function, or has no effect.
+    """
     config = context.config
     where = config.parameters[PARAMETER].string_value if PARAMETER in config.parameters else ""
     if not where:

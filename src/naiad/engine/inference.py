@@ -230,7 +230,9 @@ class Engine:
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Return whether a model version is ready; an unknown model or version is not (Triton).
-        Raises InferError(INVALID_ARG) for an invalid version number and for an ambiguous name."""
+
+        Raises InferError(INVALID_ARG) for an invalid version number and for an ambiguous name.
+        """
         row = self._table.get(name)
         served = row.get(version) if row is not None else None
         if served is not None:
@@ -304,7 +306,9 @@ class Engine:
 
     def statistics(self, name: str = "", version: str = "") -> Sequence[VersionStatistics]:
         """Return statistics of one version, of all versions of a model, or of all models (no name).
-        Raises InferError(INVALID_ARG) for a name that is ambiguous or not ready, with Triton's texts."""
+
+        Raises InferError(INVALID_ARG) for a name that is ambiguous or not ready, with Triton's texts.
+        """
         named = self._table.get(name)
         if not name:
             rows = [row for _, row in sorted(self._models.items())]

@@ -23,7 +23,9 @@ def with_unique_names(rows: Rows, known: Mapping[str, object]) -> Rows:
 
 def rows_named(index: Sequence[IndexEntry], name: str) -> Sequence[IndexEntry]:
     """Return the rows of the index for a name of a client.
-    Raises InferError(INVALID_ARG) if several models have it, with Triton's text."""
+
+    Raises InferError(INVALID_ARG) if several models have it, with Triton's text.
+    """
     rows = [row for row in index if row.name == name]
     same = [row for row in index if isinstance(row.name, ModelKey) and row.name.name == name]
     holders = {row.name for row in same if row.is_wanted}

@@ -25,7 +25,9 @@ class Resources:
 
     def register(self, config: ModelConfig) -> "ModelResources":
         """Register the instances of a model version with complete instance groups, in their order.
-        Raises InferError(INVALID_ARG) if one of them could never execute."""
+
+        Raises InferError(INVALID_ARG) if one of them could never execute.
+        """
         claims = _claims_of(config)
         with self._lock:
             granted = self._limiter.register(claims)

@@ -249,7 +249,8 @@ MayBringFiles = Callable[[], bool]
 
 def check_files(parameters: Iterable[str], may_bring_files: MayBringFiles) -> None:
     """Raise InferError(PERMISSION_DENIED) if the parameters of a load contain files although `may_bring_files`
-    forbids it."""
+    forbids it.
+    """
     if any(name.startswith(_PREFIX) for name in parameters) and not may_bring_files():
         raise permission_denied(
             "model files ('file:' parameters of a load) are not accepted from clients, because they may be code: "

@@ -229,7 +229,8 @@ def check_path(
 
 def is_model_dir(path: Path) -> bool:
     """Distinguish a model's directory from a repository: it has a configuration, a model file or version
-    directories."""
+    directories.
+    """
     names = names_in(path)
     if CONFIG_FILE in names or not names.isdisjoint(FILENAMES):
         return True

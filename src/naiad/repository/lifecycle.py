@@ -98,13 +98,15 @@ class ReadyRule:
 
     def holds(self, rows: Sequence[IndexEntry], ill: Collection[str] = ()) -> bool:
         """Return whether the rule holds for the rows of the repository index, where the `ill` models cannot
-        execute."""
+        execute.
+        """
         ready = {row.name for row in rows if row.state is ModelState.READY}
         return self.judge(ready, any(not _is_available(row) for row in rows), ill)
 
     def judge(self, ready: AbstractSet[str], has_failed: bool, ill: Collection[str] = ()) -> bool:
         """Return whether the rule holds: `ready` models have a ready version, `has_failed` is true if some model
-        failed."""
+        failed.
+        """
         if self._rule == "none":
             return True
         if self._rule == "any":

@@ -72,7 +72,9 @@ def open_path(
     path: Path, *, config_name: str = "", bare_max_batch_size: int = BARE_MAX_BATCH_SIZE
 ) -> LocalStore | SingleModelStore | BareFilesStore:
     """Return the store for a path: a model file, a folder of them, one model's directory, or a repository.
-    Raises InferError(INVALID_ARG) for a path that does not exist and for a file that is no model."""
+
+    Raises InferError(INVALID_ARG) for a path that does not exist and for a file that is no model.
+    """
     path = path.absolute()
     if path.is_file():
         return SingleModelStore(bare_file(path, max_batch_size=bare_max_batch_size), path)

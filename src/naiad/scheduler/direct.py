@@ -18,7 +18,8 @@ class DirectScheduler(Scheduler):
 
     def __init__(self, overload: OverloadPolicy | None = None) -> None:
         """With `overload`, the order changes and the oldest requests are rejected under overload; None for Triton's
-        rule."""
+        rule.
+        """
         self._level = PriorityLevel(QueuePolicy(), is_watched=True)
         self._queue = self._level.waiting
         self._guard = OverloadGuard(overload)

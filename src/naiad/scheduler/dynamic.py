@@ -287,7 +287,8 @@ class DynamicScheduler(Scheduler):
 
     def _take_by_shape(self, now_ns: int) -> Batch | None:
         """Return a batch of the first request's shape, or of another shape that need not wait while the first
-        does."""
+        does.
+        """
         first, *others = gather_by_shape(self._queues, self._preferred, self._max_rows)
         reason = self._decide(first, now_ns)
         if reason:

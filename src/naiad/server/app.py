@@ -319,7 +319,9 @@ def _end_process(status: int) -> None:
 
 def open_recorder(options: RecordingOptions, registry: Registry) -> Recorder | None:
     """Return the recorder, whose file is open, and show its metrics; None without the flag.
-    Raises InferError if the file cannot be written."""
+
+    Raises InferError if the file cannot be written.
+    """
     if not options.path:
         return None
     try:

@@ -51,7 +51,9 @@ class EmbeddedServer(Server):
 
     def submit(self, request: InferRequest) -> None:
         """Submit a request; its responses arrive through `request.on_response`, perhaps before this returns.
-        Raises InferError if it is rejected; then `on_response` is not called."""
+
+        Raises InferError if it is rejected; then `on_response` is not called.
+        """
         self._engine.submit(request)
 
     def cancel(self, request: InferRequest) -> None:

@@ -25,7 +25,9 @@ class TrialOutcome:
 
 def try_to_load(options: ServerOptions, model: str) -> TrialOutcome:
     """Load a model of a repository in explicit mode, with its members if it is an ensemble, and unload it again.
-    Raises InferError if the repository cannot be opened."""
+
+    Raises InferError if the repository cannot be opened.
+    """
     return asyncio.run(_Trial(options).load(model))
 
 

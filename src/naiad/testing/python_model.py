@@ -97,7 +97,9 @@ class PythonModel:
 
     def stream(self, inputs: Arrays, *, request_id: str = "") -> Iterator[dict[str, Array]]:
         """Yield the responses to one request of a decoupled model as they are sent.
-        Raises ModelError for an error response, TimeoutError if no response arrives for a minute."""
+
+        Raises ModelError for an error response, TimeoutError if no response arrives for a minute.
+        """
         stream = _Stream()
         tensors = [pb_utils.Tensor(name, array) for name, array in inputs.items()]
         returned = self.instance.execute([StreamedRequest(RequestPlan(parameters="{}"), request_id, tensors, stream)])

@@ -178,7 +178,8 @@ class MessageAssembler:
 
     def feed(self, data: memoryview) -> "list[Payload | CompressedMessage]":
         """Take a piece of the body and return the messages it completes. Raises GrpcError: RESOURCE_EXHAUSTED above
-        the size limit, INTERNAL for a malformed prefix or bad compression."""
+        the size limit, INTERNAL for a malformed prefix or bad compression.
+        """
         messages: list[Payload | CompressedMessage] = []
         position, end = 0, len(data)
         while position < end:
@@ -277,7 +278,9 @@ class CompressedMessage:
 
     def decompress(self) -> "Payload":
         """Return the message.
-        Raises GrpcError: RESOURCE_EXHAUSTED when it is larger than allowed, INTERNAL when the data is corrupt."""
+
+        Raises GrpcError: RESOURCE_EXHAUSTED when it is larger than allowed, INTERNAL when the data is corrupt.
+        """
         try:
             return decompress(self._data, self._bits, self._max_plain_bytes)
         except TooLargeError:

@@ -299,7 +299,9 @@ class ChunkedDecoder:
 
     def feed(self, piece: memoryview) -> int:
         """Decode from `piece` and return how many bytes were used: all, unless the body ended before.
-        Raises HttpError: 400 for bad framing, 413 for a body beyond the limit."""
+
+        Raises HttpError: 400 for bad framing, 413 for a body beyond the limit.
+        """
         position, end = 0, len(piece)
         while position < end and not self.is_done:
             if self._expect is _Expect.SIZE and not self._line:

@@ -50,7 +50,9 @@ def encode_request(
     method: str, target: str, headers: Iterable[tuple[str, str]], body: Sequence[Payload] = ()
 ) -> list[Payload]:
     """Return the bytes of a request: the head, and the parts of the body uncopied. `headers` include Host.
-    Raises ValueError for a target or a field that HTTP cannot carry."""
+
+    Raises ValueError for a target or a field that HTTP cannot carry.
+    """
     if _FORBIDDEN_IN_TARGET.search(target) or not target:
         raise ValueError(f"the request target {target[:200]!r} has characters that must be percent-encoded")
     lines = [f"{method} {target} HTTP/1.1".encode()]
@@ -135,7 +137,9 @@ class Http1ClientConnection:
 
     def receive_eof(self) -> Response | None:
         """The server has closed the connection; return the response that ends with it, None between responses.
-        Raises ResponseError when a response is outstanding or cut short."""
+
+        Raises ResponseError when a response is outstanding or cut short.
+        """
         self.can_send = False
         if not self._is_expecting:
             return None

@@ -119,7 +119,9 @@ class Calls:
 
     def exec(self, request: InferenceRequest, decoupled: bool, execution_timeout: int) -> Any:
         """Execute a request by another model and return its response, or an iterator of its responses.
-        Raises TritonModelException for an invalid call; later failures are errors in a response."""
+
+        Raises TritonModelException for an invalid call; later failures are errors in a response.
+        """
         if decoupled:
             return self._stream(request, execution_timeout)
         waiter = _Single()
@@ -147,7 +149,9 @@ class Calls:
 
     def command(self, notes: Mapping[str, Any], parts: Sequence[bytes] = ()) -> str:
         """Send a command about a model, or a query of its readiness; return the server's result, a JSON object.
-        Raises TritonModelException if it fails."""
+
+        Raises TritonModelException if it fails.
+        """
         if not self._is_in_use:
             raise TritonModelException(
                 "models can be loaded, unloaded and asked for during the 'initialize' and 'execute' functions only."
@@ -156,7 +160,9 @@ class Calls:
 
     def define(self, notes: Mapping[str, Any]) -> str:
         """Register a family of metrics, or a metric; return the server's result, a JSON object.
-        Raises TritonModelException if it fails."""
+
+        Raises TritonModelException if it fails.
+        """
         if not self._is_in_use:
             raise TritonModelException("metrics are made during the 'initialize' and 'execute' functions only")
         return self._ask(frames.METRIC, notes)

@@ -369,7 +369,9 @@ def _settled(
 
 def completed_config(model_class: Any, args: dict[str, str]) -> dict[str, Any] | None:
     """Return the configuration of the model's `auto_complete_config`, None without one.
-    Raises LoadError if the function returns another type, and any exception of it."""
+
+    Raises LoadError if the function returns another type, and any exception of it.
+    """
     complete = getattr(model_class, "auto_complete_config", None)
     if complete is None:
         return None

@@ -341,7 +341,8 @@ class TestLoad:
 
 class TestUnchangedVersions:
     """Triton: versions whose files have not changed stay, if the configuration has changed in no other way than in
-    instance groups and version policy."""
+    instance groups and version policy.
+    """
 
     def test_stay_when_a_version_is_added(self, scene: Scene) -> None:
         model = scene.write("a")

@@ -55,7 +55,9 @@ class InstanceAdapter:
     @classmethod
     def describe(cls, args: Mapping[str, str]) -> dict[str, Any]:
         """Return the backend's facts about a model that is not loaded: its configuration, and its support of GPUs.
-        Raises LoadError."""
+
+        Raises LoadError.
+        """
         try:
             backend, context = _open(args)
             completed = backend.auto_complete(context)

@@ -53,7 +53,8 @@ def rank_args(
 
 def worker_environment(context: ModelContext, host_policy: str = "") -> dict[str, str]:
     """Return the environment of a worker: threads times workers do not exceed the cores, unless configured
-    otherwise."""
+    otherwise.
+    """
     environment = dict(os.environ)
     if is_charged_for_waiting():
         environment[NEVER_AWAKE] = "1"

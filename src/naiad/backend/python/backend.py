@@ -77,7 +77,9 @@ class PythonBackend(Backend):
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         """Return the configuration of the model's `auto_complete_config`, from a temporary process.
-        Raises InferError if the function raises or returns another type."""
+
+        Raises InferError if the function raises or returns another type.
+        """
         source = self.source(context)
         if not may_complete(source.model_file):
             return context.config
@@ -231,7 +233,9 @@ class PythonInstance(RemoteInstance):
 
     def begin(self, batch: Batch) -> None:
         """Send a batch to the worker, which may have open requests.
-        Raises InferError for a batch that is too large, and without a worker."""
+
+        Raises InferError for a batch that is too large, and without a worker.
+        """
         # hot: bench/micro_worker.py
         conversation = self._running
         if conversation is not None:

@@ -46,7 +46,9 @@ class InstanceMetrics:
 
 def define(holder: MetricHolder, notes: Mapping[str, Any]) -> dict[str, str | int]:
     """Register a worker's family or metric and return the result for it.
-    Raises InferError; LookupError, TypeError or ValueError for a malformed request."""
+
+    Raises InferError; LookupError, TypeError or ValueError for a malformed request.
+    """
     if "family" in notes:
         number = holder.new_family(str(notes["family"]), str(notes["description"]), str(notes["kind"]))
         return {"family": number}

@@ -280,7 +280,9 @@ class RankConversation(Conversation):
 
     def finish(self) -> Sequence[InferResponse] | None:
         """Wait for input from any rank. Returns the responses of rank 0 when all have responded, None before.
-        Raises InstanceDiedError, InferError if the batch failed in all ranks."""
+
+        Raises InstanceDiedError, InferError if the batch failed in all ranks.
+        """
         if not self.is_broken:
             for key, _ in self._selector.select():
                 self._take(key.data)

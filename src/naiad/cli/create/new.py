@@ -50,7 +50,9 @@ def run(argv: Sequence[str]) -> int:
 
 def write_backend(name: str, directory: Path) -> None:
     """Write a package with the backend `name` into a new or empty directory.
-    Raises InferError(INVALID_ARG) for a name that cannot be used and a directory with files, and OSError."""
+
+    Raises InferError(INVALID_ARG) for a name that cannot be used and a directory with files, and OSError.
+    """
     if not _NAME.fullmatch(name):
         raise invalid_argument(
             f"'{name}' cannot be the name of a backend; use lower-case letters and digits, with single '-' or '_' "

@@ -25,7 +25,8 @@ class PassedConnections(Service):
         on_close: Callable[[], None],
     ) -> None:
         """`port` is the supervisor's. `on_close` is called after connections have closed: `take_closed_count` returns
-        their number."""
+        their number.
+        """
         self.connections = connections
         self._flag = flag
         self._port = port

@@ -178,7 +178,8 @@ class Member(Server):
 
 class Link:
     """The process's side of the channel, and the services of its ports. Implements `ports.Group` and
-    `channel.Peer`."""
+    `channel.Peer`.
+    """
 
     def __init__(
         self, welcome: Welcome, engine: MemberEngine, stop: SupervisedStop, connection_passing: socket.socket

@@ -14,7 +14,9 @@ class Forwarding(Protocol):
 
     def forward(self, owner: int, model: str, version: str, request: InferRequest) -> None:
         """Forward a request to another process, for a version of the model with a key.
-        Raises InferError(UNAVAILABLE)."""
+
+        Raises InferError(UNAVAILABLE).
+        """
 
     def cancel(self, request: InferRequest) -> None:
         """Cancel a forwarded request in its process."""

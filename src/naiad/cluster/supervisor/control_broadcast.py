@@ -45,7 +45,9 @@ class ControlBroadcast:
 
     async def broadcast(self, request: BroadcastRequest) -> Outcome:
         """Execute a call in all processes; return the first failure, otherwise the first outcome.
-        Raises ChannelError when no process could execute it."""
+
+        Raises ChannelError when no process could execute it.
+        """
         # The sending process may die meanwhile. The other processes still execute the call, so it must reach the log.
         task = asyncio.get_running_loop().create_task(self._broadcast(request))
         self._tasks.add(task)

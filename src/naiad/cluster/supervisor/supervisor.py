@@ -140,7 +140,9 @@ class Supervisor:
 
     async def _start_all(self) -> bool:
         """Start every process; return whether all serve.
-        Raises InferError for a failed start that no process has logged."""
+
+        Raises InferError for a failed start that no process has logged.
+        """
         _log.info("starting %d server processes", self._count)
         await self._supervise(lambda: self._supervision.is_open)
         if self._supervision.is_open or self._stop.is_set:

@@ -88,7 +88,9 @@ class CachedModel(ServedProxy):
 
     def submit(self, request: InferRequest) -> None:
         """Respond from the cache, join an equal request, or submit to the model.
-        Raises InferError as the model does."""
+
+        Raises InferError as the model does.
+        """
         header = request.header
         if header.shared_memory or any(output.shared_memory is not None for output in header.outputs):
             self._served.submit(request)
@@ -257,7 +259,8 @@ class CachedModel(ServedProxy):
 
     def cancel(self, request: InferRequest) -> bool:
         """Cancel a request that waits with equal ones and return True; without waiting requests the model's one is
-        cancelled."""
+        cancelled.
+        """
         pending = self._places.get(request)
         if request.cancelled or pending is None:
             return False
@@ -285,7 +288,8 @@ class CachedModel(ServedProxy):
 
     def stop(self, timeout_s: float) -> bool:
         """Stop the version once all waiting requests have their responses: some may not have reached the model
-        yet."""
+        yet.
+        """
         deadline_s = time.monotonic() + timeout_s
         self._is_stopping = True
         if self._places:

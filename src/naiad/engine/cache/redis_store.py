@@ -39,7 +39,9 @@ class RedisStore:
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         """`settings`: host, port, and optionally user, password, db, ttl (seconds), timeout_ms, tls.
-        Raises InferError(INVALID_ARG) for invalid settings or without the `redis` package."""
+
+        Raises InferError(INVALID_ARG) for invalid settings or without the `redis` package.
+        """
         self._client, self._ttl_s, self._address = _connect(settings)
         self._waiting: deque[Operation] = deque()
         self._task: asyncio.Task[None] | None = None

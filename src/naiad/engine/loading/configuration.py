@@ -26,7 +26,9 @@ _MAX_BYTES = 64 * 1024 * 1024
 
 def read_labels(config: ModelConfig, model_dir: Path) -> dict[str, Sequence[str]]:
     """Return the labels of every output with a `label_filename`.
-    Raises InferError(INVALID_ARG) for a file that is missing, not text, or outside the model's directory."""
+
+    Raises InferError(INVALID_ARG) for a file that is missing, not text, or outside the model's directory.
+    """
     labels: dict[str, Sequence[str]] = {}
     for output in config.output:
         if output.label_filename:

@@ -132,7 +132,9 @@ class ModelLoader:
 
     def load(self, plan: ModelPlan, version: int) -> Served:
         """Load one version: complete its configuration, load the model, create its instances, start their threads.
-        Raises InferError; all resources are released then."""
+
+        Raises InferError; all resources are released then.
+        """
         if plan.unsupported_reason is not None:
             raise plan.unsupported_reason
         start_ns = time.monotonic_ns()
@@ -152,7 +154,9 @@ class ModelLoader:
 
     def update(self, plan: ModelPlan, version: int, loaded: Served) -> Update | None:
         """Prepare to serve `plan` with the loaded version; None if it must be reloaded.
-        Raises InferError; all resources are released then."""
+
+        Raises InferError; all resources are released then.
+        """
         model = loaded.served if isinstance(loaded, CachedModel) else loaded
         if not isinstance(model, ServedModel) or model.lost_reason:
             return None

@@ -32,7 +32,8 @@ class SerialClients:
 
     def observe(self, in_flight: int) -> bool:
         """Note a batch with the requests in flight, its own included; return True for the last one of a long
-        series."""
+        series.
+        """
         # hot: once a batch
         if in_flight > 1:
             self._count = 0

@@ -161,7 +161,8 @@ class ServedModel:
 
     def _check_call(self, request: InferRequest, call: ModelCall) -> None:
         """Raise InferError(UNAVAILABLE) for a call that needs resources which the calls before it hold until its
-        response."""
+        response.
+        """
         instances = self._candidates(request) if call.held else ()
         if instances and all(id(instance) in call.held for instance in instances):
             raise call.deadlock(

@@ -218,7 +218,9 @@ class PaddedRequests:
 
     def settle(self, batch: Batch, responses: Sequence[InferResponse]) -> Sequence[InferResponse]:
         """Restore the requests of an executed batch and return the responses for the clients.
-        Raises InferError(INTERNAL) for an output without the padded length of its input."""
+
+        Raises InferError(INTERNAL) for an output without the padded length of its input.
+        """
         complete = len(responses) == len(batch.requests)
         self.restore(batch)
         if complete:

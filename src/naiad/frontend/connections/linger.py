@@ -54,7 +54,8 @@ def acknowledged_bytes(transport: asyncio.Transport) -> int:
 
 class ResponseQueue:
     """Checks whether a peer reads waiting bytes at a minimum rate. Called about every second; costs nothing in
-    between."""
+    between.
+    """
 
     __slots__ = ("_grace_s", "_rate", "_undelivered_bytes")
 
@@ -65,7 +66,8 @@ class ResponseQueue:
 
     def is_too_slow(self, transport: asyncio.Transport, undelivered: int, now_ns: int) -> bool:
         """Return whether the peer has fallen behind the minimum rate by the whole grace time; `undelivered` bytes
-        wait."""
+        wait.
+        """
         if not undelivered:
             self._rate = None
             return False

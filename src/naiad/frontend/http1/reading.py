@@ -100,7 +100,9 @@ class RequestReader:
 
     def take(self, data: "bytes | bytearray", view: memoryview, position: int, end: int) -> int:
         """Consume request headers, a complete request, or a piece of a body; return the position behind it.
-        Raises HttpError."""
+
+        Raises HttpError.
+        """
         if self.body is not None:
             return position + self._fill_body(self.body, view[position:end])
         if self._chunks is not None:
@@ -146,7 +148,9 @@ class RequestReader:
 
     def body_received(self, body: memoryview, size: int) -> bool:
         """Account for `size` received bytes of `body`; return whether the body is complete and was delivered.
-        Raises HttpError(503) if there is no room for what follows."""
+
+        Raises HttpError(503) if there is no room for what follows.
+        """
         self.filled += size
         if self.filled < len(body):
             self._reservation.cover(self.filled + 1, len(body))
@@ -189,7 +193,8 @@ class RequestReader:
 
     def _take_partial_head(self, view: memoryview, position: int, end: int) -> int:
         """Consume a piece of request headers that arrive in several; llhttp parses it now, so garbage is rejected at
-        once."""
+        once.
+        """
         if self._head_parser is None:
             position = _skip_empty_lines(view, position, end)
             if position == end:

@@ -62,7 +62,8 @@ class Decompression:
 
     def start(self, call: Http2Call, message: CompressedMessage) -> None:
         """Start; the message is delivered when it is decompressed. The call is rejected if the server has no room for
-        it."""
+        it.
+        """
         reserved_bytes = message.most_plain_bytes
         if not call.reserve_bytes(reserved_bytes):
             self._keeper.reject(call, BudgetExceededError())

@@ -87,7 +87,8 @@ class Http2Context:
 
     def _is_rejected(self) -> bool:
         """Respond to a request that its headers are enough to reject, before its body is buffered; return whether it
-        was."""
+        was.
+        """
         reject, call = self._side.reject, self._call
         if reject is None or call is None or call.is_remote_closed:
             return False

@@ -111,7 +111,9 @@ def _add_output(message: pb.ModelInferRequest, output: RequestedOutput) -> None:
 
 def decode_response(message: Buffer) -> DecodedResponse:
     """Return the request id and the response of a `ModelInferResponse`; outputs are views on `message`.
-    Raises InferError(INTERNAL) if `message` is not a response."""
+
+    Raises InferError(INTERNAL) if `message` is not a response.
+    """
     view = memoryview(message)
     kept: list[Buffer] = []
     raw: list[Buffer] = []

@@ -60,7 +60,9 @@ def decode_index_request(message: Buffer) -> bool:
 
 def decode_load_request(message: Buffer) -> tuple[str, dict[str, str | bytes | bool]]:
     """Return the model's name and the load parameters: `config` (str), `file:<path>` (bytes), `force` and `dry_run`.
-    Raises InferError: UNSUPPORTED when a repository is named, INVALID_ARG for other or ill-typed parameters."""
+
+    Raises InferError: UNSUPPORTED when a repository is named, INVALID_ARG for other or ill-typed parameters.
+    """
     check_field_count(message, MAX_PARAMETERS)
     request = parse_control(pb.RepositoryModelLoadRequest, message, len(message))
     _check_repository(request.repository_name)
@@ -85,7 +87,9 @@ def _load_parameter(key: str, parameter: Any) -> str | bytes | bool:
 
 def decode_unload_request(message: Buffer) -> tuple[str, dict[str, bool]]:
     """Return the model's name and the unload parameters (`unload_dependents`; Triton: others are ignored).
-    Raises InferError: UNSUPPORTED when a repository is named, INVALID_ARG for an ill-typed parameter."""
+
+    Raises InferError: UNSUPPORTED when a repository is named, INVALID_ARG for an ill-typed parameter.
+    """
     request = parse_control(pb.RepositoryModelUnloadRequest, message)
     _check_repository(request.repository_name)
     if "unload_dependents" not in request.parameters:

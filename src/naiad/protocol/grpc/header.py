@@ -131,7 +131,9 @@ def _custom_value(key: str, parameter: Any) -> ParameterValue:
 
 def parse_shared_memory(tensor_name: str, parameters: Parameters) -> SharedMemoryRegion | None:
     """Return the region of a tensor in shared memory, or None for a tensor outside shared memory.
-    Raises InferError(INVALID_ARG) for wrong types, and for an offset or size without a region or the reverse."""
+
+    Raises InferError(INVALID_ARG) for wrong types, and for an offset or size without a region or the reverse.
+    """
     if not parameters:
         return None
     if "shared_memory_region" not in parameters:

@@ -182,7 +182,9 @@ def _may_have_contents(message: Buffer) -> bool:
 
 def identify(message: Buffer) -> tuple[str, str, str]:
     """Return model name, model version and request id of a request that `decode` rejected.
-    Raises InferError(INVALID_ARG) if `message` is small and not a ModelInferRequest."""
+
+    Raises InferError(INVALID_ARG) if `message` is small and not a ModelInferRequest.
+    """
     if len(message) > SHORT_BYTES:
         return read_identity(message)
     request = parse_message(message)
@@ -191,7 +193,9 @@ def identify(message: Buffer) -> tuple[str, str, str]:
 
 def _split(message: Buffer) -> tuple[int, int, int, int]:
     """Return the end of the head, start and end of the id, and the end of the tail.
-    Raises ValueError or IndexError when the fields are not in the usual order, each with a one-byte tag."""
+
+    Raises ValueError or IndexError when the fields are not in the usual order, each with a one-byte tag.
+    """
     position = previous = count = 0
     head_end = -1
     id_start = id_end = 0
@@ -306,7 +310,9 @@ def parameter_of(value: object) -> InferParameter | None:
 
 def join_small(parts: list[Buffer]) -> list[Buffer]:
     """Join small adjacent parts and leave large parts uncopied.
-    Raises InferError(INVALID_ARG) for a response beyond the size limit of gRPC messages."""
+
+    Raises InferError(INVALID_ARG) for a response beyond the size limit of gRPC messages.
+    """
     total = sum(map(len, parts))
     if total > MAX_MESSAGE_BYTES:
         raise invalid_argument(

@@ -57,7 +57,9 @@ def encode_log_settings(options: LogOptions) -> bytes:
 
 def decode_trace_settings(message: Buffer) -> tuple[str, Mapping[str, Sequence[str] | None]]:
     """Return the model ("" for the server) and the settings to change; a setting without a value is reset.
-    Raises InferError."""
+
+    Raises InferError.
+    """
     request = _parse(pb.TraceSettingRequest, message)
     changes: dict[str, Sequence[str] | None] = {}
     for name, setting in request.settings.items():

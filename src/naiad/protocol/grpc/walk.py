@@ -28,7 +28,9 @@ _MAX_LENGTH_BYTES = 5
 
 def read_length(data: Buffer, position: int) -> tuple[int, int]:
     """Return the varint length at `position` and the position after it.
-    Raises ValueError for a varint longer than any length, IndexError for a truncated one."""
+
+    Raises ValueError for a varint longer than any length, IndexError for a truncated one.
+    """
     length = shift = 0
     for _ in range(_MAX_LENGTH_BYTES):
         byte = data[position]
@@ -173,7 +175,9 @@ def check_field_count(message: Buffer, most: int) -> None:
 
 def last_text(message: Buffer, number: int) -> str:
     """Return the string in field `number` of a short message or one with few fields; "" if absent.
-    Raises InferError for a malformed message or too many fields."""
+
+    Raises InferError for a malformed message or too many fields.
+    """
     check_field_count(message, MAX_PARAMETERS)
     text = ""
     try:

@@ -238,7 +238,8 @@ def index_entry(name: str, version: str, state: str, reason: str) -> IndexEntry:
 
 def encode_load(config: str, files: Mapping[str, bytes]) -> bytes:
     """Return the body of a load: `config` is JSON, empty for the configuration in the repository; `files` are by
-    path."""
+    path.
+    """
     parameters = {f"file:{path}": b64encode(content).decode() for path, content in files.items()}
     if config:
         parameters["config"] = config

@@ -259,7 +259,9 @@ def _load_parameter(name: str, value: Any) -> str | bytes | bool:
 
 def decode_unload_parameters(body: Buffer) -> dict[str, bool]:
     """Return the `parameters` of an unload request (`unload_dependents`; Triton: others are ignored).
-    Raises InferError."""
+
+    Raises InferError.
+    """
     parameters = _parameters(body)
     if "unload_dependents" not in parameters:
         return {}

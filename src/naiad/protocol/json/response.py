@@ -102,7 +102,9 @@ def with_binary_outputs(header: RequestHeader) -> RequestHeader:
 
 def encode(request_id: str, request_header: RequestHeader, response: InferResponse) -> Encoded:
     """Return the parts of a response's body and the length of its JSON; None if the body is all JSON.
-    Raises InferError when an output cannot be written as JSON."""
+
+    Raises InferError when an output cannot be written as JSON.
+    """
     # hot: bench/micro_http1.py
     header = response.header
     memo = header.memo

@@ -71,7 +71,9 @@ _CODES = {datatype: np.dtype(datatype.numpy).char.replace("l", "q").replace("L",
 
 def decode_data(spec: TensorSpec, data: Any) -> Buffer:
     """Return the raw bytes of an input's `data`, which may be nested in any way.
-    Raises InferError(INVALID_ARG) for FP16 and BF16, and for elements of a wrong type or number."""
+
+    Raises InferError(INVALID_ARG) for FP16 and BF16, and for elements of a wrong type or number.
+    """
     datatype = spec.datatype
     if not isinstance(data, (list, simdjson.Array)):
         raise mismatch("data", data, "non-array as array", "an array in brackets")

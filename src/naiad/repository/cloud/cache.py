@@ -56,7 +56,9 @@ class CacheEviction:
     @contextmanager
     def reserve(self, size_bytes: int) -> Iterator[Reservation]:
         """Make room for a download: delete models that are not in use, the least recently used first.
-        Raises InferError(INTERNAL) when what is in use leaves too little."""
+
+        Raises InferError(INTERNAL) when what is in use leaves too little.
+        """
         with alone(self._root / "lock"):
             self._make_room(size_bytes)
             reservation = Reservation(Path(tempfile.mkdtemp(dir=self._root / "incoming")), size_bytes)

@@ -44,7 +44,9 @@ class Credential:
 
 def find_credential(url: CloudUrl, environ: Mapping[str, str]) -> Credential:
     """Return the credential for a repository.
-    Raises InferError(INVALID_ARG) when the credential file cannot be read, has mistakes or has none for the path."""
+
+    Raises InferError(INVALID_ARG) when the credential file cannot be read, has mistakes or has none for the path.
+    """
     path = environ.get(CREDENTIAL_PATH, "")
     return _of_file(url, Path(path), environ) if path else _ENVIRONMENT[url.scheme](url, environ)
 

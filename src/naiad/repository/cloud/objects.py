@@ -86,7 +86,9 @@ class ObjectStore:
 
     def list_objects(self, below: str = "") -> list[StoredObject]:
         """Return all objects below the URL, or those whose keys begin with `below` and a slash.
-        Raises InferError: NOT_FOUND when the bucket is not there, and others that name the credential and the fix."""
+
+        Raises InferError: NOT_FOUND when the bucket is not there, and others that name the credential and the fix.
+        """
         return self._attempt(f"listing {self.url.of(below)}", lambda: self._list(below))
 
     def _list(self, below: str) -> list[StoredObject]:

@@ -180,7 +180,9 @@ _THREADS = 16
 
 def write_manifest(objects: ObjectStore, directory: Path) -> None:
     """Write what `naiad check` looks at to an empty directory; other files are holes of the right size.
-    Raises InferError when the store cannot be read and for names that cannot be paths."""
+
+    Raises InferError when the store cannot be read and for names that cannot be paths.
+    """
     models: dict[str, list[StoredObject]] = {}
     for item in objects.list_objects():
         name, slash, _ = item.key.partition("/")

@@ -80,7 +80,9 @@ class RepositoryControl(Generic[V]):
 
     def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
         """Load a model by a client's command, see `ModelController.load`.
-        Raises InferError: UNAVAILABLE in a mode without commands."""
+
+        Raises InferError: UNAVAILABLE in a mode without commands.
+        """
         self._check_commands()
         self._controller.load(name, parameters, is_by_client=True)
 
@@ -88,7 +90,9 @@ class RepositoryControl(Generic[V]):
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
     ) -> None:
         """Unload a model by a client's command, see `ModelController.unload`.
-        Raises InferError(UNAVAILABLE) in a mode without commands."""
+
+        Raises InferError(UNAVAILABLE) in a mode without commands.
+        """
         self._check_commands()
         self._controller.unload(name, parameters, on_withdrawn)
 

@@ -64,7 +64,9 @@ class Stores:
 
     def find(self, name: str) -> ModelEntry:
         """Return a model as the stores have it; the caller releases it.
-        Raises InferError when none or several have it. One that cannot be read does not keep the models of others."""
+
+        Raises InferError when none or several have it. One that cannot be read does not keep the models of others.
+        """
         check_model_name(name_of(name))
         if len(self._stores) == 1:
             return self._stores[0].open_model(name)
@@ -109,7 +111,9 @@ class Stores:
 
     def listings(self) -> dict[str, list[tuple[str, ModelListing]]]:
         """Return how all models look now, each with the locations of those that have it.
-        Raises InferError when a store cannot be read."""
+
+        Raises InferError when a store cannot be read.
+        """
         listings: dict[str, list[tuple[str, ModelListing]]] = {}
         for store in self._stores:
             for name, listing in store.look().items():

@@ -87,7 +87,8 @@ class OldestSequenceScheduler(SequenceScheduler):
 
     def drain_instance(self, instance: int) -> list[InferRequest]:
         """Remove and return the queued requests of a dead instance; its sequences end, because their state is
-        lost."""
+        lost.
+        """
         left = self._inner[instance].drain()
         self.pending_count -= len(left)
         return left + super().drain_instance(instance)

@@ -276,7 +276,8 @@ class SequenceScheduler(Scheduler):
 
     def drain_instance(self, instance: int) -> list[InferRequest]:
         """Remove and return the queued requests of a dead instance; its sequences end, because their state is
-        lost."""
+        lost.
+        """
         left: list[InferRequest] = []
         self._executing[instance] = []
         self._ended[instance].clear()

@@ -129,7 +129,9 @@ class SequenceTable:
 
     def admit(self, request: InferRequest, now_ns: int) -> LiveSequence:
         """Return the sequence of a request, opened by START if necessary; END is noted.
-        Raises InferError(INVALID_ARG) in Triton's order: batch size, correlation id, START missing."""
+
+        Raises InferError(INVALID_ARG) in Triton's order: batch size, correlation id, START missing.
+        """
         header = request.header
         correlation_id = header.sequence_id
         if request.batch_size > 1:

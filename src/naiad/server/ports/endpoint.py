@@ -93,7 +93,9 @@ class Endpoint:
 
     async def listen(self) -> None:
         """Start to accept connections and log the address.
-        Raises InferError if another process has started to listen first."""
+
+        Raises InferError if another process has started to listen first.
+        """
         address, listener, tls = self._listener.address, self._listener, self._tls
         loop = asyncio.get_running_loop()
         make: Callable[..., Awaitable[asyncio.AbstractServer]] = (

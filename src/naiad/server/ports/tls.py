@@ -116,7 +116,9 @@ def server_context(options: TlsOptions, protocol: str, alpn: tuple[str, ...]) ->
 
 def load(context: ssl.SSLContext, options: TlsOptions, protocol: str) -> None:
     """Read the files into `context`; its previous content is in use until then.
-    Raises InferError as `server_context`."""
+
+    Raises InferError as `server_context`.
+    """
     _load_chain(context, options, protocol)
     if options.use_ssl_mutual:
         _load_root(context, options, protocol)

@@ -124,7 +124,9 @@ class Registry:
 
     def add_rendered(self, name: str, render: Callable[[], str]) -> None:
         """Show the result of `render` at each scrape: the complete family `name`, or nothing while it has no samples.
-        Raises ValueError if the name is in use."""
+
+        Raises ValueError if the name is in use.
+        """
         with self._lock:
             self._check_free(name)
             self._callbacks[name] = render

@@ -103,7 +103,9 @@ class ClientConnection(Http2Connection[C]):
 
     def open(self, stream: C, header_block: bytes, *, ends_stream: bool = False) -> None:
         """Open a stream with the header block of a request, which `encode_fields` makes, pseudo-fields first.
-        Raises RuntimeError unless `can_open`."""
+
+        Raises RuntimeError unless `can_open`.
+        """
         if not self.can_open:
             raise RuntimeError("the connection takes no more streams; look at can_open first")
         self._last_stream_id = stream.id = self._last_stream_id + 2 if self._last_stream_id else 1

@@ -77,7 +77,9 @@ def export_array(array: Any, datatype: str) -> Any:
 
 def import_array(source: Any) -> tuple[str, Any]:
     """Return datatype ("" for the array's own) and array of a capsule or of an object with `__dlpack__`.
-    Raises DLPackError for a tensor that is not on the CPU or not contiguous, and for other objects."""
+
+    Raises DLPackError for a tensor that is not on the CPU or not contiguous, and for other objects.
+    """
     capsule, header = _capsule_of(source)
     datatype = ""
     if header.dtype.code == _BFLOAT:

@@ -46,7 +46,8 @@ def set_sink(sink: Sink) -> None:
 
 class Logger:
     """Writes to the server's log; lines carry the source position of the call, the model and the ids of its
-    requests."""
+    requests.
+    """
 
     LogLevel = LogLevel
     INFO = LogLevel.INFO

@@ -212,7 +212,9 @@ class MetricFamily:
 
     def __init__(self, name: str, description: str, kind: MetricKind, server: MetricServer | None = None) -> None:
         """Create a family, or join one of this or another model; the first description stays.
-        Raises TritonModelException for an invalid name, or the name of a family of another kind."""
+
+        Raises TritonModelException for an invalid name, or the name of a family of another kind.
+        """
         self._number = 0
         for argument, given, expected in (
             ("name", name, str),

@@ -73,7 +73,9 @@ class ModelConfig:
 
     def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
         """Set the transaction policy: a dict that may have `decoupled`.
-        Raises ValueError for other keys, and when the configuration says otherwise."""
+
+        Raises ValueError for other keys, and when the configuration says otherwise.
+        """
         if any(key != "decoupled" for key in transaction_policy_dict):
             raise ValueError(
                 f"model transaction property in {self._function()} contains property other than 'decoupled'."

@@ -208,7 +208,9 @@ class InferenceRequest:
 
     def set_release_flags(self, flags: int) -> None:
         """Set the effect of the end of `execute`: the request is completed, or is executed again.
-        Raises TritonModelException for the latter unless the model has iterative sequences, and for other flags."""
+
+        Raises TritonModelException for the latter unless the model has iterative sequences, and for other flags.
+        """
         if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
             raise TritonModelException(
                 f"request release flags: expected TRITONSERVER_REQUEST_RELEASE_ALL or _RESCHEDULE, found {flags!r}"

@@ -86,7 +86,9 @@ class Tensor:
 
     def as_numpy(self) -> np.ndarray[Any, Any]:
         """Return the tensor as an array, always the same object; it may be written to.
-        Raises TritonModelException for BF16."""
+
+        Raises TritonModelException for BF16.
+        """
         if self._datatype == "BF16":
             raise TritonModelException(
                 "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
@@ -115,7 +117,9 @@ class Tensor:
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
         """Return a tensor on the memory of a DLPack capsule or of an object with `__dlpack__`, which it keeps alive.
-        Raises TritonModelException for a tensor that is not on the CPU or not contiguous."""
+
+        Raises TritonModelException for a tensor that is not on the CPU or not contiguous.
+        """
         try:
             datatype, array = dlpack.import_array(tensor)
         except dlpack.DLPackError as error:

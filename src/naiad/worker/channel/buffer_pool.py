@@ -71,7 +71,8 @@ class _Block:
 
 def rounded(needed_bytes: int) -> int:
     """Return the size of a new block: a multiple of an eighth of a power of two, which wastes at most a tenth or
-    so."""
+    so.
+    """
     step = max(GRANULE_BYTES, 1 << max(0, needed_bytes.bit_length() - 4))
     return -(-needed_bytes // step) * step
 
@@ -95,7 +96,9 @@ class BufferOwner:
 
     def lend(self, parts: Sequence[Any], needed_bytes: int) -> int:
         """Copy `parts`, which are C-contiguous buffers, into a block and return its number.
-        Raises TransportFullError if the limit leaves no room."""
+
+        Raises TransportFullError if the limit leaves no room.
+        """
         block = self._find(needed_bytes) or self._create(needed_bytes)
         target = np.frombuffer(block.map, np.uint8)
         position = 0

@@ -113,7 +113,9 @@ class Channel:
         allowance_bytes: int = 0,
     ) -> None:
         """Send a frame: the payload is `parts`, or in a block of the buffer pool.
-        Raises ChannelClosedError when the peer has exited."""
+
+        Raises ChannelClosedError when the peer has exited.
+        """
         # hot: bench/micro_worker.py
         buffer_owner = self.buffer_owner
         notes: Any = extra
@@ -150,7 +152,9 @@ class Channel:
 
     def receive_whole(self) -> Frame | None:
         """Return a frame, None for an incomplete one; blocks without any input.
-        Raises ChannelClosedError when the peer has exited, ChannelError if malformed."""
+
+        Raises ChannelClosedError when the peer has exited, ChannelError if malformed.
+        """
         # hot: bench/micro_worker.py
         data: bytes | bytearray = self._read()
         if self._rest:
@@ -166,7 +170,9 @@ class Channel:
 
     def receive_some(self) -> list[Frame]:
         """Return the complete frames after one read; blocks only without any input.
-        Raises ChannelClosedError when the peer has exited, ChannelError if malformed."""
+
+        Raises ChannelClosedError when the peer has exited, ChannelError if malformed.
+        """
         # hot: bench/micro_emission.py
         data: bytes | bytearray = self._read(_SOME_BYTES)
         if self._rest:

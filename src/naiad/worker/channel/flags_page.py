@@ -50,7 +50,8 @@ _SIZE_BYTES = _SLOTS_AT + SLOTS
 
 class FlagsPage:
     """One side's mapping. The server writes all fields but readiness and the batch; the worker clears bytes of
-    blocks."""
+    blocks.
+    """
 
     __slots__ = ("_begun", "_bytes", "_counter", "_map", "_readiness", "blocks", "slots")
 

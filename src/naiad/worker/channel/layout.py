@@ -39,7 +39,9 @@ class TensorLayout:
 
     def read(self, words: Iterator[int]) -> tuple[Spans, int]:
         """Return begin and end of each tensor and the bytes of all, with sizes from the table if it has them.
-        Raises StopIteration when the table ends before."""
+
+        Raises StopIteration when the table ends before.
+        """
         return spans_of([next(words) for _ in self.spans]) if self.has_sizes else (self.spans, self.payload_bytes)
 
     def pack(self, tensors: Sequence[Any], sizes: Iterable[int], words: list[int], parts: list[Any]) -> int:

@@ -164,7 +164,9 @@ def checked(requests: Sequence[InferenceRequest], returned: Any) -> tuple[list[A
 
 def with_rescheduled(requests: Sequence[InferenceRequest], returned: Any) -> Any:
     """Return the return value of `execute`, with `RESCHEDULED` for the requests to execute again.
-    Raises ExecutionFault with Triton's text for a response to one of them."""
+
+    Raises ExecutionFault with Triton's text for a response to one of them.
+    """
     if returned is None and any(map(is_rescheduled, requests)):
         returned = [None] * len(requests)
     if not isinstance(returned, list) or len(returned) != len(requests):

@@ -109,7 +109,9 @@ class Conversation:
 
     def finish(self) -> Sequence[InferResponse] | None:
         """Wait for the response to the batch sent. None while it is incomplete, or the cause of a death is unknown.
-        Raises InstanceDiedError, InferError if the batch failed."""
+
+        Raises InstanceDiedError, InferError if the batch failed.
+        """
         # hot: bench/micro_worker.py
         if self._broken is not None:
             self._settle()

@@ -18,7 +18,8 @@ from naiad.worker.channel.frame import ChannelClosedError
 
 class ServerChannel(Channel):
     """Sends as much as the pipe takes; the rest waits until `flush`, which any thread may call while another
-    sends."""
+    sends.
+    """
 
     def __init__(self, read_fd: int, write_fd: int, descriptors: socket.socket, *, limit_bytes: int) -> None:
         super().__init__(read_fd, write_fd, descriptors, limit_bytes=limit_bytes, own=memoryview)
@@ -46,7 +47,9 @@ class ServerChannel(Channel):
 
     def flush(self) -> None:
         """Send the waiting data, as far as pipe and socket take it.
-        Raises ChannelClosedError, and then drops the data."""
+
+        Raises ChannelClosedError, and then drops the data.
+        """
         with self._rest_lock:
             try:
                 self._pass_waiting()

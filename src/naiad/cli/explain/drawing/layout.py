@@ -73,7 +73,9 @@ class Pipeline:
 
 def lay_out(config: ModelConfig, members: Mapping[str, ModelConfig] | None = None) -> Pipeline:
     """Return the layout of a valid ensemble; `members` by name, as far as they are known.
-    Raises InferError(INVALID_ARG) for a model that is not an ensemble, and for steps that form a cycle."""
+
+    Raises InferError(INVALID_ARG) for a model that is not an ensemble, and for steps that form a cycle.
+    """
     if not config.HasField("ensemble_scheduling"):
         raise invalid_argument(f"model '{config.name}' is not an ensemble, so there is no graph to draw")
     boxes = _boxes(config, members or {})

@@ -235,7 +235,8 @@ class _Parser(TokenCursor):
 
     def _starts_field(self) -> bool:
         """Return whether the next token is a field name of ModelConfig or of one of its parts, as after a missing
-        `]`."""
+        `]`.
+        """
         return self._token.kind is TokenKind.NAME and bool(owners_of(self._token.text))
 
     def _bad_element(self, field: Field, path: str) -> None:
