@@ -149,8 +149,9 @@ class Supervisor:
             return self._supervision.is_open
         # The first process logs its errors, the other processes log nothing: a model that one process cannot load,
         # the first most likely cannot load either.
+        # It logs after its channel has closed, hence the wait for its exit.
         first = next((member for member in (*self._members.values(), *self._ended) if member.slot == 0), None)
-        while first is not None and first.is_alive and not first.is_serving and not self._stop.is_set:
+        while first is not None and first.exit_status is None and not first.is_serving and not self._stop.is_set:
             await self._wait_for_news()
         if first is not None and first.failure:
             return False
