@@ -22,18 +22,18 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.perf.result import Latency, Row, ServerFigures
 
 _ROUNDS = 6
-_WAKE_SHARE = 1.0
-"""Waking up an idle event loop costs about what a pass of a request does."""
 _FIRST_PASS_SHARE = 0.25
 """Of the overhead of a lone request: what keeps the event loop busy."""
 _PASS_SHARES = (0.05, 0.25, 0.5, 0.75, 1.2, 2.4)
 """That are tried; above 1 a request costs more under load than alone, as when other programs compete for cores."""
-_BATCH_SHARES = (0.0, 1.0, 2.5, 4.0)
+_GAP_SHARES = (0.0, 0.5, 1.0)
+_TURN_SHARES = (0.0, 0.5, 1.0)
+"""Of what the passes leave of the overhead of a lone request: turns of the event loop; the rest is delay."""
 _REFINEMENTS = {3: (0.8, 1.0, 1.25), 5: (0.9, 1.0, 1.1)}
 """By round, factors of the costs of the event loop that are tried."""
 _MOST_CLIENT_SHARE = 0.8
 """Of the overhead of a lone request."""
-_SLOWDOWNS = (-0.3, 3.0)
+_SLOWDOWNS = (0.0, 3.0)
 _MOST_TRIED = 5
 """Measured points that costs of the event loop are tried with."""
 _MANY_STEPS = 1200
@@ -61,6 +61,8 @@ class _Execution:
     duration_ns: float
     """Over requests."""
     queue_ns: float
+    cycle_ns: float
+    """From batch to batch of an instance."""
     outstanding: float
     """Requests, on the mean."""
 
@@ -172,9 +174,16 @@ def _executions(index: int, measured: Measured, models: Mapping[str, Configured]
                     mean_rows=figures.inference_count / figures.execution_count,
                     duration_ns=_duration_us(figures) * 1e3,
                     queue_ns=figures.queue_us * 1e3,
+                    cycle_ns=_cycle_ns(row, figures) * model.instance_count,
                     outstanding=row.throughput.value * row.latency.mean.value / 1e6,
                 )
     return list(found.values())
+
+
+def _cycle_ns(row: Row, figures: ServerFigures) -> float:
+    """Return the mean time from batch to batch of a model."""
+    assert row.server is not None, "points without server statistics are left out"
+    return 1e9 * row.server.success_count / max(1.0, row.throughput.value * figures.execution_count)
 
 
 def _requests(index: int, measured: Measured, models: Mapping[str, Configured]) -> list[_Requests]:
@@ -211,7 +220,7 @@ def _first(
         spread = spreads.get(seen[0].model, next(iter(spreads.values())))
         wake_up_ns = min((each.queue_ns for each in seen if each.outstanding < _LONE), default=0.0)
         batches[key] = FittedBatch(
-            BatchCost(fixed_ns, row_ns, 0.0, spread, wake_up_ns),
+            BatchCost(fixed_ns, row_ns, 0.0, spread, wake_up_ns, _gap_ns(seen)),
             largest_rows=max(each.mean_rows for each in seen),
             most_instances=max(each.instances for each in seen),
         )
@@ -219,26 +228,36 @@ def _first(
     for key in dict.fromkeys(each.key for each in requests):
         light = _lightest(requests, key)
         client_ns = min(each.client_ns for each in requests if each.key == key)
+        most_ns = _MOST_CLIENT_SHARE * max(0.0, light.overhead_ns)
         cost = RequestCost(
-            spread=spreads[key[0]], client_ns=min(client_ns, _MOST_CLIENT_SHARE * max(0.0, light.overhead_ns))
+            spread=spreads[key[0]],
+            client_ns=min(client_ns, most_ns),
+            client_turn_ns=max(0.0, min(light.client_ns, most_ns) - client_ns),
         )
-        pass_ns = _FIRST_PASS_SHARE * max(light.overhead_ns, 0.0) / light.passes / (1.0 + _WAKE_SHARE)
-        costs[key] = _request_cost(light, cost, pass_ns, 0.0)
+        costs[key] = _request_cost(light, cost, _FIRST_PASS_SHARE * _share_ns(light, cost), 1.0)
     loaded = tuple(dict.fromkeys(name for each in usable for name in each.rows))
     return Fitted(configs, loaded, cores, batches, costs, processes)
+
+
+def _gap_ns(seen: Sequence[_Execution]) -> float:
+    """Return the longest pause of a single instance between batches that the measurements allow."""
+    return max(0.0, min((each.cycle_ns - each.duration_ns for each in seen if each.instances == 1), default=0.0))
 
 
 def _lightest(requests: Sequence[_Requests], key: tuple[str, int]) -> _Requests:
     return min((each for each in requests if each.key == key), key=lambda each: each.outstanding)
 
 
-def _request_cost(light: _Requests, known: RequestCost, pass_ns: float, batch_ns: float) -> RequestCost:
+def _share_ns(light: _Requests, known: RequestCost) -> float:
+    """Return what a pass takes of the overhead of a lone request."""
+    return max(0.0, light.overhead_ns - known.client_ns - known.client_turn_ns) / light.passes
+
+
+def _request_cost(light: _Requests, known: RequestCost, pass_ns: float, turn_share: float) -> RequestCost:
     """Return a cost whose parts make the overhead of a lone request."""
-    server_ns = max(0.0, light.overhead_ns - known.client_ns)
-    share_ns = server_ns / light.passes
-    wake_ns = max(0.0, min(_WAKE_SHARE * pass_ns, share_ns - pass_ns))
-    delay_ns = max(0.0, server_ns - light.passes * (pass_ns + wake_ns))
-    return replace(known, wake_ns=wake_ns, pass_ns=pass_ns, batch_ns=batch_ns, delay_ns=delay_ns)
+    left_ns = max(0.0, _share_ns(light, known) - pass_ns)
+    turn_ns = turn_share * left_ns
+    return replace(known, turn_ns=turn_ns, pass_ns=pass_ns, delay_ns=light.passes * (left_ns - turn_ns))
 
 
 def _spreads(usable: Sequence[Measured], requests: Sequence[_Requests]) -> dict[str, Sequence[float]]:
@@ -272,12 +291,26 @@ def _spread(row: Row) -> Sequence[float]:
     return tuple((quantiles / quantiles.mean()).tolist())
 
 
+def _busy(seen: Sequence[_Execution]) -> Sequence[_Execution]:
+    """Return those beside other requests, if they are enough for a line: for a lone client the server stays awake."""
+    busy = [each for each in seen if each.outstanding >= _LONE]
+    sizes = [each.mean_rows for each in busy]
+    return busy if busy and max(sizes) > _LONE * min(sizes) else seen
+
+
+def _lone_share(cost: BatchCost, key: tuple[str, int], executions: Sequence[_Execution]) -> float:
+    """Return how long the batches of a lone request take, as a share of the line through the other batches."""
+    lone = [each for each in executions if each.key == key and each.outstanding <= 1.0]
+    expected_ns = [cost.work_ns(each.mean_rows) for each in lone]
+    return min([1.0, *(each.duration_ns / max(ns, 1.0) for each, ns in zip(lone, expected_ns, strict=True))])
+
+
 def _fit_batches(
     fitted: Fitted, executions: Sequence[_Execution], simulated: Sequence[Simulated]
 ) -> dict[tuple[str, int], FittedBatch]:
     batches = {}
     for key, known in fitted.batches.items():
-        seen = [each for each in executions if each.key == key]
+        seen = _busy([each for each in executions if each.key == key])
         ran = [simulated[each.measured].executions[each.model] for each in seen]
         rows = [
             # The statistics count batches, and the duration counts requests: a large batch counts often.
@@ -291,7 +324,8 @@ def _fit_batches(
         excess = alone_ns / np.maximum(fixed_ns + row_ns * np.array(rows), 1.0) - 1.0
         if others.max(initial=0.0) > 0.2:
             slowdown = float(np.clip(excess @ others / (others @ others), *_SLOWDOWNS))
-        batches[key] = replace(known, cost=replace(known.cost, fixed_ns=fixed_ns, row_ns=row_ns, slowdown=slowdown))
+        cost = replace(known.cost, fixed_ns=fixed_ns, row_ns=row_ns, slowdown=slowdown)
+        batches[key] = replace(known, cost=replace(cost, lone_share=_lone_share(cost, key, executions)))
     return batches
 
 
@@ -313,15 +347,25 @@ def _fit_requests(
         light = _lightest(requests, key)
         seen = [each for each in requests if each.key == key]
         points = [usable[each.measured] for each in _spread_out(seen)]
-        share_ns = max(0.0, light.overhead_ns - cost.client_ns) / light.passes
+        share_ns = _share_ns(light, cost)
         passes_ns = [each * cost.pass_ns for each in factors] or [each * share_ns for each in _PASS_SHARES]
-        batches_ns = [each * cost.batch_ns for each in factors] or [each * share_ns for each in _BATCH_SHARES]
         tried = [
-            replace(fitted, requests={**fitted.requests, key: _request_cost(light, cost, *each)})
-            for each in sorted({*product(passes_ns, batches_ns)})
+            replace(
+                _with_gaps(fitted, gap_share),
+                requests={**fitted.requests, key: _request_cost(light, cost, pass_ns, turn_share)},
+            )
+            for pass_ns, turn_share, gap_share in product(passes_ns, _TURN_SHARES, (1.0,) if factors else _GAP_SHARES)
         ]
         fitted = min(tried, key=lambda each: _error_share(points, _simulate(each, points, _FEW_STEPS)))
     return fitted
+
+
+def _with_gaps(fitted: Fitted, share: float) -> Fitted:
+    batches = {
+        key: replace(each, cost=replace(each.cost, gap_ns=share * each.cost.gap_ns))
+        for key, each in fitted.batches.items()
+    }
+    return replace(fitted, batches=batches)
 
 
 def _cpu_factor(usable: Sequence[Measured], simulated: Sequence[Simulated]) -> float:

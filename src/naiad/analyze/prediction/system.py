@@ -40,6 +40,10 @@ class BatchCost:
     """Quantiles of duration / expected duration, equally likely; their mean is 1."""
     wake_up_ns: float = 0.0
     """From the arrival of a request to its execution by an idle instance."""
+    gap_ns: float = 0.0
+    """From the end of a batch until the instance takes the next one."""
+    lone_share: float = 1.0
+    """Of the time of a batch, for a single client, which keeps the server awake."""
 
     def work_ns(self, rows: float, others: float = 0.0) -> float:
         """Return the expected work of a batch that begins beside `others` of its model."""
@@ -50,19 +54,19 @@ class BatchCost:
 class RequestCost:
     """What a request costs outside its models."""
 
-    wake_ns: float = 0.0
-    """Of the event loop, when it was idle."""
+    turn_ns: float = 0.0
+    """Of the event loop, for a turn, which handles all that waits: a system call, and waking up."""
     pass_ns: float = 0.0
     """Of the event loop, once for the request, once between two steps and once for the response."""
-    batch_ns: float = 0.0
-    """Of the event loop, for a batch that ends while it is busy, before the instance takes the next one: both need
-    the interpreter's lock.
-    """
     delay_ns: float = 0.0
     """Time during which no core is busy."""
     spread: Sequence[float] = EVEN
     client_ns: float = 0.0
     """Of the load generator, which sends and receives one after the other."""
+    client_turn_ns: float = 0.0
+    """Of the load generator, for a turn of its event loop. In a closed loop a turn receives a response and sends the
+    next request; an open loop needs two.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,37 +188,36 @@ class Simulated:
 
 
 class _EventLoop:
-    """Executes callbacks one after the other; waking up costs extra."""
+    """Executes callbacks one after the other, in turns: what waits at the end of a turn makes up the next one."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.busy_ns = 0.0
         self._timeline = timeline
-        self._waiting: list[tuple[float, Callable[[], None]]] = []
+        self._waiting: list[tuple[float, float, Callable[[], None]]] = []
         self.is_busy = False
 
-    def call(self, cost: RequestCost, action: Callable[[], None]) -> None:
-        """Call an action when the loop has come to it and done the work of a pass."""
-        self.work(cost.pass_ns, action, cost.wake_ns)
-
-    def work(self, work_ns: float, action: Callable[[], None], wake_ns: float = 0.0) -> None:
-        """Call an action when the loop has come to it and done some work."""
-        if self.is_busy:
-            self._waiting.append((work_ns, action))
-        else:
+    def call(self, turn_ns: float, work_ns: float, action: Callable[[], None]) -> None:
+        """Call an action when the loop has come to it and done some work, with `turn_ns` if it begins a turn."""
+        self._waiting.append((turn_ns, work_ns, action))
+        if not self.is_busy:
             self.is_busy = True
-            self._begin(wake_ns + work_ns, [(0.0, action)])
+            self._begin_turn()
 
-    def _begin(self, work_ns: float, turn: Sequence[tuple[float, Callable[[], None]]], position: int = 0) -> None:
+    def _begin_turn(self) -> None:
+        turn, self._waiting = self._waiting, []
+        self._begin(turn[0][0], turn, 0)
+
+    def _begin(self, turn_ns: float, turn: Sequence[tuple[float, float, Callable[[], None]]], position: int) -> None:
+        work_ns = turn_ns + turn[position][1]
         self.busy_ns += work_ns
         self._timeline.work(work_ns, functools.partial(self._end, turn, position))
 
-    def _end(self, turn: Sequence[tuple[float, Callable[[], None]]], position: int) -> None:
-        turn[position][1]()
-        position += 1
-        if position == len(turn):
-            turn, self._waiting, position = self._waiting, [], 0
-        if turn:
-            self._begin(turn[position][0], turn, position)
+    def _end(self, turn: Sequence[tuple[float, float, Callable[[], None]]], position: int) -> None:
+        turn[position][2]()
+        if position + 1 < len(turn):
+            self._begin(0.0, turn, position + 1)
+        elif self._waiting:
+            self._begin_turn()
         else:
             self.is_busy = False
 
@@ -268,7 +271,7 @@ class Simulation:
             instance_count=served.instance_count,
             threads=served.threads,
             wake_up_ns=int(served.cost.wake_up_ns),
-            after=self._after_batch,
+            after=functools.partial(self._after_batch, served.cost.gap_ns),
             on_end=functools.partial(self._end_batch, name),
             on_drop=self._drop,
         )
@@ -312,19 +315,23 @@ class Simulation:
             self._measure()
         elif self._begun_count == _OVERLOAD * self._count:
             self._timeline.is_stopped = True
-        self._generate(client, self._arrive)
-
-    def _generate(self, client: _Client, action: Callable[[_Client], None]) -> None:
-        """Call an action when the load generator has sent or received a request."""
-        if client.route.cost.client_ns:
-            self._generator.work(client.route.cost.client_ns / 2, functools.partial(action, client))
+        if self._load.concurrency:
+            self._arrive(client)  # The turn that has received a response sends.
         else:
-            action(client)
+            self._generate(client, route.cost.client_ns / 2, self._arrive)
+
+    def _generate(self, client: _Client, work_ns: float, action: Callable[[_Client], None]) -> None:
+        """Call an action when the load generator has come to it."""
+        self._generator.call(client.route.cost.client_turn_ns, work_ns, functools.partial(action, client))
+
+    def _pass(self, client: _Client, action: Callable[[], None]) -> None:
+        """Call an action when the event loop of the server has come to it."""
+        cost = client.route.cost
+        self._loops[client.process].call(cost.turn_ns, cost.pass_ns, action)
 
     def _arrive(self, client: _Client) -> None:
-        route = client.route
-        first = [index for index, step in enumerate(route.steps) if not step.needs]
-        self._loops[client.process].call(route.cost, functools.partial(self._enqueue, client, first))
+        first = [index for index, step in enumerate(client.route.steps) if not step.needs]
+        self._pass(client, functools.partial(self._enqueue, client, first))
 
     def _enqueue(self, client: _Client, steps: Sequence[int]) -> None:
         for index in steps:
@@ -343,6 +350,8 @@ class Simulation:
         cost = self._system.models[name].cost
         others = self._stations[process][name].running_count - 1
         work_ns = cost.work_ns(batch.size, others)
+        if self._load.concurrency == 1:
+            work_ns *= cost.lone_share
         if cost.spread is not EVEN:
             work_ns *= self._random.choice(cost.spread)
         self._executing[batch] = work_ns, others
@@ -365,11 +374,13 @@ class Simulation:
         for request in batch.requests:
             self._end_step(*cast("tuple[_Client, int]", request.context))
 
-    def _after_batch(self, batch: Batch, proceed: Callable[[], None]) -> None:
+    def _after_batch(self, gap_ns: float, batch: Batch, proceed: Callable[[], None]) -> None:
+        """Call `proceed` after the gap; a busy event loop has the interpreter's lock, and passes the batch on first."""
         client, _ = cast("tuple[_Client, int]", batch.requests[0].context)
-        batch_ns = client.route.cost.batch_ns
-        if batch_ns and self._is_contended:
-            self._loops[client.process].work(batch_ns, proceed)
+        if self._is_contended:
+            self._loops[client.process].call(0.0, 0.0, proceed)
+        elif gap_ns:
+            self._timeline.at(self._timeline.now_ns + int(gap_ns), proceed)
         else:
             proceed()
 
@@ -381,16 +392,17 @@ class Simulation:
                 if not left[position]:
                     ready.append(position)
         left[index] = -1
-        loop = self._loops[client.process]
         if ready:
-            loop.call(route.cost, functools.partial(self._enqueue, client, ready))
+            self._pass(client, functools.partial(self._enqueue, client, ready))
         elif all(each < 0 for each in left):
-            loop.call(route.cost, functools.partial(self._respond, client))
+            self._pass(client, functools.partial(self._respond, client))
 
     def _respond(self, client: _Client) -> None:
         cost = client.route.cost
         delay_ns = cost.delay_ns * (self._random.choice(cost.spread) if cost.spread is not EVEN else 1.0)
-        self._timeline.at(self._timeline.now_ns + int(delay_ns), functools.partial(self._generate, client, self._end))
+        work_ns = cost.client_ns if self._load.concurrency else cost.client_ns / 2
+        receive = functools.partial(self._generate, client, work_ns, self._end)
+        self._timeline.at(self._timeline.now_ns + int(delay_ns), receive)
 
     def _end(self, client: _Client) -> None:
         if self._measured_from_ns:
@@ -407,8 +419,7 @@ class Simulation:
         client.is_dropped = True
         self._dropped_count += 1
         # Other steps of the request may still execute, so the next one is another object.
-        again = functools.partial(self._ended, _Client())
-        self._loops[client.process].call(client.route.cost, again)
+        self._pass(client, functools.partial(self._ended, _Client()))
 
     def _ended(self, client: _Client) -> None:
         self._ended_count += 1
