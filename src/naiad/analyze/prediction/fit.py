@@ -26,7 +26,6 @@ _FIRST_PASS_SHARE = 0.25
 """Of the overhead of a lone request: what keeps the event loop busy."""
 _PASS_SHARES = (0.05, 0.25, 0.5, 0.75, 1.2, 2.4)
 """That are tried; above 1 a request costs more under load than alone, as when other programs compete for cores."""
-_GAP_SHARES = (0.0, 0.5, 1.0)
 _TURN_SHARES = (0.0, 0.5, 1.0)
 """Of what the passes leave of the overhead of a lone request: turns of the event loop; the rest is delay."""
 _REFINEMENTS = {3: (0.8, 1.0, 1.25), 5: (0.9, 1.0, 1.1)}
@@ -240,8 +239,9 @@ def _first(
 
 
 def _gap_ns(seen: Sequence[_Execution]) -> float:
-    """Return the longest pause of a single instance between batches that the measurements allow."""
-    return max(0.0, min((each.cycle_ns - each.duration_ns for each in seen if each.instances == 1), default=0.0))
+    """Return the pause between two batches of a single instance that always has a next one: 0 without such a point."""
+    busy = [each for each in seen if each.instances == 1 and each.queue_ns >= each.duration_ns]
+    return max(0.0, min((each.cycle_ns - each.duration_ns for each in busy), default=0.0))
 
 
 def _lightest(requests: Sequence[_Requests], key: tuple[str, int]) -> _Requests:
@@ -350,22 +350,11 @@ def _fit_requests(
         share_ns = _share_ns(light, cost)
         passes_ns = [each * cost.pass_ns for each in factors] or [each * share_ns for each in _PASS_SHARES]
         tried = [
-            replace(
-                _with_gaps(fitted, gap_share),
-                requests={**fitted.requests, key: _request_cost(light, cost, pass_ns, turn_share)},
-            )
-            for pass_ns, turn_share, gap_share in product(passes_ns, _TURN_SHARES, (1.0,) if factors else _GAP_SHARES)
+            replace(fitted, requests={**fitted.requests, key: _request_cost(light, cost, *each)})
+            for each in product(passes_ns, _TURN_SHARES)
         ]
         fitted = min(tried, key=lambda each: _error_share(points, _simulate(each, points, _FEW_STEPS)))
     return fitted
-
-
-def _with_gaps(fitted: Fitted, share: float) -> Fitted:
-    batches = {
-        key: replace(each, cost=replace(each.cost, gap_ns=share * each.cost.gap_ns))
-        for key, each in fitted.batches.items()
-    }
-    return replace(fitted, batches=batches)
 
 
 def _cpu_factor(usable: Sequence[Measured], simulated: Sequence[Simulated]) -> float:

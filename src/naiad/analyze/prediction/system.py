@@ -375,7 +375,7 @@ class Simulation:
             self._end_step(*cast("tuple[_Client, int]", request.context))
 
     def _after_batch(self, gap_ns: float, batch: Batch, proceed: Callable[[], None]) -> None:
-        """Call `proceed` after the gap; a busy event loop has the interpreter's lock, and passes the batch on first."""
+        """Call `proceed` after the gap; a busy event loop keeps the interpreter's lock until it has passed it on."""
         client, _ = cast("tuple[_Client, int]", batch.requests[0].context)
         if self._is_contended:
             self._loops[client.process].call(0.0, 0.0, proceed)
