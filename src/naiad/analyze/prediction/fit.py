@@ -40,6 +40,8 @@ _FEW_STEPS = 400
 """Of simulations that choose between costs."""
 _LONE = 1.5
 """Requests outstanding, below which none waits for another."""
+_FEW_OTHERS = 0.2
+"""Batches beside a batch, up to which they do not slow it down."""
 _LEAST_ERROR = 0.02
 _QUANTILES = 101
 _LONGEST_TAIL = 20.0
@@ -239,9 +241,13 @@ def _first(
 
 
 def _gap_ns(seen: Sequence[_Execution]) -> float:
-    """Return the pause between two batches of a single instance that always has a next one: 0 without such a point."""
+    """Return the pause between the batches of a single instance that always finds a next one; 0 without such a point.
+
+    Where the pause is longer than a batch, the event loop limits the instance.
+    """
     busy = [each for each in seen if each.instances == 1 and each.queue_ns >= each.duration_ns]
-    return max(0.0, min((each.cycle_ns - each.duration_ns for each in busy), default=0.0))
+    pauses_ns = [each.cycle_ns - each.duration_ns for each in busy if each.cycle_ns <= 2 * each.duration_ns]
+    return max(0.0, min(pauses_ns, default=0.0))
 
 
 def _lightest(requests: Sequence[_Requests], key: tuple[str, int]) -> _Requests:
@@ -291,11 +297,16 @@ def _spread(row: Row) -> Sequence[float]:
     return tuple((quantiles / quantiles.mean()).tolist())
 
 
-def _busy(seen: Sequence[_Execution]) -> Sequence[_Execution]:
-    """Return those beside other requests, if they are enough for a line: for a lone client the server stays awake."""
-    busy = [each for each in seen if each.outstanding >= _LONE]
-    sizes = [each.mean_rows for each in busy]
-    return busy if busy and max(sizes) > _LONE * min(sizes) else seen
+def _clear(seen: Sequence[_Execution], others: np.ndarray) -> np.ndarray:
+    """Return which points show what a batch takes alone under load, if their sizes are enough for a line; else all.
+
+    For a lone client the server stays awake, and batches of other instances slow a batch down.
+    """
+    sizes = np.array([each.mean_rows for each in seen])
+    clear = np.array([each.outstanding >= _LONE for each in seen]) & (others <= _FEW_OTHERS)
+    if clear.any() and sizes[clear].max() > _LONE * sizes[clear].min():
+        return clear
+    return np.ones(len(seen), bool)
 
 
 def _lone_share(cost: BatchCost, key: tuple[str, int], executions: Sequence[_Execution]) -> float:
@@ -310,19 +321,22 @@ def _fit_batches(
 ) -> dict[tuple[str, int], FittedBatch]:
     batches = {}
     for key, known in fitted.batches.items():
-        seen = _busy([each for each in executions if each.key == key])
+        seen = [each for each in executions if each.key == key]
         ran = [simulated[each.measured].executions[each.model] for each in seen]
-        rows = [
-            # The statistics count batches, and the duration counts requests: a large batch counts often.
-            each.mean_rows * max(1.0, run.mean_rows * run.batches / max(1, run.requests * each.request_rows))
-            for each, run in zip(seen, ran, strict=True)
-        ]
+        # The statistics count batches, and the duration counts requests: a large batch counts often.
+        rows = np.array(
+            [
+                each.mean_rows * max(1.0, run.mean_rows * run.batches / max(1, run.requests * each.request_rows))
+                for each, run in zip(seen, ran, strict=True)
+            ]
+        )
         alone_ns = np.array([each.duration_ns / run.stretch for each, run in zip(seen, ran, strict=True)])
         others = np.array([run.mean_others for run in ran])
         slowdown = known.cost.slowdown
-        fixed_ns, row_ns = fit_line(rows, (alone_ns / (1.0 + slowdown * others)).tolist())
-        excess = alone_ns / np.maximum(fixed_ns + row_ns * np.array(rows), 1.0) - 1.0
-        if others.max(initial=0.0) > 0.2:
+        clear = _clear(seen, others)
+        fixed_ns, row_ns = fit_line(rows[clear].tolist(), (alone_ns / (1.0 + slowdown * others))[clear].tolist())
+        excess = alone_ns / np.maximum(fixed_ns + row_ns * rows, 1.0) - 1.0
+        if others.max(initial=0.0) > _FEW_OTHERS:
             slowdown = float(np.clip(excess @ others / (others @ others), *_SLOWDOWNS))
         cost = replace(known.cost, fixed_ns=fixed_ns, row_ns=row_ns, slowdown=slowdown)
         batches[key] = replace(known, cost=replace(cost, lone_share=_lone_share(cost, key, executions)))
