@@ -8,7 +8,6 @@ slow each other down, and the next costs are fitted to the measured durations wi
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import TypeVar
 
 import numpy as np
@@ -26,13 +25,11 @@ _FIRST_PASS_SHARE = 0.25
 """Of the overhead of a lone request: what keeps the event loop busy."""
 _PASS_SHARES = (0.05, 0.25, 0.5, 0.75, 1.2, 2.4)
 """That are tried; above 1 a request costs more under load than alone, as when other programs compete for cores."""
-_TURN_SHARES = (0.0, 0.5, 1.0)
-"""Of what the passes leave of the overhead of a lone request: turns of the event loop; the rest is delay."""
 _REFINEMENTS = {3: (0.8, 1.0, 1.25), 5: (0.9, 1.0, 1.1)}
 """By round, factors of the costs of the event loop that are tried."""
 _MOST_CLIENT_SHARE = 0.8
 """Of the overhead of a lone request."""
-_SLOWDOWNS = (0.0, 3.0)
+_MOST_SLOWDOWN = 3.0
 _MOST_TRIED = 5
 """Measured points that costs of the event loop are tried with."""
 _MANY_STEPS = 1200
@@ -235,7 +232,7 @@ def _first(
             client_ns=min(client_ns, most_ns),
             client_turn_ns=max(0.0, min(light.client_ns, most_ns) - client_ns),
         )
-        costs[key] = _request_cost(light, cost, _FIRST_PASS_SHARE * _share_ns(light, cost), 1.0)
+        costs[key] = _request_cost(light, cost, _FIRST_PASS_SHARE * _share_ns(light, cost))
     loaded = tuple(dict.fromkeys(name for each in usable for name in each.rows))
     return Fitted(configs, loaded, cores, batches, costs, processes)
 
@@ -259,11 +256,9 @@ def _share_ns(light: _Requests, known: RequestCost) -> float:
     return max(0.0, light.overhead_ns - known.client_ns - known.client_turn_ns) / light.passes
 
 
-def _request_cost(light: _Requests, known: RequestCost, pass_ns: float, turn_share: float) -> RequestCost:
+def _request_cost(light: _Requests, known: RequestCost, pass_ns: float) -> RequestCost:
     """Return a cost whose parts make the overhead of a lone request."""
-    left_ns = max(0.0, _share_ns(light, known) - pass_ns)
-    turn_ns = turn_share * left_ns
-    return replace(known, turn_ns=turn_ns, pass_ns=pass_ns, delay_ns=light.passes * (left_ns - turn_ns))
+    return replace(known, pass_ns=pass_ns, delay_ns=light.passes * max(0.0, _share_ns(light, known) - pass_ns))
 
 
 def _spreads(usable: Sequence[Measured], requests: Sequence[_Requests]) -> dict[str, Sequence[float]]:
@@ -298,7 +293,7 @@ def _spread(row: Row) -> Sequence[float]:
 
 
 def _clear(seen: Sequence[_Execution], others: np.ndarray) -> np.ndarray:
-    """Return which points show what a batch takes alone under load, if their sizes are enough for a line; else all.
+    """Return which points show what a batch takes alone under load, all if their sizes are not enough for a line.
 
     For a lone client the server stays awake, and batches of other instances slow a batch down.
     """
@@ -337,7 +332,7 @@ def _fit_batches(
         fixed_ns, row_ns = fit_line(rows[clear].tolist(), (alone_ns / (1.0 + slowdown * others))[clear].tolist())
         excess = alone_ns / np.maximum(fixed_ns + row_ns * rows, 1.0) - 1.0
         if others.max(initial=0.0) > _FEW_OTHERS:
-            slowdown = float(np.clip(excess @ others / (others @ others), *_SLOWDOWNS))
+            slowdown = float(np.clip(excess @ others / (others @ others), 0.0, _MOST_SLOWDOWN))
         cost = replace(known.cost, fixed_ns=fixed_ns, row_ns=row_ns, slowdown=slowdown)
         batches[key] = replace(known, cost=replace(cost, lone_share=_lone_share(cost, key, executions)))
     return batches
@@ -364,8 +359,7 @@ def _fit_requests(
         share_ns = _share_ns(light, cost)
         passes_ns = [each * cost.pass_ns for each in factors] or [each * share_ns for each in _PASS_SHARES]
         tried = [
-            replace(fitted, requests={**fitted.requests, key: _request_cost(light, cost, *each)})
-            for each in product(passes_ns, _TURN_SHARES)
+            replace(fitted, requests={**fitted.requests, key: _request_cost(light, cost, each)}) for each in passes_ns
         ]
         fitted = min(tried, key=lambda each: _error_share(points, _simulate(each, points, _FEW_STEPS)))
     return fitted

@@ -3,6 +3,7 @@
 import functools
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -54,8 +55,6 @@ class BatchCost:
 class RequestCost:
     """What a request costs outside its models."""
 
-    turn_ns: float = 0.0
-    """Of the event loop, for a turn, which handles all that waits: a system call, and waking up."""
     pass_ns: float = 0.0
     """Of the event loop, once for the request, once between two steps and once for the response."""
     delay_ns: float = 0.0
@@ -64,8 +63,8 @@ class RequestCost:
     client_ns: float = 0.0
     """Of the load generator, which sends and receives one after the other."""
     client_turn_ns: float = 0.0
-    """Of the load generator, for a turn of its event loop. In a closed loop a turn receives a response and sends the
-    next request; an open loop needs two.
+    """Of the load generator, for a turn of its event loop, which handles all that waits. In a closed loop a turn
+    receives responses and sends the next requests; an open loop needs two.
     """
 
 
@@ -190,36 +189,37 @@ class Simulated:
 class _EventLoop:
     """Executes callbacks one after the other, in turns: what waits at the end of a turn makes up the next one."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, turn_ns: float = 0.0) -> None:
+        """`turn_ns`: work of a turn besides its callbacks."""
         self.busy_ns = 0.0
         self._timeline = timeline
-        self._waiting: list[tuple[float, float, Callable[[], None]]] = []
+        self._turn_ns = turn_ns
+        self._turn: deque[tuple[float, Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[float, Callable[[], None]]] = deque()
         self.is_busy = False
 
-    def call(self, turn_ns: float, work_ns: float, action: Callable[[], None]) -> None:
-        """Call an action when the loop has come to it and done some work, with `turn_ns` if it begins a turn."""
-        self._waiting.append((turn_ns, work_ns, action))
+    def call(self, work_ns: float, action: Callable[[], None]) -> None:
+        """Call an action when the loop has come to it and done some work."""
+        self._waiting.append((work_ns, action))
         if not self.is_busy:
             self.is_busy = True
-            self._begin_turn()
+            self._next()
 
-    def _begin_turn(self) -> None:
-        turn, self._waiting = self._waiting, []
-        self._begin(turn[0][0], turn, 0)
-
-    def _begin(self, turn_ns: float, turn: Sequence[tuple[float, float, Callable[[], None]]], position: int) -> None:
-        work_ns = turn_ns + turn[position][1]
-        self.busy_ns += work_ns
-        self._timeline.work(work_ns, functools.partial(self._end, turn, position))
-
-    def _end(self, turn: Sequence[tuple[float, float, Callable[[], None]]], position: int) -> None:
-        turn[position][2]()
-        if position + 1 < len(turn):
-            self._begin(0.0, turn, position + 1)
-        elif self._waiting:
-            self._begin_turn()
-        else:
+    def _next(self) -> None:
+        turn_ns = 0.0
+        if not self._turn:
+            self._turn, self._waiting = self._waiting, self._turn
+            turn_ns = self._turn_ns
+        if not self._turn:
             self.is_busy = False
+            return
+        work_ns, action = self._turn.popleft()
+        self.busy_ns += turn_ns + work_ns
+        self._timeline.work(turn_ns + work_ns, functools.partial(self._end, action))
+
+    def _end(self, action: Callable[[], None]) -> None:
+        action()
+        self._next()
 
 
 class _Client:
@@ -247,7 +247,7 @@ class Simulation:
         self._stations: list[dict[str, Station]] = []
         self._executions = {name: Executions() for name in system.models}
         self._loops = [_EventLoop(self._timeline) for _ in range(system.processes)]
-        self._generator = _EventLoop(self._timeline)
+        self._generator = _EventLoop(self._timeline, max(route.cost.client_turn_ns for route in system.routes))
         for process in range(system.processes):
             self._stations.append({name: self._station(name, process) for name in system.models})
         self._executing: dict[Batch, tuple[float, int]] = {}
@@ -322,12 +322,11 @@ class Simulation:
 
     def _generate(self, client: _Client, work_ns: float, action: Callable[[_Client], None]) -> None:
         """Call an action when the load generator has come to it."""
-        self._generator.call(client.route.cost.client_turn_ns, work_ns, functools.partial(action, client))
+        self._generator.call(work_ns, functools.partial(action, client))
 
     def _pass(self, client: _Client, action: Callable[[], None]) -> None:
         """Call an action when the event loop of the server has come to it."""
-        cost = client.route.cost
-        self._loops[client.process].call(cost.turn_ns, cost.pass_ns, action)
+        self._loops[client.process].call(client.route.cost.pass_ns, action)
 
     def _arrive(self, client: _Client) -> None:
         first = [index for index, step in enumerate(client.route.steps) if not step.needs]
@@ -378,7 +377,7 @@ class Simulation:
         """Call `proceed` after the gap; a busy event loop keeps the interpreter's lock until it has passed it on."""
         client, _ = cast("tuple[_Client, int]", batch.requests[0].context)
         if self._is_contended:
-            self._loops[client.process].call(0.0, 0.0, proceed)
+            self._loops[client.process].call(0.0, proceed)
         elif gap_ns:
             self._timeline.at(self._timeline.now_ns + int(gap_ns), proceed)
         else:

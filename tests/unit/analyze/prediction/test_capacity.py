@@ -14,7 +14,7 @@ def server(fixed_ms=10.0, pass_us=20):
     """A server of a model that takes so long, without dynamic batching."""
     config = config_of(is_dynamic=False)
     batches = {("m", 1): FittedBatch(BatchCost(fixed_ms * MS, 0.0), 1, 4)}
-    cost = RequestCost(pass_us * US, pass_us * US, delay_ns=0.0)
+    cost = RequestCost(pass_us * US)
     return Fitted({"m": config}, ("m",), 2.0, batches, {("m", 1): cost})
 
 

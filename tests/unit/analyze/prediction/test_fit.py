@@ -26,9 +26,7 @@ def server(
     configs = configs or {"m": config_of()}
     cost = BatchCost(fixed_us * US, row_us * US, slowdown, SPREAD)
     batches = {(name, 1): FittedBatch(cost, 8, 4) for name in configs}
-    requests = {
-        (loaded, 1): RequestCost(pass_us * US, pass_us * US, delay_ns=delay_us * US, client_ns=client_us * US)
-    }
+    requests = {(loaded, 1): RequestCost(pass_us * US, delay_us * US, client_ns=client_us * US)}
     return Fitted(configs, (loaded,), cores, batches, requests)
 
 

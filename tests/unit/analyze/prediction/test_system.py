@@ -35,9 +35,9 @@ def one(
 @SMALL
 @given(service_us=st.integers(50, 5000), pass_us=st.integers(1, 200), delay_us=st.integers(0, 1000))
 def test_a_lone_client_waits_for_nothing(service_us, pass_us, delay_us):
-    cost = RequestCost(10 * US, pass_us * US, delay_ns=delay_us * US)
+    cost = RequestCost(pass_us * US, delay_us * US)
     result = simulate(one(service_us, cost=cost), Load(concurrency=1))
-    expected_us = service_us + 2 * (10 + pass_us) + delay_us
+    expected_us = service_us + 2 * pass_us + delay_us
     assert result.throughput == pytest.approx(1e6 / expected_us, rel=0.01)
     assert result.percentile_us(99) == pytest.approx(expected_us, rel=0.01)
     assert result.overhead_ns == pytest.approx((expected_us - service_us) * US, rel=0.01, abs=100)
@@ -89,12 +89,25 @@ def test_an_idle_instance_wakes_up_first():
     assert result.percentile_us(50) == pytest.approx(600, rel=0.01)
 
 
-def test_instances_and_event_loop_share_a_lock():
-    free, sharing = (
-        simulate(one(10, config=config_of(), cost=RequestCost(0.0, 40 * US, batch_us * US)), Load(concurrency=16))
-        for batch_us in (0, 200)
+def test_an_instance_pauses_between_batches():
+    served = Served(config_of(is_dynamic=False), BatchCost(500 * US, 0.0, gap_ns=300 * US))
+    result = simulate(System({"m": served}, [Route("m", [Step("m")])], 2.0), Load(concurrency=4))
+    assert result.throughput == pytest.approx(1250, rel=0.01)
+
+
+def test_batches_of_a_lone_client_are_shorter():
+    served = Served(config_of(is_dynamic=False), BatchCost(500 * US, 0.0, lone_share=0.4))
+    system = System({"m": served}, [Route("m", [Step("m")])], 2.0)
+    assert simulate(system, Load(concurrency=1)).percentile_us(50) == pytest.approx(200, rel=0.01)
+    assert simulate(system, Load(concurrency=2)).throughput == pytest.approx(2000, rel=0.01)
+
+
+def test_requests_share_turns_of_the_load_generator():
+    system = one(
+        10, config=config_of(max_batch_size=32), cost=RequestCost(client_ns=50 * US, client_turn_ns=100 * US)
     )
-    assert sharing.throughput < 0.95 * free.throughput
+    assert simulate(system, Load(concurrency=1)).throughput == pytest.approx(1e6 / 160, rel=0.01)
+    assert simulate(system, Load(concurrency=32)).throughput > 0.8 * 1e6 / 50
 
 
 def test_the_load_generator_limits_the_throughput():
@@ -105,7 +118,7 @@ def test_the_load_generator_limits_the_throughput():
 @SMALL
 @given(pass_us=st.integers(20, 400), processes=st.integers(1, 3))
 def test_the_event_loop_limits_small_models(pass_us, processes):
-    cost = RequestCost(0.0, pass_us * US, delay_ns=0.0)
+    cost = RequestCost(pass_us * US)
     system = one(1, instances=4, cost=cost, processes=processes)
     result = simulate(system, Load(concurrency=32 * processes))
     assert result.throughput == pytest.approx(processes * 1e6 / (2 * pass_us), rel=0.03)
@@ -128,9 +141,7 @@ def test_company_slows_a_batch():
 @SMALL
 @given(st.integers(1, 12))
 def test_more_clients_bring_no_less(concurrency):
-    system = one(
-        800, 60, instances=2, cores=2, config=config_of(instances=2), cost=RequestCost(5e3, 2e4, delay_ns=1e5)
-    )
+    system = one(800, 60, instances=2, cores=2, config=config_of(instances=2), cost=RequestCost(2e4, 1e5))
     fewer, more = (simulate(system, Load(concurrency=each)) for each in (concurrency, 2 * concurrency))
     assert more.throughput >= 0.97 * fewer.throughput
 
