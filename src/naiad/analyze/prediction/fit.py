@@ -23,7 +23,7 @@ from naiad.perf.result import Latency, Row, ServerFigures
 _ROUNDS = 6
 _FIRST_PASS_SHARE = 0.25
 """Of the overhead of a lone request: what keeps the event loop busy."""
-_PASS_SHARES = (0.05, 0.25, 0.5, 0.75, 1.2, 2.4)
+_PASS_SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9, 1.2, 1.7, 2.4)
 """That are tried; above 1 a request costs more under load than alone, as when other programs compete for cores."""
 _REFINEMENTS = {3: (0.8, 1.0, 1.25), 5: (0.9, 1.0, 1.1)}
 """By round, factors of the costs of the event loop that are tried."""
@@ -361,8 +361,19 @@ def _fit_requests(
         tried = [
             replace(fitted, requests={**fitted.requests, key: _request_cost(light, cost, each)}) for each in passes_ns
         ]
-        fitted = min(tried, key=lambda each: _error_share(points, _simulate(each, points, _FEW_STEPS)))
+        fitted = min(tried, key=lambda each: _misfit(points, _simulate(each, points, _FEW_STEPS)))
     return fitted
+
+
+def _misfit(usable: Sequence[Measured], simulated: Sequence[Simulated]) -> tuple[float, float]:
+    """Return the error of the throughput, then that of the median latency: it decides where throughputs agree."""
+    errors = [
+        run.percentile_us(50) / row.latency.percentiles[50].value - 1.0
+        for each, run in zip(usable, simulated, strict=True)
+        for row in each.rows.values()
+        if 50 in row.latency.percentiles
+    ]
+    return _error_share(usable, simulated), float(np.mean(np.abs(errors))) if errors else 0.0
 
 
 def _cpu_factor(usable: Sequence[Measured], simulated: Sequence[Simulated]) -> float:
