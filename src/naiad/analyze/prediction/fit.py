@@ -32,6 +32,8 @@ _MOST_CLIENT_SHARE = 0.8
 _MOST_SLOWDOWN = 3.0
 _MOST_TRIED = 5
 """Measured points that costs of the event loop are tried with."""
+_OVERHEAD_WEIGHT = 0.3
+"""Of an error of the time outside models, as a share of the latency; an error of the throughput has 1."""
 _MANY_STEPS = 1200
 _FEW_STEPS = 400
 """Of simulations that choose between costs."""
@@ -79,6 +81,7 @@ class _Requests:
     passes: int
     overhead_ns: float
     """Outside queues and executions."""
+    inside_ns: float
     outstanding: float
     client_ns: float
     """CPU time of the load generator."""
@@ -123,7 +126,7 @@ def fit(
         fitted,
         cpu_factor=_cpu_factor(usable, simulated),
         latency_factors={each: _latency_factor(usable, simulated, each) for each in PERCENTILES},
-        error_share=_error_share(usable, simulated),
+        error_share=max(_LEAST_ERROR, _throughput_error(usable, simulated)),
     )
 
 
@@ -194,10 +197,12 @@ def _requests(index: int, measured: Measured, models: Mapping[str, Configured]) 
             if model in leaves
         )
         latency_us = row.latency.mean.value
-        overhead_ns = (latency_us - inside_us) * 1e3
+        overhead_ns, inside_ns = (latency_us - inside_us) * 1e3, inside_us * 1e3
         outstanding = row.throughput.value * latency_us / 1e6
         client_ns = row.generator.cpu_share / max(1.0, row.throughput.value) * 1e9
-        found.append(_Requests(index, (name, row.batch_size), len(steps) + 1, overhead_ns, outstanding, client_ns))
+        found.append(
+            _Requests(index, (name, row.batch_size), len(steps) + 1, overhead_ns, inside_ns, outstanding, client_ns)
+        )
     return found
 
 
@@ -332,7 +337,8 @@ def _fit_batches(
         fixed_ns, row_ns = fit_line(rows[clear].tolist(), (alone_ns / (1.0 + slowdown * others))[clear].tolist())
         excess = alone_ns / np.maximum(fixed_ns + row_ns * rows, 1.0) - 1.0
         if others.max(initial=0.0) > _FEW_OTHERS:
-            slowdown = float(np.clip(excess @ others / (others @ others), 0.0, _MOST_SLOWDOWN))
+            found = float(np.clip(excess @ others / (others @ others), 0.0, _MOST_SLOWDOWN))
+            slowdown = (slowdown + found) / 2  # Slower batches meet more others: without the mean it oscillates.
         cost = replace(known.cost, fixed_ns=fixed_ns, row_ns=row_ns, slowdown=slowdown)
         batches[key] = replace(known, cost=replace(cost, lone_share=_lone_share(cost, key, executions)))
     return batches
@@ -355,25 +361,26 @@ def _fit_requests(
     for key, cost in fitted.requests.items():
         light = _lightest(requests, key)
         seen = [each for each in requests if each.key == key]
-        points = [usable[each.measured] for each in _spread_out(seen)]
+        few = _spread_out(seen)
+        points = [usable[each.measured] for each in few]
         share_ns = _share_ns(light, cost)
         passes_ns = [each * cost.pass_ns for each in factors] or [each * share_ns for each in _PASS_SHARES]
         tried = [
             replace(fitted, requests={**fitted.requests, key: _request_cost(light, cost, each)}) for each in passes_ns
         ]
-        fitted = min(tried, key=lambda each: _misfit(points, _simulate(each, points, _FEW_STEPS)))
+        fitted = min(tried, key=lambda each: _misfit(points, few, _simulate(each, points, _FEW_STEPS)))
     return fitted
 
 
-def _misfit(usable: Sequence[Measured], simulated: Sequence[Simulated]) -> tuple[float, float]:
-    """Return the error of the throughput, then that of the median latency: it decides where throughputs agree."""
+def _misfit(points: Sequence[Measured], requests: Sequence[_Requests], simulated: Sequence[Simulated]) -> float:
+    """Return the typical error of the throughput and of the time outside models, as a share of the latency."""
     errors = [
-        run.percentile_us(50) / row.latency.percentiles[50].value - 1.0
-        for each, run in zip(usable, simulated, strict=True)
-        for row in each.rows.values()
-        if 50 in row.latency.percentiles
+        (run.overhead_ns - each.overhead_ns) / (each.overhead_ns + each.inside_ns)
+        for each, run in zip(requests, simulated, strict=True)
     ]
-    return _error_share(usable, simulated), float(np.mean(np.abs(errors))) if errors else 0.0
+    return math.hypot(
+        _throughput_error(points, simulated), _OVERHEAD_WEIGHT * float(np.sqrt(np.mean(np.square(errors))))
+    )
 
 
 def _cpu_factor(usable: Sequence[Measured], simulated: Sequence[Simulated]) -> float:
@@ -399,11 +406,11 @@ def _latency_factor(usable: Sequence[Measured], simulated: Sequence[Simulated], 
     return float(np.exp(np.median(np.log(ratios)))) if ratios and min(ratios) > 0 else 1.0
 
 
-def _error_share(usable: Sequence[Measured], simulated: Sequence[Simulated]) -> float:
+def _throughput_error(usable: Sequence[Measured], simulated: Sequence[Simulated]) -> float:
     """Return the typical relative error of the throughput at the measured points."""
     errors = [
         math.log(run.throughput / sum(row.throughput.value for row in each.rows.values()))
         for each, run in zip(usable, simulated, strict=True)
         if run.throughput
     ]
-    return max(_LEAST_ERROR, float(np.sqrt(np.mean(np.square(errors)))) if errors else 1.0)
+    return float(np.sqrt(np.mean(np.square(errors)))) if errors else 1.0
