@@ -3,11 +3,13 @@
     python -m bench.analyze_prediction [MODEL ...] [--turns 5] [--seconds 0.5] [--save FILE]
     python -m bench.analyze_prediction [MODEL ...] --replay FILE
 
-For each model four points are measured to fit the costs, and three points that the fit has not seen, to compare with:
-another load, another configuration, and an open loop. All points are measured in turns, and the turn that the machine
-disturbed least counts: the one of most throughput, for the open loop that of the least median latency. An open loop
-that the load generator limited is marked and does not count: its latencies say little about the server. `--save`
-keeps the measurements, and `--replay` predicts them again without a server, as after a change of the fit.
+The models are the reference models of `bench.analyze_reference`, and small ones whose requests cost more than their
+models. For each model four points are measured to fit the costs, and three points that the fit has not seen, to
+compare with: another load, another configuration, and an open loop. All points are measured in turns, and the turn
+that the machine disturbed least counts: the one of most throughput, for the open loop that of the least median
+latency. An open loop that the load generator limited is marked and does not count: its latencies say little about
+the server. `--save` keeps the measurements, and `--replay` predicts them again without a server, as after a change of
+the fit.
 """
 
 import argparse
@@ -16,11 +18,12 @@ import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.analyze_reference import REFERENCES
 from bench.models import write_repository
 from naiad.analyze.live import LiveInstrument, OwnServer
 from naiad.analyze.measurement import Measured, Prediction
@@ -35,9 +38,16 @@ from naiad.perf.result import Row
 _RATE_SHARE = 0.5
 """Of the throughput of a long queue: the rate of the open loop."""
 _WARM_UP_S = 0.3
+_LEAST_REQUESTS = 200
+"""Of a measurement, in a closed loop of one request: slow models are measured for longer, up to `_MOST_S`."""
+_MOST_S = 4.0
 _MOST_THROUGHPUT_ERROR = 0.10
 _MOST_P50_ERROR = 0.15
 _THREADS = "parameters.intra_op_thread_count"
+
+
+def _write_small(root: Path) -> None:
+    write_repository(root, ["add_sub", "busy", "deep", "add_sub_py", "chain"])
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,8 @@ class Case:
     """0 for a model without batches."""
     threads: int = 1
     """Of an instance; 0 for a backend without the parameter."""
+    write: Callable[[Path], ModelPlan | None] = _write_small
+    """Writes the repository; returns what is under load, the model with generated inputs by default."""
 
     def points(self, configs: Mapping[str, ModelConfig], rate: float) -> list[Point]:
         """Return four points for the fit and three others."""
@@ -57,7 +69,7 @@ class Case:
         fits = [(1, rows, 1), (1, rows, 2 * rows), (1, 4, 16), (2, rows, 2 * rows)]
         others = [(1, rows, 4), (2, rows // 2, rows)]
         points = [Point((self._variant(configs, *each),), concurrency=load) for *each, load in fits + others]
-        return [*points, Point(points[0].variants, request_rate=round(rate))]
+        return [*points, Point(points[0].variants, request_rate=round(rate, 1))]
 
     def _variant(self, configs: Mapping[str, ModelConfig], instances: int, rows: int) -> Variant:
         settings: dict[str, Any] = {"instance_group.count": instances}
@@ -70,6 +82,10 @@ class Case:
 
 _FITTED = 4
 CASES = [
+    Case("resnet50", "resnet50", rows=4, write=REFERENCES["resnet50"].write),
+    Case("minilm", "minilm", write=REFERENCES["minilm"].write),
+    Case("trees", "trees", threads=0, write=REFERENCES["trees"].write),
+    Case("ocr", "ocr_read", threads=0, write=REFERENCES["ocr"].write),
     Case("add_sub", "add_sub"),
     Case("busy", "busy", rows=0),
     Case("deep_1_0", "deep_1_0"),
@@ -126,10 +142,13 @@ class Comparison:
 
 async def measure(case: Case, repository: Path, turns: int, seconds: float) -> Run:
     """Return all turns of each point."""
-    async with LiveInstrument(OwnServer([repository]), [ModelPlan(case.model)]) as instrument:
+    plan = case.write(repository) or ModelPlan(case.model)
+    async with LiveInstrument(OwnServer([repository]), [plan]) as instrument:
         configs = dict(instrument.configs)
-        saturated = case.points(configs, 1.0)[1]
+        lone, saturated, *_ = case.points(configs, 1.0)
         await instrument.measure(saturated, _WARM_UP_S)
+        alone_s = 1.0 / (await instrument.measure(lone, seconds)).rows[case.model].throughput.value
+        seconds = min(max(seconds, _LEAST_REQUESTS * alone_s), max(seconds, _MOST_S))
         highest = (await instrument.measure(saturated, seconds)).rows[case.model].throughput.value
         points = case.points(configs, _RATE_SHARE * highest)
         found: list[list[Measured]] = [[] for _ in points]
@@ -156,11 +175,11 @@ def compare(run: Run) -> list[Comparison]:
 
 
 def _measured(models: Sequence[str], turns: int, seconds: float) -> Iterator[Run]:
-    with tempfile.TemporaryDirectory() as directory:
-        repository = Path(directory)
-        write_repository(repository, ["add_sub", "busy", "deep", "add_sub_py", "chain"])
-        for case in CASES:
-            if case.model in models:
+    for case in CASES:
+        if case.model in models:
+            with tempfile.TemporaryDirectory() as directory:
+                repository = Path(directory, "models")
+                repository.mkdir()
                 yield asyncio.run(measure(case, repository, turns, seconds))
 
 
