@@ -85,7 +85,7 @@ CASES = [
     Case("resnet50", "resnet50", rows=4, write=REFERENCES["resnet50"].write),
     Case("minilm", "minilm", write=REFERENCES["minilm"].write),
     Case("trees", "trees", threads=0, write=REFERENCES["trees"].write),
-    Case("ocr", "ocr_read", threads=0, write=REFERENCES["ocr"].write),
+    Case("ocr", "ocr_read", rows=0, write=REFERENCES["ocr"].write),
     Case("add_sub", "add_sub"),
     Case("busy", "busy", rows=0),
     Case("deep_1_0", "deep_1_0"),
@@ -147,7 +147,7 @@ async def measure(case: Case, repository: Path, turns: int, seconds: float) -> R
         configs = dict(instrument.configs)
         lone, saturated, *_ = case.points(configs, 1.0)
         await instrument.measure(saturated, _WARM_UP_S)
-        alone_s = 1.0 / (await instrument.measure(lone, seconds)).rows[case.model].throughput.value
+        alone_s = 1.0 / (await instrument.measure(lone, _MOST_S)).rows[case.model].throughput.value
         seconds = min(max(seconds, _LEAST_REQUESTS * alone_s), max(seconds, _MOST_S))
         highest = (await instrument.measure(saturated, seconds)).rows[case.model].throughput.value
         points = case.points(configs, _RATE_SHARE * highest)

@@ -316,11 +316,26 @@ def _lone_share(cost: BatchCost, key: tuple[str, int], executions: Sequence[_Exe
     return min([1.0, *(each.duration_ns / max(ns, 1.0) for each, ns in zip(lone, expected_ns, strict=True))])
 
 
+def _size_ratio(key: tuple[str, int], executions: Sequence[_Execution]) -> float:
+    """Return the largest batch / the smallest, of a model with a number of threads."""
+    sizes = [each.mean_rows for each in executions if each.key == key]
+    return max(sizes) / min(sizes)
+
+
+def _row_share(source: str, rows: float, batches: Mapping[tuple[str, int], FittedBatch]) -> float:
+    """Return the share of a batch that grows with its rows, known from the model with another number of threads."""
+    for (model, _), known in batches.items():
+        if model == source:
+            return known.cost.row_ns * rows / max(1.0, known.cost.work_ns(rows))
+    return 0.5
+
+
 def _fit_batches(
     fitted: Fitted, executions: Sequence[_Execution], simulated: Sequence[Simulated]
 ) -> dict[tuple[str, int], FittedBatch]:
-    batches = {}
-    for key, known in fitted.batches.items():
+    batches: dict[tuple[str, int], FittedBatch] = {}
+    for key in sorted(fitted.batches, key=lambda each: _size_ratio(each, executions), reverse=True):
+        known = fitted.batches[key]
         seen = [each for each in executions if each.key == key]
         ran = [simulated[each.measured].executions[each.model] for each in seen]
         # The statistics count batches, and the duration counts requests: a large batch counts often.
@@ -334,7 +349,11 @@ def _fit_batches(
         others = np.array([run.mean_others for run in ran])
         slowdown = known.cost.slowdown
         clear = _clear(seen, others)
-        fixed_ns, row_ns = fit_line(rows[clear].tolist(), (alone_ns / (1.0 + slowdown * others))[clear].tolist())
+        fixed_ns, row_ns = fit_line(
+            rows[clear].tolist(),
+            (alone_ns / (1.0 + slowdown * others))[clear].tolist(),
+            _row_share(key[0], float(rows[clear].mean()), batches),
+        )
         excess = alone_ns / np.maximum(fixed_ns + row_ns * rows, 1.0) - 1.0
         if others.max(initial=0.0) > _FEW_OTHERS:
             found = float(np.clip(excess @ others / (others @ others), 0.0, _MOST_SLOWDOWN))
