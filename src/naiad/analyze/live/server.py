@@ -113,6 +113,7 @@ class OwnServer:
         self._arguments = [*(f"--model-repository={each}" for each in repositories), *flags]
         self._transport = transport
         self._process: subprocess.Popen[bytes] | None = None
+        self._has_failed = False
         descriptor, path = tempfile.mkstemp(prefix="naiad-analyze-", suffix=".log")
         os.close(descriptor)
         self.log = Path(path)
@@ -135,6 +136,7 @@ class OwnServer:
     async def start(self) -> None:
         """Start the process and wait until it listens. Raises ServerLostError with the output."""
         await self._end()
+        self._has_failed = False
         command = [sys.executable, "-m", "naiad", "serve", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
         command += [f"--{name}-port=0" for name in _STARTED] + ["--model-control-mode=explicit", *self._arguments]
         follow = _end_with_parent if sys.platform == "linux" else None
@@ -166,12 +168,17 @@ class OwnServer:
 
     async def is_alive(self) -> bool:
         """Return whether the process runs and responds."""
-        is_running = self._process is not None and self._process.poll() is None
-        return is_running and await _is_live(self.service)
+        is_alive = self._is_running() and await _is_live(self.service)
+        # A killed process closes its connections before its end can be seen.
+        self._has_failed = not is_alive
+        return is_alive
+
+    def _is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     async def stop(self) -> None:
         """End the process."""
-        has_failed = self._process is not None and self._process.poll() is not None
+        has_failed = self._has_failed or (self._process is not None and not self._is_running())
         await self._end()
         if not has_failed:
             self.log.unlink(missing_ok=True)
