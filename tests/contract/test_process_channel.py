@@ -2,14 +2,21 @@
 
 import asyncio
 import socket
+import struct
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from naiad.cluster.channel import Channel, ChannelError, receive_first, send_first
 from naiad.cluster.connection_passing import Acceptor, ConnectionReceiver, ConnectionSender, socket_pair
+from naiad.cluster.member.engine import MemberEngine
+from naiad.cluster.member.process import Link, SupervisedStop
+from naiad.cluster.messages import Welcome
+from naiad.options.options import ServerOptions
 from naiad.server.ports.listener import Address, Listener
+from naiad.telemetry.metrics.metrics import Registry
 from support.uvloop_run import run
 from support.waiting import until
 
@@ -231,6 +238,34 @@ def test_closed_connections_are_reported_by_port() -> None:
         assert member.receiver.report_closed([1, 0, 100_000, 0])
         await until(lambda: member.events == [("closed", 1, 0, 100_000, 0)])
         member.close()
+
+    run(main)
+
+
+def test_closed_connections_are_reported_once_there_is_room() -> None:
+    async def main() -> None:
+        supervisor, end = socket_pair()
+        welcome = Welcome(ServerOptions(), 0, 1, {"http": 8000}, "", is_successor=False, quiet_below=0)
+        link = Link(welcome, MemberEngine(server_id="x", metrics=Registry()), SupervisedStop(), end)
+        connections = SimpleNamespace(protocol=None, connection_count=0, on_close=None)
+        service = link.service("http", connections, None)  # type: ignore[arg-type]
+        while link._receiver.report_closed([0]):  # until the supervisor has more to read than fits
+            pass
+        service._left_count = 3  # type: ignore[attr-defined]  # connections that were open
+        connections.on_close()  # type: ignore[misc]  # the last ones: no further one closes
+        await asyncio.sleep(0.01)
+        notices: list[tuple[int, int]] = []
+
+        def read() -> bool:
+            try:
+                while True:
+                    notices.append(struct.unpack("!2I", supervisor.recv(1024)))
+            except BlockingIOError:
+                return (0, 3) in notices
+
+        await until(read)
+        supervisor.close()
+        end.close()
 
     run(main)
 

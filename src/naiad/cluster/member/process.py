@@ -45,6 +45,7 @@ from naiad.telemetry.logs import log
 
 _log = logging.getLogger(__name__)
 
+_REPORT_RETRY_S = 0.02
 _SETTLE_S = 1.0
 """Time for passed connections to start before the rest is drained."""
 
@@ -260,8 +261,12 @@ class Link:
         self._is_reporting = False
         for port, service in self._services.items():
             self._closed[port] += service.take_closed_count()
-        if any(self._closed) and self._receiver.report_closed(self._closed):
+        if not any(self._closed):
+            return
+        if self._receiver.report_closed(self._closed):
             self._closed = [0] * len(self._ports)
+        else:  # The supervisor has not read earlier notices; perhaps no further connection closes.
+            asyncio.get_running_loop().call_later(_REPORT_RETRY_S, self._on_close)
 
     # --- Peer -------------------------------------------------------------------------------------------------------
 
