@@ -1,18 +1,21 @@
 """Starts and stops a server process with the demonstration's models."""
 
 import contextlib
+import os
 import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from rich.console import Console
 
@@ -71,16 +74,15 @@ def serving(
     grpc_port = settings.grpc_port or _free_port()
     command = [*_command(root, http_port, grpc_port), *flags]
     console.print(f"\n[bold]Server[/bold]: {' '.join(command[2:])}", soft_wrap=True)
-    process = subprocess.Popen(command, stderr=subprocess.PIPE if not settings.keep_running else None)
+    # A file, not a pipe: nothing reads while the server runs, and it would wait once the pipe is full.
+    log = None if settings.keep_running else tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+    process = subprocess.Popen(command, stderr=log)
     try:
         began = time.monotonic()
         with waiting(console, "loading the models"):
             is_ready = _wait_ready(process, http_port, settings.ready_within_s)
         if not is_ready:
-            has_ended = process.poll() is not None
-            raise NotReadyError(
-                process.stderr.read().decode(errors="replace") if process.stderr and has_ended else ""
-            )
+            raise NotReadyError(_text_of(log))
         console.print(f"  ready after {time.monotonic() - began:.2f} s\n")
         yield Running(process, http_port, grpc_port)
         if settings.keep_running:
@@ -89,6 +91,8 @@ def serving(
             _wait(process, console)
     finally:
         _stop(process)
+        if log is not None:
+            log.close()
     if not settings.keep_running:
         _print_commands(console, commands_after(root, model))
 
@@ -98,6 +102,13 @@ def _command(root: Path, http_port: int, grpc_port: int) -> list[str]:
     command += ["--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1", "--log-info", "false"]
     command += ["--http-port", str(http_port), "--grpc-port", str(grpc_port)]
     return [*command, "--metrics-port", str(_free_port())]
+
+
+def _text_of(log: IO[bytes] | None) -> str:
+    if log is None:
+        return ""
+    # Not seek: the server may still write at the position that both share.
+    return os.pread(log.fileno(), os.fstat(log.fileno()).st_size, 0).decode(errors="replace")
 
 
 def _free_port() -> int:
