@@ -19,7 +19,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,10 +94,8 @@ class CacheEviction:
         """Return the states of models, that not used for the longest time first."""
         found: list[tuple[int, Path]] = []
         for path in (self._root / "models").iterdir():
-            try:
+            with suppress(FileNotFoundError):
                 found.append((path.stat().st_mtime_ns, path))
-            except FileNotFoundError:
-                continue
         return [path for _, path in sorted(found)]
 
     def _remove(self, model: Path) -> bool:
@@ -117,17 +115,17 @@ class CacheEviction:
     def _sweep_contents(self) -> None:
         """Remove contents that no model has a link to."""
         for path in (self._root / "objects").glob("*/*"):
-            if path.stat().st_nlink == 1:
-                path.unlink()
+            # A process that finds a content damaged removes it without the lock.
+            with suppress(FileNotFoundError):
+                if path.stat().st_nlink == 1:
+                    path.unlink()
 
     def _used_bytes(self) -> int:
         paths = [*(self._root / "objects").glob("*/*"), *(self._root / "incoming").glob(f"*/{_RESERVED}")]
         sizes = 0
         for path in paths:
-            try:
+            with suppress(FileNotFoundError):  # its download has ended
                 sizes += path.stat().st_size
-            except FileNotFoundError:
-                continue  # its download has ended
         return sizes
 
 
@@ -174,8 +172,8 @@ class ModelCache:
                 "--cloud-cache-directory"
             ) from error
         self._room = CacheEviction(root, limit_bytes)
-        self._verified: dict[str, tuple[int, ...]] = {}
-        """How files looked when their digests were last found right; bounded by the files there are."""
+        self._verified: dict[Path, dict[str, _Look]] = {}
+        """How the files of each model looked when their digests were last found right."""
 
     def open(self, state: str, name: str, directories: Sequence[str], files: Sequence[WantedFile]) -> LocalModel:
         """Return a model's directory with all of its files, whose digests have been verified.
@@ -198,6 +196,8 @@ class ModelCache:
 
     def _complete(self, home: Path, name: str, directories: Sequence[str], files: Sequence[WantedFile]) -> int:
         directory = home / name
+        for evicted in [each for each in list(self._verified) if not each.exists()]:
+            self._verified.pop(evicted, None)
         for each in ("", *directories, *{os.path.dirname(file.path) for file in files}):
             (directory / each).mkdir(parents=True, exist_ok=True)
         digests = _read_manifest(home)
@@ -215,7 +215,7 @@ class ModelCache:
     def _find(self, directory: Path, file: WantedFile, digest: str) -> str:
         """Return the digest of a file that is in place and intact, putting it in place if need be; or nothing."""
         target = directory / file.path
-        if digest and self._is_intact(target, file, digest):
+        if digest and self._is_intact(directory, file, digest):
             return digest
         for content in list((self.root / "objects" / file.identity[:2]).glob(f"{file.identity}.*")):
             digest = content.name.rpartition(".")[2]
@@ -223,23 +223,22 @@ class ModelCache:
                 _link(content, target)
             except FileNotFoundError:
                 continue  # it had to make room just now
-            if self._is_intact(target, file, digest):
+            if self._is_intact(directory, file, digest):
                 return digest
             content.unlink(missing_ok=True)
         target.unlink(missing_ok=True)
         return ""
 
-    def _is_intact(self, path: Path, file: WantedFile, digest: str) -> bool:
+    def _is_intact(self, directory: Path, file: WantedFile, digest: str) -> bool:
+        path, verified = directory / file.path, self._verified.setdefault(directory, {})
         try:
-            status = os.stat(path)
+            look = _look(path)
         except FileNotFoundError:
             return False
-        # The number of links is no part of it: other models come and go.
-        look = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev)
-        if self._verified.get(str(path)) == look:
+        if verified.get(file.path) == look:
             return True
-        if status.st_size == file.size_bytes and _digest(path) == digest:
-            self._verified[str(path)] = look
+        if path.stat().st_size == file.size_bytes and _digest(path) == digest:
+            verified[file.path] = look
             return True
         _log.warning("%s, the copy of %s, is damaged; it is downloaded again", path, file.url)
         return False
@@ -278,9 +277,17 @@ class ModelCache:
         content = self.root / "objects" / file.identity[:2] / f"{file.identity}.{digest}"
         content.parent.mkdir(exist_ok=True)
         os.replace(incoming, content)
-        status = os.stat(target)
-        self._verified[str(target)] = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev)
+        self._verified.setdefault(directory, {})[file.path] = _look(target)
         return digest
+
+
+_Look = tuple[int, int, int, int]
+
+
+def _look(path: Path) -> _Look:
+    """Return what changes with a file. Its number of links is no part of it: other models come and go."""
+    status = os.stat(path)
+    return (status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev)
 
 
 def _link(source: Path, target: Path) -> None:

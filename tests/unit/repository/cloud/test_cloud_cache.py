@@ -139,6 +139,28 @@ def test_leftovers_of_a_crash_are_swept(cache: ModelCache, remote: Remote) -> No
     assert not left.exists()
 
 
+def test_contents_may_go_during_a_sweep(cache: ModelCache, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.open("a", "m", [], [remote.file("w", b"a" * 60)]).release()
+    found = Path.glob
+
+    def glob(path: Path, pattern: str) -> list[Path]:
+        # As another process would that finds a content damaged: it has no lock of the whole cache.
+        paths = list(found(path, pattern))
+        if path == cache.root / "objects" and not (cache.root / "models" / "a" / "m").exists():
+            for each in paths:
+                each.unlink(missing_ok=True)
+        return paths
+
+    monkeypatch.setattr(Path, "glob", glob)
+    assert cache.open("b", "m", [], [remote.file("w", b"b" * 60)]).downloaded_bytes == 60
+
+
+def test_evicted_states_are_forgotten(cache: ModelCache, remote: Remote) -> None:
+    for number in range(20):
+        cache.open(str(number), "m", [], [remote.file("w", bytes([number]) * 60)]).release()
+    assert len(cache._verified) <= 2
+
+
 def test_a_file_system_without_hard_links_gets_copies(
     cache: ModelCache, remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
