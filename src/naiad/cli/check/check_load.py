@@ -102,6 +102,8 @@ class _Loads:
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
         self._running.add(process)
+        if self._is_over:  # the interrupt came before this process was known
+            _end(process)
         try:
             return process.wait(self._rules.timeout_s)
         except subprocess.TimeoutExpired:
