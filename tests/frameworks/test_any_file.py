@@ -11,7 +11,7 @@ import torch._dynamo
 import tritonclient.http as triton_http
 from sklearn.linear_model import LogisticRegression
 
-from naiad.cli.inspect.files import inspect
+from naiad.cli.inspect.inspect import inspect
 from support.digits_classifier import digits_classifier
 from support.forests import DIGITS, train_xgboost
 from support.onnx_digits import onnx_digits

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from naiad.cli.config.key import new_key
+from naiad.cli.key import new_key
 from naiad.client import Client, ErrorCode, InferError, RequestedOutput
 from support.certificates import Certificates
 from support.model_repository import write_identity

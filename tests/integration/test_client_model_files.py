@@ -9,7 +9,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
-from naiad.cli.config.key import new_key
+from naiad.cli.key import new_key
 from support.model_repository import write_identity
 from support.model_zoo import NO_RESPONSES
 from support.server_process import ServerProcess

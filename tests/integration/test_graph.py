@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from naiad.cli.explain import graph
-from naiad.cli.explain.drawing.layout import lay_out
+from naiad.cli.explain.layout import lay_out
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import write_python_add_sub
 from support.server_process import ServerProcess, serving

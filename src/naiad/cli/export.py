@@ -1,11 +1,10 @@
 """`naiad export`: put a package of `naiad optimize` into a repository or a running server."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from naiad.cli.parser import Parser
+from naiad.cli.parser import Parser, fail, parse_header
 
 _DESCRIPTION = """\
 Check PACKAGE, and add its model as a new version to a model repository. A server in poll mode never sees half of it.
@@ -18,7 +17,6 @@ naiad export PACKAGE FOLDER --format-only     the model files alone, for edge de
 The exit status is 1 if the package is damaged or does not fit to the model that is there, 2 for an invalid command
 line.
 """
-_FAILED = 1
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -29,7 +27,10 @@ def run(arguments: Sequence[str]) -> int:
         parser.error("name the REPOSITORY, or a server with --push URL")
     if options.format_only and (options.push or options.name):
         parser.error("--format-only excludes --push and --name")
-    headers = dict(_header(text, parser) for text in options.header)
+    try:
+        headers = dict(map(parse_header, options.header))
+    except ValueError as error:
+        parser.error(str(error))
     from naiad.client import ConnectionFailedError
     from naiad.core.errors import InferError
     from naiad.optimizer import package
@@ -49,9 +50,9 @@ def run(arguments: Sequence[str]) -> int:
         fix = (
             "; start one with naiad serve, or give its --push URL" if isinstance(error, ConnectionFailedError) else ""
         )
-        return _fail(f"{options.push}: {error.message}{fix}")
+        return fail("naiad export", f"{options.push}: {error.message}{fix}")
     except (ValueError, OSError) as error:
-        return _fail(str(error))
+        return fail("naiad export", error)
     print(f"model '{done.model}' has version {done.version}: {', '.join(done.places)}")
     return 0
 
@@ -70,15 +71,3 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--format-only", action="store_true", help="write the model files alone to a folder")
     return parser
-
-
-def _header(text: str, parser: argparse.ArgumentParser) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip():
-        parser.error(f"--header '{text}' is not of the form 'NAME: VALUE'")
-    return name.strip(), value.strip()
-
-
-def _fail(reason: str) -> int:
-    print(f"naiad export: {reason}", file=sys.stderr)
-    return _FAILED

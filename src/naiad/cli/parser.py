@@ -1,11 +1,26 @@
-"""The parser of the verbs."""
+"""The command lines of the verbs: their parser, headers, and how a failure is reported."""
 
 import argparse
 import re
 import sys
 from typing import NoReturn
 
-BAD_OPTION = 2
+FAILED, BAD_OPTION = 1, 2
+"""Exit statuses."""
+
+
+def fail(command: str, reason: object, status: int = FAILED) -> int:
+    """Print the reason why `command`, as `naiad check`, has failed; return the exit status."""
+    print(f"{command}: {reason}", file=sys.stderr)
+    return status
+
+
+def parse_header(text: str) -> tuple[str, str]:
+    """Return name and value of `--header`. Raises ValueError."""
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise ValueError(f"--header '{text}' is not of the form 'NAME: VALUE'")
+    return name.strip(), value.strip()
 
 
 class Parser(argparse.ArgumentParser):
@@ -15,10 +30,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the reason and the next command."""
-        print(
-            f"{self.prog}: {message}{self._suggestion(message)}\n{self.prog} --help shows all flags.", file=sys.stderr
-        )
-        raise SystemExit(self.error_status)
+        reason = f"{message}{self._suggestion(message)}\n{self.prog} --help shows all flags."
+        raise SystemExit(fail(self.prog, reason, self.error_status))
 
     def _suggestion(self, message: str) -> str:
         """Return the flag that an unknown one is probably a typo of."""

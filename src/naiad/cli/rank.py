@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +10,8 @@ from naiad.backend.cores import usable_cores
 from naiad.backend.python.backend import PythonModel
 from naiad.backend.python.node import NodeRanks, RejectedError
 from naiad.backend.registry import BackendRegistry
-from naiad.cli.parser import Parser
-from naiad.cli.repository_model import NoModelError, find_models
+from naiad.cli.parser import Parser, fail
+from naiad.cli.sources import NoModelError, find_models
 from naiad.core.errors import InferError
 
 _DESCRIPTION = """\
@@ -32,15 +31,16 @@ def run(argv: Sequence[str]) -> int:
         model = BackendRegistry().get_for(context.config, context.name).load(context)
         nnodes = model.settings.nnodes if isinstance(model, PythonModel) else 1
         if not isinstance(model, PythonModel) or not 0 < options.node_rank < nnodes:
-            return _fail(
+            return fail(
+                "naiad rank",
                 f"--node-rank is {options.node_rank}, and model '{context.name}' has {nnodes} nodes (parameter "
-                "'nnodes'); use 1 to nnodes - 1: node 0 is the server"
+                "'nnodes'); use 1 to nnodes - 1: node 0 is the server",
             )
         NodeRanks(context, model.settings, options.node_rank).run()
     except InferError as error:
-        return _fail(error.message)
+        return fail("naiad rank", error.message)
     except (NoModelError, RejectedError) as error:
-        return _fail(str(error))
+        return fail("naiad rank", error)
     return 0
 
 
@@ -56,11 +56,6 @@ def _context_of(directory: Path) -> ModelContext:
         version_dir=directory / str(version),
         usable_cores=usable_cores(),
     )
-
-
-def _fail(reason: str) -> int:
-    print(f"naiad rank: {reason}", file=sys.stderr)
-    return 1
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -1,12 +1,11 @@
 """`naiad verify`: prove a package of `naiad optimize` again on this machine."""
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from naiad.cli.parser import Parser
+from naiad.cli.parser import BAD_OPTION, FAILED, Parser, fail
 
 if TYPE_CHECKING:
     from naiad.optimizer.package.verification import Verification
@@ -18,7 +17,6 @@ samples with the answers of the source, and measure it for some seconds. PACKAGE
 
 The exit status is 0 if all holds, 1 if a byte or an answer differs, 2 for a path that is no package.
 """
-_DIFFERS, _WRONG_COMMAND = 1, 2
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -32,16 +30,14 @@ def run(arguments: Sequence[str]) -> int:
     try:
         found = verify(options.package, is_quick=options.quick)
     except NoPackageError as error:
-        print(f"naiad verify: {error}", file=sys.stderr)
-        return _WRONG_COMMAND
+        return fail("naiad verify", error, BAD_OPTION)
     except OSError as error:
-        print(f"naiad verify: {error}", file=sys.stderr)
-        return _DIFFERS
+        return fail("naiad verify", error)
     if options.json:
         print(to_json({"holds": found.holds, "verification": found}))
     else:
         print("\n".join(_lines(found)))
-    return 0 if found.holds else _DIFFERS
+    return 0 if found.holds else FAILED
 
 
 def make_parser() -> argparse.ArgumentParser:

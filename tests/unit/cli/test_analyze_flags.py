@@ -3,7 +3,7 @@
 import pytest
 
 from naiad.analyze.search import SearchProgress
-from naiad.cli.analyze.command import _Progress, run
+from naiad.cli.analyze import _Progress, run
 
 
 @pytest.mark.parametrize(

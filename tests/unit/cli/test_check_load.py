@@ -11,7 +11,7 @@ import pytest
 from naiad.cli.check.check_load import LoadRules, _Loads
 
 
-def test_interrupt_ends_a_load_that_is_about_to_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_interrupt_ends_a_load_that_just_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     loads = _Loads(str(tmp_path), LoadRules(timeout_s=20.0))
     start = subprocess.Popen
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.cli.config.config_show import show
+from naiad.cli.config import show
 from naiad.options.sources.command_line import OptionError, parse_options
 
 FILE = """\

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from naiad.cli.explain.drawing.layout import lay_out
-from naiad.cli.explain.drawing.mermaid import draw_mermaid
+from naiad.cli.explain.drawing import draw_mermaid
+from naiad.cli.explain.layout import lay_out
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import DataType, ModelConfig
 

@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from naiad.cli.create.new import run, write_backend
+from naiad.cli.new import run, write_backend
 from naiad.core.errors import InferError
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from naiad.cli.perf.flags import BAD_OPTION, parse
-from naiad.cli.perf.planning import make_plan
-from naiad.cli.perf.values import FlagError
+from naiad.cli.perf.planning import FlagError, make_plan
 from naiad.perf.plan import (
     Concurrency,
     Intervals,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.cli.create import split
+from naiad.cli import split
 
 
 def test_missing_package_is_named(

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from naiad.cli import config as config_verb
 from naiad.cli.check import check
-from naiad.cli.config import config_init
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 
 PYTHON_MODEL = 'backend: "python"\ninput { name: "I" data_type: TYPE_FP32 dims: 4 }\n'
@@ -73,7 +73,7 @@ def identity_model(root: Path) -> Path:
 
 
 def test_config_init_prints_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert config_init.run(["init", str(identity_model(tmp_path))]) == 0
+    assert config_verb.run(["init", str(identity_model(tmp_path))]) == 0
     parsed = parse_pbtxt(capsys.readouterr().out)
     assert parsed.problems == []
     assert (parsed.config.name, parsed.config.backend) == ("echo.identity", "identity")
@@ -83,10 +83,10 @@ def test_config_init_writes_a_file_once(tmp_path: Path, capsys: pytest.CaptureFi
     model = identity_model(tmp_path)
     target = tmp_path / "config.pbtxt"
     arguments = ["init", str(model), "--output", str(target)]
-    assert config_init.run(arguments) == 0
-    assert config_init.run(arguments) == 1
+    assert config_verb.run(arguments) == 0
+    assert config_verb.run(arguments) == 1
     assert "exists; --force replaces it" in capsys.readouterr().err
-    assert config_init.run([*arguments, "--force"]) == 0
+    assert config_verb.run([*arguments, "--force"]) == 0
     assert parse_pbtxt(target.read_text()).problems == []
 
 
@@ -97,7 +97,7 @@ def test_config_init_asks_an_onnx_model(tmp_path: Path, capsys: pytest.CaptureFi
     graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["A"], ["B"])], "g", infos[:1], infos[1:])
     opset = onnx.helper.make_opsetid("", 13)
     onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), tmp_path / "neg.onnx")
-    assert config_init.run(["init", str(tmp_path / "neg.onnx")]) == 0
+    assert config_verb.run(["init", str(tmp_path / "neg.onnx")]) == 0
     config = parse_pbtxt(capsys.readouterr().out).config
     assert (config.name, config.backend, config.default_model_filename) == ("neg", "onnxruntime", "neg.onnx")
     assert config.max_batch_size == 4
@@ -107,7 +107,7 @@ def test_config_init_asks_an_onnx_model(tmp_path: Path, capsys: pytest.CaptureFi
 def test_config_init_reports_unknown_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m" / "1" / "model.plan").touch()
-    assert config_init.run(["init", str(tmp_path / "m")]) == 0
+    assert config_verb.run(["init", str(tmp_path / "m")]) == 0
     printed = capsys.readouterr()
     assert "pip install 'naiad[tensorrt]'" in printed.err
     assert parse_pbtxt(printed.out).config.backend == "tensorrt"
@@ -116,6 +116,6 @@ def test_config_init_reports_unknown_parts(tmp_path: Path, capsys: pytest.Captur
 def test_config_init_needs_one_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     for name in ("a", "b"):
         (tmp_path / "r" / name).mkdir(parents=True)
-    assert config_init.run(["init", str(tmp_path / "r")]) == 1
+    assert config_verb.run(["init", str(tmp_path / "r")]) == 1
     assert "name one of: a, b" in capsys.readouterr().err
-    assert config_init.run(["init", str(tmp_path / "nowhere")]) == 1
+    assert config_verb.run(["init", str(tmp_path / "nowhere")]) == 1

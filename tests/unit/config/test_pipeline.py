@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.cli.explain.drawing.layout import lay_out
+from naiad.cli.explain.layout import lay_out
 from naiad.config.model_config_pb2 import DataType, ModelConfig
 from naiad.core.errors import InferError
 

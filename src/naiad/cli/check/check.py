@@ -2,7 +2,6 @@
 
 import argparse
 import shlex
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ import orjson
 from naiad.backend.gpus import gpu_count
 from naiad.backend.registry import BackendRegistry
 from naiad.cli.check.check_load import LoadRules, load_reported
-from naiad.cli.parser import Parser
+from naiad.cli.parser import Parser, fail
 from naiad.core.errors import InferError
 from naiad.repository.check import ModelReport, check_path
 from naiad.repository.check_contents import check_contents
@@ -52,8 +51,7 @@ def run(argv: Sequence[str]) -> int:
             )
             seconds = load_reported(options.path, reports, rules)
     except InferError as error:
-        print(f"naiad check: {error.message}", file=sys.stderr)
-        return 1
+        return fail("naiad check", error.message)
     if options.json:
         rows = [{"model": report.name, **problem.as_dict()} for report in reports for problem in report.problems]
         print(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())

@@ -2,14 +2,12 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from naiad.cli.model_server import NoResponseError, add_source_arguments, ask
-from naiad.cli.parser import Parser
-from naiad.cli.repository_model import NoModelError, find_models
+from naiad.cli.parser import Parser, fail
+from naiad.cli.sources import NoModelError, NoResponseError, add_source_arguments, ask, find_models
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 
 _DESCRIPTION = """\
@@ -48,8 +46,7 @@ def run(argv: Sequence[str]) -> int:
         else:
             found = read(options.model_repository, options.model)
     except (NoResponseError, NoModelError) as error:
-        print(f"naiad explain: {error}", file=sys.stderr)
-        return 1
+        return fail("naiad explain", error)
     print(json.dumps(found, indent=2) if options.json else format_explanation(found))
     return 0
 

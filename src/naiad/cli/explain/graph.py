@@ -7,12 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from naiad.cli.explain.drawing.layout import Pipeline, lay_out
-from naiad.cli.explain.drawing.mermaid import draw_mermaid
-from naiad.cli.explain.drawing.text import draw_text, list_steps
-from naiad.cli.model_server import NoResponseError, add_source_arguments, ask
-from naiad.cli.parser import Parser
-from naiad.cli.repository_model import NoModelError, find_models
+from naiad.cli.explain.drawing import draw_mermaid, draw_text, list_steps
+from naiad.cli.explain.layout import Pipeline, lay_out
+from naiad.cli.parser import Parser, fail
+from naiad.cli.sources import NoModelError, NoResponseError, add_source_arguments, ask, find_models
 from naiad.client import Client
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
@@ -35,9 +33,9 @@ def run(argv: Sequence[str]) -> int:
             config, members = _read(options.model_repository, options.model)
         pipeline = lay_out(config, members)
     except (NoResponseError, NoModelError) as error:
-        return _fail(str(error))
+        return fail("naiad graph", error)
     except InferError as error:
-        return _fail(error.message)
+        return fail("naiad graph", error.message)
     is_terminal = options.output is None and sys.stdout.isatty()
     columns = shutil.get_terminal_size().columns if is_terminal else 0
     drawing = draw_mermaid(pipeline) if options.mermaid else picture(pipeline, columns)
@@ -47,14 +45,9 @@ def run(argv: Sequence[str]) -> int:
     try:
         options.output.write_text(drawing + "\n", encoding="utf-8")
     except OSError as error:
-        return _fail(f"{options.output} cannot be written: {error.strerror}")
+        return fail("naiad graph", f"{options.output} cannot be written: {error.strerror}")
     print(f"written to {options.output}")
     return 0
-
-
-def _fail(reason: str) -> int:
-    print(f"naiad graph: {reason}", file=sys.stderr)
-    return 1
 
 
 def picture(pipeline: Pipeline, columns: int) -> str:

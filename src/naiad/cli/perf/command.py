@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from naiad.cli.parser import fail
 from naiad.cli.perf.console import ConsoleProgress
 from naiad.cli.perf.flags import BAD_OPTION, make_parser
-from naiad.cli.perf.planning import make_plan
-from naiad.cli.perf.values import FlagError
+from naiad.cli.perf.planning import FlagError, make_plan
 from naiad.core.errors import InferError
 from naiad.perf.generator.keeping import MAX_KEPT_BYTES
 from naiad.perf.plan import Load, Plan, Stop
@@ -49,8 +49,7 @@ def _run(argv: Sequence[str], program: str, *, is_perf_analyzer: bool) -> int:
         baseline = _read_baseline(flags.baseline) if flags.baseline else None
         limit_percent = _percent(flags.fail_over)
     except FlagError as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        return BAD_OPTION
+        return fail(program, error, BAD_OPTION)
     progress = ConsoleProgress(plan.measuring.percentile, flags.verbosity, is_quiet=flags.quiet)
     print(settings_text(plan), end="\n\n", flush=True)
     try:
@@ -62,8 +61,7 @@ def _run(argv: Sequence[str], program: str, *, is_perf_analyzer: bool) -> int:
             status = status or (WORSE if comparison.is_worse_past_limit else 0)
     except (InferError, OSError, ValueError, ChartsMissingError) as error:
         progress.clear()
-        print(f"{program}: {getattr(error, 'message', None) or error}", file=sys.stderr)
-        return FAILED
+        return fail(program, getattr(error, "message", None) or error, FAILED)
     return status
 
 

@@ -1,11 +1,10 @@
-"""From flags to the plan of a run."""
+"""From flags to the plan of a run, with the checks of their values."""
 
 import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from naiad.cli.perf.values import FlagError, at_least, count, positive, share
 from naiad.core.parameters import ParameterValue
 from naiad.perf.plan import (
     Concurrency,
@@ -25,6 +24,38 @@ from naiad.perf.plan import (
     Service,
     Stop,
 )
+
+
+class FlagError(ValueError):
+    """A flag whose value makes no sense; the message names flag, value and fix."""
+
+
+def at_least(value: float, minimum: float, flag: str) -> float:
+    """Return `value`. Raises FlagError if it is smaller."""
+    if not value >= minimum:
+        raise FlagError(f"{flag} is {value:g}; use {minimum:g} or more")
+    return value
+
+
+def count(value: int, minimum: int, flag: str) -> int:
+    """Return `value`. Raises FlagError if it is smaller."""
+    at_least(value, minimum, flag)
+    return value
+
+
+def positive(value: float, flag: str) -> float:
+    """Return `value`. Raises FlagError unless it is above 0."""
+    if not value > 0:
+        raise FlagError(f"{flag} is {value:g}; use a number above 0")
+    return value
+
+
+def share(value: float, flag: str) -> float:
+    """Return `value`. Raises FlagError unless it is 0 to 1."""
+    if not 0 <= value <= 1:
+        raise FlagError(f"{flag} is {value:g}; use 0 to 1")
+    return value
+
 
 _STOPS = {
     "confidence": Stop.CONFIDENCE,

@@ -2,11 +2,10 @@
 
 import argparse
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from naiad.cli.parser import Parser
+from naiad.cli.parser import Parser, fail
 from naiad.config.backends import BUILT_IN
 from naiad.core.errors import InferError, invalid_argument
 
@@ -39,11 +38,9 @@ def run(argv: Sequence[str]) -> int:
     try:
         write_backend(options.name, directory)
     except InferError as error:
-        print(f"naiad new: {error.message}", file=sys.stderr)
-        return 1
+        return fail("naiad new", error.message)
     except OSError as error:
-        print(f"naiad new: {error.filename} cannot be written: {error.strerror}", file=sys.stderr)
-        return 1
+        return fail("naiad new", f"{error.filename} cannot be written: {error.strerror}")
     print(f"wrote {directory}\nnext: cd {directory} && pip install -e '.[test]' && pytest && naiad serve models")
     return 0
 

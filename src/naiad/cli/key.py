@@ -5,7 +5,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 
-from naiad.cli.parser import Parser
+from naiad.cli.parser import BAD_OPTION, Parser, fail
 from naiad.options.network.access import KEY_CATEGORIES, format_line, parse_categories
 
 _DESCRIPTION = """\
@@ -21,8 +21,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         line, key = new_key(options.name, options.categories)
     except ValueError as error:
-        print(f"naiad key new: {error}", file=sys.stderr)
-        return 2
+        return fail("naiad key new", error, BAD_OPTION)
     print(f"key of {options.name}, shown only now: {key}", file=sys.stderr)
     print(line)
     return 0

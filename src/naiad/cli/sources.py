@@ -1,4 +1,4 @@
-"""Requests of verbs to a running server, through naiad's own client."""
+"""What a verb asks or reads: a running server, through naiad's own client, or a repository."""
 
 import argparse
 import asyncio
@@ -6,7 +6,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from naiad.backend.registry import BackendRegistry
+from naiad.cli.parser import parse_header
 from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
+from naiad.repository.check import ModelReport, check_path
 
 T = TypeVar("T")
 
@@ -27,7 +30,10 @@ def ask(url: str, headers: Sequence[str], query: Callable[[Client], Awaitable[T]
 
 
 async def _ask(url: str, headers: Sequence[str], query: Callable[[Client], Awaitable[T]]) -> T:
-    pairs = dict(_header(text) for text in headers)
+    try:
+        pairs = dict(map(parse_header, headers))
+    except ValueError as error:
+        raise NoResponseError(str(error)) from None
     try:
         async with Client(url, headers=pairs, timeout_s=_TIMEOUT_S) as client:
             return await query(client)
@@ -37,13 +43,6 @@ async def _ask(url: str, headers: Sequence[str], query: Callable[[Client], Await
                 f"no response from a server at {url} ({error}); give its --url, or read files with --model-repository"
             ) from error
         raise NoResponseError(f"{url}: {error.code.words}: {error}") from error
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip():
-        raise NoResponseError(f"--header '{text}' is not of the form 'NAME: VALUE'")
-    return name.strip(), value.strip()
 
 
 def add_source_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -62,3 +61,23 @@ def add_source_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         metavar="DIR",
         help=f"{verb} the configuration in DIR instead of asking a server",
     )
+
+
+class NoModelError(Exception):
+    """There is no such model, or it would not load; the message has the reason."""
+
+
+def find_models(repository: Path, name: str) -> dict[str, ModelReport]:
+    """Return the models of a repository by name. Raises NoModelError unless `name` would load."""
+    if not repository.is_dir():
+        raise NoModelError(
+            f"--model-repository {repository} is not a directory; give the one that contains the models"
+        )
+    reports = {r.name: r for r in check_path(repository, known_backends=BackendRegistry().names())}
+    if name not in reports:
+        known = ", ".join(reports) or "none"
+        raise NoModelError(f"no model '{name}' in {repository}; its models: {known}")
+    errors = [str(problem) for problem in reports[name].problems if problem.is_error]
+    if errors:
+        raise NoModelError("\n".join([f"model '{name}' would not load:", *errors]))
+    return reports

@@ -1,12 +1,11 @@
 """`naiad split`: cut an ONNX model, or a program of torch.export, into stages that run as a pipeline."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from naiad.cli.parser import Parser
+from naiad.cli.parser import Parser, fail
 from naiad.core.errors import InferError
 
 if TYPE_CHECKING:
@@ -32,7 +31,9 @@ def run(argv: Sequence[str]) -> int:
     except ValueError:
         parser.error(f"--devices is '{options.devices}'; use cpu, or numbers of GPUs, for example 0,1")
     if not options.model.is_file():
-        return _fail(f"{options.model} is not a file; name an .onnx file, or a .pt2 file of torch.export")
+        return fail(
+            "naiad split", f"{options.model} is not a file; name an .onnx file, or a .pt2 file of torch.export"
+        )
     from naiad.split.pipeline import SplitOptions, split_model  # modules of a server
 
     try:
@@ -43,19 +44,14 @@ def run(argv: Sequence[str]) -> int:
         )
     except ModuleNotFoundError as error:
         extra = "torch" if error.name == "torch" else "split"
-        return _fail(f"package '{error.name}' is missing; pip install 'naiad[{extra}]'")
+        return fail("naiad split", f"package '{error.name}' is missing; pip install 'naiad[{extra}]'")
     except InferError as error:
-        return _fail(error.message)
+        return fail("naiad split", error.message)
     except OSError as error:
-        return _fail(f"{error.filename} cannot be written: {error.strerror}")
+        return fail("naiad split", f"{error.filename} cannot be written: {error.strerror}")
     print(format_table(split))
     print(f"\nnaiad serve {options.output}")
     return 0
-
-
-def _fail(reason: str) -> int:
-    print(f"naiad split: {reason}", file=sys.stderr)
-    return 1
 
 
 def format_table(split: "Split") -> str:

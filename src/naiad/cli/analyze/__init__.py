@@ -1,1 +1,0 @@
-"""`naiad analyze`, also with Model Analyzer's commands `profile`, `analyze` and `report`."""

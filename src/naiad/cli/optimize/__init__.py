@@ -1,1 +1,0 @@
-"""`naiad optimize`."""
