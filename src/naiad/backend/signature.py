@@ -54,6 +54,8 @@ class ModelSignature:
     """Inputs with a default."""
     may_lack_ranks: bool = False
     """An output without dimensions may also have a rank that the framework does not report."""
+    max_rows: int | None = None
+    """The most rows of a batch, where the model limits them."""
 
     @property
     def is_batching(self) -> bool:
@@ -301,7 +303,7 @@ def complete(config: ModelConfig, signature: ModelSignature, batch_size: int) ->
 def _complete_batching(config: ModelConfig, signature: ModelSignature, batch_size: int) -> None:
     if signature.is_batching:
         if config.max_batch_size == 0:
-            config.max_batch_size = batch_size
+            config.max_batch_size = batch_size if signature.max_rows is None else min(batch_size, signature.max_rows)
         if config.max_batch_size > 1 and config.WhichOneof("scheduling_choice") is None:
             config.dynamic_batching.SetInParent()
         return

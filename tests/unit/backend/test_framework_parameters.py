@@ -2,9 +2,7 @@
 
 import pytest
 
-from naiad.backend.framework.model_files import find_model_file
-from naiad.backend.framework.parameters import Parameters
-from naiad.backend.framework.threads import threads_per_instance
+from naiad.backend.framework import Parameters, find_model_file, threads_per_instance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 from support.backend_parts import make_context

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from naiad.backend.framework.scalars import Scalars
+from naiad.backend.framework import Scalars
 from naiad.backend.signature import ModelSignature, TensorSignature
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType

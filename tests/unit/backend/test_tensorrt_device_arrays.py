@@ -121,7 +121,7 @@ def test_tensor_outlives_its_instance(backend, tmp_path, new_instance):
 @pytest.mark.parametrize(("datatype", "code", "bits"), [("BF16", 4, 16), ("BOOL", 6, 8), ("INT64", 0, 64)])
 def test_capsules_have_datatype_and_device(backend, cudart, datatype, code, bits):
     backend.gpu_unsupported_reason()
-    from naiad.backend.tensorrt.device_array import Blocks, DeviceArray
+    from naiad.backend.tensorrt.buffers import Blocks, DeviceArray
     from naiad.memory.cuda_runtime import load_runtime
 
     blocks = Blocks(load_runtime(), 64)

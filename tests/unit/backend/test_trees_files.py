@@ -7,7 +7,7 @@ import pytest
 from google.protobuf import text_format
 
 from naiad.backend.api import ModelContext
-from naiad.backend.framework.parameters import Parameters
+from naiad.backend.framework import Parameters
 from naiad.backend.registry import BackendRegistry
 from naiad.backend.trees import engines
 from naiad.backend.trees.engines import Forest, choose_engine

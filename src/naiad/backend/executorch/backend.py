@@ -9,11 +9,9 @@ import torch
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.executorch.program import Method, ProgramFile, limit_threads
-from naiad.backend.framework.parameters import Parameters
-from naiad.backend.framework.scalars import Scalars
-from naiad.backend.signature import SignatureCheck, complete, default_max_batch_size, is_complete
+from naiad.backend.framework import Scalars, check_signature
+from naiad.backend.signature import completed
 from naiad.backend.tensor_instance import TensorInstance
-from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import invalid_argument
@@ -30,11 +28,7 @@ class ExecuTorchBackend(Backend):
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         """Fill in batching, inputs and outputs from the program. Raises InferError."""
-        if is_complete(context.config):
-            return context.config
-        file = ProgramFile(context, Parameters(context.config, context.backend_config))
-        batch_size = min(default_max_batch_size(context.backend_config), file.max_rows)
-        return complete(context.config, file.signature, batch_size)
+        return completed(context, lambda: ProgramFile(context).signature)
 
     def load(self, context: ModelContext) -> Model:
         """Read the file and hold the configuration against it. Raises InferError."""
@@ -48,16 +42,15 @@ class ExecuTorchModel(Model):
         with _setting_up:
             limit_threads(context.usable_cores)
         self._context = context
-        self._file = file = ProgramFile(context, Parameters(context.config, context.backend_config))
-        config = execution_config(context.config)
-        if config.max_batch_size > max(file.max_rows, 1):
+        self._file = file = ProgramFile(context)
+        batch_size = context.config.max_batch_size
+        if batch_size > max(file.max_rows, 1):
             raise file.error(
                 f"takes {file.max_rows or 'no'} rows at most, but the configuration has max_batch_size: "
-                f"{config.max_batch_size}; reduce it, or export the program with a larger torch.export.Dim as first "
+                f"{batch_size}; reduce it, or export the program with a larger torch.export.Dim as first "
                 "dimension of all inputs"
             )
-        SignatureCheck(config, file.signature).check()
-        self._scalars = Scalars(config, file.signature)
+        self._scalars = check_signature(context, file.signature)
 
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Create an instance with a program of its own. Raises InferError."""

@@ -7,18 +7,16 @@ zeros shows whether it takes batches.
 import importlib
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from naiad.backend.api import ModelContext
-from naiad.backend.framework.model_files import find_model_file
-from naiad.backend.framework.parameters import Parameters
+from naiad.backend.framework import ModelFile, Parameters, find_model_file
 from naiad.backend.signature import ModelSignature, TensorSignature
 from naiad.config.backends import filenames_of
 from naiad.core.datatype import DataType
-from naiad.core.errors import InferError, excerpt, invalid_argument
+from naiad.core.errors import excerpt
 
 try:
     # The public module imports the exporter too, which takes many times longer.
@@ -44,15 +42,14 @@ _TYPES = {
 """Number of a type in ExecuTorch, which is that of PyTorch's ScalarType, to its types elsewhere."""
 
 
-class ProgramFile:
+class ProgramFile(ModelFile):
     """The file of a model version, and its method."""
 
-    def __init__(self, context: ModelContext, parameters: Parameters) -> None:
+    def __init__(self, context: ModelContext) -> None:
         """Read the file. Raises InferError(INVALID_ARG)."""
-        self._opening = f"model '{context.name}' version {context.version}:"
-        self._path: Path = find_model_file(context, filenames_of("executorch"))
-        self._method = parameters.text("method", "forward")
-        self._content = self._path.read_bytes()
+        super().__init__(context, find_model_file(context, filenames_of("executorch")))
+        self._method = Parameters(context.config, context.backend_config).text("method", "forward")
+        self._content = self.path.read_bytes()
         if self._content[4:8] != _IDENTIFIER:
             raise self.error("is no ExecuTorch program: it does not have 'ET12' at byte 4; export it again")
         method = self.open()
@@ -66,10 +63,6 @@ class ProgramFile:
                 f"arguments and results are tensors: {excerpt(str(error))}"
             ) from error
         self.max_rows = self._find_max_rows(method)
-
-    def error(self, problem: str) -> InferError:
-        """Return an error that names model and file."""
-        return invalid_argument(f"{self._opening} {self._path} {problem}")
 
     def open(self) -> "Method":
         """Return the method in memory of its own. Raises InferError(INVALID_ARG)."""
@@ -106,6 +99,7 @@ class ProgramFile:
             "ExecuTorch",
             {f"input_{index}": self._tensor(f"input_{index}", meta) for index, meta in enumerate(self._inputs)},
             {f"output_{index}": self._tensor(f"output_{index}", meta) for index, meta in enumerate(self._outputs)},
+            max_rows=self.max_rows,
         )
 
     def shapes(self) -> str:

@@ -7,7 +7,6 @@ import enum
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +14,8 @@ import transformers
 from tokenizers import Tokenizer
 
 from naiad.backend.api import ModelContext
-from naiad.backend.framework.parameters import Parameters
-from naiad.core.errors import InferError, excerpt, invalid_argument
+from naiad.backend.framework import ModelFile, Parameters, reason
+from naiad.core.errors import excerpt
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 MAX_LENGTH = 1 << 20
@@ -57,13 +56,12 @@ class Pooling:
     normalizes: bool
 
 
-class HuggingFaceDirectory:
+class HuggingFaceDirectory(ModelFile):
     """The files of one model version."""
 
     def __init__(self, context: ModelContext, parameters: Parameters) -> None:
         """Read the configuration. Raises InferError(INVALID_ARG) for missing files and for unknown models."""
-        self.path: Path = context.version_dir
-        self._opening = f"model '{context.name}' version {context.version}: {self.path}"
+        super().__init__(context, context.version_dir)
         if not any((self.path / name).is_file() for name in WEIGHTS):
             raise self.error(
                 f"has no {WEIGHTS[0]}; pickled weights (pytorch_model.bin) are not read: load them once with "
@@ -73,10 +71,6 @@ class HuggingFaceDirectory:
             raise self.error("has no tokenizer.json; save a fast tokenizer with tokenizer.save_pretrained")
         self.config = self._read_config()
         self.task = self._choose_task(parameters)
-
-    def error(self, problem: str) -> InferError:
-        """Return an error that names model and directory."""
-        return invalid_argument(f"{self._opening} {problem}")
 
     def labels(self) -> list[str]:
         """Return the names of the classes in their order."""
@@ -124,10 +118,7 @@ class HuggingFaceDirectory:
                 output_loading_info=True,
             )  # fmt: skip
         except Exception as error:  # safetensors and transformers raise classes of their own
-            text = excerpt(" ".join(str(error).split()))
-            raise self.error(
-                f"has weights that cannot be loaded: {type(error).__name__}: {text}; {_AGAIN}"
-            ) from error
+            raise self.error(f"has weights that cannot be loaded: {reason(error)}; {_AGAIN}") from error
         # The pooler's result is not used.
         is_embedding = self.task is Task.EMBEDDING
         missing = sorted(name for name in report["missing_keys"] if not (is_embedding and "pooler" in name))

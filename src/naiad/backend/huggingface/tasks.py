@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from naiad.backend.framework.parameters import Parameters
+from naiad.backend.framework import Parameters
 from naiad.backend.huggingface.directory import HuggingFaceDirectory, Pooling, Task
 from naiad.backend.signature import TensorSignature
 from naiad.core.datatype import DataType

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Sequence, Set
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,24 +10,23 @@ import numpy as np
 from jax import export
 
 from naiad.backend.api import ModelContext
-from naiad.backend.framework.model_files import find_model_file
+from naiad.backend.framework import ModelFile, find_model_file
 from naiad.backend.signature import ModelSignature, TensorSignature
 from naiad.config.backends import filenames_of
 from naiad.core.datatype import from_numpy
 from naiad.core.device_tensor import Device
-from naiad.core.errors import InferError, excerpt, invalid_argument, unsupported
+from naiad.core.errors import excerpt, unsupported
 
 GPU_PLATFORMS = frozenset({"cuda", "rocm"})
 
 
-class Artifact:
+class Artifact(ModelFile):
     """The file of a model version."""
 
     def __init__(self, context: ModelContext) -> None:
         """Read the file. Raises InferError(INVALID_ARG)."""
-        self._opening = f"model '{context.name}' version {context.version}:"
-        self._path: Path = find_model_file(context, filenames_of("jax"))
-        content = self._path.read_bytes()
+        super().__init__(context, find_model_file(context, filenames_of("jax")))
+        content = self.path.read_bytes()
         if not content:
             raise self.error("is empty; copy it again")
         try:
@@ -44,10 +42,6 @@ class Artifact:
         self.inputs = leaf_names(self.exported.in_tree, "input", depth=2)
         self.outputs = leaf_names(self.exported.out_tree, "output", depth=0)
 
-    def error(self, problem: str) -> InferError:
-        """Return an error that names model and file."""
-        return invalid_argument(f"{self._opening} {self._path} {problem}")
-
     @property
     def signature(self) -> ModelSignature:
         """The tensors by name; free dimensions have the names that they have in JAX."""
@@ -56,6 +50,7 @@ class Artifact:
             "JAX",
             {name: _tensor(name, aval) for name, aval in zip(self.inputs, exported.in_avals, strict=True)},
             {name: _tensor(name, aval) for name, aval in zip(self.outputs, exported.out_avals, strict=True)},
+            max_rows=None if self.has_batch_dimension else 0,
         )
 
     @property
@@ -76,9 +71,10 @@ class Artifact:
         is_gpu = kind == "KIND_GPU"
         if not (GPU_PLATFORMS & {*exported.platforms} if is_gpu else "cpu" in exported.platforms):
             wanted = "cuda" if is_gpu else "cpu"
-            raise unsupported(
-                f"{self._opening} {self._path} was exported for {', '.join(exported.platforms)}, but the instance is "
-                f"of {kind}; export it with platforms=['{wanted}', ...], or change the kind in 'instance_group'"
+            raise self.error(
+                f"was exported for {', '.join(exported.platforms)}, but the instance is of {kind}; export it with "
+                f"platforms=['{wanted}', ...], or change the kind in 'instance_group'",
+                unsupported,
             )
         device = jax.devices("gpu" if is_gpu else "cpu")[device_id if is_gpu else 0]
 

@@ -1,6 +1,5 @@
 """The JAX backend: one compiled function for all instances of a version on a device."""
 
-import logging
 import threading
 from collections.abc import Sequence, Set
 from typing import Any, ClassVar
@@ -9,17 +8,15 @@ import jax
 import numpy as np
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
-from naiad.backend.framework.scalars import Scalars
+from naiad.backend.framework import Scalars
 from naiad.backend.jax.artifact import Artifact, dlpack_device
-from naiad.backend.signature import SignatureCheck, complete, default_max_batch_size, is_complete
+from naiad.backend.signature import SignatureCheck, completed
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.device_tensor import Device
 from naiad.core.errors import internal, invalid_argument
 from naiad.core.tensor import Array
-
-_log = logging.getLogger(__name__)
 
 
 class JaxBackend(Backend):
@@ -29,11 +26,7 @@ class JaxBackend(Backend):
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         """Fill in batching, inputs and outputs from the artefact. Raises InferError."""
-        if is_complete(context.config):
-            return context.config
-        artifact = Artifact(context)
-        batch_size = default_max_batch_size(context.backend_config) if artifact.has_batch_dimension else 0
-        return complete(context.config, artifact.signature, batch_size)
+        return completed(context, lambda: Artifact(context).signature)
 
     def gpu_unsupported_reason(self) -> str:
         """Return what the installed JAX, or the machine, lacks."""
@@ -105,7 +98,7 @@ class JaxInstance(TensorInstance):
     runs_on_any_thread: ClassVar[bool] = False
 
     def __init__(
-        self, context: ModelContext, artifact: Artifact, function: Any, scalars: Scalars, device: Device | None = None
+        self, context: ModelContext, artifact: Artifact, function: Any, scalars: Scalars, device: Device | None
     ) -> None:
         super().__init__(context, device)
         self._function: Any = function

@@ -1,21 +1,25 @@
 """The LiteRT backend: TFLite files, an interpreter with XNNPACK for each instance."""
 
 import logging
-from pathlib import Path
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
-from naiad.backend.framework.model_files import find_model_file
-from naiad.backend.framework.parameters import Parameters
-from naiad.backend.framework.scalars import Scalars
-from naiad.backend.framework.threads import threads_per_instance
+from naiad.backend.framework import (
+    ModelFile,
+    Parameters,
+    Scalars,
+    check_signature,
+    find_model_file,
+    threads_per_instance,
+)
 from naiad.backend.litert.graph import Graph, UnknownSignatureError, open_graph
-from naiad.backend.litert.instance import LiteRtInstance
 from naiad.backend.litert.signature import LiteRtSignature, quantization, read_signature
-from naiad.backend.signature import ModelSignature, SignatureCheck, completed
-from naiad.config.execution import execution_config
+from naiad.backend.signature import ModelSignature, completed
+from naiad.backend.tensor_instance import TensorInstance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import internal, invalid_argument
+from naiad.core.tensor import Array
 
 _log = logging.getLogger(__name__)
 _FILENAMES = ("model.tflite",)
@@ -41,29 +45,28 @@ class LiteRtBackend(Backend):
         return LiteRtModel(context)
 
 
-class LiteRtFile:
+class LiteRtFile(ModelFile):
     """The file of a model version, and how it is opened."""
 
     def __init__(self, context: ModelContext) -> None:
         """Read the file. It is not mapped: the server would die when the file is truncated."""
-        parameters = Parameters(context.config, context.backend_config)
+        super().__init__(context, find_model_file(context, _FILENAMES))
         config = context.config
-        self._opening = f"model '{context.name}' version {context.version}:"
-        self._path: Path = find_model_file(context, _FILENAMES)
+        parameters = Parameters(config, context.backend_config)
         self._signature_name = parameters.text("signature")
         self._thread_count = threads_per_instance(context, parameters, "num_threads")
         self._names = {tensor.name for tensors in (config.input, config.output) for tensor in tensors}
         self._max_batch_size = config.max_batch_size
-        self._content = self._path.read_bytes()
+        self._content = self.path.read_bytes()
         if self._content[4:8] != _IDENTIFIER:
-            raise internal(f"{self._opening} {self._path} is no TFLite file: it does not have 'TFL3' at byte 4")
+            raise self.error("is no TFLite file: it does not have 'TFL3' at byte 4", internal)
 
     def open(self) -> Graph:
         """Return the graph in a new interpreter. Raises InferError."""
         try:
             return open_graph(self._content, self._signature_name, self._thread_count)
         except UnknownSignatureError as error:
-            raise invalid_argument(f"{self._opening} {self._path}: {error}") from error
+            raise invalid_argument(f"{self.opening} {self.path}: {error}") from error
         except (ValueError, RuntimeError) as error:
             reason = str(error).strip()
             remedy = (
@@ -71,16 +74,16 @@ class LiteRtFile:
                 if "Flatbuffer" in reason
                 else "convert the model with the operators of TFLite itself only"
             )
-            raise internal(f"{self._opening} {self._path} cannot be opened: {reason}; {remedy}") from error
+            raise self.error(f"cannot be opened: {reason}; {remedy}", internal) from error
 
     def signature(self, graph: Graph) -> LiteRtSignature:
         """Return the signature of the graph. Raises InferError(INVALID_ARG) when it does not batch as configured."""
         signature = read_signature(graph, self._names)
         if signature.fixed_rows_reason and self._max_batch_size > 1:
-            raise invalid_argument(
-                f"{self._opening} {self._path} has its batch size built in, but the configuration has "
-                f"max_batch_size: {self._max_batch_size}: {signature.fixed_rows_reason}; set max_batch_size: 0, "
-                "or convert the model with a free first dimension"
+            raise self.error(
+                f"has its batch size built in, but the configuration has max_batch_size: {self._max_batch_size}: "
+                f"{signature.fixed_rows_reason}; set max_batch_size: 0, or convert the model with a free first "
+                "dimension"
             )
         return signature
 
@@ -93,12 +96,39 @@ class LiteRtModel(Model):
         self._file = LiteRtFile(context)
         graph = self._file.open()
         self._signature = self._file.signature(graph)
-        config = execution_config(context.config)
-        SignatureCheck(config, self._signature.tensors).check()
-        self._scalars = Scalars(config, self._signature.tensors)
+        self._scalars = check_signature(context, self._signature.tensors)
         for name, text in quantization({**graph.inputs, **graph.outputs}).items():
             _log.info("model '%s' version %d: '%s' is quantised: %s", context.name, context.version, name, text)
 
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Create an instance with an interpreter of its own. Raises InferError."""
         return LiteRtInstance(self._context, self._file.open(), self._signature, self._scalars)
+
+
+class LiteRtInstance(TensorInstance):
+    """Runs batches in an interpreter of its own."""
+
+    runs_on_any_thread: ClassVar[bool] = True
+
+    def __init__(self, context: ModelContext, graph: Graph, signature: LiteRtSignature, scalars: Scalars) -> None:
+        super().__init__(context)
+        self._graph: Any = graph
+        self._names = signature.graph_names
+        self._scalars = scalars
+
+    def close(self) -> None:
+        """Release the interpreter."""
+        super().close()
+        self._graph = None
+
+    def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
+        """Run the model; see `TensorInstance.run`."""
+        self._scalars.to_model(inputs)
+        try:
+            outputs = self._graph.run({self._names[name]: array for name, array in inputs.items()})
+        except (RuntimeError, ValueError) as error:
+            shapes = ", ".join(f"'{name}' [{','.join(map(str, array.shape))}]" for name, array in inputs.items())
+            raise invalid_argument(
+                f"LiteRT cannot execute model '{self._model_name}' on inputs of these shapes: {shapes}: {error}"
+            ) from error
+        return [self._scalars.to_client(name, outputs[self._names[name]]) for name in output_names]

@@ -13,7 +13,7 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 import mlflow.pyfunc
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
-from naiad.backend.framework.parameters import Parameters
+from naiad.backend.framework import reason
 from naiad.backend.mlflow.directory import MlflowDirectory
 from naiad.backend.mlflow.tensors import MlflowTensors
 from naiad.backend.signature import SignatureCheck, complete, default_max_batch_size, is_complete
@@ -41,10 +41,8 @@ class MlflowBackend(Backend):
         """Fill in batching, inputs and outputs from the signature. Raises InferError."""
         if is_complete(context.config):
             return context.config
-        settings = context.backend_config
-        batch_size = default_max_batch_size(settings, MAX_BATCH_SIZE)
-        directory = MlflowDirectory(context, Parameters(context.config, settings))
-        signature = MlflowTensors(directory).signature
+        batch_size = default_max_batch_size(context.backend_config, MAX_BATCH_SIZE)
+        signature = MlflowTensors(MlflowDirectory(context)).signature
         tensors = {**signature.inputs, **signature.optional_inputs}
         completed = complete(context.config, replace(signature, inputs=tensors), batch_size)
         configured = {tensor.name for tensor in context.config.input}
@@ -63,7 +61,7 @@ class MlflowPyfunc(Model):
 
     def __init__(self, context: ModelContext) -> None:
         self._context = context
-        self._directory = MlflowDirectory(context, Parameters(context.config, context.backend_config))
+        self._directory = MlflowDirectory(context)
         self._tensors = MlflowTensors(self._directory)
         SignatureCheck(execution_config(context.config), self._tensors.signature).check()
 
@@ -80,10 +78,9 @@ class MlflowPyfunc(Model):
                 "or set the parameter 'EXECUTION_ENV_PATH' to that file: the model gets an environment of its own"
             ) from error
         except Exception as error:  # any exception of any framework
-            text = excerpt(" ".join(str(error).split()))
             raise self._directory.error(
-                f"cannot be loaded by {self._directory.loader}: {type(error).__name__}: {text}; copy the whole "
-                "directory again, and compare the versions in its requirements.txt"
+                f"cannot be loaded by {self._directory.loader}: {reason(error)}; copy the whole directory again, and "
+                "compare the versions in its requirements.txt"
             ) from error
         _log.info("model '%s' version %d: %s", self._context.name, self._context.version, self._directory.loader)
         return MlflowInstance(self._context, model, self._tensors)

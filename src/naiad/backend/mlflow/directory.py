@@ -12,36 +12,30 @@ from typing import Any
 from mlflow.models import Model as MlflowModel
 
 from naiad.backend.api import ModelContext
-from naiad.backend.framework.model_files import find_model_file
-from naiad.backend.framework.parameters import Parameters
+from naiad.backend.framework import ModelFile, Parameters, find_model_file, may_unpickle, reason
 from naiad.config.backends import filenames_of
-from naiad.core.errors import InferError, excerpt, invalid_argument
+from naiad.core.errors import excerpt
 
-ALLOW_PICKLE = "allow-pickle"
-"""Setting of the backend; `--allow-pickle` makes it true."""
 DIGEST_COMMAND = "find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum"
 """What prints the digest of the directory that it runs in."""
 _FLAVOR = "python_function"
 _CHUNK_BYTES = 1 << 20
 
 
-class MlflowDirectory:
+class MlflowDirectory(ModelFile):
     """The files of one model version."""
 
-    def __init__(self, context: ModelContext, parameters: Parameters) -> None:
+    def __init__(self, context: ModelContext) -> None:
         """Read the `MLmodel` file. Raises InferError(INVALID_ARG)."""
-        self._opening = f"model '{context.name}' version {context.version}:"
-        self._path = find_model_file(context, filenames_of("mlflow")).parent
-        self._digest = parameters.text("sha256").strip().lower()
-        # Not from the parameters: a model must not allow itself.
-        self._is_allowed = context.backend_config.get(ALLOW_PICKLE, "").lower() in ("true", "1", "on")
+        super().__init__(context, find_model_file(context, filenames_of("mlflow")).parent)
+        self._digest = Parameters(context.config, context.backend_config).text("sha256").strip().lower()
+        self._is_allowed = may_unpickle(context)
         try:
-            self.model = MlflowModel.load(str(self._path / "MLmodel"))
-            flavors = self.model.flavors
-            known = {name: dict(flavor) for name, flavor in flavors.items()}
+            self.model = MlflowModel.load(str(self.path / "MLmodel"))
+            known = {name: dict(flavor) for name, flavor in self.model.flavors.items()}
         except Exception as error:  # of MLflow, and of the YAML reader
             raise self.error(
-                f"has an MLmodel file that cannot be read: {_text(error)}; copy the whole directory again"
+                f"has an MLmodel file that cannot be read: {reason(error)}; copy the whole directory again"
             ) from error
         if _FLAVOR not in known:
             raise self.error(
@@ -49,10 +43,6 @@ class MlflowDirectory:
                 "save_model of its framework"
             )
         self._flavors: Mapping[str, Mapping[str, Any]] = known
-
-    def error(self, problem: str) -> InferError:
-        """Return an error that names model and directory."""
-        return invalid_argument(f"{self._opening} {self._path} {problem}")
 
     @property
     def loader(self) -> str:
@@ -67,8 +57,8 @@ class MlflowDirectory:
         """
         if self._digest:
             with tempfile.TemporaryDirectory(prefix="naiad-mlflow-") as directory:
-                copy = Path(directory) / self._path.name
-                _copy_files(self._path, copy)
+                copy = Path(directory) / self.path.name
+                _copy_files(self.path, copy)
                 found = digest_of(copy)
                 if found != self._digest:
                     raise self.error(
@@ -77,15 +67,15 @@ class MlflowDirectory:
                     )
                 yield copy
             return
-        reason = code_reason(self._path, self._flavors)
-        if reason and not self._is_allowed:
+        danger = code_reason(self.path, self._flavors)
+        if danger and not self._is_allowed:
             raise self.error(
-                f"{reason}, and loading it executes code of the directory. If you trust all model files, start the "
+                f"{danger}, and loading it executes code of the directory. If you trust all model files, start the "
                 "server with --allow-pickle; to trust this directory alone, set the parameter 'sha256' to its digest "
                 f"(in the directory: {DIGEST_COMMAND}); or save the model in a format without code (XGBoost, Booster "
                 "of LightGBM, ONNX, scikit-learn with serialization_format='skops')"
             )
-        yield self._path
+        yield self.path
 
 
 def code_reason(path: Path, flavors: Mapping[str, Mapping[str, Any]]) -> str:
@@ -133,7 +123,3 @@ def _copy_files(source: Path, copy: Path) -> None:
         target = copy / file.relative_to(source)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target)
-
-
-def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {excerpt(' '.join(str(error).split()))}"

@@ -1,56 +1,129 @@
-"""The graph of an OpenVINO model: read from its file, with the first dimension made the batch's."""
+"""The graph of an OpenVINO model: read from its file, with the first dimension made the batch's; its signature."""
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import openvino
 
 from naiad.backend.api import ModelContext
-from naiad.backend.openvino.options import CompilePlan
+from naiad.backend.framework import ModelFile, find_model_file
+from naiad.backend.openvino.options import plan_compilation
+from naiad.backend.signature import ModelSignature, TensorSignature
+from naiad.config.execution import execution_config
+from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, internal, invalid_argument
 
+_FILENAMES = ("model.xml", "model.onnx", "model.tflite")
+DATATYPES: Mapping[str, DataType] = {
+    "boolean": DataType.BOOL,
+    "u8": DataType.UINT8,
+    "u16": DataType.UINT16,
+    "u32": DataType.UINT32,
+    "u64": DataType.UINT64,
+    "i8": DataType.INT8,
+    "i16": DataType.INT16,
+    "i32": DataType.INT32,
+    "i64": DataType.INT64,
+    "f16": DataType.FP16,
+    "bf16": DataType.BF16,
+    "f32": DataType.FP32,
+    "f64": DataType.FP64,
+    "string": DataType.BYTES,
+}
+"""Name of an element type in OpenVINO to datatype."""
 _PLACES = re.compile(r"^(Exception from .*|Check .* failed( at .*)?|FrontEnd API failed with .*)$", re.MULTILINE)
 """Lines of an error that name OpenVINO's source code."""
 
 
-def read_graph(core: Any, context: ModelContext, path: Path, plan: CompilePlan) -> Any:
-    """Return the openvino.Model of a file, with the shapes that the configuration asks for.
+class Graph(ModelFile):
+    """The openvino.Model of a model version, with the shapes that the configuration asks for."""
 
-    Raises InferError: INTERNAL for what cannot be read, INVALID_ARG for a batch size that is built in.
-    """
-    opening = f"model '{context.name}' version {context.version}:"
-    try:
-        if plan.extension:
-            core.add_extension(plan.extension)
-        model = core.read_model(path)
-    except RuntimeError as error:
-        raise internal(f"{opening} {path} cannot be read: {ov_message(error)}{_remedy(path)}") from error
-    _set_shapes(context, path, model, plan)
-    return model
+    def __init__(self, core: Any, context: ModelContext) -> None:
+        """Read the file. Raises InferError: INTERNAL if that fails, INVALID_ARG for a batch size that is built in."""
+        super().__init__(context, find_model_file(context, _FILENAMES))
+        self.plan = plan_compilation(context)
+        self._core = core
+        self._config = context.config
+        try:
+            if self.plan.extension:
+                core.add_extension(self.plan.extension)
+            self.model = core.read_model(self.path)
+        except RuntimeError as error:
+            raise self.error(f"cannot be read: {ov_message(error)}{_remedy(self.path)}", internal) from error
+        self._set_shapes()
 
+    def signature(self) -> ModelSignature:
+        """Return the inputs and outputs.
 
-def _set_shapes(context: ModelContext, path: Path, model: Any, plan: CompilePlan) -> None:
-    config = context.config
-    shapes = {port: port.partial_shape for port in model.inputs}
-    if plan.uses_configured_dims:
-        rows = [-1] if config.max_batch_size > 0 else []
-        tails = {tensor.name: list(tensor.reshape.shape or tensor.dims) for tensor in config.input}
-        for port in model.inputs:
-            for name in port.names.intersection(tails):
-                shapes[port] = openvino.PartialShape([*rows, *tails[name]])
-    if config.max_batch_size > 0:
-        rows_dim = config.max_batch_size if plan.has_fixed_rows else -1
-        shapes = {port: _with_rows(shape, rows_dim) for port, shape in shapes.items()}
-    try:
-        _reshape(model, shapes)
-    except RuntimeError as error:
-        raise _cannot_batch(context, path, ov_message(error)) from error
-    if config.max_batch_size > 1:
-        for port in model.outputs:
-            shape = port.partial_shape
-            if shape.rank.is_static and (len(shape) == 0 or (shape[0].is_static and not plan.has_fixed_rows)):
-                raise _cannot_batch(context, path, f"output '{_label(port)}' then has the shape {shape}")
+        A tensor may have several names; it is known by the one in the configuration. With fixed rows the first
+        dimensions count as free, since the instance fills batches up.
+        """
+        return ModelSignature("OpenVINO", self._tensors(self.model.inputs), self._tensors(self.model.outputs))
+
+    def compile(self) -> Any:
+        """Return the openvino.CompiledModel. Raises InferError: INVALID_ARG for a device, INTERNAL for the rest."""
+        plan = self.plan
+        devices = self._core.available_devices
+        # A name may have a prefix (AUTO:, HETERO:) or a number (GPU.1).
+        wanted = re.split(r"[:.(]", plan.device)[0]
+        if wanted not in {"AUTO", "HETERO", "MULTI", "BATCH", *(device.split(".")[0] for device in devices)}:
+            raise invalid_argument(
+                f"{self.opening} parameter 'TARGET_DEVICE' is '{plan.device}', but the devices here are "
+                f"{', '.join(devices)}"
+            )
+        try:
+            return self._core.compile_model(self.model, plan.device, dict(plan.properties))
+        except RuntimeError as error:
+            properties = ", ".join(f"{name}={value}" for name, value in plan.properties.items())
+            raise self.error(
+                f"cannot be compiled for {plan.device}: {ov_message(error)}. The properties are {properties}",
+                internal,
+            ) from error
+
+    def _set_shapes(self) -> None:
+        model, plan, config = self.model, self.plan, self._config
+        shapes = {port: port.partial_shape for port in model.inputs}
+        if plan.uses_configured_dims:
+            rows = [-1] if config.max_batch_size > 0 else []
+            tails = {tensor.name: list(tensor.reshape.shape or tensor.dims) for tensor in config.input}
+            for port in model.inputs:
+                for name in port.names.intersection(tails):
+                    shapes[port] = openvino.PartialShape([*rows, *tails[name]])
+        if config.max_batch_size > 0:
+            rows_dim = config.max_batch_size if plan.has_fixed_rows else -1
+            shapes = {port: _with_rows(shape, rows_dim) for port, shape in shapes.items()}
+        try:
+            _reshape(model, shapes)
+        except RuntimeError as error:
+            raise self._cannot_batch(ov_message(error)) from error
+        if config.max_batch_size > 1:
+            for port in model.outputs:
+                shape = port.partial_shape
+                if shape.rank.is_static and (len(shape) == 0 or (shape[0].is_static and not plan.has_fixed_rows)):
+                    raise self._cannot_batch(f"output '{_label(port)}' then has the shape {shape}")
+
+    def _cannot_batch(self, reason: str) -> InferError:
+        return invalid_argument(
+            f"{self.opening} the inputs of {self.path} cannot have the configured shapes with max_batch_size: "
+            f"{self._config.max_batch_size}: {reason}. If the model has its batch size built in, set max_batch_size: "
+            "0, or export it with a free first dimension"
+        )
+
+    def _tensors(self, ports: Sequence[Any]) -> dict[str, TensorSignature]:
+        config = execution_config(self._config)
+        configured = {tensor.name for tensors in (config.input, config.output) for tensor in tensors}
+        tensors: dict[str, TensorSignature] = {}
+        for port in ports:
+            known = sorted(port.names.intersection(configured))
+            name = known[0] if known else _label(port)
+            dims = _dims(port.partial_shape)
+            if self.plan.has_fixed_rows and dims:
+                dims = (None, *dims[1:])
+            type_name = port.element_type.get_type_name()
+            tensors[name] = TensorSignature(name, DATATYPES.get(type_name), dims, type_name)
+        return tensors
 
 
 def make_batching(model: Any) -> bool:
@@ -76,25 +149,6 @@ def make_batching(model: Any) -> bool:
     return False
 
 
-def compile_graph(core: Any, context: ModelContext, path: Path, model: Any, plan: CompilePlan) -> Any:
-    """Return the openvino.CompiledModel. Raises InferError: INVALID_ARG for a device, INTERNAL for the rest."""
-    opening = f"model '{context.name}' version {context.version}:"
-    devices = core.available_devices
-    # A name may have a prefix (AUTO:, HETERO:) or a number (GPU.1).
-    wanted = re.split(r"[:.(]", plan.device)[0]
-    if wanted not in {"AUTO", "HETERO", "MULTI", "BATCH", *(device.split(".")[0] for device in devices)}:
-        raise invalid_argument(
-            f"{opening} parameter 'TARGET_DEVICE' is '{plan.device}', but the devices here are {', '.join(devices)}"
-        )
-    try:
-        return core.compile_model(model, plan.device, dict(plan.properties))
-    except RuntimeError as error:
-        raise internal(
-            f"{opening} {path} cannot be compiled for {plan.device}: {ov_message(error)}. The properties are "
-            f"{', '.join(f'{name}={value}' for name, value in plan.properties.items())}"
-        ) from error
-
-
 def ov_message(error: Exception) -> str:
     """Return the text of an exception of OpenVINO in one line, without places in its source code."""
     lines = _PLACES.sub("", str(error)).splitlines()
@@ -114,17 +168,16 @@ def _reshape(model: Any, shapes: dict[Any, Any]) -> None:
         model.reshape(shapes)
 
 
-def _cannot_batch(context: ModelContext, path: Path, reason: str) -> InferError:
-    rows = context.config.max_batch_size
-    return invalid_argument(
-        f"model '{context.name}' version {context.version}: the inputs of {path} cannot have the configured shapes "
-        f"with max_batch_size: {rows}: {reason}. If the model has its batch size built in, "
-        "set max_batch_size: 0, or export it with a free first dimension"
-    )
-
-
 def _label(port: Any) -> str:
-    return str(port.any_name if port.names else port.node.friendly_name)
+    # A Result is known by the operator that it is the result of.
+    source = port.node.input_value(0).node if port.node.type_info.name == "Result" else port.node
+    return str(port.any_name if port.names else source.friendly_name)
+
+
+def _dims(shape: Any) -> tuple[int | None, ...] | None:
+    if shape.rank.is_dynamic:
+        return None
+    return tuple(dim.get_length() if dim.is_static else None for dim in shape)
 
 
 def _remedy(path: Path) -> str:

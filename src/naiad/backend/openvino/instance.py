@@ -8,7 +8,7 @@ import numpy as np
 import openvino
 
 from naiad.backend.api import ModelContext
-from naiad.backend.framework.scalars import Scalars
+from naiad.backend.framework import Scalars
 from naiad.backend.openvino.graph import ov_message
 from naiad.backend.openvino.options import CompilePlan
 from naiad.backend.signature import ModelSignature

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.backend.api import ModelContext
-from naiad.backend.framework.parameters import Parameters
-from naiad.backend.framework.threads import cpu_instance_count
+from naiad.backend.framework import Parameters, cpu_instance_count
 
 _PASSED_ON = "property."
 """Parameters that begin so are properties of OpenVINO."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
-from naiad.backend.framework.model_files import find_model_file
+from naiad.backend.framework import find_model_file
 from naiad.backend.pytorch.aot_inductor import load_package
 from naiad.backend.pytorch.exported import input_slots, inspect_exported, load_exported, max_rows, output_slots
 from naiad.backend.pytorch.formats import Format, detect_format

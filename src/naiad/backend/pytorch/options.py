@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from naiad.backend.api import ModelContext
-from naiad.backend.framework.parameters import Parameters
-from naiad.backend.framework.threads import threads_per_instance
+from naiad.backend.framework import Parameters, threads_per_instance
 from naiad.config.model_config_pb2 import ModelConfig
 
 _log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import sklearn
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
-from naiad.backend.framework.parameters import Parameters
+from naiad.backend.framework import Parameters
 from naiad.backend.signature import ModelSignature, SignatureCheck, completed
 from naiad.backend.sklearn.estimator_file import load_estimator
 from naiad.backend.sklearn.inputs import plan_inputs

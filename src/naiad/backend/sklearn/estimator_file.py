@@ -13,15 +13,11 @@ import joblib
 from sklearn.exceptions import InconsistentVersionWarning
 
 from naiad.backend.api import ModelContext
-from naiad.backend.framework.model_files import find_model_file
-from naiad.backend.framework.parameters import Parameters
+from naiad.backend.framework import Parameters, find_model_file, may_unpickle, reason
 from naiad.config.backends import filenames_of
 from naiad.core.errors import InferError, excerpt, invalid_argument
 
 _log = logging.getLogger(__name__)
-
-ALLOW_PICKLE = "allow-pickle"
-"""Setting of the backend; `--allow-pickle` makes it true."""
 
 _warnings_lock = threading.Lock()
 """The filters of warnings belong to the whole process."""
@@ -45,8 +41,7 @@ def _permitted(opening: str, path: Path, context: ModelContext, parameters: Para
     """Return what a pickle is loaded from: with a digest exactly the bytes that it was computed of."""
     digest = parameters.text("sha256").strip().lower()
     if not digest:
-        # Not from the parameters: a model must not allow itself.
-        if context.backend_config.get(ALLOW_PICKLE, "").lower() in ("true", "1", "on"):
+        if may_unpickle(context):
             return path
         raise invalid_argument(
             f"{opening} is a pickle, and loading a pickle executes its code. If you trust all model files, start the "
@@ -91,12 +86,12 @@ def _load(opening: str, context: ModelContext, load: Callable[[], Any]) -> Any:
         raise
     except (ImportError, AttributeError) as error:
         raise invalid_argument(
-            f"{opening} needs code that is not there: {_text(error)}; install the package that defines it in the "
+            f"{opening} needs code that is not there: {reason(error)}; install the package that defines it in the "
             "server's environment, or in one of the model's own (parameters 'isolation' and 'EXECUTION_ENV_PATH')"
         ) from error
     except Exception as error:  # damaged files fail with any exception
         raise invalid_argument(
-            f"{opening} cannot be loaded: {_text(error)}; it is truncated or of another format, copy the whole file"
+            f"{opening} cannot be loaded: {reason(error)}; it is truncated or of another format, copy the whole file"
         ) from error
     for warning in caught:
         message = warning.message
@@ -107,7 +102,3 @@ def _load(opening: str, context: ModelContext, load: Callable[[], Any]) -> Any:
             )  # fmt: skip
             break
     return estimator
-
-
-def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {excerpt(' '.join(str(error).split()))}"

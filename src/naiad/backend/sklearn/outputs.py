@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from naiad.backend.framework.parameters import Parameters
+from naiad.backend.framework import Parameters, reason
 from naiad.backend.signature import TensorSignature
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType, from_numpy
-from naiad.core.errors import InferError, excerpt, invalid_argument
+from naiad.core.errors import InferError, invalid_argument
 from naiad.core.tensor import Array
 
 _log = logging.getLogger(__name__)
@@ -62,8 +62,7 @@ def call(model: str, estimator: Any, method: str, table: Any) -> Array:
     try:
         result = getattr(estimator, method)(table)
     except (ValueError, TypeError, KeyError) as error:
-        reason = excerpt(" ".join(str(error).split()))
-        raise invalid_argument(f"model '{model}': {method} failed: {type(error).__name__}: {reason}") from error
+        raise invalid_argument(f"model '{model}': {method} failed: {reason(error)}") from error
     if isinstance(result, list):
         # One array for each of several targets.
         result = np.stack(result, axis=1)

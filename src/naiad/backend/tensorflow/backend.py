@@ -1,26 +1,28 @@
 """The TensorFlow backend: SavedModels, Keras files and frozen graphs, one function for all instances of a device."""
 
 import threading
-from pathlib import Path
-from typing import ClassVar
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, ClassVar
+
+import numpy as np
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
-from naiad.backend.framework.model_files import find_model_file
-from naiad.backend.framework.parameters import Parameters
-from naiad.backend.framework.scalars import Scalars
-from naiad.backend.signature import SignatureCheck, complete, default_max_batch_size, is_complete
-from naiad.backend.tensorflow.graph_def import load_graph_def
-from naiad.backend.tensorflow.instance import TensorFlowInstance
-from naiad.backend.tensorflow.keras_file import SUFFIXES, load_keras
+from naiad.backend.framework import ModelFile, Parameters, Scalars, check_signature, find_model_file
+from naiad.backend.signature import ModelSignature, completed, is_complete
+from naiad.backend.tensor_instance import TensorInstance
 from naiad.backend.tensorflow.library import set_up, tensorflow
-from naiad.backend.tensorflow.program import Program
-from naiad.backend.tensorflow.saved_model import load_saved_model
+from naiad.backend.tensorflow.program import KERAS_SUFFIXES, Program, load_graph_def, load_keras, load_saved_model
 from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.tensor import Array
 
 _FILENAMES = ("model.savedmodel", "model.keras", "model.h5", "model.graphdef")
 _CPU = "/CPU:0"
+_NOT_IN_BUFFERS = ("string", "bfloat16")
+"""Datatypes whose tensors have no buffer protocol that numpy understands."""
 
 
 class TensorFlowBackend(Backend):
@@ -30,11 +32,12 @@ class TensorFlowBackend(Backend):
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         """Fill in batching, inputs and outputs from the model's signature. Raises InferError."""
-        if is_complete(context.config):
-            return context.config
-        batch_size = default_max_batch_size(context.backend_config)
-        set_up(context)
-        return complete(context.config, open_program(context, _CPU).signature(), batch_size)
+
+        def read() -> ModelSignature:
+            set_up(context)
+            return open_program(context, _CPU).signature()
+
+        return completed(context, read)
 
     def default_instance_count(self, context: ModelContext) -> int:
         """Return 2, as Triton, where there are cores for it, otherwise 1."""
@@ -58,14 +61,11 @@ class TensorFlowModel(Model):
     def __init__(self, context: ModelContext) -> None:
         self._context = context
         self._lock = threading.Lock()
-        config = execution_config(context.config)
         on_cpu = any(group.kind != group.KIND_GPU for group in context.config.instance_group)
         device = _CPU if on_cpu or not context.config.instance_group else f"/GPU:{_first_gpu(context.config)}"
         program = open_program(context, device)
         self._programs = {device: program}
-        signature = program.signature()
-        SignatureCheck(config, signature).check()
-        self._scalars = Scalars(config, signature)
+        self._scalars = check_signature(context, program.signature())
 
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Create an instance on the function of its device, loaded now if it is another one. Raises InferError."""
@@ -83,25 +83,26 @@ class TensorFlowModel(Model):
 
 def open_program(context: ModelContext, device: str) -> Program:
     """Load the model file, with its variables on `device`. Raises InferError."""
-    path = find_model_file(context, _FILENAMES)
-    opening = f"model '{context.name}' version {context.version}:"
+    file = ModelFile(context, find_model_file(context, _FILENAMES))
     try:
         with tensorflow.device(device):
-            return _open(context, path)
+            return _open(context, file)
     except InferError as error:
-        raise InferError(error.code, f"{opening} {error.message}") from error
+        raise InferError(error.code, f"{file.opening} {error.message}") from error
     except Exception as error:  # TensorFlow and Keras raise all kinds of exceptions
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = " ".join(lines)[:1000] or type(error).__name__
-        raise internal(
-            f"{opening} {path} cannot be loaded: {reason}; is it complete, and has it the format of its name? A "
-            "SavedModel is a directory with saved_model.pb and variables"
+        raise file.error(
+            f"cannot be loaded: {reason}; is it complete, and has it the format of its name? A SavedModel is a "
+            "directory with saved_model.pb and variables",
+            internal,
         ) from error
 
 
-def _open(context: ModelContext, path: Path) -> Program:
+def _open(context: ModelContext, file: ModelFile) -> Program:
+    path = file.path
     parameters = Parameters(context.config, context.backend_config)
-    if path.suffix in SUFFIXES:
+    if path.suffix in KERAS_SUFFIXES:
         return load_keras(path)
     if path.is_dir():
         if not (path / "saved_model.pb").is_file():
@@ -124,3 +125,46 @@ def _open(context: ModelContext, path: Path) -> Program:
 
 def _first_gpu(config: ModelConfig) -> int:
     return next((device for group in config.instance_group for device in group.gpus), 0)
+
+
+class TensorFlowInstance(TensorInstance):
+    """Calls a function."""
+
+    runs_on_any_thread: ClassVar[bool] = True
+
+    def __init__(self, context: ModelContext, program: Program, device: str, scalars: Scalars) -> None:
+        """`device` is where the function runs, empty where there is no choice."""
+        super().__init__(context)
+        self._function: Any = program.function
+        self._device = device
+        self._scalars = scalars
+
+    def close(self) -> None:
+        """Release the function, which other instances may still use."""
+        super().close()
+        self._function = None
+
+    def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
+        """Call the function; see `TensorInstance.run`."""
+        self._scalars.to_model(inputs)
+        try:
+            with tensorflow.device(self._device) if self._device else nullcontext():
+                # The copy is needed: TensorFlow's kernels rely on memory at multiples of 64 bytes.
+                outputs = self._function(**{name: tensorflow.constant(array) for name, array in inputs.items()})
+                arrays = [_to_array(outputs[name]) for name in output_names]
+        except tensorflow.errors.InvalidArgumentError as error:
+            raise invalid_argument(self._message(error)) from error
+        except tensorflow.errors.OpError as error:
+            raise internal(self._message(error)) from error
+        return [self._scalars.to_client(name, array) for name, array in zip(output_names, arrays, strict=True)]
+
+    def _message(self, error: Any) -> str:
+        return f"TensorFlow cannot execute model '{self._model_name}': {str(error.message).strip()}"
+
+
+def _to_array(tensor: Any) -> Array:
+    """Return a tensor as an array: a view, since tensors do not change, or a copy of strings and BF16."""
+    if tensor.dtype.name in _NOT_IN_BUFFERS:
+        array: Array = np.asarray(tensor.numpy(), object if tensor.dtype.name == "string" else DataType.BF16.numpy)
+        return array
+    return np.asarray(memoryview(tensor))

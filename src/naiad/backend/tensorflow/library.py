@@ -19,7 +19,7 @@ if "tensorflow" not in sys.modules:
 import tensorflow
 
 from naiad.backend.api import ModelContext
-from naiad.backend.framework.parameters import Parameters
+from naiad.backend.framework import Parameters
 
 __all__ = ["set_up", "tensorflow"]
 

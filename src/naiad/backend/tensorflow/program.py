@@ -1,11 +1,28 @@
-"""What a model file of TensorFlow becomes: a function of named tensors."""
+"""What model files of TensorFlow become: a function of named tensors.
 
-from collections.abc import Callable, Mapping
+Files are SavedModel directories, Keras files (`.keras` archives, `.h5` files of whole models), and frozen graphs of
+TensorFlow 1 (`model.graphdef`).
+"""
+
+import json
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import h5py
+import keras
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
 from naiad.backend.signature import ModelSignature, TensorSignature
+from naiad.backend.tensorflow.library import tensorflow
 from naiad.core.datatype import DataType
+from naiad.core.errors import invalid_argument
+
+KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
+_DEFAULT_TAG = "serve"
+_DEFAULT_SIGNATURE = "serving_default"
 
 DATATYPES: Mapping[str, DataType] = {
     "string": DataType.BYTES,
@@ -40,3 +57,135 @@ def _tensors(specs: Mapping[str, Any]) -> dict[str, TensorSignature]:
 
 def _dims(shape: Any) -> tuple[int | None, ...] | None:
     return None if shape.rank is None else tuple(shape.as_list())
+
+
+# --- SavedModels ----------------------------------------------------------------------------------------------------
+
+
+def load_saved_model(path: Path, tags: str, signature: str) -> Program:
+    """Return the program of a signature.
+
+    `tags` are separated by commas; without any the graph is the one with the tag `serve`, or the only one. Without
+    `signature` the function is `serving_default`, or the first one (as in Triton). Raises InferError(INVALID_ARG) for
+    tags and signatures that the model does not have, otherwise what TensorFlow raises.
+    """
+    loaded = tensorflow.saved_model.load(str(path), tags=_choose_tags(path, tags))
+    functions = loaded.signatures
+    if not functions:
+        raise invalid_argument(
+            f"{path} has no signatures; save it with tf.saved_model.save(..., signatures=...), or a Keras model with "
+            "its method export"
+        )
+    name = signature or (_DEFAULT_SIGNATURE if _DEFAULT_SIGNATURE in functions else min(functions))
+    if name not in functions:
+        raise invalid_argument(
+            f"{path} has no signature '{name}', which the parameter TF_SIGNATURE_DEF names; its signatures are "
+            f"{', '.join(sorted(functions))}"
+        )
+    function = functions[name]
+    return Program(function, function.structured_input_signature[1], function.structured_outputs, loaded)
+
+
+def _choose_tags(path: Path, tags: str) -> Sequence[str]:
+    description = SavedModel()
+    description.ParseFromString((path / "saved_model.pb").read_bytes())
+    existing = [sorted(graph.meta_info_def.tags) for graph in description.meta_graphs]
+    wanted = sorted(filter(None, (tag.strip() for tag in tags.split(",")))) or [_DEFAULT_TAG]
+    if wanted in existing:
+        return wanted
+    if not tags and len(existing) == 1:
+        return existing[0]
+    shown = " or ".join(",".join(each) for each in existing)
+    raise invalid_argument(
+        f"{path} has no graph with the tags {','.join(wanted)}; write the parameter TF_GRAPH_TAG with the tags "
+        f"{shown}"
+    )
+
+
+# --- Keras files ----------------------------------------------------------------------------------------------------
+
+
+def load_keras(path: Path) -> Program:
+    """Return the program of a Keras model, with the names of its method `export`: inputs by name, `output_0`, ...
+
+    Outputs in a dictionary keep their keys. Raises InferError(INVALID_ARG) for files of another major version of
+    Keras and for models without defined inputs, otherwise what Keras raises. Code in files is not executed.
+    """
+    _check_version(path)
+    model = keras.saving.load_model(path, compile=False, safe_mode=True)
+    if not model.inputs:
+        raise invalid_argument(f"{path}: the model does not define its inputs; export it as a SavedModel instead")
+    specs = {each.name: tensorflow.TensorSpec(each.shape, each.dtype, each.name) for each in model.inputs}
+    has_named_inputs = len(specs) > 1 and isinstance(model.input, dict)
+
+    def call(**tensors: Any) -> Mapping[str, Any]:
+        flat = [tensors[name] for name in specs]
+        arguments = tensors if has_named_inputs else flat[0] if len(flat) == 1 else flat
+        result = model(arguments, training=False)
+        if isinstance(result, dict):
+            return dict(result)
+        results = result if isinstance(result, (list, tuple)) else [result]
+        return {f"output_{index}": tensor for index, tensor in enumerate(results)}
+
+    function = tensorflow.function(call, autograph=False).get_concrete_function(**specs)
+    return Program(function, specs, function.structured_outputs, model)
+
+
+def _check_version(path: Path) -> None:
+    saved = _saved_version(path)
+    if saved.split(".")[0] != keras.__version__.split(".")[0]:
+        raise invalid_argument(
+            f"{path} was saved by Keras {saved}, which Keras {keras.__version__} here may read wrongly; load it with "
+            f"Keras {saved.split('.')[0]}, and export it as a SavedModel (model.export), which every version serves"
+        )
+
+
+def _saved_version(path: Path) -> str:
+    if path.suffix != ".keras":
+        with h5py.File(path, "r") as file:
+            if "model_config" not in file.attrs:
+                raise invalid_argument(f"{path} has weights without a model; save the whole model with model.save")
+            # The oldest files do not name their version.
+            version = file.attrs.get("keras_version", b"1")
+            return version.decode() if isinstance(version, bytes) else str(version)
+    with zipfile.ZipFile(path) as archive:
+        return str(json.loads(archive.read("metadata.json"))["keras_version"])
+
+
+# --- frozen graphs --------------------------------------------------------------------------------------------------
+
+
+def load_graph_def(path: Path, inputs: Sequence[str], outputs: Sequence[str], init_ops: Path | None) -> Program:
+    """Return the program between the configured tensors, which a graph does not name itself.
+
+    `init_ops` is Triton's file `{"init_ops": ["name", ...]}` of operators to run first. Raises
+    InferError(INVALID_ARG) for names that the graph does not have, otherwise what TensorFlow raises.
+    """
+    definition = tensorflow.compat.v1.GraphDef()
+    definition.ParseFromString(path.read_bytes())
+    wrapped = tensorflow.compat.v1.wrap_function(
+        lambda: tensorflow.compat.v1.import_graph_def(definition, name=""), []
+    )
+    if init_ops is not None:
+        for name in json.loads(init_ops.read_text())["init_ops"]:
+            wrapped.prune([], wrapped.graph.get_operation_by_name(name))()
+    feeds = {name: _find(path, wrapped.graph, name) for name in inputs}
+    fetches = {name: _find(path, wrapped.graph, name) for name in outputs}
+    function = wrapped.prune(feeds, fetches)
+    order = sorted(feeds)
+
+    def call(**tensors: Any) -> Any:
+        return function(*(tensors[name] for name in order))
+
+    return Program(call, feeds, fetches, wrapped)
+
+
+def _find(path: Path, graph: Any, name: str) -> Any:
+    try:
+        return graph.get_tensor_by_name(name if ":" in name else f"{name}:0")
+    except (KeyError, ValueError):
+        placeholders = [operation.name for operation in graph.get_operations() if operation.type == "Placeholder"]
+        raise invalid_argument(
+            f"{path} has no tensor '{name}'; its placeholders are {', '.join(placeholders) or 'none'}, and outputs "
+            "are names of operators"
+        ) from None

@@ -6,12 +6,11 @@ import threading
 from typing import Any, ClassVar
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
-from naiad.backend.framework.scalars import Scalars
+from naiad.backend.framework import Scalars
 from naiad.backend.signature import SignatureCheck, complete, is_complete
 from naiad.backend.tensorrt.engine_file import Engine
 from naiad.backend.tensorrt.instance import TensorRtInstance, Tools
-from naiad.backend.tensorrt.library import Messages, check_version
-from naiad.backend.tensorrt.options import read_options
+from naiad.backend.tensorrt.library import Messages, check_version, read_options
 from naiad.backend.tensorrt.profiles import Profile, choose_profile, max_rows, no_profile, select_profiles
 from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup

@@ -1,20 +1,18 @@
 """An engine on one GPU: reading the file, and what the engine says of its tensors and profiles."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import tensorrt
 
 from naiad.backend.api import ModelContext
-from naiad.backend.framework.model_files import find_model_file
+from naiad.backend.framework import ModelFile, find_model_file
 from naiad.backend.signature import ModelSignature, TensorSignature
-from naiad.backend.tensorrt.library import VERSION, Messages, load_plugins
-from naiad.backend.tensorrt.options import TensorRtOptions
+from naiad.backend.tensorrt.library import VERSION, Messages, TensorRtOptions, load_plugins
 from naiad.backend.tensorrt.profiles import Profile, ShapeRange
 from naiad.config.backends import filenames_of
 from naiad.core.datatype import DataType
-from naiad.core.errors import InferError, invalid_argument
+from naiad.core.errors import InferError
 from naiad.core.tensor import Shape
 
 DATATYPES: Mapping[str, DataType] = {
@@ -33,13 +31,12 @@ _REBUILD = (
 )
 
 
-class Engine:
+class Engine(ModelFile):
     """A deserialised engine. Its memory is that of the GPU that was the current one."""
 
     def __init__(self, context: ModelContext, options: TensorRtOptions, messages: Messages) -> None:
         """Read the file. Raises InferError(INVALID_ARG)."""
-        self._opening = f"model '{context.name}' version {context.version}:"
-        self._path: Path = find_model_file(context, filenames_of("tensorrt"))
+        super().__init__(context, find_model_file(context, filenames_of("tensorrt")))
         self._messages = messages
         load_plugins(messages, options.plugins)
         self.native: Any = self._deserialize(options)
@@ -52,10 +49,6 @@ class Engine:
         """Tensors whose values are in host memory: TensorRT computes shapes from them."""
         self._check_layouts()
         self.profiles = [self._profile(index) for index in range(self.native.num_optimization_profiles)]
-
-    def error(self, problem: str) -> InferError:
-        """Return an error that names model and file."""
-        return invalid_argument(f"{self._opening} {self._path} {problem}")
 
     @property
     def signature(self) -> ModelSignature:
@@ -77,7 +70,7 @@ class Engine:
         return context
 
     def _deserialize(self, options: TensorRtOptions) -> Any:
-        content = self._path.read_bytes()
+        content = self.path.read_bytes()
         if not content:
             raise self.error("is empty; copy it again")
         runtime = tensorrt.Runtime(self._messages)

@@ -9,13 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from naiad.backend.api import InstanceSpec, ModelContext
-from naiad.backend.framework.scalars import Scalars
+from naiad.backend.framework import Scalars
 from naiad.backend.tensor_instance import TensorInstance
-from naiad.backend.tensorrt.buffers import Buffers
-from naiad.backend.tensorrt.device_array import Blocks, DeviceArray, address_of
+from naiad.backend.tensorrt.buffers import Blocks, Buffers, DeviceArray, address_of
 from naiad.backend.tensorrt.engine_file import DATATYPES, Engine
-from naiad.backend.tensorrt.library import Messages
-from naiad.backend.tensorrt.options import TensorRtOptions
+from naiad.backend.tensorrt.library import Messages, TensorRtOptions
 from naiad.backend.tensorrt.profiles import Profile, choose_profile, no_profile
 from naiad.core.errors import InferError, internal, unavailable, unsupported
 from naiad.core.tensor import Array, Shape

@@ -1,13 +1,17 @@
-"""The `tensorrt` package: its runtime, its messages, plugins."""
+"""The `tensorrt` package: its messages, its plugins, and the options of a model. Names of options are Triton's."""
 
 import functools
 import logging
 import threading
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 import tensorrt
 
+from naiad.backend.api import ModelContext
+from naiad.backend.framework import Parameters
+from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, internal, invalid_argument
 
 _log = logging.getLogger(__name__)
@@ -16,6 +20,8 @@ VERSION = str(tensorrt.__version__)
 _OLDEST_MAJOR = 10
 _MAX_MESSAGES = 4
 """Error messages kept for the next exception of a thread."""
+_POLICIES = ("BLOCKING", "DEVICE_BLOCKING")
+_STRATEGIES = ("STATIC", "ON_PROFILE_CHANGE")
 
 
 class Messages(tensorrt.ILogger):  # type: ignore[misc]
@@ -68,4 +74,34 @@ def _bad_plugins(library: str, reason: str) -> InferError:
     return invalid_argument(
         f"--backend-config=tensorrt,plugins: library '{library}' cannot be loaded: {reason}; correct the path, or "
         f"build it for TensorRT {VERSION}"
+    )
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRtOptions:
+    """How engines are read and executed."""
+
+    is_version_compatible: bool
+    """Whether engines may contain a runtime of another version, that is, code."""
+    plugins: tuple[str, ...]
+    """Libraries with plugins."""
+    has_turns: bool
+    """DEVICE_BLOCKING: instances on one GPU begin their executions one after another."""
+    allocation_strategy: str
+    """When an execution context allocates its memory: STATIC or ON_PROFILE_CHANGE."""
+
+
+def read_options(context: ModelContext) -> TensorRtOptions:
+    """Return the options of a model. Raises InferError(INVALID_ARG)."""
+    # A model must not allow itself to contain code: settings of the server only.
+    settings = Parameters(ModelConfig(name=context.name), context.backend_config)
+    strategy = Parameters(context.config).choice("execution_context_allocation_strategy", _STRATEGIES, "STATIC")
+    return TensorRtOptions(
+        is_version_compatible=settings.flag("version-compatible"),
+        plugins=tuple(path for path in settings.text("plugins").split(";") if path),
+        has_turns=settings.choice("execution-policy", _POLICIES, "BLOCKING") == "DEVICE_BLOCKING",
+        allocation_strategy=strategy,
     )

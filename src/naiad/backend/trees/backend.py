@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
-from naiad.backend.framework.parameters import Parameters
+from naiad.backend.framework import Parameters
 from naiad.backend.signature import (
     ModelSignature,
     SignatureCheck,

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.backend.api import ModelContext
-from naiad.backend.framework.model_files import find_model_file
-from naiad.backend.framework.parameters import Parameters
+from naiad.backend.framework import Parameters, find_model_file
 from naiad.config.backends import filenames_of
 from naiad.core.errors import InferError, excerpt, invalid_argument
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from naiad.backend.framework.parameters import Parameters
+from naiad.backend.framework import Parameters
 from naiad.backend.signature import ModelSignature, TensorSignature
 from naiad.backend.trees.engines import Forest
 from naiad.core.datatype import DataType

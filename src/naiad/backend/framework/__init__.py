@@ -1,1 +1,0 @@
-"""What the adapters of frameworks share: model files, parameters and thread counts of a configuration."""
