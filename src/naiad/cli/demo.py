@@ -79,23 +79,22 @@ def _console() -> "Console":
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
     parser = Parser(prog="naiad demo", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=_DEMOS, default="models", help="what to demonstrate")
-    parser.add_argument(
-        "file", nargs="?", type=Path, help="ocr: a picture; voice: a WAV file; default: a generated one"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("what", nargs="?", choices=_DEMOS, default="models", help="what to demonstrate")
+    add("file", nargs="?", type=Path, help="ocr: a picture; voice: a WAV file; default: a generated one")
+    add(
         "--repository",
         type=Path,
         metavar="DIR",
         help="where to write the models (naiad_demo/models, naiad_demo/ocr, ...)",
     )
-    parser.add_argument(
+    add(
         "--output",
         type=Path,
         metavar="FILE.png",
         help="ocr: path of the annotated picture (beside IMAGE; for the invoice naiad_demo/invoice.ocr.png)",
     )
-    parser.add_argument("--keep-running", action="store_true", help="leave the server running until Ctrl-C")
-    parser.add_argument("--http-port", type=int, default=0, metavar="PORT", help="for HTTP; default a free one")
-    parser.add_argument("--grpc-port", type=int, default=0, metavar="PORT", help="for gRPC; default a free one")
+    add("--keep-running", action="store_true", help="leave the server running until Ctrl-C")
+    add("--http-port", type=int, default=0, metavar="PORT", help="for HTTP; default a free one")
+    add("--grpc-port", type=int, default=0, metavar="PORT", help="for gRPC; default a free one")
     return parser

@@ -62,12 +62,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="naiad export", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("package", type=Path, metavar="PACKAGE", help="a folder or a .zip file")
-    parser.add_argument("repository", type=Path, nargs="?", metavar="REPOSITORY", help="the directory of the models")
-    parser.add_argument("--name", default="", help="of the model there; default: the name in the package")
-    parser.add_argument("--push", metavar="URL", help="a running server that loads the model")
-    parser.add_argument(
-        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="for --push, for example an API key"
-    )
-    parser.add_argument("--format-only", action="store_true", help="write the model files alone to a folder")
+    add = parser.add_argument
+    add("package", type=Path, metavar="PACKAGE", help="a folder or a .zip file")
+    add("repository", type=Path, nargs="?", metavar="REPOSITORY", help="the directory of the models")
+    add("--name", default="", help="of the model there; default: the name in the package")
+    add("--push", metavar="URL", help="a running server that loads the model")
+    add("--header", action="append", default=[], metavar="'NAME: VALUE'", help="for --push, for example an API key")
+    add("--format-only", action="store_true", help="write the model files alone to a folder")
     return parser

@@ -88,42 +88,38 @@ def make_parser() -> Parser:
 
 
 def _add_choices(parser: Parser) -> None:
-    group = parser.add_argument_group("what is wanted")
+    add = parser.add_argument_group("what is wanted").add_argument
     strategies = [each.value for each in Strategy]
-    group.add_argument("--strategy", choices=strategies, help=f"default {Objective().strategy.value}")
-    group.add_argument("--latency-budget", metavar="TIME", help="limit of the p99 latency under load: 20ms, 0.5s")
-    group.add_argument("--memory-budget", type=float, metavar="MIB", help="limit of the memory of the model")
-    group.add_argument("--formats", metavar="A,B", help=f"formats to try: {_names(Format)}; default all")
-    group.add_argument("--precisions", metavar="A,B", help=f"precisions to try: {_names(Precision)}; default all")
-    group.add_argument("--candidates", metavar="A,B", help="names of candidates, as --list shows them")
+    add("--strategy", choices=strategies, help=f"default {Objective().strategy.value}")
+    add("--latency-budget", metavar="TIME", help="limit of the p99 latency under load: 20ms, 0.5s")
+    add("--memory-budget", type=float, metavar="MIB", help="limit of the memory of the model")
+    add("--formats", metavar="A,B", help=f"formats to try: {_names(Format)}; default all")
+    add("--precisions", metavar="A,B", help=f"precisions to try: {_names(Precision)}; default all")
+    add("--candidates", metavar="A,B", help="names of candidates, as --list shows them")
 
 
 def _add_correctness(parser: Parser) -> None:
-    group = parser.add_argument_group("correctness")
+    add = parser.add_argument_group("correctness").add_argument
     text = "TENSOR is an output; default tolerances depend on precision and output"
-    group.add_argument(
-        "--tolerance", action="append", default=[], metavar="TENSOR=ABSOLUTE,RELATIVE[,COSINE[,TOP1]]", help=text
-    )
-    group.add_argument("--metric", choices=METRICS, help="compare this with --labels, in place of values")
-    group.add_argument(
-        "--max-drop", default="0.5%", metavar="SHARE", help="allowed loss of the metric; default 0.5%%"
-    )
-    group.add_argument("--labels", type=Path, metavar="FILE", help=".npy with the label of each sample")
-    group.add_argument("--label-output", default="", metavar="TENSOR", help="output that --metric judges")
+    add("--tolerance", action="append", default=[], metavar="TENSOR=ABSOLUTE,RELATIVE[,COSINE[,TOP1]]", help=text)
+    add("--metric", choices=METRICS, help="compare this with --labels, in place of values")
+    add("--max-drop", default="0.5%", metavar="SHARE", help="allowed loss of the metric; default 0.5%%")
+    add("--labels", type=Path, metavar="FILE", help=".npy with the label of each sample")
+    add("--label-output", default="", metavar="TENSOR", help="output that --metric judges")
 
 
 def _add_limits(parser: Parser) -> None:
-    group = parser.add_argument_group("time and memory")
+    add = parser.add_argument_group("time and memory").add_argument
     defaults = Options()
-    group.add_argument("--finalists", type=int, default=defaults.finalists, metavar="N", help="served; default 3")
-    group.add_argument("--seconds", type=float, default=defaults.profile_s, metavar="S", help="of a measurement")
-    group.add_argument("--sensitivity-steps", type=int, default=defaults.sensitivity_steps, metavar="N")
-    group.add_argument("--tuning-seconds", type=float, default=defaults.tuning_s, metavar="S")
+    add("--finalists", type=int, default=defaults.finalists, metavar="N", help="served; default 3")
+    add("--seconds", type=float, default=defaults.profile_s, metavar="S", help="of a measurement")
+    add("--sensitivity-steps", type=int, default=defaults.sensitivity_steps, metavar="N")
+    add("--tuning-seconds", type=float, default=defaults.tuning_s, metavar="S")
     converter, runner = ConverterLimits(), RunnerLimits()
-    group.add_argument("--converter-seconds", type=float, default=converter.time_s, metavar="S")
-    group.add_argument("--converter-memory", type=float, default=converter.memory_mib, metavar="MIB")
-    group.add_argument("--runner-seconds", type=float, default=runner.call_s, metavar="S", help="limit of a request")
-    group.add_argument("--runner-memory", type=float, default=runner.memory_mib, metavar="MIB")
+    add("--converter-seconds", type=float, default=converter.time_s, metavar="S")
+    add("--converter-memory", type=float, default=converter.memory_mib, metavar="MIB")
+    add("--runner-seconds", type=float, default=runner.call_s, metavar="S", help="limit of a request")
+    add("--runner-memory", type=float, default=runner.memory_mib, metavar="MIB")
 
 
 def read_options(flags: argparse.Namespace, outputs: Sequence[TensorSpec]) -> Options:

@@ -91,24 +91,19 @@ def make_parser() -> argparse.ArgumentParser:
         description=_DESCRIPTION,
         epilog="example: naiad split bert.onnx --stages 2 --output models",
     )
-    parser.add_argument(
-        "model", type=Path, metavar="MODEL", help="an .onnx or .pt2 file; its name becomes the ensemble's"
-    )
-    parser.add_argument("--stages", type=int, required=True, metavar="N", help="number of stages, 2 or more")
-    parser.add_argument(
+    add = parser.add_argument
+    add("model", type=Path, metavar="MODEL", help="an .onnx or .pt2 file; its name becomes the ensemble's")
+    add("--stages", type=int, required=True, metavar="N", help="number of stages, 2 or more")
+    add(
         "--by",
         choices=("time", "bytes"),
         default="time",
         help="balance the stages by measured time (default) or by bytes of parameters",
     )
-    parser.add_argument("--data", type=Path, metavar="FILE", help=".npz file with the inputs by name; default random")
-    parser.add_argument(
-        "--output", type=Path, default=Path("models"), metavar="DIR", help="model repository; default models"
-    )
-    parser.add_argument(
-        "--devices", default="cpu", metavar="LIST", help="cpu (default), or GPUs for the stages, for example 0,1"
-    )
-    parser.add_argument(
+    add("--data", type=Path, metavar="FILE", help=".npz file with the inputs by name; default random")
+    add("--output", type=Path, default=Path("models"), metavar="DIR", help="model repository; default models")
+    add("--devices", default="cpu", metavar="LIST", help="cpu (default), or GPUs for the stages, for example 0,1")
+    add(
         "--isolation",
         choices=("process",),
         default="",

@@ -145,31 +145,28 @@ def _count_of_jobs(text: str) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
     parser = Parser(prog="naiad check", description=_DESCRIPTION, epilog="example: naiad check models --load")
-    parser.add_argument(
-        "path", metavar="PATH", help="a repository (a directory or a URL), a model's directory, or a config.pbtxt"
-    )
-    parser.add_argument("--json", action="store_true", help="print the problems as a JSON list")
-    parser.add_argument(
+    add = parser.add_argument
+    add("path", metavar="PATH", help="a repository (a directory or a URL), a model's directory, or a config.pbtxt")
+    add("--json", action="store_true", help="print the problems as a JSON list")
+    add(
         "--load",
         action="store_true",
         help="load every model that has no error so far, warm-up included, each in a process of its own",
     )
-    parser.add_argument(
-        "--load-timeout-secs", type=_positive, default=600.0, metavar="S", help="the most a load may take (600)"
-    )
-    parser.add_argument("--jobs", type=_count_of_jobs, default=1, metavar="N", help="models to load at a time (1)")
-    parser.add_argument(
+    add("--load-timeout-secs", type=_positive, default=600.0, metavar="S", help="the most a load may take (600)")
+    add("--jobs", type=_count_of_jobs, default=1, metavar="N", help="models to load at a time (1)")
+    add(
         "--allow-pickle",
         action="store_true",
         help="load pickles too, which executes their code, as a server with this flag",
     )
-    parser.add_argument(
+    add(
         "--backend-directory",
         type=Path,
         metavar="DIRECTORY",
         help="a directory of Python-based backends, as of a server",
     )
-    parser.add_argument(
+    add(
         "--strict-model-config",
         type=_flag,
         nargs="?",

@@ -46,7 +46,8 @@ def make_parser(program: str = "naiad perf") -> Parser:
 
 
 def _add_what(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
+    add = group.add_argument
+    add(
         "-m",
         "--model",
         dest="models",
@@ -54,75 +55,65 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         metavar="MODEL",
         help="model; several -m share the load, MODEL=WEIGHT for unequal shares",
     )
-    group.add_argument("-x", dest="version", default="", metavar="VERSION", help="model version; default the newest")
-    group.add_argument("-b", dest="batch_size", type=int, default=1, metavar="N", help="rows in a request; default 1")
-    group.add_argument(
+    add("-x", dest="version", default="", metavar="VERSION", help="model version; default the newest")
+    add("-b", dest="batch_size", type=int, default=1, metavar="N", help="rows in a request; default 1")
+    add(
         "--service-kind",
         default="triton",
         choices=("triton", "triton_c_api", "in_process"),
         help="triton: a server of KServe v2; triton_c_api, in_process: a model of --model-repository in this process",
     )
-    group.add_argument("--model-repository", default="", metavar="DIR", help="repository of a model in this process")
-    group.add_argument(
-        "--bls-composing-models", default="", metavar="LIST", help="models that a BLS model calls: A,B:2"
-    )
+    add("--model-repository", default="", metavar="DIR", help="repository of a model in this process")
+    add("--bls-composing-models", default="", metavar="LIST", help="models that a BLS model calls: A,B:2")
 
 
 def _add_load(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--concurrency-range",
         metavar="START:END:STEP",
         help="requests outstanding (default 1); END 0: until the latency limit is reached",
     )
-    group.add_argument(
+    add(
         "--periodic-concurrency-range",
         metavar="START:END:STEP",
         help="START requests, and STEP more each time the last ones have --request-period responses; END in total",
     )
-    group.add_argument("--request-period", type=int, default=10, metavar="N", help="responses; default 10")
-    group.add_argument("--request-rate-range", metavar="START:END:STEP", help="requests/s, sent when they are due")
-    group.add_argument(
+    add("--request-period", type=int, default=10, metavar="N", help="responses; default 10")
+    add("--request-rate-range", metavar="START:END:STEP", help="requests/s, sent when they are due")
+    add(
         "--request-distribution",
         choices=("constant", "poisson"),
         default="constant",
         help="gaps of a request rate; default constant",
     )
-    group.add_argument(
-        "--request-intervals", metavar="FILE", help="gaps between requests in us, one a line, repeated"
-    )
-    group.add_argument(
-        "--fixed-schedule", action="store_true", help="send at the `timestamp` (ms) of each data entry"
-    )
-    group.add_argument(
+    add("--request-intervals", metavar="FILE", help="gaps between requests in us, one a line, repeated")
+    add("--fixed-schedule", action="store_true", help="send at the `timestamp` (ms) of each data entry")
+    add(
         "--ramp",
         metavar="PHASES",
         help="a rate that changes: 30s:0-500,5s:2000,30s:500 is a rise, a spike and a level",
     )
-    group.add_argument("--replay", action="append", metavar="FILE", help="send traffic recorded by --record-traffic")
-    group.add_argument(
-        "--replay-speed", type=float, default=1.0, metavar="FACTOR", help="recorded gaps are divided by it"
-    )
-    group.add_argument(
-        "--binary-search", action="store_true", help="find the highest load within --latency-threshold"
-    )
-    group.add_argument("-l", "--latency-threshold", type=float, default=0.0, metavar="MS", help="latency limit")
-    group.add_argument("--streaming", action="store_true", help="gRPC streams, for sequences and decoupled models")
-    group.add_argument("-a", "--async", dest="is_async", action="store_true", help="accepted; sending never blocks")
-    group.add_argument("--sync", action="store_true", help="accepted; sending never blocks")
-    group.add_argument("--processes", type=int, default=0, metavar="N", help="generator processes; default as needed")
+    add("--replay", action="append", metavar="FILE", help="send traffic recorded by --record-traffic")
+    add("--replay-speed", type=float, default=1.0, metavar="FACTOR", help="recorded gaps are divided by it")
+    add("--binary-search", action="store_true", help="find the highest load within --latency-threshold")
+    add("-l", "--latency-threshold", type=float, default=0.0, metavar="MS", help="latency limit")
+    add("--streaming", action="store_true", help="gRPC streams, for sequences and decoupled models")
+    add("-a", "--async", dest="is_async", action="store_true", help="accepted; sending never blocks")
+    add("--sync", action="store_true", help="accepted; sending never blocks")
+    add("--processes", type=int, default=0, metavar="N", help="generator processes; default as needed")
 
 
 def _add_measuring(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--measurement-mode",
         choices=("confidence", "time_windows", "count_windows"),
         help="confidence: until the 95 %% intervals are narrow; *_windows: until three windows agree",
     )
-    group.add_argument(
-        "-p", "--measurement-interval", type=int, default=5000, metavar="MS", help="length of a window"
-    )
-    group.add_argument("--measurement-request-count", type=int, default=50, metavar="N", help="requests in a window")
-    group.add_argument(
+    add("-p", "--measurement-interval", type=int, default=5000, metavar="MS", help="length of a window")
+    add("--measurement-request-count", type=int, default=50, metavar="N", help="requests in a window")
+    add(
         "-s",
         "--stability-percentage",
         type=float,
@@ -130,142 +121,127 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         metavar="PERCENT",
         help="greatest half width of intervals, or difference of windows; default 10",
     )
-    group.add_argument("-r", "--max-trials", type=int, default=10, metavar="N", help="maximum number of windows")
-    group.add_argument(
-        "--percentile", type=int, metavar="P", help="judge this percentile instead of the mean latency"
-    )
-    group.add_argument("--request-count", type=int, default=0, metavar="N", help="measure exactly N requests")
-    group.add_argument(
-        "--warmup-request-count", type=int, default=0, metavar="N", help="requests not measured before"
-    )
-    group.add_argument("--slo", type=float, default=0.0, metavar="MS", help="responses within it count as goodput")
-    group.add_argument("--repeat", type=int, default=1, metavar="N", help="measure all loads N times, in turn")
-    group.add_argument("--strict", action="store_true", help="exit with 2 if unstable or limited by the generator")
+    add("-r", "--max-trials", type=int, default=10, metavar="N", help="maximum number of windows")
+    add("--percentile", type=int, metavar="P", help="judge this percentile instead of the mean latency")
+    add("--request-count", type=int, default=0, metavar="N", help="measure exactly N requests")
+    add("--warmup-request-count", type=int, default=0, metavar="N", help="requests not measured before")
+    add("--slo", type=float, default=0.0, metavar="MS", help="responses within it count as goodput")
+    add("--repeat", type=int, default=1, metavar="N", help="measure all loads N times, in turn")
+    add("--strict", action="store_true", help="exit with 2 if unstable or limited by the generator")
 
 
 def _add_sequences(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--num-of-sequences", type=int, default=4, metavar="N", help="live sequences of a request rate"
-    )
-    group.add_argument("--sequence-length", type=int, metavar="N", help="requests in a sequence; default 20")
-    group.add_argument("--sequence-length-variation", type=float, default=20.0, metavar="PERCENT", help="default 20")
-    group.add_argument("--sequence-id-range", metavar="START:END", help="ids; default a range of this run's own")
-    group.add_argument("--serial-sequences", action="store_true", help="one outstanding request in a sequence")
+    add = group.add_argument
+    add("--num-of-sequences", type=int, default=4, metavar="N", help="live sequences of a request rate")
+    add("--sequence-length", type=int, metavar="N", help="requests in a sequence; default 20")
+    add("--sequence-length-variation", type=float, default=20.0, metavar="PERCENT", help="default 20")
+    add("--sequence-id-range", metavar="START:END", help="ids; default a range of this run's own")
+    add("--serial-sequences", action="store_true", help="one outstanding request in a sequence")
 
 
 def _add_data(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--input-data",
         action="append",
         metavar="SOURCE",
         help="random (default), zero, a JSON file, a directory, .npy or .npz files, pictures",
     )
-    group.add_argument("--shape", action="append", default=[], metavar="NAME:DIMS", help="INPUT:3,224,224")
-    group.add_argument(
+    add("--shape", action="append", default=[], metavar="NAME:DIMS", help="INPUT:3,224,224")
+    add(
         "--input-bound",
         action="append",
         default=[],
         metavar="NAME:N",
         help="random integers of an input are below N; default 128",
     )
-    group.add_argument(
+    add(
         "--image-scale",
         type=float,
         default=1 / 255,
         metavar="FACTOR",
         help="pixels of pictures are multiplied by it for floating-point inputs; default 1/255",
     )
-    group.add_argument("--string-data", metavar="TEXT", help="value of string inputs")
-    group.add_argument("--string-length", type=int, default=128, metavar="N", help="of random strings; default 128")
-    group.add_argument(
+    add("--string-data", metavar="TEXT", help="value of string inputs")
+    add("--string-length", type=int, default=128, metavar="N", help="of random strings; default 128")
+    add(
         "--request-parameter",
         action="append",
         default=[],
         metavar="NAME:VALUE:TYPE",
         help="TYPE: int, bool, string, float",
     )
-    group.add_argument(
-        "--shared-memory", choices=("none", "system", "cuda"), default="none", help="of inputs and outputs"
-    )
-    group.add_argument(
+    add("--shared-memory", choices=("none", "system", "cuda"), default="none", help="of inputs and outputs")
+    add(
         "--output-shared-memory-size",
         type=int,
         default=102_400,
         metavar="BYTES",
         help="of an output of variable size; default 102400",
     )
-    group.add_argument("--input-tensor-format", choices=("binary", "json"), default="binary", help="HTTP only")
-    group.add_argument("--output-tensor-format", choices=("binary", "json"), default="binary", help="HTTP only")
-    group.add_argument(
+    add("--input-tensor-format", choices=("binary", "json"), default="binary", help="HTTP only")
+    add("--output-tensor-format", choices=("binary", "json"), default="binary", help="HTTP only")
+    add(
         "--validation-tolerance",
         type=float,
         default=0.0,
         metavar="SHARE",
         help="of floating-point outputs; default 0",
     )
-    group.add_argument(
-        "--random-seed", type=int, default=0, metavar="N", help="of data and of random gaps; default 0"
-    )
+    add("--random-seed", type=int, default=0, metavar="N", help="of data and of random gaps; default 0")
 
 
 def _add_server(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("-u", "--url", default="", metavar="HOST:PORT", help="default localhost:8000, gRPC 8001")
-    group.add_argument("--endpoint", default="", metavar="PATH", help="written to --profile-export-file")
-    group.add_argument("-i", dest="protocol", default="http", metavar="PROTOCOL", help="http (default) or grpc")
-    group.add_argument(
-        "-H", dest="headers", action="append", default=[], metavar="NAME:VALUE", help="header, metadata"
-    )
-    group.add_argument("--request-timeout", type=float, default=60.0, metavar="S", help="longer counts as an error")
-    group.add_argument(
-        "--grpc-compression-algorithm", dest="compression", choices=("none", "gzip", "deflate"), default="none"
-    )
-    group.add_argument("--ssl-grpc-use-ssl", nargs="?", const="true", default="false", metavar="BOOL")
+    add = group.add_argument
+    add("-u", "--url", default="", metavar="HOST:PORT", help="default localhost:8000, gRPC 8001")
+    add("--endpoint", default="", metavar="PATH", help="written to --profile-export-file")
+    add("-i", dest="protocol", default="http", metavar="PROTOCOL", help="http (default) or grpc")
+    add("-H", dest="headers", action="append", default=[], metavar="NAME:VALUE", help="header, metadata")
+    add("--request-timeout", type=float, default=60.0, metavar="S", help="longer counts as an error")
+    add("--grpc-compression-algorithm", dest="compression", choices=("none", "gzip", "deflate"), default="none")
+    add("--ssl-grpc-use-ssl", nargs="?", const="true", default="false", metavar="BOOL")
     for kind, name in (("grpc", "root-certifications"), ("https", "ca-certificates")):
-        group.add_argument(f"--ssl-{kind}-{name}-file", dest=f"{kind}_ca_file", default="", metavar="FILE")
+        add(f"--ssl-{kind}-{name}-file", dest=f"{kind}_ca_file", default="", metavar="FILE")
     for kind, name in (("grpc", "certificate-chain"), ("https", "client-certificate")):
-        group.add_argument(f"--ssl-{kind}-{name}-file", dest=f"{kind}_certificate_file", default="", metavar="FILE")
+        add(f"--ssl-{kind}-{name}-file", dest=f"{kind}_certificate_file", default="", metavar="FILE")
     for kind in ("grpc", "https"):
-        group.add_argument(f"--ssl-{kind}-private-key-file", dest=f"{kind}_key_file", default="", metavar="FILE")
-    group.add_argument("--ssl-https-verify-peer", type=int, choices=(0, 1), default=1)
-    group.add_argument("--ssl-https-verify-host", type=int, choices=(0, 1, 2), default=2)
+        add(f"--ssl-{kind}-private-key-file", dest=f"{kind}_key_file", default="", metavar="FILE")
+    add("--ssl-https-verify-peer", type=int, choices=(0, 1), default=1)
+    add("--ssl-https-verify-host", type=int, choices=(0, 1, 2), default=2)
     for kind in ("client-certificate", "private-key"):
-        group.add_argument(f"--ssl-https-{kind}-type", choices=("PEM",), default="PEM")
-    group.add_argument("--metrics-url", default="", metavar="URL", help="default localhost:8002/metrics")
-    group.add_argument(
-        "--metrics-interval", type=int, default=1000, metavar="MS", help="between reads of the metrics; default 1000"
-    )
-    group.add_argument("--collect-metrics", action="store_true", help="read the server's metrics during the run")
+        add(f"--ssl-https-{kind}-type", choices=("PEM",), default="PEM")
+    add("--metrics-url", default="", metavar="URL", help="default localhost:8002/metrics")
+    add("--metrics-interval", type=int, default=1000, metavar="MS", help="between reads of the metrics; default 1000")
+    add("--collect-metrics", action="store_true", help="read the server's metrics during the run")
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("-f", "--latency-report-file", default="", metavar="FILE", help="CSV, as perf_analyzer's")
-    group.add_argument("--verbose-csv", action="store_true", help="more columns in the CSV")
-    group.add_argument("--profile-export-file", default="", metavar="FILE", help="every request, as perf_analyzer's")
-    group.add_argument("--json", default="", metavar="FILE", help="the result for tools and for --baseline")
-    group.add_argument("--html", default="", metavar="FILE", help="a report with charts, in one file")
-    group.add_argument("--baseline", default="", metavar="FILE", help="compare with the --json of an earlier run")
-    group.add_argument(
-        "--fail-over", default="5%", metavar="PERCENT", help="exit with 1 if worse by more; default 5%%"
-    )
-    group.add_argument("--timing-share", type=float, default=0.02, metavar="SHARE", help="requests with server times")
-    group.add_argument(
-        "-v", dest="verbosity", action="count", default=0, help="more of each load; -v -v every window"
-    )
-    group.add_argument("-q", "--quiet", action="store_true", help="no progress display")
+    add = group.add_argument
+    add("-f", "--latency-report-file", default="", metavar="FILE", help="CSV, as perf_analyzer's")
+    add("--verbose-csv", action="store_true", help="more columns in the CSV")
+    add("--profile-export-file", default="", metavar="FILE", help="every request, as perf_analyzer's")
+    add("--json", default="", metavar="FILE", help="the result for tools and for --baseline")
+    add("--html", default="", metavar="FILE", help="a report with charts, in one file")
+    add("--baseline", default="", metavar="FILE", help="compare with the --json of an earlier run")
+    add("--fail-over", default="5%", metavar="PERCENT", help="exit with 1 if worse by more; default 5%%")
+    add("--timing-share", type=float, default=0.02, metavar="SHARE", help="requests with server times")
+    add("-v", dest="verbosity", action="count", default=0, help="more of each load; -v -v every window")
+    add("-q", "--quiet", action="store_true", help="no progress display")
 
 
 def _add_ignored(parser: argparse.ArgumentParser) -> None:
     """Accept flags of perf_analyzer that need nothing here, so that scripts keep working."""
+    add = parser.add_argument
     for flag in ("--max-threads", "--trace-level", "--trace-rate", "--trace-count", "--log-frequency"):
-        parser.add_argument(flag, help=argparse.SUPPRESS)
+        add(flag, help=argparse.SUPPRESS)
     for flag in ("--triton-server-directory", "--model-signature-name"):
-        parser.add_argument(flag, help=argparse.SUPPRESS)
-    parser.add_argument("-t", dest="old_concurrency", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("-c", dest="old_end", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("-d", dest="old_dynamic", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("-z", dest="old_zero", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--data-directory", dest="old_directory", help=argparse.SUPPRESS)
-    parser.add_argument("--version", action="version", version=_version())
+        add(flag, help=argparse.SUPPRESS)
+    add("-t", dest="old_concurrency", type=int, help=argparse.SUPPRESS)
+    add("-c", dest="old_end", type=int, help=argparse.SUPPRESS)
+    add("-d", dest="old_dynamic", action="store_true", help=argparse.SUPPRESS)
+    add("-z", dest="old_zero", action="store_true", help=argparse.SUPPRESS)
+    add("--data-directory", dest="old_directory", help=argparse.SUPPRESS)
+    add("--version", action="version", version=_version())
 
 
 def _version() -> str:

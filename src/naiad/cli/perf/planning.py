@@ -57,11 +57,6 @@ def share(value: float, flag: str) -> float:
     return value
 
 
-_STOPS = {
-    "confidence": Stop.CONFIDENCE,
-    "time_windows": Stop.TIME_WINDOWS,
-    "count_windows": Stop.COUNT_WINDOWS,
-}
 _SCHEMES = ("http://", "https://", "grpc://", "grpcs://", "http+unix://", "grpc+unix://")
 _IN_PROCESS = Protocol.IN_PROCESS
 _TRUE = ("true", "1", "yes")
@@ -360,7 +355,7 @@ def _measuring(flags: argparse.Namespace, *, is_perf_analyzer: bool) -> Measurin
     if flags.percentile is not None and not 0 < flags.percentile < 100:
         raise FlagError(f"--percentile is {flags.percentile}; use 1 to 99")
     default = Stop.TIME_WINDOWS if is_perf_analyzer else Stop.CONFIDENCE
-    stop = _STOPS[flags.measurement_mode] if flags.measurement_mode else default
+    stop = Stop(flags.measurement_mode) if flags.measurement_mode else default
     return Measuring(
         stop=Stop.REQUEST_COUNT if flags.request_count else stop,
         window_ms=count(flags.measurement_interval, 1, "-p"),
