@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from naiad.cluster.member.peers import Peers
-from naiad.cluster.member.sequence_model import SequenceModel, owner_of
+from naiad.cluster.member.peers import Peers, SequenceModel, owner_of
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found

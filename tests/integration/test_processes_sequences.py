@@ -16,7 +16,7 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
-from naiad.cluster.member.sequence_model import owner_of
+from naiad.cluster.member.peers import owner_of
 from support.held_models import Notes, write_held
 from support.sequence_models import write_running_sum
 from support.server_process import ServerProcess, serving

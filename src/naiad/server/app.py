@@ -35,8 +35,7 @@ from naiad.repository.stores.namespaces import Namespaces
 from naiad.server.ports.ports import Ports
 from naiad.server.process.drain import drain
 from naiad.server.process.memory import FreedMemory, open_budget, overload_options
-from naiad.server.process.runner import StopSignal, run_to_status
-from naiad.server.process.service_manager import ServiceManager
+from naiad.server.process.runner import ServiceManager, StopSignal, run_to_status
 from naiad.server.reporting.metrics import (
     open_resources,
     show_cache,

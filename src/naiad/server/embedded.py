@@ -1,24 +1,33 @@
-"""A server without ports: its models execute requests of this process."""
+"""Servers without ports: one whose models execute requests of this process, one that only tries to load a model."""
 
 import asyncio
+import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.model import ModelMetadata
+from naiad.core.errors import InferError
+from naiad.core.model import IndexEntry, ModelMetadata, ModelState
 from naiad.core.request import InferRequest
+from naiad.engine.serving.served import Served
 from naiad.options.options import RepositoryOptions, ServerOptions
+from naiad.repository.control.triggers import RepositoryControl
 from naiad.server.app import Server
 from naiad.telemetry.statistics.version import VersionStatistics
 
-if TYPE_CHECKING:
-    from naiad.engine.serving.served import Served
-    from naiad.repository.control.triggers import RepositoryControl
-
 _UNLOAD_S = 10.0
+"""Time for models to unload."""
 
 
-class EmbeddedServer(Server):
+class _PortlessServer(Server):
+    def _attach(self) -> RepositoryControl[Served]:
+        loop = asyncio.get_running_loop()
+        control = self._make_control(self._make_catalog(self._make_loader(loop, None)), loop)
+        self._engine.attach(control)
+        return control
+
+
+class EmbeddedServer(_PortlessServer):
     """Models of a repository in this process, for one event loop."""
 
     def __init__(self, repository: str, models: Sequence[str] = (), *, may_unpickle: bool = False) -> None:
@@ -35,9 +44,7 @@ class EmbeddedServer(Server):
 
     async def start(self) -> None:
         """Load the models. Raises InferError if the repository cannot be opened or one of `models` does not load."""
-        loop = asyncio.get_running_loop()
-        control = self._control = self._make_control(self._make_catalog(self._make_loader(loop, None)), loop)
-        self._engine.attach(control)
+        control = self._control = self._attach()
         for model in self._models:
             await asyncio.to_thread(control.load_model, model, {})
         if not self._models:
@@ -71,3 +78,44 @@ class EmbeddedServer(Server):
     def statistics(self, name: str = "", version: str = "") -> Sequence[VersionStatistics]:
         """Return statistics of one version, of all versions of a model, or of all models (no name)."""
         return self._engine.statistics(name, version)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialOutcome:
+    """The result of loading one model."""
+
+    failures: Sequence[str]
+    """Why the model does not load; empty if it does."""
+    seconds: float
+
+
+def try_to_load(options: ServerOptions, model: str) -> TrialOutcome:
+    """Load a model in explicit mode as a server would, with warm-up and members of an ensemble, and unload it again.
+
+    Raises InferError if the repository cannot be opened.
+    """
+    return asyncio.run(_Trial(options).load(model))
+
+
+class _Trial(_PortlessServer):
+    async def load(self, model: str) -> TrialOutcome:
+        control = self._attach()
+        self._engine.set_started()
+        start_s = time.monotonic()
+        failures: Sequence[str] = ()
+        try:
+            await asyncio.to_thread(control.load_model, model, {})
+        except InferError as error:
+            failures = _reasons(control.index(), model) or (error.message.strip(),)
+        seconds = time.monotonic() - start_s
+        await asyncio.to_thread(control.unload_all, _UNLOAD_S)
+        return TrialOutcome(failures, seconds)
+
+
+def _reasons(rows: Sequence[IndexEntry], model: str) -> Sequence[str]:
+    """Return why versions of a model are not ready, except those unloaded because another one failed."""
+    return [
+        f"version {row.version}: {row.reason.strip()}"
+        for row in rows
+        if row.name == model and row.state is not ModelState.READY and row.is_wanted and row.reason
+    ]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.cluster.member import forwarded
-from naiad.cluster.member.sequence_model import SequenceModel, owner_of
+from naiad.cluster.member.peers import SequenceModel, owner_of
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, FailureReason, InferError, UnknownSequenceError

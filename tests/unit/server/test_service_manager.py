@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from naiad.options.sources.command_line import parse_options
-from naiad.server.process.service_manager import ServiceManager
+from naiad.server.process.runner import ServiceManager
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "systemd"
 

@@ -9,7 +9,7 @@ import orjson
 
 from naiad.core.errors import InferError
 from naiad.options.options import RepositoryOptions, ServerOptions
-from naiad.server.load_trial import try_to_load
+from naiad.server.embedded import try_to_load
 
 
 def run(argv: Sequence[str]) -> None:

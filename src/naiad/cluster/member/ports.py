@@ -1,20 +1,71 @@
-"""A port of a server process: the supervisor accepts its connections."""
+"""The ports of a server process: the supervisor accepts their connections."""
 
 import asyncio
-import logging
 import socket
 import ssl
 from collections.abc import Callable
 
-from naiad.server.ports.endpoint import Service
-from naiad.server.ports.ports import ServedConnections
-from naiad.server.ports.tls import HANDSHAKE_TIMEOUT_S, SHUTDOWN_TIMEOUT_S
+from naiad.cluster.member.engine import MemberEngine
+from naiad.cluster.member.sharing import ClusterRoutes
+from naiad.core.request_limits import RequestBudget
+from naiad.frontend.grpc.compression import GrpcCompression
+from naiad.frontend.grpc.control import RepositoryCalls
+from naiad.frontend.grpc.service import InferenceGrpcService
+from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.frontend.rest.metrics import MetricsRoute
+from naiad.frontend.rest.routes import RestApi
+from naiad.frontend.router import Router
+from naiad.frontend.slice_runner import SliceRunner
+from naiad.options.options import ServerOptions
+from naiad.server.ports.endpoint import Connections, Service, serve_accepted
+from naiad.server.ports.ports import Ports, ServedConnections
 
-_log = logging.getLogger(__name__)
+MakeService = Callable[[str, ServedConnections, ssl.SSLContext | None], "PassedConnections"]
+"""Makes the service of a port from the prefix of its flags."""
 
 
-class PassedConnections(Service):
-    """Serves passed connections, and counts the closed ones."""
+class MemberPorts(Ports):
+    """Ports with passed connections, whose queries and control calls are about all processes."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        engine: MemberEngine,
+        loop: asyncio.AbstractEventLoop,
+        budget: RequestBudget,
+        routes: ClusterRoutes,
+        make_service: MakeService,
+    ) -> None:
+        self._routes = routes
+        self._make_passed = make_service
+        super().__init__(options, engine, loop, budget)
+
+    def _open(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None = None) -> Service:
+        return self._make_passed(flag, connections, tls)
+
+    def _make_router(self, api: RestApi) -> Router:
+        router = api.router()
+        self._routes.share(router, api.router())
+        return router
+
+    def _grpc_service(
+        self,
+        forwarding: HeaderForwarding | None,
+        compression: GrpcCompression | None,
+        repository: RepositoryCalls,
+        runner: SliceRunner,
+    ) -> InferenceGrpcService:
+        return self._routes.grpc_service(forwarding, compression, repository, runner)
+
+    def _metrics_route(self) -> MetricsRoute:
+        return self._routes.metrics_route(self._keys)
+
+
+class PassedConnections:
+    """Serves passed connections, and counts the closed ones. Implements `endpoint.Service`."""
+
+    is_shared = False
+    """The supervisor decides when the port opens."""
 
     def __init__(
         self,
@@ -27,9 +78,9 @@ class PassedConnections(Service):
         """`port` is the supervisor's. `on_close` is called after connections have closed: `take_closed_count` returns
         their number.
         """
-        self.connections = connections
-        self._flag = flag
-        self._port = port
+        self.flag = flag
+        self.port = port
+        self.connections: Connections = connections
         self._protocol = connections.protocol
         connections.on_close = on_close
         self._tls = tls
@@ -37,21 +88,6 @@ class PassedConnections(Service):
         self._tasks: set[asyncio.Task[None]] = set()
         self._left_count = 0
         """Adopted connections less the reported closed ones."""
-
-    @property
-    def flag(self) -> str:
-        """The prefix of its flags."""
-        return self._flag
-
-    @property
-    def port(self) -> int:
-        """The port of the supervisor; 0 for a Unix socket."""
-        return self._port
-
-    @property
-    def is_shared(self) -> bool:
-        """False: the supervisor decides when the port opens."""
-        return False
 
     async def listen(self) -> None:
         """Do nothing: the supervisor listens."""
@@ -65,7 +101,7 @@ class PassedConnections(Service):
     def adopt(self, connection: socket.socket) -> None:
         """Serve an accepted connection; called on the loop."""
         self._left_count += 1
-        task = asyncio.get_running_loop().create_task(self._adopt(connection))
+        task = asyncio.get_running_loop().create_task(serve_accepted(self._protocol, connection, self._tls))
         self._tasks.add(task)
         task.add_done_callback(self._has_begun)
 
@@ -83,22 +119,6 @@ class PassedConnections(Service):
 
     def _closed_count(self) -> int:
         return self._left_count - len(self._tasks) - self.connections.connection_count
-
-    async def _adopt(self, connection: socket.socket) -> None:
-        tls = self._tls
-        try:
-            # asyncio accepts the timeouts only with a context.
-            await asyncio.get_running_loop().connect_accepted_socket(
-                self._protocol,
-                connection,
-                ssl=tls,
-                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if tls else None,
-                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S if tls else None,
-            )
-        except (OSError, TimeoutError) as error:
-            # The client disconnected or did not finish its handshake; no protocol has seen the connection.
-            _log.debug("a connection was lost before it began: %s", error)
-            connection.close()
 
     async def settle(self, timeout_s: float) -> None:
         """Wait until passed connections have started, so that draining finds them."""

@@ -17,9 +17,8 @@ from naiad.cluster import messages
 from naiad.cluster.channel import Channel, ChannelError, receive_first
 from naiad.cluster.connection_passing import ConnectionReceiver
 from naiad.cluster.member.engine import MemberEngine
-from naiad.cluster.member.peers import Peers
-from naiad.cluster.member.ports import PassedConnections
-from naiad.cluster.member.sequence_model import SequenceModel
+from naiad.cluster.member.peers import Peers, SequenceModel
+from naiad.cluster.member.ports import MemberPorts, PassedConnections
 from naiad.cluster.member.sharing import ClusterRoutes
 from naiad.cluster.messages import AskIndex, ControlCall, Failed, Finish, Listening, Loaded, StopBeingReady, Welcome
 from naiad.core.errors import InferError
@@ -27,17 +26,8 @@ from naiad.core.model import UNLOADED, ModelState
 from naiad.engine.cache.store import ResponseStore
 from naiad.engine.loading.loader import ModelLoader
 from naiad.engine.serving.served import Served
-from naiad.frontend.access import AccessRule
-from naiad.frontend.grpc.compression import GrpcCompression
-from naiad.frontend.grpc.control import RepositoryCalls
-from naiad.frontend.grpc.service import InferenceGrpcService
-from naiad.frontend.header_forwarding import HeaderForwarding
-from naiad.frontend.rest.metrics import MetricsRoute
-from naiad.frontend.router import Router
-from naiad.frontend.slice_runner import SliceRunner
 from naiad.repository.model_plan import ModelPlan
 from naiad.server.app import Server
-from naiad.server.ports.endpoint import Service
 from naiad.server.ports.ports import Ports, ServedConnections
 from naiad.server.process.runner import SIGNALS, StopSignal, run_to_status
 from naiad.server.reporting.report import first_model
@@ -154,7 +144,9 @@ class Member(Server):
     # --- differences from a server of one process -------------------------------------------------------------------
 
     def _make_ports(self, loop: asyncio.AbstractEventLoop) -> Ports:
-        return Ports(self._options, self._engine, loop, self._budget, self._link)
+        assert self._link is not None
+        link = self._link
+        return MemberPorts(self._options, self._engine, loop, self._budget, link.routes, link.service)
 
     def _make_loader(self, loop: asyncio.AbstractEventLoop, store: ResponseStore | None) -> ModelLoader:
         loader = super()._make_loader(loop, store)
@@ -178,9 +170,7 @@ class Member(Server):
 
 
 class Link:
-    """The process's side of the channel, and the services of its ports. Implements `ports.Group` and
-    `channel.Peer`.
-    """
+    """The process's side of the channel, and the services of its ports. Implements `channel.Peer`."""
 
     def __init__(
         self, welcome: Welcome, engine: MemberEngine, stop: SupervisedStop, connection_passing: socket.socket
@@ -192,7 +182,7 @@ class Link:
         self._directory = welcome.directory
         self._engine = engine
         self._stop = stop
-        self._sharing = ClusterRoutes(engine, self._ask)
+        self.routes = ClusterRoutes(engine, self._ask)
         self._services: dict[int, PassedConnections] = {}
         self._receiver = ConnectionReceiver(connection_passing, len(welcome.ports), self._adopt)
         self._is_reporting = False
@@ -217,36 +207,16 @@ class Link:
 
     def serve(self, loaded: Loaded) -> None:
         """Report the end of the start, and accept connections."""
-        self._sharing.connect()
+        self.routes.connect()
         if not self._is_listening:
             self._receiver.start()
         self._send(loaded)
 
-    # --- Group ------------------------------------------------------------------------------------------------------
-
-    def service(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None) -> Service:
+    def service(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None) -> PassedConnections:
         """Return the service of a port with passed connections."""
         service = PassedConnections(flag, self._bound_ports[flag], connections, tls, self._on_close)
         self._services[self._ports.index(flag)] = service
         return service
-
-    def grpc_service(
-        self,
-        forwarding: HeaderForwarding | None,
-        compression: GrpcCompression | None,
-        repository: RepositoryCalls,
-        runner: SliceRunner,
-    ) -> InferenceGrpcService:
-        """Return the gRPC service with control calls for all processes."""
-        return self._sharing.grpc_service(forwarding, compression, repository, runner)
-
-    def share(self, router: Router, alone: Router) -> None:
-        """Make the control routes of `router` apply to all processes."""
-        self._sharing.share(router, alone)
-
-    def metrics_route(self, rule: AccessRule | None) -> MetricsRoute:
-        """Return the metrics route for all processes."""
-        return self._sharing.metrics_route(rule)
 
     def _adopt(self, port: int, connection: socket.socket) -> None:
         self._services[port].adopt(connection)
@@ -291,7 +261,7 @@ class Link:
         """Answer for this process alone, or execute a control call."""
         if isinstance(query, messages.HttpCall | messages.GrpcCall | messages.ModelControl):
             call: ControlCall = query
-            return await self._sharing.execute(call)
+            return await self.routes.execute(call)
         if isinstance(query, AskIndex):
             return await asyncio.to_thread(self._engine.answer, query)  # it reads the repository
         return self._engine.answer(query)  # type: ignore[arg-type]  # nothing else is asked

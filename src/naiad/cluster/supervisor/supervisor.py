@@ -25,8 +25,7 @@ from naiad.cluster.supervisor.scatter_gather import ScatterGather
 from naiad.core.errors import internal
 from naiad.options.options import ServerOptions
 from naiad.server.ports.listener import HANDSHAKES_S, Listener, addresses, bind, has_tls, refused
-from naiad.server.process.runner import StopSignal, run_to_status
-from naiad.server.process.service_manager import ServiceManager
+from naiad.server.process.runner import ServiceManager, StopSignal, run_to_status
 from naiad.server.reporting.report import log_ready
 
 _log = logging.getLogger(__name__)
@@ -72,7 +71,7 @@ class Supervisor:
         self._members: dict[int, MemberProcess] = {}
         self._starts = [0] * self._count
         self._ended: list[MemberProcess] = []
-        """True before the server is open, and while it exits."""
+        """Processes that have ended before the server was open, or while it exits."""
         self._scatter_gather = ScatterGather(self._serving, self._count)
         self._control_broadcast = ControlBroadcast(self._serving)
         self._acceptors: dict[str, Acceptor] = {}

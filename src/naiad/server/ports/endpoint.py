@@ -101,11 +101,9 @@ class Endpoint:
         make: Callable[..., Awaitable[asyncio.AbstractServer]] = (
             loop.create_unix_server if listener.is_unix else loop.create_server
         )
-        # asyncio accepts the time-outs only together with a context.
-        timeouts = {"ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S, "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S}
         try:
             self._server = await make(
-                self._protocol, sock=listener.socket, backlog=_BACKLOG, ssl=tls, **(timeouts if tls else {})
+                self._protocol, sock=listener.socket, backlog=_BACKLOG, ssl=tls, **_tls_timeouts(tls)
             )
         except OSError as error:
             raise refused(address, error) from error
@@ -119,7 +117,7 @@ class Endpoint:
         # No code may run between this and the close of the socket: connections in between would be reset.
         accepted = self._listener.accept_waiting()
         self.close()
-        await asyncio.gather(*map(self._adopt, accepted))
+        await asyncio.gather(*(serve_accepted(self._protocol, each, self._tls) for each in accepted))
 
     def close(self) -> None:
         """Close the port at once."""
@@ -128,14 +126,22 @@ class Endpoint:
             self._server = None
         self._listener.close()
 
-    async def _adopt(self, connection: socket.socket) -> None:
-        """Serve a connection that this process has accepted."""
-        timeouts = {"ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S, "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S}
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.connect_accepted_socket(
-                self._protocol, connection, ssl=self._tls, **(timeouts if self._tls else {})
-            )
-        except (OSError, TimeoutError) as error:
-            _log.debug("a connection was lost before it began: %s", error)
-            connection.close()
+
+async def serve_accepted(
+    protocol: Callable[[], asyncio.BaseProtocol], connection: socket.socket, tls: ssl.SSLContext | None
+) -> None:
+    """Serve a connection that was accepted already, by this process or another."""
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.connect_accepted_socket(protocol, connection, ssl=tls, **_tls_timeouts(tls))
+    except (OSError, TimeoutError) as error:
+        # The client disconnected or did not finish its handshake; no protocol has seen the connection.
+        _log.debug("a connection was lost before it began: %s", error)
+        connection.close()
+
+
+def _tls_timeouts(tls: ssl.SSLContext | None) -> dict[str, float]:
+    """Return the arguments for a context; asyncio accepts them only together with one."""
+    if tls is None:
+        return {}
+    return {"ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S, "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S}

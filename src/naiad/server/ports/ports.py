@@ -59,30 +59,11 @@ class ServedConnections(Connections, Protocol):
         """Return the protocol of a new connection."""
 
 
-class Group(Protocol):
-    """The parts that differ if several processes share the ports."""
-
-    def service(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None) -> Service:
-        """Return the service of a port whose connections come from another process."""
-
-    def grpc_service(
-        self,
-        forwarding: HeaderForwarding | None,
-        compression: GrpcCompression | None,
-        repository: RepositoryCalls,
-        runner: SliceRunner,
-    ) -> InferenceGrpcService:
-        """Return the gRPC service."""
-
-    def share(self, router: Router, alone: Router) -> None:
-        """Let the routes of `router` serve all processes; `alone` is an equal router for this process only."""
-
-    def metrics_route(self, rule: AccessRule | None) -> MetricsRoute:
-        """Return the handler of the metrics port."""
-
-
 class Ports:
-    """Opens the ports from the options; each is bound, none listens yet. Raises InferError."""
+    """Opens the ports from the options; each is bound, none listens yet. Raises InferError.
+
+    One of several server processes overrides the methods that make services and routes.
+    """
 
     def __init__(
         self,
@@ -90,14 +71,11 @@ class Ports:
         engine: Engine,
         loop: asyncio.AbstractEventLoop,
         budget: RequestBudget,
-        group: Group | None = None,
     ) -> None:
-        """`group` is given if several processes share the ports."""
         self._budget = budget
         most = options.max_connections_per_address
         self._connections_of_addresses = AddressLimit(most) if most else None
         self._options = options
-        self._group = group
         self._addresses = addresses(options)
         self._engine = engine
         self._loop = loop
@@ -202,9 +180,16 @@ class Ports:
             self._control_threads.run,
             self._may_bring_files(self._options.access.grpc_restricted),
         )
-        if self._group is not None:
-            return self._group.grpc_service(forwarding, compression, repository, self._runner)
-        return InferenceGrpcService(self._engine, forwarding, compression, repository, self._runner)
+        return self._grpc_service(forwarding, compression, repository, self._runner)
+
+    def _grpc_service(
+        self,
+        forwarding: HeaderForwarding | None,
+        compression: GrpcCompression | None,
+        repository: RepositoryCalls,
+        runner: SliceRunner,
+    ) -> InferenceGrpcService:
+        return InferenceGrpcService(self._engine, forwarding, compression, repository, runner)
 
     def _make_front(self) -> Router | Cors:
         options, access = self._options.http, self._options.access
@@ -226,14 +211,15 @@ class Ports:
             run_in_thread=self._index_threads.run,
             with_page=options.docs,
         )
-        router = self._router = api.router()
-        if self._group is not None:
-            self._group.share(router, api.router())
+        router = self._router = self._make_router(api)
         rule = self._rule(access.http_restricted, "API")
         if rule is not None:
             router.restrict(rule)
         origins = access.http_cors_origins
         return Cors(origins, router.handle, router.reject) if origins else router
+
+    def _make_router(self, api: RestApi) -> Router:
+        return api.router()
 
     # --- access ---------------------------------------------------------------------------------------------------
 
@@ -299,7 +285,7 @@ class Ports:
 
         options, engine, rest = self._options, self._engine, self._front
         if options.sagemaker.allow:
-            reason = f"--processes={options.process_count}; use --processes=1" if self._group is not None else ""
+            reason = f"--processes={options.process_count}; use --processes=1" if options.process_count > 1 else ""
             directory = Path(options.sagemaker.base_directory).absolute() / "models"
             models = MultiModelRoutes(engine, self._control_threads.run, directory, reason)
             router = SageMaker(options.sagemaker, rest, models).router()
@@ -320,8 +306,6 @@ class Ports:
         )
 
     def _metrics_route(self) -> MetricsRoute:
-        if self._group is not None:
-            return self._group.metrics_route(self._keys)
         return SlicedMetricsRoute(self._engine.metrics_in_slices, self._loop.call_soon, self._keys)
 
     def _metrics(self) -> Service:
@@ -330,8 +314,6 @@ class Ports:
         return self._open("metrics", Http1Server(handle, self._loop, limits, self._budget))
 
     def _open(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None = None) -> Service:
-        if self._group is not None:
-            return self._group.service(flag, connections, tls)
         return Endpoint(self._addresses[flag], connections, connections.protocol, tls)
 
     def _both(self, grpc_unsupported_reason: str) -> OnePort:

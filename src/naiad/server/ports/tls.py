@@ -7,7 +7,7 @@ event loop itself would only drop the connection.
 import logging
 import ssl
 
-from naiad.core.errors import InferError, internal
+from naiad.core.errors import internal
 from naiad.options.network.access import TlsOptions
 
 _log = logging.getLogger(__name__)
@@ -156,8 +156,4 @@ def _check_readable(path: str, flag: str) -> None:
         with open(path, "rb"):
             return
     except OSError as error:
-        raise _unreadable(path, flag, error) from error
-
-
-def _unreadable(path: str, flag: str, error: OSError) -> InferError:
-    return internal(f"{flag} {path}: {error.strerror}")
+        raise internal(f"{flag} {path}: {error.strerror}") from error

@@ -5,14 +5,12 @@ The C library keeps freed memory below any block that is still in use. Ten strea
 the heap under its lock, 5 ms for these 50 MB, so it is done rarely, and only while the server is calm.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from naiad.backend.cores import control_groups
 from naiad.core.request_limits import RequestBudget
 from naiad.options.options import OverloadOptions, ServerOptions
-from naiad.telemetry.metrics.exposition import format_family
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.process import read_memory, read_resident_bytes
 
@@ -59,33 +57,16 @@ _FLOOR_BYTES = 256 * 1024 * 1024
 _FALLBACK_BYTES = 1024 * 1024 * 1024
 """Used where the system does not report the amount of memory."""
 
-_FAMILIES: tuple[tuple[str, str, str, Callable[[RequestBudget], int]], ...] = (
-    (
-        "naiad_request_bytes_in_flight",
-        "gauge",
-        "Bytes of request bodies that are received or wait for their responses",
-        lambda budget: budget.used_bytes,
-    ),
-    (
-        "naiad_request_bytes_limit",
-        "gauge",
-        "Most bytes of request bodies in flight",
-        lambda budget: budget.limit_bytes,
-    ),
-    (
-        "naiad_request_bytes_rejections_total",
-        "counter",
-        "Requests that were rejected because their bytes did not fit",
-        lambda budget: budget.rejected_count,
-    ),
-)
-
 
 def open_budget(options: ServerOptions, registry: Registry) -> RequestBudget:
     """Return the budget of this server process, with its metrics."""
     budget = RequestBudget(options.max_request_bytes or default_limit_bytes(options.process_count))
-    for name, kind, text, read in _FAMILIES:
-        registry.add_rendered(name, _renderer(budget, name, kind, text, read))
+    text = "Bytes of request bodies that are received or wait for their responses"
+    registry.add_callback("naiad_request_bytes_in_flight", "gauge", text, lambda: budget.used_bytes)
+    text = "Most bytes of request bodies in flight"
+    registry.add_callback("naiad_request_bytes_limit", "gauge", text, lambda: budget.limit_bytes)
+    text = "Requests that were rejected because their bytes did not fit"
+    registry.add_callback("naiad_request_bytes_rejections_total", "counter", text, lambda: budget.rejected_count)
     return budget
 
 
@@ -115,9 +96,3 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
-
-
-def _renderer(
-    budget: RequestBudget, name: str, kind: str, text: str, read: Callable[[RequestBudget], int]
-) -> Callable[[], str]:
-    return lambda: format_family(name, kind, text, [f"{name} {read(budget)}"])

@@ -1,4 +1,4 @@
-"""The environment of every server process: log, event loop, signals, limit of open files, exit status.
+"""The environment of every server process: log, event loop, signals, open files, service manager, exit status.
 
 Connections are files, and the usual limit of 1024 open files is soon reached. Of SIGINT and SIGTERM, the first signal
 starts a graceful exit, the second ends the process at once.
@@ -10,8 +10,9 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 import uvloop
 
@@ -92,6 +93,50 @@ class StopSignal:
     async def wait(self) -> None:
         """Wait for the first signal."""
         await self._event.wait()
+
+
+_WATCHDOG_SHARE = 0.5
+"""systemd recommends to report at half of the watchdog's time."""
+
+
+class ServiceManager:
+    """Reports ready, stopping, and that the event loop runs, by systemd's sd_notify protocol.
+
+    With `Type=notify` systemd sets $NOTIFY_SOCKET, a datagram socket, and with `WatchdogSec=` also $WATCHDOG_USEC.
+    Without $NOTIFY_SOCKET it does nothing.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._path = environ.get("NOTIFY_SOCKET", "")
+        timeout_us = environ.get("WATCHDOG_USEC", "")
+        is_watched = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self._watchdog_s = int(timeout_us) / 1e6 if is_watched and timeout_us.isdigit() else 0.0
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Report regularly that the loop runs, if systemd has a watchdog for this process."""
+        if self._path and self._watchdog_s:
+            self.notify("WATCHDOG=1")
+            loop.call_later(self._watchdog_s * _WATCHDOG_SHARE, self.watch, loop)
+
+    def ready(self) -> None:
+        """Report that the start is over."""
+        self.notify("READY=1\nSTATUS=serving")
+
+    def stopping(self) -> None:
+        """Report that the server exits."""
+        self.notify("STOPPING=1\nSTATUS=finishing requests")
+
+    def notify(self, state: str) -> None:
+        """Send one message; a failure is logged, because the server works without a service manager."""
+        if not self._path:
+            return
+        # A leading @ stands for an abstract socket.
+        address = f"\0{self._path[1:]}" if self._path.startswith("@") else self._path
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+                sender.sendto(state.encode(), address)
+        except OSError as error:
+            _log.warning("systemd was not notified at $NOTIFY_SOCKET %s: %s", self._path, error.strerror)
 
 
 class FailedStartError(InferError):
