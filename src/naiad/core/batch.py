@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.tensor import Buffer
 
 if TYPE_CHECKING:
     from naiad.core.response import InferResponse
@@ -61,8 +62,8 @@ class Batch:
         """Ordinary models only: accepts responses after `execute` has returned; None if the batch waits for them."""
         self.left_open: Sequence[InferRequest] = ()
         """Requests whose responses come through `late`; `core.response.LATE` is in their place."""
-        self.replaced: list[tuple[object, Sequence[RequestHeader]]] = []
-        """The applied transforms with the headers that they replaced, in order; they are undone in reverse order."""
+        self.replaced: list[tuple[object, Sequence[tuple[RequestHeader, Sequence[Buffer]]]]] = []
+        """The applied transforms with the headers and data that they replaced, in order; undone in reverse order."""
         self.slots: Sequence[int] = ()
         """Direct sequences only: the row of each request, ascending; other rows stay empty."""
         self.free_ns = 0
@@ -71,6 +72,16 @@ class Batch:
         self.compute_start_ns = 0
         self.compute_end_ns = 0
         self.exec_end_ns = 0
+
+    def begin_transform(self, transform: object) -> None:
+        """Note the headers and data of the requests, which a transform is about to replace."""
+        self.replaced.append((transform, [(request.header, request.data) for request in self.requests]))
+
+    def end_transform(self, transform: object) -> Sequence[tuple[RequestHeader, Sequence[Buffer]]]:
+        """Return the headers and data of `begin_transform`, once; nothing if the transform was not begun."""
+        if not self.replaced or self.replaced[-1][0] is not transform:
+            return ()
+        return self.replaced.pop()[1]
 
 
 EndReason: TypeAlias = Literal["expired", "cancelled"]

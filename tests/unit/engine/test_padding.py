@@ -6,11 +6,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from naiad.backend.api import InstanceDiedError
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.padding import read_padding
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
-from naiad.core.errors import ErrorCode, InferError, internal
+from naiad.core.errors import ErrorCode, FailureReason, InferError, internal
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Array, TensorSpec, to_array, to_buffer
@@ -295,3 +296,26 @@ def test_an_output_of_another_length_fails_its_requests(serve: Serve, loop: Step
     error = answers.received[0][1].error
     assert error is not None
     assert "cut as input 'IN'" in error.message
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_dead_workers_leave_padded_requests_their_data(serve: Serve, loop: StepLoop, has_begun: bool) -> None:
+    def script(batch: Batch) -> Sequence[InferResponse]:
+        if len(instance.batches) > (2 if has_begun else 1):
+            return echo(batch)
+        error = InstanceDiedError(ErrorCode.UNAVAILABLE, "the worker died", reason=FailureReason.BACKEND)
+        error.has_begun = has_begun
+        raise error
+
+    instance, answers = ScriptedInstance(script), Answers()
+    model = serve([instance], padded_config(IDENTITY))
+    numbers = np.array([[1, 2, 3]], np.int32)
+    model.submit(request_of(numbers, answers=answers))
+    loop.run_until(lambda: len(answers) == 1)
+    if not has_begun:  # it was queued again
+        assert answer_of(answers.received[0][1]) == [[1, 2, 3]]
+        return
+    model.submit(request_of(numbers, answers=answers))
+    loop.run_until(lambda: len(answers) == 2)
+    with pytest.raises(InferError, match="is rejected: each time"):
+        model.submit(request_of(numbers, answers=answers))

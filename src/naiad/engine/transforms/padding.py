@@ -106,7 +106,7 @@ class PaddedRequests:
         forms = [self._form(request.header) for request in requests]
         padded = [_pad_data(request, form) for request, form in zip(requests, forms, strict=True)]
         filler = self._filler(batch, forms[0].header) if self._padding.rows else None
-        batch.replaced.append((self, [request.header for request in requests]))
+        batch.begin_transform(self)
         for request, form, data in zip(requests, forms, padded, strict=True):
             request.header = form.header
             request.data = data
@@ -206,15 +206,13 @@ class PaddedRequests:
     # --- afterwards -------------------------------------------------------------------------------------------------
 
     def restore(self, batch: Batch) -> None:
-        """Restore the client's headers; no effect for a batch that is not prepared (any more)."""
-        if not batch.replaced or batch.replaced[-1][0] is not self:
+        """Restore the client's headers and data; no effect for a batch that is not prepared (any more)."""
+        replaced = batch.end_transform(self)
+        if not replaced:
             return
-        _, headers = batch.replaced.pop()
-        batch.requests = batch.requests[: len(headers)]
-        for request, header in zip(batch.requests, headers, strict=True):
-            request.header = header
-            # The padded data does not fit the client's header, and is no longer needed.
-            request.data = ()
+        batch.requests = batch.requests[: len(replaced)]
+        for request, (header, data) in zip(batch.requests, replaced, strict=True):
+            request.header, request.data = header, data
 
     def settle(self, batch: Batch, responses: Sequence[InferResponse]) -> Sequence[InferResponse]:
         """Restore the requests of an executed batch and return the responses for the clients.

@@ -130,7 +130,7 @@ class SequenceTensors:
 
     def prepare(self, batch: Batch) -> None:
         """Extend the requests of a batch, and fill the rows between them."""
-        batch.replaced.append((self, [request.header for request in batch.requests]))
+        batch.begin_transform(self)
         for request in batch.requests:
             self._extend(request)
         slots = batch.slots
@@ -204,15 +204,15 @@ class SequenceTensors:
     # --- afterwards ------------------------------------------------------------------------------------------------
 
     def restore(self, batch: Batch) -> None:
-        """Restore the client's headers, remove the filler rows; no effect the second time."""
-        if not batch.replaced or batch.replaced[-1][0] is not self:
+        """Restore the client's headers and data, remove the filler rows; no effect the second time."""
+        replaced = batch.end_transform(self)
+        if not replaced:
             return
-        _, headers = batch.replaced.pop()
         slots = batch.slots
         if slots and len(slots) != len(batch.requests):
             batch.requests = [batch.requests[slot] for slot in slots]
-        for request, header in zip(batch.requests, headers, strict=True):
-            request.header = header
+        for request, (header, data) in zip(batch.requests, replaced, strict=True):
+            request.header, request.data = header, data
 
     def settle(self, batch: Batch, responses: Sequence[InferResponse]) -> Sequence[InferResponse]:
         """Restore the requests of an executed batch, keep the states, return the responses for the clients."""
