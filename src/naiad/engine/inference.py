@@ -26,7 +26,7 @@ from naiad.telemetry.explanation import Explanation, ResourceUse
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.statistics.version import VersionStatistics
 from naiad.telemetry.trace.settings import Changes, unknown_model
-from naiad.telemetry.trace.tracer import Tracer
+from naiad.telemetry.trace.tracer import Trace, Tracer
 
 if TYPE_CHECKING:
     from naiad.telemetry.traffic.recorder import Recorder
@@ -72,7 +72,7 @@ class Engine:
         self._table: dict[str, dict[str, Served]] = {}
         """The same, and with namespaces also by the names of only one model."""
         self._tracer: Tracer | None = None
-        self._begin_trace: Callable[[InferRequest], object] | None = None
+        self._begin_trace: Callable[[InferRequest], Trace | None] | None = None
         """None without tracing, which then has no cost."""
         self.recorder: Recorder | None = None
         """Records requests; set before the frontends start. None: nothing is recorded."""
@@ -121,14 +121,15 @@ class Engine:
             served = self.served(header.model_name, header.model_version)
         # The tracer comes second: it finds the parents of traces by their callbacks.
         recording = None if self.recorder is None else self.recorder.begin(request)
-        if self._begin_trace is not None:
-            self._begin_trace(request)
+        trace = None if self._begin_trace is None else self._begin_trace(request)
         try:
             if header.is_plain:
                 served.submit(request)
             else:
                 self._submit_exchanged(request, served)
         except InferError as error:
+            if trace is not None:
+                trace.drop()
             if recording is not None:
                 recording.end(request, error)
             raise

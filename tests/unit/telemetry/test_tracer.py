@@ -4,7 +4,8 @@ import struct
 import pytest
 
 from naiad.core.datatype import DataType
-from naiad.core.errors import ErrorCode, InferError
+from naiad.core.device_tensor import DeviceTensor
+from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
@@ -353,3 +354,54 @@ def test_file_that_cannot_be_written_is_logged_once(tmp_path, caplog):
         scene.ask(id=str(number))
     scene.tracer.close()
     assert caplog.text.count("traces cannot be written") == 1
+
+
+def test_rejected_request_does_not_keep_a_count_open(path):
+    scene = Scene(path, count=2)
+    scene.ask(id="0")
+    rejected = scene.request(id="rejected")
+    scene.tracer.begin(rejected).drop()
+    scene.ask(id="1")
+    scene.ask(id="2")
+    assert scene.tracer.options_of("").count == 0
+    scene.tracer.close()
+    assert scene.files() == {"trace.json.0": ["0", "1"]}
+
+
+def test_rejected_step_does_not_keep_a_count_open(path):
+    scene = Scene(path, count=1)
+    whole = scene.request(id="whole")
+    scene.tracer.begin(whole)
+    step = scene.request("member", Run(whole), id="step")
+    scene.tracer.begin(step).drop()
+    scene.answer(whole)
+    scene.tracer.close()
+    assert scene.files() == {"trace.json.0": ["whole"]}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_tensors_on_a_device_are_copied(path, fails):
+    def copy():
+        if fails:
+            raise internal("an illegal memory access was encountered")
+        return DATA
+
+    tensor = DeviceTensor(None, device=(2, 0), shape=(1, 2), byte_size=len(DATA), copy=copy)
+    scene = Scene(path, level=("TENSORS",))
+    request = scene.request()
+    request.data = (tensor.as_buffer(), STRINGS)
+    scene.tracer.begin(request)
+    response = InferResponse(ResponseHeader("m", "3", (X,)), (tensor.as_buffer(),))
+    request.on_response(request, response)
+    assert scene.frontend.responses == [response]
+    tensors = [entry["tensor"]["data"] for entry in scene.close() if "tensor" in entry]
+    values = "" if fails else "1.0,2.5"
+    assert tensors == [values, "a,bc", values]
+
+
+def test_ids_that_are_not_unicode_are_written(path):
+    scene = Scene(path)
+    scene.ask(id="half \ud83d")
+    scene.ask(id="next")
+    entries = scene.close()
+    assert [entry["request_id"] for entry in entries if "request_id" in entry][-1] == "next"

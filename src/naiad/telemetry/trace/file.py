@@ -9,8 +9,6 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import IO, Protocol
 
-import orjson
-
 from naiad.telemetry.trace.record import TraceRecord
 
 _log = logging.getLogger(__name__)
@@ -43,8 +41,9 @@ class _TraceArray:
 
     def append(self, record: TraceRecord) -> None:
         """Add a trace. Raises OSError."""
+        encoded = record.encoded()
         self._open_end()
-        self._file.write(b",\n".join([orjson.dumps(entry) for entry in record.entries()]) + b"]")
+        self._file.write(encoded + b"]")
         self._file.flush()
         self.trace_count += 1
 

@@ -1,5 +1,6 @@
 """The data of one traced request, its form in Triton's trace files, and its W3C Trace Context."""
 
+import json
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Shape
@@ -152,6 +154,10 @@ class TraceRecord:
         stamps = [{"id": self.id, "timestamps": [{"name": name, "ns": ns}]} for name, ns in self.stamps]
         return [header, *stamps, *map(self._tensor, self.tensors)]
 
+    def encoded(self) -> bytes:
+        """Return these objects as they stand in a JSON array."""
+        return b",\n".join([encode_json(entry) for entry in self.entries()])
+
     def _tensor(self, tensor: TracedTensor) -> dict[str, Any]:
         return {
             "id": self.id,
@@ -163,3 +169,12 @@ class TraceRecord:
                 "dtype": tensor.datatype.value,
             },
         }
+
+
+def encode_json(value: object) -> bytes:
+    """Return a value as JSON."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        # Integers of more than 64 bits, and strings that are not Unicode.
+        return json.dumps(value).encode()

@@ -11,11 +11,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 
-from naiad.core.errors import unsupported
+from naiad.core.device_tensor import DeviceTensor, in_host_memory
+from naiad.core.errors import InferError, unsupported
 from naiad.core.model import name_of
 from naiad.core.model_call import ModelCall
 from naiad.core.request import ExecutionTimes, InferRequest
 from naiad.core.response import InferResponse
+from naiad.core.tensor import Buffer
 from naiad.options.trace import OPENTELEMETRY, TENSORS, TIMESTAMPS, TraceOptions
 from naiad.telemetry.trace.file import TraceFile, TraceSeries, TraceSink, TraceWriter
 from naiad.telemetry.trace.record import (
@@ -62,6 +64,11 @@ class _Sampler:
     def begin(self) -> None:
         """Count a new trace, of a sampled request or within one."""
         self._open_count += 1
+
+    def put_back(self) -> None:
+        """Sample another request in place of one that was rejected."""
+        if self.options.count > 0:
+            self.left += 1
 
     def end(self) -> bool:
         """Count the end of a trace; return whether it is the last one of a count."""
@@ -121,8 +128,8 @@ class Tracer:
         # Triton: a change starts a new series; a change of another model does not.
         return known if known is not None and known.options_left == options else _Sampler(options)
 
-    def begin(self, request: InferRequest) -> None:
-        """Trace a request before its submission, if it is selected."""
+    def begin(self, request: InferRequest) -> "Trace | None":
+        """Trace a request before its submission, if it is selected; `Trace.drop` must follow if it is rejected."""
         caller = caller_of(request.on_response)
         model = name_of(request.header.model_name)
         # Triton: the steps of an ensemble are traced with it, and a call of a model with the request that it names.
@@ -132,7 +139,7 @@ class Tracer:
         if isinstance(request, ModelCall) or isinstance(whole, InferRequest):
             parent = getattr(getattr(whole, "on_response", None), "__self__", None)
             if not isinstance(parent, Trace):
-                return
+                return None
             sampler = parent.sampler
         else:
             sampler = self._models.get(model, self._server)
@@ -140,13 +147,15 @@ class Tracer:
             # Triton: requests of traced clients are traced as well, independent of rate and count.
             is_taken = sampler.options.is_on if client is not None else sampler.takes()
             if not is_taken:
-                return
+                return None
         number = next(self._numbers)
         record = TraceRecord(number, model, request.id, parent.record.id if parent else 0)
         if self._makes_spans:
             record.spans = new_spans(client) if parent is None else _within(parent)
         trace = Trace(record, sampler, request.on_response, getattr(caller, "protocol", ""), self._writer)
+        trace.is_sampled = parent is None and client is None
         trace.start(request)
+        return trace
 
     def close(self) -> None:
         """Write waiting traces."""
@@ -186,7 +195,7 @@ def _within(parent: "Trace") -> SpanIds | None:
 class Trace:
     """One request that is traced."""
 
-    __slots__ = ("_on_response", "_protocol", "_writer", "options", "record", "sampler")
+    __slots__ = ("_on_response", "_protocol", "_writer", "is_sampled", "options", "record", "sampler")
 
     def __init__(
         self, record: TraceRecord, sampler: _Sampler, on_response: OnResponse, protocol: str, writer: TraceWriter
@@ -197,6 +206,8 @@ class Trace:
         self._on_response = on_response
         self._protocol = protocol
         self._writer = writer
+        self.is_sampled = False
+        """Whether it counts: traces of steps, of calls and of requests of traced clients do not."""
 
     def start(self, request: InferRequest) -> None:
         """Record the arrival, and hook in the recording of the other times."""
@@ -213,10 +224,20 @@ class Trace:
                 request.times.traceparent = format_traceparent(spans.trace_id, spans.request)
         if TENSORS in self.options.level and self.record.spans is None:
             self.record.tensors += [
-                TracedTensor("TENSOR_QUEUE_INPUT", spec.name, spec.datatype, spec.shape, bytes(data))
+                TracedTensor("TENSOR_QUEUE_INPUT", spec.name, spec.datatype, spec.shape, _copy_of(data))
                 for spec, data in zip(request.header.inputs, request.data, strict=False)
             ]
         request.on_response = self.take
+
+    def drop(self) -> None:
+        """Discard the trace of a request that was rejected at its submission."""
+        if self.is_sampled:
+            self.sampler.put_back()
+        self._end()
+
+    def _end(self) -> None:
+        if self.sampler.end():
+            self._writer.end(self.sampler.series, is_complete=True)
 
     def take(self, request: InferRequest, response: InferResponse) -> None:
         """Record a response on its way to the caller."""
@@ -226,7 +247,7 @@ class Trace:
             record.failure = response.error.message or response.error.code.name
         if TENSORS in self.options.level and record.spans is None:
             record.tensors += [
-                TracedTensor("TENSOR_BACKEND_OUTPUT", spec.name, spec.datatype, spec.shape, bytes(data))
+                TracedTensor("TENSOR_BACKEND_OUTPUT", spec.name, spec.datatype, spec.shape, _copy_of(data))
                 for spec, data in zip(response.header.outputs, response.data, strict=False)
             ]
         if TIMESTAMPS not in self.options.level:
@@ -235,8 +256,7 @@ class Trace:
             self._note_response(request, response)
         if response.final:
             self._writer.put(record, self.sampler.series)
-            if self.sampler.end():
-                self._writer.end(self.sampler.series, is_complete=True)
+            self._end()
 
     def _note_response(self, request: InferRequest, response: InferResponse) -> None:
         stamps = self.record.stamps
@@ -262,6 +282,15 @@ class Trace:
             ("COMPUTE_OUTPUT_START", times.compute_end_ns),
             ("COMPUTE_END", times.exec_end_ns),
         ]
+
+
+def _copy_of(data: Buffer | DeviceTensor) -> bytes:
+    try:
+        return bytes(in_host_memory(data))
+    except InferError as error:
+        # The request itself may not need the copy: it goes on.
+        _log.warning("a tensor is traced without its elements: %s", error.message)
+        return b""
 
 
 def caller_of(on_response: Callable[..., object]) -> object:

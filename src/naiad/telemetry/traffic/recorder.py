@@ -3,17 +3,15 @@
 Steps of ensembles and calls of models by models are not recorded: a replay of the client's request repeats them.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
-
-import orjson
 
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
+from naiad.telemetry.trace.record import encode_json
 from naiad.telemetry.trace.tracer import caller_of
 from naiad.telemetry.traffic.writer import Payload, TrafficWriter
 
@@ -50,7 +48,7 @@ class Recorder:
         """Return the members of a line for a header, encoded and without braces."""
         found = self._members.get(header)
         if found is None:
-            found = _encode(_members_of(header))[1:-1]
+            found = encode_json(_members_of(header))[1:-1]
             self._members.remember(header, found, len(found))
         return found
 
@@ -103,7 +101,7 @@ class Recording:
             (OK if error is None else error.code.name).encode(),
             self.transport.encode(),
             self._recorder.members_of(self._header),
-            b',"id":' + _encode(request.id) if request.id else b"",
+            b',"id":' + encode_json(request.id) if request.id else b"",
         )
         self._recorder.write(line, self.payload)
 
@@ -139,11 +137,3 @@ def _members_of(header: RequestHeader) -> dict[str, Any]:
     }
     members.update((name, value) for name, value in more.items() if value)
     return members
-
-
-def _encode(value: object) -> bytes:
-    try:
-        return orjson.dumps(value)
-    except TypeError:
-        # Integers of more than 64 bits, and strings that are not Unicode.
-        return json.dumps(value).encode()
