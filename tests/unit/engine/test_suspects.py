@@ -97,3 +97,16 @@ def test_digests_see_content_but_no_ids() -> None:
     assert digest_of(header, [data]) != before
     other = make_header({"OTHER": np.zeros(1 << 20, np.uint8)})
     assert digest_of(other, [bytes(1 << 20)]) != before
+
+
+def test_suspicion_ends_without_the_request(suspects: Suspects) -> None:
+    suspects.note_death([request_with(1), request_with(1, 2)], DEATH, 1)
+    suspects.examine(request_with(3), 601 * SECOND_NS)
+    assert not suspects.found
+    assert not suspects._sizes
+
+
+def test_sizes_of_evicted_suspects_are_removed(suspects: Suspects) -> None:
+    for count in range(1, 300):
+        suspects.note_death([request_with(*range(count))], DEATH, count)
+    assert len(suspects._sizes) == len(suspects.found) < 299

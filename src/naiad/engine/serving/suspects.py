@@ -40,10 +40,11 @@ _SHOWN = 200
 class _Suspect:
     """The content of a request that was executing at the death of a worker."""
 
-    __slots__ = ("deaths", "last_ns", "request_id", "shape")
+    __slots__ = ("deaths", "last_ns", "request_id", "shape", "sizes")
 
     def __init__(self, request: InferRequest) -> None:
         self.request_id = request.id[:_SHOWN]
+        self.sizes = _sizes(request)
         self.deaths: list[str] = []
         """The description of each death."""
         self.last_ns = 0
@@ -60,7 +61,7 @@ class Suspects:
         self._most_deaths = most_deaths
         self._lock = threading.Lock()
         self.found: dict[bytes, _Suspect] = {}
-        """Checked before every request: `examine` and `clear` are called only if it is not empty."""
+        """The one with the latest death last. `examine` and `clear` are called only if it is not empty."""
         self._sizes: set[tuple[int, ...]] = set()
         """Sizes of the data of suspects: most other requests have another size, and need no digest."""
 
@@ -77,25 +78,23 @@ class Suspects:
                 suspect.last_ns = now_ns
                 suspect.deaths.append(death)
                 self.found[digest] = suspect
-                self._sizes.add(_sizes(request))
+                self._sizes.add(suspect.sizes)
                 if len(suspect.deaths) == self._most_deaths:
                     text = "request '%s' for model '%s' is rejected from now on: workers have died of it (%s)"
                     _log.error(text, request.id[:_SHOWN], self._model, "; ".join(suspect.deaths))
             while len(self.found) > _MOST_SUSPECTS:
-                del self.found[next(iter(self.found))]
+                self._forget(next(iter(self.found)))
 
     def examine(self, request: InferRequest, now_ns: int) -> None:
         """Let a suspect execute alone. Raises InferError(INVALID_ARG) for one that is rejected."""
+        with self._lock:
+            while self.found and now_ns - next(iter(self.found.values())).last_ns > _REFUSED_S * 1e9:
+                self._forget(next(iter(self.found)))
         if _sizes(request) not in self._sizes:
             return
-        digest = digest_of(request.header, request.data)
-        with self._lock:
-            suspect = self.found.get(digest)
-            if suspect is None:
-                return
-            if now_ns - suspect.last_ns > _REFUSED_S * 1e9:
-                self._forget(digest)
-                return
+        suspect = self.found.get(digest_of(request.header, request.data))
+        if suspect is None:
+            return
         if len(suspect.deaths) >= self._most_deaths:
             raise self._refusal(request, suspect, now_ns)
         request.shape_key = suspect.shape
@@ -108,9 +107,8 @@ class Suspects:
                     self._forget(digest_of(request.header, request.data))
 
     def _forget(self, digest: bytes) -> None:
-        self.found.pop(digest, None)
-        if not self.found:
-            self._sizes.clear()
+        if self.found.pop(digest, None) is not None:
+            self._sizes = {suspect.sizes for suspect in self.found.values()}
 
     def _refusal(self, request: InferRequest, suspect: _Suspect, now_ns: int) -> InferError:
         left_s = _REFUSED_S - (now_ns - suspect.last_ns) / 1e9
