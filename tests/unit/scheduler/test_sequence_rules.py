@@ -422,3 +422,15 @@ class TestBatches:
         assert not any(left.values())
         assert requests == 5000
         assert requests / rows >= 0.9
+
+
+@BOTH
+def test_ended_sequences_leave_no_records(make):
+    scheduler = make()
+    send(scheduler, "lives on", start=True)
+    for number in range(1000):
+        send(scheduler, 1 + number, start=True, end=True, at_ns=number)
+        while take(scheduler, number):
+            pass
+    assert len(scheduler._table._idle) < 200
+    assert scheduler.live_sequence_count < 3

@@ -34,6 +34,8 @@ _BACKLOG = -1
 _EXPIRED_LIMIT = 1024
 """Limit of the remembered expired sequences, which explain errors to their clients."""
 
+_SWEEP_SLACK = 64
+
 
 class LiveSequence:
     """One sequence from its START to its end."""
@@ -95,7 +97,8 @@ class SequenceTable:
         self._expired: OrderedDict[int | str, int] = OrderedDict()
         """Ids of the newest expired sequences, each with the start of its idle time."""
         self._idle: list[tuple[int, int, LiveSequence]] = []
-        """A heap of (earliest time of becoming idle, number, sequence), one entry per sequence."""
+        """A heap of (earliest time of becoming idle, number, sequence), one entry per sequence. Ended sequences are
+        skipped at the top, and swept when they are the majority."""
         self._opened_count = 0
         self.live_count = 0
         """Sequences that hold a slot or wait for one."""
@@ -177,6 +180,9 @@ class SequenceTable:
         self._by_id[correlation_id] = sequence
         self._opened_count += 1
         self.live_count += 1
+        if len(self._idle) > 2 * self.live_count + _SWEEP_SLACK:
+            self._idle = [entry for entry in self._idle if not entry[2].has_ended]
+            heapq.heapify(self._idle)
         heapq.heappush(self._idle, (now_ns + self._idle_ns, self._opened_count, sequence))
         if self._free:
             slot, instance = heapq.heappop(self._free)
