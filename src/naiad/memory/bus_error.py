@@ -80,8 +80,9 @@ class BusErrorGuard:
             ctypes.c_int,
             ctypes.c_long,
         )
-        # Replaced as a whole, never modified: the handler may read it at any moment.
-        self._watched: tuple[WatchedMapping, ...] = ()
+        # By identity. Only changed and copied by single operations of `dict`, which no other thread interrupts: the
+        # last view of a mapping may go on any thread, and the handler may read it at any moment.
+        self._watched: dict[int, WatchedMapping] = {}
         self._previous = _Action()
         self._callback = _HANDLER(self._on_fault)
         action = _Action()
@@ -94,17 +95,14 @@ class BusErrorGuard:
         """Guard a writable mapping for as long as it exists, including its views."""
         address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
         watched = WatchedMapping(address, len(mapping))
-        self._watched = (*self._watched, watched)
-        watched.reference = weakref.ref(mapping, lambda _: self._forget(watched))
+        self._watched[id(watched)] = watched
+        watched.reference = weakref.ref(mapping, lambda _: self._watched.pop(id(watched)))
         return watched
 
     @property
     def watched_count(self) -> int:
         """Number of existing mappings."""
         return len(self._watched)
-
-    def _forget(self, watched: WatchedMapping) -> None:
-        self._watched = tuple(each for each in self._watched if each is not watched)
 
     def _on_fault(self, number: int, info: Any, context: int) -> None:
         """Handle SIGBUS. On return the access is repeated, so it must succeed then, or end the process."""
@@ -116,7 +114,7 @@ class BusErrorGuard:
             self._libc.sigaction(number, ctypes.byref(self._previous), None)
 
     def _repair(self, address: int) -> bool:
-        for watched in self._watched:
+        for watched in list(self._watched.values()):
             offset = address - watched.address
             if 0 <= offset < watched.byte_size:
                 break

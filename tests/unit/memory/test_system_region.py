@@ -1,7 +1,9 @@
 """POSIX shared memory: accepted keys and parts, and truncation by a client."""
 
 import gc
+import mmap
 import os
+import sys
 import threading
 
 import numpy as np
@@ -173,3 +175,30 @@ class TestTruncation:
         del region, view
         gc.collect()
         assert bus_error.guard().watched_count == before
+
+    def test_threads_do_not_lose_mappings(self):
+        guard = bus_error.guard()
+        before = guard.watched_count
+        kept: list[list[mmap.mmap]] = [[], []]
+
+        def churn(own: list[mmap.mmap]) -> None:
+            for number in range(3000):
+                mapping = mmap.mmap(-1, PAGE)
+                guard.watch(mapping)
+                if number % 10 == 0:
+                    own.append(mapping)
+
+        interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            threads = [threading.Thread(target=churn, args=(own,)) for own in kept]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(interval_s)
+        assert guard.watched_count == before + 600
+        kept.clear()
+        gc.collect()
+        assert guard.watched_count == before
