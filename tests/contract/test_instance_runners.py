@@ -136,6 +136,37 @@ def test_every_request_is_answered_once_and_in_order(kind: Any) -> None:
     assert all(response.error is None for _, response in answers.received)
 
 
+# A thread sends a large batch to a worker.
+@pytest.mark.parametrize(("blocking", "rows"), [(Blocking, 1), (Anywhere, 1), (Remote, 1 << 18)])
+def test_aborted_execution_gets_one_response(blocking: Any, rows: int) -> None:
+    answers = Answers()
+    begun, opened, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def script(batch: Batch) -> Sequence[InferResponse]:
+        begun.set()
+        assert opened.wait(30)
+        return echo(batch)
+
+    class Held(blocking):  # type: ignore[misc]  # one of the kinds
+        def execute(self, batch: Batch) -> Sequence[InferResponse]:
+            try:
+                return super().execute(batch)  # type: ignore[no-any-return]
+            finally:
+                ended.set()
+
+    async def steps(model: ServedModel) -> None:
+        model.submit(make(answers, rows=rows))
+        await asyncio.to_thread(begun.wait, 30)
+        model.abort("the server exits")
+        assert len(answers) == 1
+        opened.set()
+        await asyncio.to_thread(ended.wait, 30)
+        await asyncio.sleep(0.1)
+
+    run(steps, [Held(script)], max_batch_size=1 << 18)
+    assert [response.error is None for _, response in answers.received] == [False]
+
+
 @pytest.mark.parametrize("blocking", [Blocking, Anywhere])
 def test_late_instance_does_not_keep_its_requests(blocking: Any) -> None:
     """An adaptive batcher leaves requests to the instance that executes; another is woken when that is late."""

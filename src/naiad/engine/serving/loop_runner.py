@@ -45,6 +45,10 @@ class LoopRunner:
         self._executor = executor
         self._loop = loop
         self._batch: Batch | None = None
+        self._is_elsewhere = False
+        """Whether a thread executes the batch."""
+        self._unclaimed: list[Batch] = []
+        """This batch. Removing it is atomic: the remover sends its responses."""
         self._watched_fd = -1
         self._watched_generation = -1
         self._timer: TimerHandle | None = None
@@ -80,7 +84,7 @@ class LoopRunner:
         batch, self._batch = self._batch, None
         self._ended.set()
         self._unwatch()
-        if batch is None:
+        if batch is None or (self._is_elsewhere and not self._claim()):
             return False
         self._executor.fail(batch, error, on_loop=True)
         return True
@@ -113,6 +117,8 @@ class LoopRunner:
         if sum(len(data) for request in batch.requests for data in request.data) > _LARGE_BATCH_BYTES:
             self._batch = batch
             self._unwatch()
+            self._is_elsewhere = True
+            self._unclaimed.append(batch)
             threading.Thread(target=self._execute_elsewhere, args=(batch,), daemon=True).start()
             return
         batch.exec_start_ns = time.monotonic_ns()
@@ -175,12 +181,21 @@ class LoopRunner:
 
     def _execute_elsewhere(self, batch: Batch) -> None:
         try:
-            self._executor.execute(self.instance, batch)
+            self._executor.execute(self.instance, batch, claim=self._claim)
         finally:
             self._loop.call_soon_threadsafe(self._after_elsewhere)
 
+    def _claim(self) -> bool:
+        """Remove the batch of the thread; return False if `abort` has failed it meanwhile."""
+        try:
+            self._unclaimed.pop()
+        except IndexError:
+            return False
+        return True
+
     def _after_elsewhere(self) -> None:
         self._batch = None
+        self._is_elsewhere = False
         if self.instance.is_busy:
             self._try_to_watch()
         self._pump()
