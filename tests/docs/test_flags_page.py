@@ -8,13 +8,14 @@ from naiad.options.flags import GROUPS
 
 PAGE = Path(__file__).parents[2] / "docs" / "flags.md"
 
+_OURS = "naiad: "
+"""How the help of a flag begins that Triton does not have."""
 _OPENING = """\
 # Flags
 
-All flags of `naiad serve`, as in `naiad serve --help-all`, with the default in parentheses; `naiad serve --help`
-shows the usual ones. Names and formats are Triton's: `--flag value` or `--flag=value`. Booleans are `true` or `false`
-(also `on`, `off`, `1`, `0`). *naiad* marks flags that Triton does not have. An unknown flag
-or an unsupported value is an error with exit status 1.
+All flags of `naiad serve`, as in `naiad serve --help-all`, with the default in parentheses. Names and formats are
+Triton's: `--flag value` or `--flag=value`. Booleans are `true` or `false` (also `on`, `off`, `1`, `0`). † marks flags
+that Triton does not have. An unknown flag or an unsupported value is an error with exit status 1.
 
 ```sh
 naiad serve --model-repository models --http-port 9000 --log-verbose=1
@@ -28,9 +29,8 @@ def _default(flag: Flag) -> str:
 
 
 def _text(flag: Flag) -> str:
-    is_ours = flag.help.startswith("naiad: ")
-    text = flag.help.removeprefix("naiad: ")
-    text = ("*naiad* " + text[0].upper() + text[1:]) if is_ours else text
+    text = flag.help.removeprefix(_OURS)
+    text = text[0].upper() + text[1:]
     if flag.choices:
         text += f" One of {', '.join(f'`{choice}`' for choice in flag.choices)}."
     if flag.repeat and "repeatable" not in text:
@@ -40,7 +40,8 @@ def _text(flag: Flag) -> str:
 
 def _line(flag: Flag) -> str:
     default = _default(flag)
-    return f"- `{flag.usage}`{f' ({default})' if default else ''}: {_text(flag)}\n"
+    mark = "†" if flag.help.startswith(_OURS) else ""
+    return f"- `{flag.usage}`{mark}{f' ({default})' if default else ''}: {_text(flag)}\n"
 
 
 def page() -> str:
