@@ -14,10 +14,9 @@ from naiad.config.autofill import autofill, merge_auto_completed
 from naiad.config.forms.template import format_commented
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, invalid_argument
-from naiad.options.flag import Flag, Kind
+from naiad.options.flag import Flag, Given, Kind
 from naiad.options.flags import CONFIG, GROUPS
 from naiad.options.sources.command_line import OptionError, parse_options, read_settings
-from naiad.options.sources.given import Given
 from naiad.repository.opening import open_path
 from naiad.repository.stores.store import ModelEntry
 from naiad.telemetry.logs.console import print_failure

@@ -4,7 +4,7 @@ Backends without a module are Triton's: their files are recognised, so that mess
 Installed packages may add a backend of any name (`naiad.backend.registry`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -146,25 +146,22 @@ FILENAMES: frozenset[str] = frozenset(known.filename for known in FORMATS)
 PLATFORM_BACKENDS: Mapping[str, str] = {known.platform: known.backend for known in FORMATS if known.platform}
 """Platform to backend. `ensemble` has none."""
 
-BUILT_IN: Mapping[str, str] = {
-    name: backend.module for backend in KNOWN_BACKENDS if backend.module for name in (backend.name, *backend.aliases)
-}
+
+def _by_name(value_of: Callable[[KnownBackend], str]) -> Mapping[str, str]:
+    """Return a value of the backends that have it, by name and alias."""
+    return {name: value_of(each) for each in KNOWN_BACKENDS if value_of(each) for name in (each.name, *each.aliases)}
+
+
+BUILT_IN = _by_name(lambda backend: backend.module)
 """Backends of this package, by name and alias, to `module:class`."""
 
 SERVABLE_FILENAMES: Sequence[str] = tuple(known.filename for known in FORMATS if known.backend in BUILT_IN)
 """Files for which this package has a backend."""
 
-EXTRAS: Mapping[str, str] = {
-    name: backend.extra for backend in KNOWN_BACKENDS if backend.extra for name in (backend.name, *backend.aliases)
-}
+EXTRAS = _by_name(lambda backend: backend.extra)
 """Backend, by name and alias, to the extra that installs its framework."""
 
-PACKAGES: Mapping[str, str] = {
-    name: backend.package
-    for backend in KNOWN_BACKENDS
-    if backend.package
-    for name in (backend.name, *backend.aliases)
-}
+PACKAGES = _by_name(lambda backend: backend.package)
 """Backend, by name and alias, to the module of its framework."""
 
 RUNTIMES: Mapping[str, Sequence[str]] = {backend.name: backend.runtimes for backend in KNOWN_BACKENDS}

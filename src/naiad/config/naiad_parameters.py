@@ -40,32 +40,20 @@ def check_adaptive_batching(findings: Findings) -> None:
     config = findings.config
     switch = config.parameters[SWITCH].string_value if SWITCH in config.parameters else ""
     if SWITCH in config.parameters and switch.lower() not in ("true", "false"):
-        findings.error(
-            f"parameter '{SWITCH}' is neither true nor false",
-            map_path("parameters", SWITCH),
-            text=switch,
-            expected='string_value: "true" or "false"',
-        )
+        expected = 'string_value: "true" or "false"'
+        findings.parameter_error(SWITCH, "is neither true nor false", text=switch, expected=expected)
     is_on = switch.lower() == "true"
     if is_on and not config.HasField("dynamic_batching"):
-        findings.error(
-            f"parameter '{SWITCH}' requires the dynamic batcher",
-            map_path("parameters", SWITCH),
-            text=switch,
-            expected="'dynamic_batching { }' in the configuration",
-        )
+        expected = "'dynamic_batching { }' in the configuration"
+        findings.parameter_error(SWITCH, "requires the dynamic batcher", text=switch, expected=expected)
     if GOAL in config.parameters:
         _check_goal(findings, config.parameters[GOAL].string_value, is_on=is_on)
 
 
 def _check_goal(findings: Findings, goal: str, *, is_on: bool) -> None:
     if not (goal.isascii() and goal.isdecimal() and 0 < int(goal[:20]) <= _MAX_GOAL_US):
-        findings.error(
-            f"parameter '{GOAL}' is not a time in microseconds",
-            map_path("parameters", GOAL),
-            text=goal,
-            expected=f"a whole number from 1 to {_MAX_GOAL_US}",
-        )
+        expected = f"a whole number from 1 to {_MAX_GOAL_US}"
+        findings.parameter_error(GOAL, "is not a time in microseconds", text=goal, expected=expected)
     elif not is_on:
         findings.warning(
             f"parameter '{GOAL}' has no effect without '{SWITCH}'",
@@ -107,12 +95,8 @@ def check_response_cache(findings: Findings) -> None:
 def _check_limit(findings: Findings) -> None:
     text = findings.config.parameters[LIMIT].string_value
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:20]) <= _MAX_BYTES):
-        findings.error(
-            f"parameter '{LIMIT}' is not a number of bytes",
-            map_path("parameters", LIMIT),
-            text=text,
-            expected=f"a whole number from 1 to {_MAX_BYTES}",
-        )
+        expected = f"a whole number from 1 to {_MAX_BYTES}"
+        findings.parameter_error(LIMIT, "is not a number of bytes", text=text, expected=expected)
     elif not findings.config.response_cache.enable:
         findings.warning(
             f"parameter '{LIMIT}' has no effect without 'response_cache'",
@@ -154,16 +138,12 @@ def check_isolation(findings: Findings) -> None:
         return
     text = config.parameters[ISOLATION].string_value
     if text != _PROCESS:
-        findings.error(
-            f"parameter '{ISOLATION}' has an unknown value",
-            map_path("parameters", ISOLATION),
-            text=text,
-            expected=f'string_value: "{_PROCESS}", or no such parameter',
-        )
+        expected = f'string_value: "{_PROCESS}", or no such parameter'
+        findings.parameter_error(ISOLATION, "has an unknown value", text=text, expected=expected)
     elif config.HasField("ensemble_scheduling"):
-        findings.error(
-            f"parameter '{ISOLATION}' has no meaning for an ensemble, which has no instances",
-            map_path("parameters", ISOLATION),
+        findings.parameter_error(
+            ISOLATION,
+            "has no meaning for an ensemble, which has no instances",
             text=text,
             expected="the parameter in the models of its steps",
         )

@@ -11,8 +11,14 @@ from naiad.options.limits import RateLimitOptions
 from naiad.options.network.access import AccessOptions, TlsOptions
 from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
 from naiad.options.network.endpoints import GrpcOptions, HttpOptions, MetricsOptions
-from naiad.options.options import LogOptions, OverloadOptions, RepositoryOptions, ServerOptions, SharedMemoryOptions
-from naiad.options.recording import RecordingOptions
+from naiad.options.options import (
+    LogOptions,
+    OverloadOptions,
+    RecordingOptions,
+    RepositoryOptions,
+    ServerOptions,
+    SharedMemoryOptions,
+)
 
 SECTIONS: Mapping[str, type] = {
     "overload": OverloadOptions,

@@ -10,7 +10,6 @@ from naiad.options.network.access import AccessOptions, TlsOptions
 from naiad.options.network.addresses import Place, is_one_port, is_unix
 from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
 from naiad.options.network.endpoints import GrpcOptions, HttpOptions, MetricsOptions
-from naiad.options.recording import RecordingOptions
 from naiad.options.trace import TraceOptions
 
 _PICKLE_BACKENDS = ("sklearn", "mlflow")
@@ -152,6 +151,39 @@ class RepositoryOptions:
     def ready_rule(self) -> str:
         """The readiness rule, in which `strict_readiness` has priority."""
         return self.ready_models if self.strict_readiness else "none"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingOptions:
+    """Where traffic is recorded, and how much of it."""
+
+    path: str = option(
+        "",
+        "record-traffic",
+        "naiad: record arrival time, shapes, parameters and outcome of every inference request in this file, which "
+        "naiad perf --replay reads. Headers are never recorded.",
+        summary="Record requests in this file, to replay them.",
+    )
+    size_bytes: int = option(
+        64 << 20,
+        "record-traffic-size",
+        "naiad: maximum size of the recording in bytes. It consists of two files, the given one and <path>.1; the "
+        "older one is replaced when the newer one has half of the size.",
+        minimum=1 << 20,
+    )
+    has_payloads: bool = option(
+        False,
+        "record-payloads",
+        "naiad: also record the data of input tensors, which may be personal data.",
+        kind=Kind.SWITCH,
+    )
+
+    @property
+    def problem(self) -> str:
+        """An error for flags that do not fit together; empty if they do."""
+        if self.path or not self.has_payloads:
+            return ""
+        return "--record-payloads needs --record-traffic as well: the file to record in"
 
 
 @dataclass(frozen=True, slots=True)

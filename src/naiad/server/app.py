@@ -23,8 +23,7 @@ from naiad.engine.loading.loader import ModelLoader
 from naiad.engine.serving.served import Served
 from naiad.memory.regions import SharedMemory
 from naiad.options.artificial_delays import read_artificial_delays
-from naiad.options.options import ServerOptions
-from naiad.options.recording import RecordingOptions
+from naiad.options.options import RecordingOptions, ServerOptions
 from naiad.protocol.status import use_triton_codes
 from naiad.repository import malloc_trim as heap
 from naiad.repository.catalog import Catalog

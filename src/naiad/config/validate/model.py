@@ -15,7 +15,7 @@ from naiad.config.naiad_parameters import check_adaptive_batching, check_isolati
 from naiad.config.problem import Problem, nearest
 from naiad.config.validate.ensemble import check_ensemble
 from naiad.config.validate.padding import check_padding
-from naiad.config.validate.sequence import check_sequence_batching
+from naiad.config.validate.sequence import check_preferred_sizes, check_sequence_batching
 from naiad.config.validate.tensor import check_batch_tensors, check_tensors, is_outside
 from naiad.config.version_policy import NO_VERSION
 from naiad.core.errors import excerpt
@@ -187,17 +187,8 @@ def _check_dynamic_batching(findings: Findings) -> None:
             "dynamic_batching",
             expected="max_batch_size above 0",
         )
-    for position, size in enumerate(batching.preferred_batch_size):
-        path = f"dynamic_batching.preferred_batch_size[{position}]"
-        if size <= 0:
-            findings.error("dynamic batching preferred size must be positive", path, text=size)
-        elif size > config.max_batch_size:
-            findings.error(
-                "dynamic batching preferred size must be <= max batch size",
-                path,
-                text=size,
-                expected=f"at most {config.max_batch_size}",
-            )
+    sizes = batching.preferred_batch_size
+    check_preferred_sizes(findings, sizes, "dynamic batching preferred size", "dynamic_batching")
     _check_priorities(findings)
     if batching.preserve_ordering:
         _check_preserve_ordering(findings)

@@ -30,11 +30,8 @@ def check_padding(findings: Findings, *, complete: bool) -> None:
     cut = sorted(key for key in config.parameters if key.startswith(CUT_PREFIX))
     if not padded:
         for key in cut:
-            findings.error(
-                f"parameter '{key}' cuts an output, but no input is padded",
-                map_path("parameters", key),
-                expected=f"a parameter '{PAD_PREFIX}INPUT'",
-            )
+            expected = f"a parameter '{PAD_PREFIX}INPUT'"
+            findings.parameter_error(key, "cuts an output, but no input is padded", expected=expected)
         return
     _check_model(findings, padded[0], is_known=is_known)
     inputs = {tensor.name: tensor for tensor in config.input}
@@ -54,31 +51,29 @@ def check_padding(findings: Findings, *, complete: bool) -> None:
 
 def _check_rows(findings: Findings, *, is_known: bool) -> None:
     config = findings.config
-    path = map_path("parameters", PAD_BATCH)
     text = config.parameters[PAD_BATCH].string_value
     try:
         rows = parse_rows(text)
     except PaddingTextError as error:
-        findings.error(f"parameter '{PAD_BATCH}' {error}", path, text=error.text, expected=error.expected)
+        findings.parameter_error(PAD_BATCH, str(error), text=error.text, expected=error.expected)
         return
     if is_known and rows[-1] != config.max_batch_size:
-        findings.error(
-            f"parameter '{PAD_BATCH}' ends in {rows[-1]} rows, and batches have up to {config.max_batch_size}",
-            path,
+        findings.parameter_error(
+            PAD_BATCH,
+            f"ends in {rows[-1]} rows, and batches have up to {config.max_batch_size}",
             text=text,
             expected="max_batch_size as the last number",
         )
     if config.batch_input or config.batch_output or any(tensor.allow_ragged_batch for tensor in config.input):
-        findings.error(
-            f"parameter '{PAD_BATCH}' cannot be used with a ragged batch, which has no rows to add",
-            path,
+        findings.parameter_error(
+            PAD_BATCH,
+            "cannot be used with a ragged batch, which has no rows to add",
             expected="no 'batch_input', 'batch_output' and 'allow_ragged_batch'",
         )
 
 
 def _check_model(findings: Findings, key: str, *, is_known: bool) -> None:
     config = findings.config
-    path = map_path("parameters", key)
     refusals = {
         "an ensemble; its members are padded": config.HasField("ensemble_scheduling"),
         "a model of sequences": config.HasField("sequence_batching"),
@@ -87,7 +82,7 @@ def _check_model(findings: Findings, key: str, *, is_known: bool) -> None:
     }
     for kind, applies in refusals.items():
         if applies:
-            findings.error(f"parameter '{key}' cannot be used with {kind}", path, expected=f"no '{key}'")
+            findings.parameter_error(key, f"cannot be used with {kind}", expected=f"no '{key}'")
             return
 
 
@@ -97,9 +92,9 @@ def _check_name(
     name = key.removeprefix(prefix)
     if name not in known:
         kind = "input" if prefix == PAD_PREFIX else "output"
-        findings.error(
-            f"parameter '{key}' does not name an {kind}",
-            map_path("parameters", key),
+        findings.parameter_error(
+            key,
+            f"does not name an {kind}",
             text=name,
             expected="one of " + ", ".join(known),
             suggestion=nearest(name, known),
@@ -107,34 +102,23 @@ def _check_name(
 
 
 def _check_input(findings: Findings, tensor: ModelInput, key: str) -> InputPadding | None:
-    path = map_path("parameters", key)
     if tensor.data_type not in BY_CONFIG_NUMBER:
         return None  # reported where datatypes are checked
     if -1 not in tensor.dims:
-        findings.error(
-            f"parameter '{key}' pads an input without a variable dimension",
-            path,
-            text=list(tensor.dims),
-            expected=f"-1 among 'dims' of input '{tensor.name}'",
-        )
+        expected, text = f"-1 among 'dims' of input '{tensor.name}'", list(tensor.dims)
+        findings.parameter_error(key, "pads an input without a variable dimension", text=text, expected=expected)
         return None
     if tensor.allow_ragged_batch:
-        findings.error(
-            f"parameter '{key}' pads an input that is ragged",
-            path,
-            expected="one of padding and 'allow_ragged_batch'",
-        )
+        expected = "one of padding and 'allow_ragged_batch'"
+        findings.parameter_error(key, "pads an input that is ragged", expected=expected)
     try:
         padding = parse_input_padding(tensor, findings.config.parameters[key].string_value)
     except PaddingTextError as error:
-        findings.error(f"parameter '{key}' {error}", path, text=error.text, expected=error.expected)
+        findings.parameter_error(key, str(error), text=error.text, expected=error.expected)
         return None
     if tensor.optional and (padding.mask or padding.lengths):
-        findings.error(
-            f"parameter '{key}' has a mask or lengths of an input that requests may omit",
-            path,
-            expected=f"no 'optional' at input '{tensor.name}'",
-        )
+        expected = f"no 'optional' at input '{tensor.name}'"
+        findings.parameter_error(key, "has a mask or lengths of an input that requests may omit", expected=expected)
     return padding
 
 
@@ -148,9 +132,9 @@ def _check_added(findings: Findings, found: dict[str, InputPadding]) -> None:
                 continue
             names[added.name] += 1
             if names[added.name] > 1:
-                findings.error(
-                    f"parameter '{PAD_PREFIX}{padding.name}' adds input '{added.name}', which exists already",
-                    map_path("parameters", PAD_PREFIX + padding.name),
+                findings.parameter_error(
+                    PAD_PREFIX + padding.name,
+                    f"adds input '{added.name}', which exists already",
                     text=added.name,
                     expected=f"no '{added.name}' among the inputs: clients do not send it",
                 )

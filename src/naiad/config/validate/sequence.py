@@ -1,6 +1,7 @@
 """Checks of the sequence batcher's configuration."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from naiad.config.forms.findings import Findings
 from naiad.config.model_config_pb2 import DataType, ModelSequenceBatching
@@ -110,17 +111,8 @@ def _check_control(findings: Findings, control: ModelSequenceBatching.Control, p
 
 def _check_strategy(findings: Findings, batching: ModelSequenceBatching) -> None:
     path = "sequence_batching.oldest"
-    for position, size in enumerate(batching.oldest.preferred_batch_size):
-        size_path = f"{path}.preferred_batch_size[{position}]"
-        if size <= 0:
-            findings.error("sequence batching preferred batch size must be positive", size_path, text=size)
-        elif size > findings.config.max_batch_size:
-            findings.error(
-                "sequence batching preferred batch size must be <= max batch size",
-                size_path,
-                text=size,
-                expected=f"at most {findings.config.max_batch_size}",
-            )
+    sizes = batching.oldest.preferred_batch_size
+    check_preferred_sizes(findings, sizes, "sequence batching preferred batch size", path)
     candidates = batching.oldest.max_candidate_sequences
     if candidates < 0:
         findings.error(
@@ -136,6 +128,18 @@ def _check_strategy(findings: Findings, batching: ModelSequenceBatching) -> None
             "sequence_batching.direct.minimum_slot_utilization",
             text=utilization,
         )
+
+
+def check_preferred_sizes(findings: Findings, sizes: Sequence[int], title: str, path: str) -> None:
+    """Check the preferred batch sizes of a batcher."""
+    largest = findings.config.max_batch_size
+    for position, size in enumerate(sizes):
+        size_path = f"{path}.preferred_batch_size[{position}]"
+        if size <= 0:
+            findings.error(f"{title} must be positive", size_path, text=size)
+        elif size > largest:
+            expected = f"at most {largest}"
+            findings.error(f"{title} must be <= max batch size", size_path, text=size, expected=expected)
 
 
 def _check_state_names(findings: Findings, batching: ModelSequenceBatching) -> None:

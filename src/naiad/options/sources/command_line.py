@@ -10,12 +10,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from naiad.options.flag import Flag, Kind, listed, parse_boolean
+from naiad.options.flag import COMMAND_LINE, Flag, Given, Kind, OptionError, listed, parse_boolean, unknown_flag
 from naiad.options.flags import CONFIG, SECTIONS, all_flags
 from naiad.options.network.access import check_origin, compile_header_pattern
 from naiad.options.network.addresses import check_address, is_unix, problem_of_places
 from naiad.options.options import RepositoryOptions, ServerOptions
-from naiad.options.sources.given import COMMAND_LINE, Given, OptionError, unknown_flag
 from naiad.options.trace import TraceOptions, parse_trace_flags
 
 __all__ = ["OptionError", "parse_options", "read_settings"]

@@ -8,9 +8,8 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from naiad.options.flag import Flag, Kind
+from naiad.options.flag import Flag, Given, Kind, OptionError, nearest_name
 from naiad.options.flags import CONFIG, all_flags
-from naiad.options.sources.given import Given, OptionError, nearest_name
 
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 _EXPECTED = {
