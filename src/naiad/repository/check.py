@@ -5,6 +5,7 @@ Facts of the model itself (whether its inputs match the configuration) need a lo
 the findings about one model; the first functions check its files: versions, model files, labels, samples.
 """
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +20,10 @@ from naiad.config.validate.ensemble import cycle_message, find_ensemble_cycle
 from naiad.config.validate.members import ensemble_member_problems
 from naiad.config.validate.model import validate
 from naiad.config.version_policy import NO_VERSION, select_versions
+from naiad.core.errors import InferError
 from naiad.repository.stores.bare_files import bare_backend, files_of_folder, model_name
 from naiad.repository.stores.model_file import kind_of, way_out
-from naiad.repository.stores.store import CONFIG_FILE, RESERVED, parse_version
+from naiad.repository.stores.store import CONFIG_FILE, RESERVED, LocalStore, check_model_name, parse_version
 
 
 @dataclass(slots=True)
@@ -252,7 +254,7 @@ class _Rules:
 
 
 def _check_repository(root: Path, rules: _Rules) -> list[ModelReport]:
-    names = sorted(child.name for child in children_of(root) if child.is_dir() and not child.name.startswith("."))
+    names = _names_of_models(root)
     if not names:
         report = ModelReport(root.name, root)
         report.add(
@@ -267,6 +269,13 @@ def _check_repository(root: Path, rules: _Rules) -> list[ModelReport]:
     reports = [_check_model(root / name, rules) for name in names]
     _check_ensembles(reports)
     return reports
+
+
+def _names_of_models(root: Path) -> Sequence[str]:
+    try:
+        return LocalStore(root).list_models()
+    except InferError:
+        return ()  # as `children_of`
 
 
 def _check_ensembles(reports: Sequence[ModelReport]) -> None:
@@ -314,6 +323,15 @@ def _check_file(path: Path, rules: _Rules) -> ModelReport:
 
 def _check_model(model_dir: Path, rules: _Rules) -> ModelReport:
     report = ModelReport(model_dir.name, model_dir)
+    try:
+        check_model_name(report.name)
+        os.scandir(model_dir).close()
+    except InferError as error:
+        report.add(error.message, model_dir)
+        return report
+    except OSError as error:
+        report.add(f"the directory cannot be read: {error.strerror}", model_dir)
+        return report
     names = names_in(model_dir)
     if CONFIG_FILE in names:
         _read_config(report, model_dir / CONFIG_FILE)

@@ -100,7 +100,7 @@ def open_path(
 
 def _holds_versions(directory: Path) -> bool:
     """Distinguish a model's directory from a repository: it has version directories with a model file inside."""
-    versions = (c for c in directory.iterdir() if c.is_dir() and c.name.isdigit())
+    versions = (c for c in directory.iterdir() if os.path.isdir(c) and c.name.isdigit())
     return any(child.is_file() or child.name.startswith("model.") for v in versions for child in v.iterdir())
 
 

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,18 @@ def test_check_prints_problems_and_fails(repository: Path, capsys: pytest.Captur
         "1 error, 0 warnings in 2 models",
         f"No model was loaded; to load them: naiad check --load {repository}",
     ]
+
+
+def test_check_names_directories_that_are_no_models_for_the_server(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "bad" / "config.pbtxt").unlink()
+    (repository / "loop").symlink_to("loop")
+    Path(os.fsdecode(os.fsencode(repository) + b"/caf\xe9")).mkdir()
+    assert check.run([str(repository)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{repository}/loop: the directory cannot be read: Too many levels of symbolic links" in lines
+    assert any(line.startswith(f"{repository}/caf\\xe9: model name ") for line in lines)
 
 
 def test_check_of_a_good_model_succeeds(repository: Path, capsys: pytest.CaptureFixture[str]):

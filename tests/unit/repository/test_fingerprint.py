@@ -48,6 +48,7 @@ def test_links_are_followed_and_circles_end(model: Path, tmp_path: Path) -> None
     (model / "2").symlink_to(target)
     (model / "loop").symlink_to(model)
     (model / "dangling").symlink_to(tmp_path / "nothing")
+    (model / "itself").symlink_to("itself")
     before = taken(model)
     assert taken(model) == before
     (target / "weights").write_text("22")

@@ -1,10 +1,11 @@
+import os
 from pathlib import Path
 
 import pytest
 
 from naiad.core.errors import ErrorCode, InferError
 from naiad.repository.opening import open_path
-from naiad.repository.stores.store import LocalStore, SingleModelStore, check_model_name
+from naiad.repository.stores.store import LocalStore, SingleModelStore, check_model_name, list_version_dirs
 
 
 def make_model(root: Path, name: str, *, config: bool = True, versions: tuple[str, ...] = ("1",)) -> Path:
@@ -124,3 +125,48 @@ def test_directory_with_model_file_is_one_model(tmp_path: Path) -> None:
 def test_repository_with_numeric_model_name_stays_repository(tmp_path: Path) -> None:
     make_model(tmp_path, "7", config=False)
     assert isinstance(open_path(tmp_path), LocalStore)
+
+
+def test_entries_that_cannot_be_followed_fail_alone(tmp_path: Path) -> None:
+    make_model(tmp_path, "good")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "long").symlink_to("x" * 300)
+    (tmp_path / "dangling").symlink_to("nothing")
+    store = LocalStore(tmp_path)
+    assert store.list_models() == ["good", "long", "loop"]
+    assert list(store.look()) == ["good", "long", "loop"]
+    assert not store.look()["loop"].is_incomplete
+    for name, reason in (("loop", "Too many levels of symbolic links"), ("long", "File name too long")):
+        with pytest.raises(InferError, match=f"model '{name}': {tmp_path / name} cannot be read: {reason}"):
+            store.open_model(name)
+
+
+def test_repository_with_unreadable_links_opens(tmp_path: Path) -> None:
+    make_model(tmp_path, "good")
+    (tmp_path / "1").symlink_to("x" * 300)
+    (tmp_path / "long").symlink_to("x" * 300)
+    store = open_path(tmp_path)
+    assert isinstance(store, LocalStore)
+    assert store.list_models() == ["1", "good", "long"]
+
+
+def test_version_that_cannot_be_followed_is_a_version(tmp_path: Path) -> None:
+    model_dir = make_model(tmp_path, "m", versions=("1",))
+    (model_dir / "2").symlink_to("2")
+    assert list(list_version_dirs(model_dir)) == [1, 2]
+
+
+def test_directory_of_file_systems_is_no_model(tmp_path: Path) -> None:
+    make_model(tmp_path, "m")
+    (tmp_path / "lost+found").mkdir()
+    assert LocalStore(tmp_path).list_models() == ["m"]
+    with pytest.raises(InferError, match="is not found in model repository"):
+        LocalStore(tmp_path).open_model("lost+found")
+
+
+def test_name_that_is_not_utf8_is_escaped_and_refused(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")).mkdir()
+    store = LocalStore(tmp_path)
+    assert store.list_models() == [r"caf\xe9"]
+    with pytest.raises(InferError, match="model name"):
+        store.open_model(r"caf\xe9")

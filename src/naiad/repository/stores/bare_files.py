@@ -3,6 +3,7 @@
 Each is version 1 of a model with its name.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from naiad.config.backends import BUILT_IN, FILENAMES, FORMATS, SERVABLE_FILENAM
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import invalid_argument, not_found
 from naiad.repository.stores.model_file import GENERAL_SUFFIXES, kind_of, way_out
-from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, ModelListing, parse_version
+from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, ModelListing, is_visible, parse_version
 
 _SUFFIXES = sorted({Path(known.filename).suffix for known in FORMATS if known.backend in BUILT_IN} - {""})
 BARE_MAX_BATCH_SIZE = 32
@@ -82,7 +83,7 @@ def bare_files(directory: Path) -> Mapping[str, Path]:
 def model_files(directory: Path) -> Iterator[Path]:
     """Yield the files in a directory that can be served, sorted."""
     for path in sorted(directory.iterdir()):
-        is_model = not path.name.startswith(".") and path.is_file() and bool(_backend_in_folder(path))
+        is_model = not path.name.startswith(".") and os.path.isfile(path) and bool(_backend_in_folder(path))
         if path.suffix in _PICKLE_SUFFIXES:
             is_model = is_model and path.name in SERVABLE_FILENAMES
         elif path.suffix == ".py":
@@ -107,7 +108,7 @@ def _has_model_class(path: Path) -> bool:
 
 
 def _directories(directory: Path) -> Iterator[Path]:
-    return (child for child in directory.iterdir() if child.is_dir() and not child.name.startswith("."))
+    return (child for child in directory.iterdir() if is_visible(child.name) and os.path.isdir(child))
 
 
 def _is_model_dir(directory: Path) -> bool:
@@ -166,5 +167,5 @@ def other_formats(directory: Path) -> list[str]:
     """Return what the model files in a directory are that no backend serves, and what to do with each."""
     models = set(model_files(directory))
     served = set(_SUFFIXES) - GENERAL_SUFFIXES - _PICKLE_SUFFIXES
-    files = [path for path in sorted(directory.iterdir()) if path.suffix not in served and path.is_file()]
+    files = [path for path in sorted(directory.iterdir()) if path.suffix not in served and os.path.isfile(path)]
     return [f"{path.name}: {found}" for path in files if path not in models and (found := way_out(path))]

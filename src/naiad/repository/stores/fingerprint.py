@@ -108,5 +108,5 @@ def _walk(directory: Path, seen: set[tuple[int, int]], skipped: Collection[str] 
         if child.path in skipped:
             continue
         yield child.path
-        if child.is_dir():
+        if os.path.isdir(child):
             yield from _walk(Path(child.path), seen)

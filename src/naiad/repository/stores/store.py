@@ -6,6 +6,7 @@ The first functions parse version directories.
 import functools
 import logging
 import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,6 +39,22 @@ def is_known_directory(name: str) -> bool:
     return name in RESERVED or parse_version(name) is not None
 
 
+def is_visible(name: str) -> bool:
+    """Return whether a subdirectory of a repository may be a model, by its name.
+
+    Version control, notebooks and Kubernetes volumes (`..data`) add hidden ones, file systems add `lost+found`.
+    """
+    return not name.startswith(".") and name != "lost+found"
+
+
+def _is_directory(child: "os.DirEntry[str]") -> bool:
+    """Return whether an entry is a directory, also when it is a link that cannot be followed."""
+    try:
+        return child.is_dir()
+    except OSError:
+        return True  # opening it reports the reason, and the other entries are served
+
+
 def list_version_dirs(model_dir: Path) -> dict[int, Path]:
     """Return the version directories of a model by number, lowest first.
 
@@ -45,7 +62,7 @@ def list_version_dirs(model_dir: Path) -> dict[int, Path]:
     """
     found: dict[int, Path] = {}
     with os.scandir(model_dir) as children:
-        directories = sorted((child for child in children if child.is_dir()), key=lambda child: child.name)
+        directories = sorted(filter(_is_directory, children), key=lambda child: child.name)
     for child in directories:
         if child.name in RESERVED or child.name.startswith("."):
             continue
@@ -153,11 +170,13 @@ class LocalStore:
     def list_models(self) -> Sequence[str]:
         """Return the names of the subdirectories, sorted.
 
-        Hidden ones are left out: version control, notebooks and Kubernetes volumes (`..data`) put them there.
+        Those that are no models are left out, see `is_visible`. One that cannot be read, and one whose name is not
+        UTF-8 and is therefore escaped, are models that fail to load with the reason.
         """
         try:
             with os.scandir(self._root) as children:
-                return sorted(c.name for c in children if not c.name.startswith(".") and c.is_dir())
+                names = (child.name for child in children if is_visible(child.name) and _is_directory(child))
+                return sorted(os.fsencode(name).decode(errors="backslashreplace") for name in names)
         except FileNotFoundError:
             raise internal(
                 f"failed to stat file {self._root}: the model repository does not exist; check --model-repository"
@@ -176,16 +195,24 @@ class LocalStore:
         return self._listing(name) if name in self.list_models() else None
 
     def _listing(self, name: str) -> ModelListing:
-        is_incomplete = (self._root / name / INCOMPLETE_MARK).exists()
+        is_incomplete = os.path.exists(self._root / name / INCOMPLETE_MARK)  # Path.exists raises for some links
         return ModelListing(functools.partial(self.open_model, name), is_incomplete=is_incomplete)
 
     def open_model(self, name: str) -> ModelEntry:
-        """Describe the model in subdirectory `name`. Raises InferError for a bad name and for one not there."""
+        """Describe the model in subdirectory `name`.
+
+        Raises InferError for a bad name, and for a model that is not there or cannot be read.
+        """
         check_model_name(name)
         model_dir = self._root / name
-        if name.startswith(".") or not model_dir.is_dir():
-            raise not_found(f"model '{name}' is not found in model repository {self._root}")
-        return entry_of_directory(name, model_dir, config_name=self._config_name)
+        try:
+            if is_visible(name) and stat.S_ISDIR(model_dir.stat().st_mode):
+                return entry_of_directory(name, model_dir, config_name=self._config_name)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise invalid_argument(f"model '{name}': {model_dir} cannot be read: {error.strerror}") from error
+        raise not_found(f"model '{name}' is not found in model repository {self._root}")
 
 
 class RenamingStore(LocalStore):
