@@ -1,6 +1,8 @@
 """Where a server is and how a connection to it is opened."""
 
 import asyncio
+import os
+import re
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -102,8 +104,14 @@ class Connector:
         except TimeoutError:
             raise ConnectionFailedError(f"no connection to {address.url} within {self.timeout_s:g} s") from None
         except OSError as error:
-            raise ConnectionFailedError(f"no connection to {address.url}: {error.strerror or error}") from error
+            raise ConnectionFailedError(f"no connection to {address.url}: {_reason(error)}") from error
         return protocol
+
+
+def _reason(error: OSError) -> str:
+    """Return the words of the system: asyncio has others, and lists the addresses of a name that it tried."""
+    numbers = dict.fromkeys(map(int, re.findall(r"\[Errno (\d+)\]", str(error))))
+    return ", ".join(map(os.strerror, numbers)) or error.strerror or str(error)
 
 
 def default_tls(address: Address, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:

@@ -19,6 +19,7 @@ class Http1Protocol(asyncio.Protocol):
         self._http = Http1ClientConnection(limits)
         self._transport: asyncio.Transport | None = None
         self._response: asyncio.Future[Response] | None = None
+        self._failure = "the connection was closed by the server"
         self.idle_since_s = 0.0
 
     async def exchange(self, parts: Sequence[Buffer]) -> Response:
@@ -27,8 +28,8 @@ class Http1Protocol(asyncio.Protocol):
         Raises ConnectionFailedError when the connection breaks, or the response is malformed.
         """
         transport = self._transport
-        if transport is None:
-            raise ConnectionFailedError("the connection was closed by the server")
+        if transport is None or not self._http.can_send:
+            raise ConnectionFailedError(self._failure)
         self._http.expect()
         response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._response = response
@@ -82,6 +83,8 @@ class Http1Protocol(asyncio.Protocol):
     def _fail(self, why: str) -> None:
         if self._response is not None and not self._response.done():
             self._response.set_exception(ConnectionFailedError(why))
+        elif self._transport is not None:
+            self._failure = why  # of a server that speaks first, which is no HTTP server
         self.abort()
 
 

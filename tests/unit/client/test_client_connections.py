@@ -6,9 +6,11 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
-from naiad.client.connecting import parse_address
+from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError, connecting
+from naiad.client.connecting import Connector, parse_address
+from naiad.client.http1 import Http1Protocol
 from naiad.wire.grpc import HEADER_BLOCK, OK_TRAILER_BLOCK
+from naiad.wire.http1_client import Http1ClientLimits
 from naiad.wire.http2.frames import DATA, HEADERS, Http2Code, frame, goaway, rst_stream
 from support.http2_peer import settings_frame
 
@@ -285,6 +287,51 @@ def test_refused_call_is_sent_again():
 
     assert with_grpc(respond, body) == 1
     assert refused == [1]
+
+
+@pytest.mark.parametrize("has_request", [False, True])
+def test_server_that_speaks_first_is_named(has_request):
+    async def handle(reader, writer):
+        if has_request:
+            await head_of(reader)
+        writer.write(b"SSH-2.0-server\r\n")
+        await writer.drain()
+
+    async def body():
+        async with server_of(handle) as url:
+            protocol = await Connector(parse_address(url), None, 5).open(lambda: Http1Protocol(Http1ClientLimits()))
+            if not has_request:
+                await asyncio.sleep(0.1)
+            with pytest.raises(ConnectionFailedError, match=r"malformed HTTP response|no request asked for"):
+                await protocol.exchange([b"GET / HTTP/1.1\r\n\r\n"])
+
+    run(body)
+
+
+def test_reason_of_a_failed_connection_is_the_systems():
+    tried = "[Errno 111] Connect call failed ('::1', 8000, 0, 0), [Errno 111] Connect call failed ('127.0.0.1', 8000)"
+    assert connecting._reason(OSError(f"Multiple exceptions: {tried}")) == "Connection refused"
+    assert connecting._reason(OSError(111, "Connect call failed ('127.0.0.1', 8000)")) == "Connection refused"
+    assert connecting._reason(OSError(-2, "Name or service not known")) == "Name or service not known"
+
+
+def test_response_that_is_not_json_is_shown():
+    text = b"# metrics are at /metrics\n"
+
+    async def handle(reader, writer):
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 415 No\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+
+    async def body():
+        async with server_of(handle) as url, Client(url) as client:
+            with pytest.raises(InferError, match="is not JSON, but begins with '# metrics are at /metrics';"):
+                await client.model_metadata("m")
+            with pytest.raises(InferError, match=r"^# metrics are at /metrics$"):
+                await client.model_metadata("m")
+
+    run(body)
 
 
 def test_goaway_moves_calls_to_another_connection():

@@ -153,10 +153,19 @@ def _parse_object(text: Buffer) -> JsonObject:
     try:
         tree = orjson.loads(text)
     except ValueError:
-        tree = parse_document(text)  # NaN and Infinity, or the reason of the syntax error
+        tree = _parse_python_json(text)
     if not isinstance(tree, dict):
         raise internal("the response is not a JSON object")
     return tree
+
+
+def _parse_python_json(text: Buffer) -> Any:
+    """Parse a document with NaN or Infinity. Raises InferError(INTERNAL) with the beginning of anything else."""
+    try:
+        return parse_document(text)
+    except InferError:
+        start = excerpt(bytes(text[:80]).decode("utf-8", "replace").strip())
+        raise internal(f"the response is not JSON, but begins with '{start}'; is this the address of REST?") from None
 
 
 def _text(tree: JsonObject, name: str) -> str:
@@ -179,7 +188,7 @@ def decode_error(body: Buffer) -> str:
     try:
         message = orjson.loads(body)["error"]
     except (ValueError, KeyError, TypeError):
-        message = excerpt(bytes(body[:1000]).decode("utf-8", "replace"))
+        message = excerpt(bytes(body[:1000]).decode("utf-8", "replace").strip())
     return message if isinstance(message, str) else excerpt(str(message))
 
 
