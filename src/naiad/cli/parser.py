@@ -1,8 +1,10 @@
 """The command lines of the verbs: their parser, headers, and how a failure is reported."""
 
 import argparse
+import os
 import re
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 FAILED, BAD_OPTION = 1, 2
@@ -21,6 +23,22 @@ def parse_header(text: str) -> tuple[str, str]:
     if not colon or not name.strip():
         raise ValueError(f"--header '{text}' is not of the form 'NAME: VALUE'")
     return name.strip(), value.strip()
+
+
+def check_output(flag: str, path: Path, *, is_folder: bool = False) -> None:
+    """Raise ValueError unless a file, or a folder with its parents, can be written; checked before long work."""
+    home = path if is_folder else path.parent
+    while is_folder and not home.exists() and home != home.parent:
+        home = home.parent
+    if not home.is_dir():
+        why = f"{home} is a file" if home.exists() else f"there is no folder {home}"
+    elif path.is_dir() and not is_folder:
+        why = "it is a folder"
+    elif not os.access(path if path.exists() else home, os.W_OK):
+        why = "permission denied"
+    else:
+        return
+    raise ValueError(f"{flag} {path} cannot be written: {why}; give another path")
 
 
 class Parser(argparse.ArgumentParser):

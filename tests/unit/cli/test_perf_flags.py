@@ -1,10 +1,12 @@
 """Flags of `naiad perf`: perf_analyzer's command lines give the plan that they mean; wrong ones name flag and fix."""
 
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
+from naiad.cli.perf.command import FAILED, run
 from naiad.cli.perf.flags import BAD_OPTION, parse
 from naiad.cli.perf.planning import FlagError, make_plan
 from naiad.perf.plan import (
@@ -170,3 +172,30 @@ def test_unknown_flag_has_perf_analyzers_status(capsys: pytest.CaptureFixture[st
         parse(["-m", "a", "--concurency-range", "4"])
     assert end.value.code == BAD_OPTION
     assert "--concurency-range" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--json", "-f", "--html", "--profile-export-file"])
+def test_report_that_cannot_be_written_is_rejected_first(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, why in ((tmp_path, "it is a folder"), (tmp_path / "no" / "file", "there is no folder")):
+        assert run(["-m", "resnet", "-u", "127.0.0.1:1", flag, str(path)]) == BAD_OPTION
+        output = capsys.readouterr()
+        assert output.err.startswith(f"naiad perf: {flag} {path} cannot be written: {why}")
+        assert not output.out
+
+
+def test_missing_matplotlib_is_reported_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run(["-m", "resnet", "--html", str(tmp_path / "report.html")]) == BAD_OPTION
+    assert "pip install 'naiad[report]'" in capsys.readouterr().err
+
+
+def test_missing_server_names_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["-m", "resnet", "-u", "127.0.0.1:1"]) == FAILED
+    assert capsys.readouterr().err == (
+        "naiad perf: no connection to http://127.0.0.1:1: Connection refused; "
+        "give the address of a running server with -u\n"
+    )

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from naiad.cli.parser import fail
+from naiad.cli.parser import check_output, fail
 from naiad.cli.perf.console import ConsoleProgress
 from naiad.cli.perf.flags import BAD_OPTION, make_parser
 from naiad.cli.perf.planning import FlagError, make_plan
+from naiad.client import ConnectionFailedError
 from naiad.core.errors import InferError
 from naiad.perf.generator.keeping import MAX_KEPT_BYTES
 from naiad.perf.plan import Load, Plan, Stop
 from naiad.perf.records import Measurement
-from naiad.perf.report.charts import ChartsMissingError
+from naiad.perf.report.charts import ChartsMissingError, check_charts
 from naiad.perf.report.comparison_text import comparison_text
 from naiad.perf.report.html import write_html
 from naiad.perf.report.latency_csv import write_latency_csv
@@ -48,7 +49,8 @@ def _run(argv: Sequence[str], program: str, *, is_perf_analyzer: bool) -> int:
         plan = make_plan(flags, is_perf_analyzer=is_perf_analyzer)
         baseline = _read_baseline(flags.baseline) if flags.baseline else None
         limit_percent = _percent(flags.fail_over)
-    except FlagError as error:
+        _check_outputs(flags)
+    except (ValueError, ChartsMissingError) as error:
         return fail(program, error, BAD_OPTION)
     progress = ConsoleProgress(plan.measuring.percentile, flags.verbosity, is_quiet=flags.quiet)
     print(settings_text(plan), end="\n\n", flush=True)
@@ -59,10 +61,29 @@ def _run(argv: Sequence[str], program: str, *, is_perf_analyzer: bool) -> int:
             comparison = compare(baseline, result, limit_percent)
             print(comparison_text(comparison))
             status = status or (WORSE if comparison.is_worse_past_limit else 0)
+    except ConnectionFailedError as error:
+        progress.clear()
+        where = "" if plan.service.url in error.message else f"{plan.service.url}: "
+        return fail(program, f"{where}{error.message}; give the address of a running server with -u", FAILED)
     except (InferError, OSError, ValueError, ChartsMissingError) as error:
         progress.clear()
         return fail(program, getattr(error, "message", None) or error, FAILED)
     return status
+
+
+def _check_outputs(flags: argparse.Namespace) -> None:
+    """Raise ValueError or ChartsMissingError for a report that could not be written after the measurement."""
+    outputs = {
+        "--json": flags.json,
+        "-f": flags.latency_report_file,
+        "--html": flags.html,
+        "--profile-export-file": flags.profile_export_file,
+    }
+    for flag, path in outputs.items():
+        if path:
+            check_output(flag, Path(path))
+    if flags.html:
+        check_charts()
 
 
 def _measure(plan: Plan, command: Sequence[str], progress: ConsoleProgress, export_file: str) -> Result:

@@ -1,5 +1,6 @@
 """Charts of a result, as SVG for a page. Drawn with matplotlib, which the extra `report` installs."""
 
+import importlib.util
 import io
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,12 @@ class ChartsMissingError(ImportError):
 
     def __init__(self) -> None:
         super().__init__("an HTML report needs matplotlib; pip install 'naiad[report]'")
+
+
+def check_charts() -> None:
+    """Raise ChartsMissingError unless charts can be drawn; it imports nothing."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ChartsMissingError
 
 
 def draw(paint: "Callable[[Axes], None]", height_inches: float = 3.6) -> str:
