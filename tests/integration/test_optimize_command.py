@@ -37,6 +37,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("optimize")
     write_model(folder / "digits.onnx")
     np.savez(folder / "samples.npz", image=np.random.default_rng(1).random((24, 64), np.float32))
+    np.save(folder / "one_label.npy", np.zeros(1, np.int64))
     return folder
 
 
@@ -119,6 +120,11 @@ def test_list_shows_the_plan(folder):
         (["--strategy", "max-throughput-within-latency"], "needs --latency-budget"),
         (["--latency-budget", "20"], "write a time with its unit"),
         (["--data", "missing.npz"], "missing.npz: no such file or folder"),
+        (["--output", "samples.npz"], "samples.npz exists and is no package; give another path"),
+        (["--output", "samples.npz/best"], "--output samples.npz cannot be written: samples.npz is a file"),
+        (["--report", "samples.npz"], "--report samples.npz cannot be written: samples.npz is a file"),
+        (["--workspace", "samples.npz/x"], "--workspace samples.npz/x cannot be written: samples.npz is a file"),
+        (["--metric", "accuracy", "--labels", "one_label.npy"], "1 labels for 24 samples; give one for each"),
     ],
 )
 def test_bad_flags_are_explained(folder, arguments, message):

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from naiad.cli.parser import BAD_OPTION, FAILED, Parser, fail
+from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail
 from naiad.core.tensor import TensorSpec
 from naiad.optimizer import package, preprocessing
 from naiad.optimizer.candidate import Precision
@@ -27,7 +27,7 @@ from naiad.optimizer.preprocessing import read_steps
 from naiad.optimizer.profile import configuration
 from naiad.optimizer.report import text_table, write_csv, write_html
 from naiad.optimizer.result import Objective, Result, Strategy
-from naiad.optimizer.run import optimize
+from naiad.optimizer.run import check_labels, optimize
 from naiad.optimizer.samples.reading import from_path, shape_ranges
 from naiad.optimizer.source import Format, Labels, Samples, Source
 from naiad.optimizer.sources import open_source, reference_runner
@@ -263,12 +263,24 @@ def run(argv: Sequence[str]) -> int:
             samples = from_path(flags.data, source.inputs, source.has_batch)
         if flags.list:
             return _list(source, samples, options)
+        check_labels(options, samples)
+        _check_outputs(flags)
     except (ValueError, OSError) as error:
         return fail("naiad optimize", error, BAD_OPTION)
     try:
         return _optimize(flags, argv, source, samples, options)
     except (RunnerError, ValueError, OSError) as error:
         return fail("naiad optimize", error)
+
+
+def _check_outputs(flags: argparse.Namespace) -> None:
+    """Raise ValueError for a folder that could not be written at the end."""
+    check_output("--workspace", flags.workspace, is_folder=True)
+    if flags.report:
+        check_output("--report", flags.report, is_folder=True)
+    if flags.output:
+        check_output("--output", flags.output.parent, is_folder=True)
+        package.check_target(flags.output)
 
 
 def _optimize(

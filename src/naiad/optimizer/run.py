@@ -46,10 +46,11 @@ def optimize(
 
     With `options.preprocessing`, all candidates have the steps before the source's graph, and the source of the
     result is the graph with its steps. Raises RunnerError if the source does not answer the samples, ValueError if
-    there are no samples.
+    there are no samples, or not a label for each.
     """
     started, begin_s = datetime.datetime.now(datetime.UTC), time.monotonic()
     chosen = options or Options()
+    check_labels(chosen, samples)
     graph, tensors = source, samples
     if chosen.preprocessing:
         source, tensors = preprocessing.prepare(graph, samples, workspace, chosen)
@@ -80,6 +81,13 @@ def optimize(
     )
     (workspace / RESULT_FILE).write_text(to_json(result), encoding="utf-8")
     return result
+
+
+def check_labels(options: Options, samples: Samples) -> None:
+    """Raise ValueError unless there is a label for each sample, if there are labels."""
+    budget = options.correctness.budget
+    if budget and len(budget.labels.values) != len(samples):
+        raise ValueError(f"{len(budget.labels.values)} labels for {len(samples)} samples; give one for each")
 
 
 @dataclass

@@ -66,6 +66,26 @@ def test_file_that_is_no_archive(tmp_path):
         from_path(tmp_path / "x.npz", INPUTS)
 
 
+@pytest.mark.parametrize("cut", [10, 300])
+def test_cut_archive_is_named(tmp_path, cut):
+    np.savez_compressed(tmp_path / "x.npz", x=np.random.default_rng(0).random((100, 4), np.float32))
+    data = (tmp_path / "x.npz").read_bytes()
+    (tmp_path / "x.npz").write_bytes(data[:cut])
+    with pytest.raises(ValueError, match=r"x\.npz: not readable"):
+        from_path(tmp_path / "x.npz", INPUTS)
+    (tmp_path / "x.npz").write_bytes(data[:200] + bytes(100) + data[300:])
+    with pytest.raises(ValueError, match=r"x\.npz: not readable"):
+        from_path(tmp_path / "x.npz", INPUTS)
+
+
+def test_arrays_of_objects_are_not_suggested_to_be_loaded(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.array([None, {}], dtype=object))
+    (tmp_path / "x.json").write_text('{"x": 1}')
+    for name in ("x.npz", "x.json"):
+        with pytest.raises(ValueError, match=f"{name}: not readable .* it is no numpy file, or it holds Python obj"):
+            from_path(tmp_path / name, INPUTS)
+
+
 def test_generator_is_read_once_and_cached(tmp_path, monkeypatch):
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 32)
     calls = []

@@ -158,6 +158,20 @@ def test_a_model_that_fails_is_an_error():
         run_examples(lambda inputs: {"y": 1 / 0}, [{"x": DATA[0]}], None)
 
 
+def test_failure_shows_its_last_line_and_the_sample():
+    def call(inputs):
+        raise RuntimeError(
+            "failed\nTraceback of TorchScript:\n  File x\nRuntimeError: expected Long but found Float\n"
+        )
+
+    with pytest.raises(ValueError, match="does not answer") as error:
+        run_examples(call, [{"x": np.zeros(3, np.int64)}], None)
+    assert str(error.value) == (
+        "the model does not answer the samples; with rows of samples: RuntimeError: expected Long but found Float; "
+        "with one sample as a row: the same; without a batch dimension: the same; the first sample is 'x' int64 [3]"
+    )
+
+
 def test_arrays_without_names_get_them_later(tmp_path):
     np.save(tmp_path / "x.npy", DATA)
     samples = from_path(tmp_path / "x.npy", ())

@@ -2,6 +2,6 @@
 
 from naiad.optimizer.package.export import export, export_files
 from naiad.optimizer.package.verification import Verification, verify
-from naiad.optimizer.package.writing import write
+from naiad.optimizer.package.writing import check_target, write
 
-__all__ = ["Verification", "export", "export_files", "verify", "write"]
+__all__ = ["Verification", "check_target", "export", "export_files", "verify", "write"]

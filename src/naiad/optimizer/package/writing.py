@@ -29,6 +29,12 @@ ENVIRONMENT, RESULT, VERDICT, PROFILE, SIGNATURE, COMMANDS = (
 _CACHES = shutil.ignore_patterns("__pycache__")
 
 
+def check_target(target: Path) -> None:
+    """Raise FileExistsError if something other than a package is at `target`."""
+    if target.exists() and not is_package(target):
+        raise FileExistsError(f"{target} exists and is no package; give another path")
+
+
 def write(  # noqa: PLR0913 - what a package consists of
     result: Result,
     samples: Samples,
@@ -53,8 +59,7 @@ def write(  # noqa: PLR0913 - what a package consists of
     """
     chosen = _winner(result)
     model, config = _named(config, result, chosen)
-    if target.exists() and not is_package(target):
-        raise FileExistsError(f"{target} exists and is no package; give another path")
+    check_target(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=target.parent) as home:
         folder = Path(home, "repository", model)

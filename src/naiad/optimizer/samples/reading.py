@@ -1,6 +1,8 @@
 """Samples of a model's inputs: from arrays, files, or a generator that does not fit in memory; and their shapes."""
 
 import hashlib
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -181,12 +183,20 @@ def _by_name(item: Any, inputs: Inputs, where: str) -> dict[str, Array]:
 def _read(file: Path, inputs: Inputs) -> dict[str, Array]:
     try:
         loaded = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{file}: not readable as {file.suffix or 'numpy'} file: {error}") from error
-    if isinstance(loaded, np.ndarray):
-        return _by_name(loaded, inputs, str(file))
-    with loaded:
-        return {name: loaded[name] for name in loaded.files}
+        if not isinstance(loaded, np.ndarray):
+            with loaded:
+                return {name: loaded[name] for name in loaded.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{file}: {_unreadable(error)}") from error
+    return _by_name(loaded, inputs, str(file))
+
+
+def _unreadable(error: Exception) -> str:
+    """Return why a file cannot be read; numpy suggests to load unsafely where there are no plain arrays."""
+    reason = str(error)
+    if "allow_pickle" in reason:
+        reason = "it is no numpy file, or it holds Python objects; strings need a dtype of S or U"
+    return f"not readable as an .npy or .npz file: {reason}"
 
 
 def _numpy(value: Any) -> Array:

@@ -70,14 +70,17 @@ def run_examples(call: Call, examples: Iterable[Mapping[str, Array]], has_batch:
     Raises ValueError if the model fails, answers nothing, or has no batch dimension although `has_batch` says so.
     """
     samples = list(examples)
-    failures = []
+    failures: dict[str, str] = {}
     for rows in (-1, 1, None):
         if has_batch in (None, rows is not None):
             try:
                 return Outputs(_run(call, samples, rows), rows)
             except ValueError as error:
-                failures.append(f"{_ROWS[rows]}: {error}")
-    raise ValueError("the model does not answer the samples; " + "; ".join(failures))
+                reason = str(error)
+                failures[_ROWS[rows]] = "the same" if reason in failures.values() else reason
+    tried = "; ".join(f"{way}: {reason}" for way, reason in failures.items())
+    found = ", ".join(f"'{name}' {array.dtype} {list(array.shape)}" for name, array in samples[0].items())
+    raise ValueError(f"the model does not answer the samples; {tried}; the first sample is {found}")
 
 
 _ROWS: Mapping[int | None, str] = {
@@ -95,7 +98,7 @@ def _run(call: Call, samples: Sequence[Mapping[str, Array]], rows: int | None) -
             try:
                 answer = call(inputs)
             except Exception as error:  # frameworks raise all kinds of exceptions
-                raise ValueError(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+                raise ValueError(_reason(error)) from error
             for name, array in answer.items():
                 if count and array.shape[:1] != (count,):
                     raise ValueError(f"output '{name}' has the shape {list(array.shape)} for {count} rows")
@@ -105,6 +108,14 @@ def _run(call: Call, samples: Sequence[Mapping[str, Array]], rows: int | None) -
     if not found:
         raise ValueError("it returns nothing")
     return tuple(found.values())
+
+
+def _reason(error: Exception) -> str:
+    """Return class and message; the message of a TorchScript error is the last line of its tracebacks."""
+    name, message = type(error).__name__, str(error).strip()
+    if "Traceback" in message:
+        message = message.splitlines()[-1].removeprefix(f"{name}: ")
+    return f"{name}: {' '.join(message.split())[:300]}"
 
 
 def _merged(known: TensorSpec, new: TensorSpec, where: str) -> TensorSpec:
