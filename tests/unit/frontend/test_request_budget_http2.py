@@ -8,6 +8,7 @@ from naiad.core.request_limits import RequestBudget
 from naiad.frontend.http2.rest_headers import RestSide
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame
+from naiad.wire.http2.limits import Http2Limits
 from support.http2_peer import data_frame
 from support.http2_scene import Scene, framed
 
@@ -80,6 +81,18 @@ def test_a_lost_connection_releases_its_bytes():
     scene.send(scene.headers(3) + data_frame(3, framed(bytes(100 * KB))[: 30 * KB]))
     assert scene.budget.used_bytes >= 80 * KB - 5
     scene.protocol.connection_lost(None)
+    assert scene.budget.used_bytes == 0
+
+
+def test_the_reset_that_ends_the_connection_releases_its_call_too():
+    scene = budgeted(1 << 20, limits=Http2Limits(resets_burst=1, resets_per_s=1))
+    for stream_id in (1, 3):
+        scene.send(scene.request(stream_id, bytes(50 * KB), "/s/Keep"))
+    for stream_id in (1, 3):
+        scene.send(frame(wire.RST_STREAM, 0, stream_id, b"\0\0\0\x08"))
+    assert scene.transport.is_closed
+    scene.protocol.connection_lost(None)
+    assert [call.id for call, _ in scene.service.cancelled] == [1, 3]
     assert scene.budget.used_bytes == 0
 
 

@@ -378,8 +378,9 @@ class Http2Connection(Generic[S]):
             # The peer knows now that the stream is gone: what follows on it is a mistake.
             self.output.recently_reset.pop(stream_id, None)
             return
-        self.output.forget(stream)
+        # Before the stream is forgotten: if this ends the connection, its owner cancels the streams in the table.
         self._floods.count_reset(self._now_ns)
+        self.output.forget(stream)
         (code,) = wire.UINT32.unpack(payload)
         self._sink.stream_reset(stream, code)
 
