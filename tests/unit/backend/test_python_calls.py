@@ -24,6 +24,7 @@ from naiad.worker.api.request import InferenceRequest
 from naiad.worker.api.tensor import Tensor
 from naiad.worker.calls import Calls
 from naiad.worker.channel import buffer_pool as block
+from naiad.worker.channel.buffer_pool import BufferOwner
 from naiad.worker.channel.channel import Channel
 from naiad.worker.control import ExecutionContext
 from support.model_call_parts import ManualLoop
@@ -197,6 +198,20 @@ def test_shared_memory_of_tensors_is_counted_and_released(pair):
     (response,) = responses
     assert np.array_equal(response.output_tensors()[0].as_numpy(), array)
     assert pair.server.taken_bytes >= 2 * array.nbytes
+
+
+def test_batches_get_the_room_back_when_idle_memory_of_calls_is_dropped(pair):
+    responses = pair.ask(Tensor("A", np.zeros(10, np.int8)))
+    header = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.INT8, (100_000,))])
+    pair.answer(pair.port.calls[0], InferResponse(header, [bytes(100_000)]))
+    assert len(list(responses)) == 1
+    assert pair.server.taken_bytes >= 100_000
+    pair.channel.buffer_owner.take_back([1])  # the worker has released it
+    owner = pair.channel.buffer_owner
+    owner.trim = lambda idle_s=0.0: BufferOwner.trim(owner, idle_s)
+    ((_, trim, _),) = pair.port.loop.timers
+    trim()
+    assert pair.server.taken_bytes == 0
 
 
 def test_oversized_tensors_raise_and_channel_continues(pair):

@@ -289,7 +289,7 @@ class BlsChannel:
         return block
 
     def _see_memory(self) -> None:
-        """Let batches have less memory when calls have more."""
+        """Let batches have less memory when calls have more, and more when calls have less."""
         if self._channel.block_bytes != self._known_bytes:
             self._known_bytes = self._channel.block_bytes
             self._worker.take_room(self._known_bytes)
@@ -299,6 +299,7 @@ class BlsChannel:
         self._trim_timer = None
         buffer_owner = self._channel.buffer_owner
         buffer_owner.trim()
+        self._see_memory()
         with contextlib.suppress(ChannelClosedError):  # the reader sees it
             if self._channel.has_news:
                 self._channel.send(frames.TIDY)
