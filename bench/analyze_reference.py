@@ -1,6 +1,7 @@
 """The choice of `naiad analyze` against the whole grid, for five kinds of models on two cores.
 
     python -m bench.analyze_reference [--models resnet50,minilm,trees,python,ocr] [--seconds 0.4] [--concurrency 8]
+                                      [--turns 3] [--searches 20] [--save DIR | --replay DIR]
 
 | model | what it is |
 |---|---|
@@ -10,20 +11,29 @@
 | python | an add/sub model in Python |
 | ocr | an ensemble of three ONNX models and four Python models; a line of text |
 
-Each begins with one instance and without dynamic batching. Every configuration of the grid is measured once at one
-concurrency; the mode `predict` searches the same grid without these measurements. The first five of the grid, the
-choice and the configuration at the beginning are then measured in turns, and medians are compared. `trees` needs
-xgboost and scikit-learn, `minilm` and `ocr` the packages of `naiad demo`.
+Each begins with one instance and without dynamic batching. Every configuration of the grid is measured at one
+concurrency, in several turns. The mode `predict` searches the same grid: once on the server, and `--searches` times
+on the record, where a measurement of a configuration is one of its turns by chance. The first five of the grid, all
+choices and the configuration at the beginning are then measured again in turns, and the medians of these are
+compared, because the best of the grid owes its place to chance, too. `trees` needs xgboost and scikit-learn,
+`minilm` and `ocr` the packages of `naiad demo`. `--save` keeps the measurements, and `--replay` searches on them
+again without a server, as after a change of the search; choices that were not measured again then have the median of
+their turns.
 """
 
 import argparse
 import asyncio
+import pickle
+import random
 import re
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +41,7 @@ import numpy as np
 from bench.models import write_repository
 from naiad.analyze.goal import Bound, Goal
 from naiad.analyze.live import LiveInstrument, OwnServer
-from naiad.analyze.measurement import Measured
+from naiad.analyze.measurement import Instrument, Measured
 from naiad.analyze.prediction import LearnedPredictor
 from naiad.analyze.search import SearchSettings, search
 from naiad.analyze.search.configurations import Configuration, configuration_key, configurations
@@ -106,66 +116,158 @@ REFERENCES = {
 }
 
 
-class Comparison:
-    """Grid and search of one model."""
+@dataclass(slots=True)
+class Record:
+    """The grid of a model as it was measured."""
 
-    def __init__(
-        self, instrument: LiveInstrument, model: str, reference: Reference, arguments: argparse.Namespace
-    ) -> None:
-        self._instrument, self._model, self._arguments = instrument, model, arguments
-        self._limit_ms = reference.p99_ms
-        dimensions: list[Dimension] = []
-        variants = {}
-        for name, config in instrument.configs.items():
-            own = _dimensions(config, reference.largest_batch)
-            if own:
-                variants[name] = combinations(config, own).all
-                dimensions += own
-        self._space = Space((model,), tuple(dimensions), (arguments.concurrency,), variants=variants)
-        self._goals = {model: Goal(constraints={"perf_latency_p99": Bound(maximum=reference.p99_ms)})}
+    model: str
+    cores: float
+    configs: Mapping[str, ModelConfig]
+    space: Space
+    limit_ms: float
+    """Of the p99 latency."""
+    turns: dict[str, list[Measured]] = field(default_factory=dict)
+    """By configuration, those of the grid."""
+    again: dict[str, list[Measured]] = field(default_factory=dict)
+    """By configuration, what was measured after the searches."""
 
-    async def run(self) -> str:
-        """Measure; return a row of the table."""
-        everything = configurations(self._space)
-        grid = [each for each in [await self._measure(each) for each in everything] if not each.error]
-        best = sorted(grid, key=self._value, reverse=True)[:_FINALISTS]
-        choice, count = await self._search()
-        first = everything[0]
-        medians = await self._medians([first, choice, *(each.point.variants for each in best)])
-        optimum, chosen = max(medians.values()), medians[configuration_key(choice)]
-        changes = "; ".join(each.summary for each in choice if each.settings)
-        return (
-            f"{self._model:10} grid {len(everything)} ({len(everything) - len(grid)} failed), search {count} "
-            f"({count / len(everything):.0%}), choice {chosen:.1f}/s = {chosen / optimum:.0%} of the optimum, "
-            f"{chosen / medians[configuration_key(first)]:.2f} times the beginning: {changes or 'as configured'}"
-        )
+    @property
+    def goals(self) -> dict[str, Goal]:
+        """Return what a search looks for."""
+        return {self.model: Goal(constraints={"perf_latency_p99": Bound(maximum=self.limit_ms)})}
 
-    async def _measure(self, configuration: Configuration) -> Measured:
-        point = Point(configuration, self._arguments.concurrency)
-        return await self._instrument.measure(point, self._arguments.seconds)
+    def value(self, name: str) -> float:
+        """Return the median throughput of a configuration, from what was measured last; 0 outside the limit."""
+        measured = self.again.get(name) or self.turns[name]
+        metrics = [each.metrics[self.model] for each in measured if not each.error]
+        if not metrics or statistics.median(each["perf_latency_p99"].value for each in metrics) > self.limit_ms:
+            return 0.0
+        return statistics.median(each["perf_throughput"].value for each in metrics)
 
-    def _value(self, measured: Measured) -> float:
-        """Return the throughput; 0 outside the limit."""
-        metrics = measured.metrics[self._model]
-        return metrics["perf_throughput"].value if metrics["perf_latency_p99"].value <= self._limit_ms else 0.0
+    def best(self) -> list[str]:
+        """Return configurations, the best first: those of the grid, or those that were measured again."""
+        return sorted(self.again or self.turns, key=self.value, reverse=True)
 
-    async def _search(self) -> tuple[Configuration, int]:
-        predictor = LearnedPredictor(self._instrument.configs, usable_cores())
-        settings = SearchSettings(seconds=self._arguments.seconds)
-        ranking = await search("predict", self._space, self._goals, self._instrument, settings, predictor=predictor)
+    async def search(self, instrument: Instrument, seconds: float) -> tuple[Configuration, int]:
+        """Return the choice of a search, and how many measurements it made."""
+        predictor = LearnedPredictor(self.configs, self.cores)
+        settings = SearchSettings(seconds=seconds)
+        ranking = await search("predict", self.space, self.goals, instrument, settings, predictor=predictor)
         count = sum(each.repeats for each in ranking.measurements)
         if ranking.winner is None:
-            raise RuntimeError(f"{self._model}: {ranking.reason}")
+            raise RuntimeError(f"{self.model}: {ranking.reason}")
         return ranking.winner.measured.point.variants, count
 
-    async def _medians(self, found: Sequence[Configuration]) -> dict[str, float]:
-        named = {configuration_key(each): each for each in found}
-        values: dict[str, list[float]] = {name: [] for name in named}
-        for _ in range(self._arguments.rounds):
-            for name, configuration in named.items():
-                measured = await self._measure(configuration)
-                values[name].append(0.0 if measured.error else self._value(measured))
-        return {name: statistics.median(each) for name, each in values.items()}
+
+class Recorded:
+    """An instrument that measures nothing: it draws from the turns of the grid, and repeats none before it must."""
+
+    def __init__(self, record: Record, seed: int) -> None:
+        self._record = record
+        self._random = random.Random(seed)
+        self._left: dict[str, list[Measured]] = {}
+
+    async def measure(self, point: Point, seconds: float) -> Measured:
+        """Return one of the turns of a configuration."""
+        name = configuration_key(point.variants)
+        left = self._left.get(name)
+        if not left:
+            left = self._left[name] = list(self._record.turns[name])
+            self._random.shuffle(left)
+        return replace(left.pop(), point=point)
+
+    async def restore(self) -> None:
+        """Nothing was changed."""
+
+
+async def measure(name: str, arguments: argparse.Namespace) -> tuple[Record, str]:
+    """Measure the grid, search, and measure what was found again."""
+    reference = REFERENCES[name]
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory, "models")
+        root.mkdir()
+        plan = reference.write(root)
+        for path in root.glob("*/config.pbtxt"):
+            path.write_text(re.sub(r"dynamic_batching \{.*\}", "", path.read_text()))
+        async with LiveInstrument(OwnServer([root]), [plan]) as instrument:
+            space = _space(plan.name, instrument.configs, reference, arguments.concurrency)
+            record = Record(plan.name, usable_cores(), dict(instrument.configs), space, reference.p99_ms)
+            grid = configurations(space)
+            await _measure_in_turns(record.turns, instrument, grid, arguments.turns, arguments)
+            live, _ = await record.search(instrument, arguments.seconds)
+            found = await asyncio.to_thread(searches, record, arguments)
+            named = {configuration_key(each): each for each in [grid[0], live, *(choice for choice, _ in found)]}
+            best = set(record.best()[:_FINALISTS])
+            named |= {configuration_key(each): each for each in grid if configuration_key(each) in best}
+            await _measure_in_turns(record.again, instrument, list(named.values()), arguments.rounds, arguments)
+    return record, configuration_key(live)
+
+
+def searches(record: Record, arguments: argparse.Namespace) -> list[tuple[Configuration, int]]:
+    """Return the choices of searches on a record, each with the number of measurements."""
+    with ProcessPoolExecutor() as processes:
+        return list(processes.map(partial(_search, record, arguments.seconds), range(arguments.searches)))
+
+
+def _search(record: Record, seconds: float, seed: int) -> tuple[Configuration, int]:
+    return asyncio.run(record.search(Recorded(record, seed), seconds))
+
+
+async def _measure_in_turns(
+    found: dict[str, list[Measured]],
+    instrument: LiveInstrument,
+    chosen: Sequence[Configuration],
+    turns: int,
+    arguments: argparse.Namespace,
+) -> None:
+    for turn in range(turns):
+        for each in chosen if turn % 2 == 0 else reversed(chosen):
+            measured = await instrument.measure(Point(each, arguments.concurrency), arguments.seconds)
+            found.setdefault(configuration_key(each), []).append(measured)
+
+
+def report(record: Record, live: str, found: Sequence[tuple[Configuration, int]]) -> str:
+    """Return what was chosen, beside the best of the grid."""
+    optimum = record.value(record.best()[0])
+    first = next(iter(record.turns))
+    gain = (
+        f"{record.value(live) / record.value(first):.2f}" if record.value(first) else "from outside the limit, more"
+    )
+    names = {configuration_key(each): each for each in configurations(record.space)}
+    counts = sorted({count for _, count in found})
+    shares = [record.value(configuration_key(choice)) / optimum for choice, _ in found]
+    lines = [
+        f"{record.model}: grid of {len(record.turns)}; live choice {_summary(names[live])}: "
+        f"{record.value(live):.1f}/s, {record.value(live) / optimum:.0%} of the optimum, {gain} the beginning"
+    ]
+    if found:
+        lines.append(
+            f"{record.model}: at least 95 % of the optimum in {sum(each >= 0.95 for each in shares)} of "
+            f"{len(shares)} searches on the record, least {min(shares):.0%}, {counts[0]} to {counts[-1]} measurements"
+        )
+    lines += [
+        f"    {record.value(name):8.1f}/s {record.value(name) / optimum:5.0%}  chosen {times} times: "
+        f"{_summary(names[name])}"
+        for name, times in Counter(configuration_key(choice) for choice, _ in found).most_common()
+    ]
+    best = record.best()[0]
+    lines.append(f"    {record.value(best):8.1f}/s  100%  the best: {_summary(names[best])}")
+    return "\n".join(lines)
+
+
+def _summary(configuration: Configuration) -> str:
+    return "; ".join(each.summary for each in configuration if each.settings) or "as configured"
+
+
+def _space(model: str, configs: Mapping[str, ModelConfig], reference: Reference, concurrency: int) -> Space:
+    dimensions: list[Dimension] = []
+    variants = {}
+    for name, config in configs.items():
+        own = _dimensions(config, reference.largest_batch)
+        if own:
+            variants[name] = combinations(config, own).all
+            dimensions += own
+    return Space((model,), tuple(dimensions), (concurrency,), variants=variants)
 
 
 def _dimensions(config: ModelConfig, largest_batch: int) -> Sequence[Dimension]:
@@ -176,28 +278,26 @@ def _dimensions(config: ModelConfig, largest_batch: int) -> Sequence[Dimension]:
     return default_dimensions(config, Machine(usable_cores()), batch_sizes=(1, largest_batch))
 
 
-async def compare(name: str, arguments: argparse.Namespace) -> str:
-    """Compare one model."""
-    with tempfile.TemporaryDirectory() as directory:
-        root = Path(directory, "models")
-        root.mkdir()
-        plan = REFERENCES[name].write(root)
-        for path in root.glob("*/config.pbtxt"):
-            path.write_text(re.sub(r"dynamic_batching \{.*\}", "", path.read_text()))
-        async with LiveInstrument(OwnServer([root]), [plan]) as instrument:
-            return await Comparison(instrument, plan.name, REFERENCES[name], arguments).run()
-
-
 def main() -> int:
     """Read the arguments and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(REFERENCES))
     parser.add_argument("--seconds", type=float, default=0.4)
     parser.add_argument("--concurrency", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--searches", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("--replay", type=Path)
     arguments = parser.parse_args()
     for name in arguments.models.split(","):
-        print(asyncio.run(compare(name, arguments)), flush=True)
+        if arguments.replay:
+            record, live = pickle.loads((arguments.replay / f"{name}.pickle").read_bytes())
+        else:
+            record, live = asyncio.run(measure(name, arguments))
+        if arguments.save:
+            (arguments.save / f"{name}.pickle").write_bytes(pickle.dumps((record, live)))
+        print(report(record, live, searches(record, arguments)), flush=True)
     return 0
 
 
