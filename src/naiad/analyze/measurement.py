@@ -22,6 +22,8 @@ class Measured:
     duration_s: float = 0.0
     repeats: int = 1
     """Measurements of the point that are combined here."""
+    foreign_cores: float = 0.0
+    """Cores of the server's machine that other programs used meanwhile; 0 where that is not known."""
 
 
 class Instrument(Protocol):

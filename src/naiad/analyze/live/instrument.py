@@ -182,7 +182,8 @@ class LiveInstrument:
                 rows = await _send(session, load, _LONGER * seconds)
         finally:
             meter.stop()
-        return _result(point, dict(zip(self._models, rows, strict=True)), meter.metrics())
+        measured = _result(point, dict(zip(self._models, rows, strict=True)), meter.metrics())
+        return replace(measured, foreign_cores=meter.foreign_cores())
 
     async def _session_for(self, point: Point) -> Session:
         """Return an open session for the point; it is kept while the requests stay the same."""

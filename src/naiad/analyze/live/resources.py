@@ -1,4 +1,7 @@
-"""CPU and memory of a server on this machine and of its child processes, from Linux's /proc."""
+"""CPU and memory of a server on this machine and of its child processes, and the CPU of other programs.
+
+Both come from Linux's /proc.
+"""
 
 import math
 import mmap
@@ -6,7 +9,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +19,10 @@ from naiad.perf.result import Interval
 _INTERVAL_S = 0.2
 _PPID, _UTIME, _STIME, _RSS = 1, 11, 12, 21
 """Fields of /proc/PID/stat after the name (proc(5)); the state is field 0."""
+_IDLE = (3, 4)
+"""Fields of the line `cpu` of /proc/stat that count no work: idle and iowait."""
+_GUEST = 8
+"""The first field of that line that is part of an earlier one."""
 _Z95 = 1.96
 
 
@@ -27,6 +34,8 @@ class Usage:
     cpu_s: float
     resident_bytes: int
     """Pages that processes share count for each of them."""
+    foreign_s: float = 0.0
+    """CPU time of the machine that neither these processes nor this one and its descendants have used."""
 
 
 def read_usage(pid: int, proc: Path = Path("/proc")) -> Usage | None:
@@ -37,12 +46,38 @@ def read_usage(pid: int, proc: Path = Path("/proc")) -> Usage | None:
     children: dict[int, list[int]] = {}
     for each, fields in rows.items():
         children.setdefault(int(fields[_PPID]), []).append(each)
+    family = _family(pid, children)
+    known = {*family, *_family(os.getpid(), children)}.intersection(rows)
+    pages = sum(int(rows[each][_RSS]) for each in family)
+    return Usage(
+        time.monotonic(),
+        _cpu_s(rows, family),
+        pages * mmap.PAGESIZE,
+        _machine_s(proc) - _cpu_s(rows, known),
+    )
+
+
+def _family(pid: int, children: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return a process and its descendants."""
     family = [pid]
     for each in family:
         family += children.get(each, ())
-    ticks = sum(int(rows[each][_UTIME]) + int(rows[each][_STIME]) for each in family)
-    pages = sum(int(rows[each][_RSS]) for each in family)
-    return Usage(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), pages * mmap.PAGESIZE)
+    return family
+
+
+def _cpu_s(rows: Mapping[int, Sequence[str]], pids: Iterable[int]) -> float:
+    ticks = sum(int(rows[each][_UTIME]) + int(rows[each][_STIME]) for each in pids)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _machine_s(proc: Path) -> float:
+    """Return the CPU time that all programs have used, and that a hypervisor withheld; 0 without /proc/stat."""
+    try:
+        fields = (proc / "stat").read_text().split("\n", 1)[0].split()[1:]
+        ticks = [int(each) for index, each in enumerate(fields[:_GUEST]) if index not in _IDLE]
+    except (OSError, ValueError):
+        return 0.0
+    return sum(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def _rows(proc: Path) -> Mapping[int, Sequence[str]]:
@@ -86,6 +121,14 @@ class ResourceMeter:
                 return
             self.usages.append(usage)
             self._is_over.wait(_INTERVAL_S)
+
+    def foreign_cores(self) -> float:
+        """Return the cores that other programs have used on the mean; 0 when too little was read."""
+        usages = list(self.usages)
+        if len(usages) < 2:
+            return 0.0
+        first, last = usages[0], usages[-1]
+        return max(0.0, (last.foreign_s - first.foreign_s) / (last.at_s - first.at_s))
 
     def metrics(self) -> dict[str, Interval]:
         """Return cores in use and the largest memory (MB); empty when too little was read."""

@@ -139,4 +139,5 @@ def _measured(document: Mapping[str, Any]) -> Measured:
         document["error"],
         document["duration_s"],
         document["repeats"],
+        document.get("foreign_cores", 0.0),
     )

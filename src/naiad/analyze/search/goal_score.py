@@ -162,7 +162,10 @@ def combine(repeats: Sequence[Measured]) -> Measured:
     }
     rows = {model: _mean_row([each.rows[model] for each in good if model in each.rows]) for model in latest.rows}
     duration_s = sum(each.duration_s for each in good)
-    return replace(latest, metrics=metrics, rows=rows, duration_s=duration_s, repeats=len(good))
+    foreign_cores = fmean([each.foreign_cores for each in good])
+    return replace(
+        latest, metrics=metrics, rows=rows, duration_s=duration_s, repeats=len(good), foreign_cores=foreign_cores
+    )
 
 
 def _mean_row(rows: Sequence[Row]) -> Row:

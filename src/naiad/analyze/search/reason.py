@@ -1,5 +1,6 @@
 """Why the winner won, or why there is none, in sentences."""
 
+import statistics
 from collections.abc import Sequence
 
 from naiad.analyze.measurement import Measured, Ranked, Ranking
@@ -14,6 +15,8 @@ _PARTS = {
     "the output of the backend": "compute_output_us",
 }
 _NAMED = 3
+_FOREIGN_CORES = 0.2
+"""Cores used by other programs from which a measurement counts as disturbed; a terminal and its like use less."""
 _DRIFT = 0.05
 """Change of the throughput that is reported; less is usual between two measurements."""
 
@@ -33,7 +36,7 @@ def reason(survey: Survey, ranking: Ranking, ended: str) -> str:
     failed = {configuration_key(each.point.variants) for each in ranking.measurements if each.error}
     if failed and ranking.candidates:
         found.append(f"{_count(len(failed), 'configuration')} failed.")
-    return " ".join([*found, *_about_drift(survey)])
+    return " ".join([*found, *_about_drift(survey), *_about_other_programs(ranking)])
 
 
 def _about_winner(survey: Survey, ranking: Ranking, winner: Ranked) -> list[str]:
@@ -105,6 +108,18 @@ def _about_drift(survey: Survey) -> list[str]:
                     f"{side} at the end of the search than at its beginning."
                 ]
     return []
+
+
+def _about_other_programs(ranking: Ranking) -> list[str]:
+    """Say when other programs competed for the cores."""
+    measured = [each for each in ranking.measurements if not each.error]
+    disturbed = [each.foreign_cores for each in measured if each.foreign_cores >= _FOREIGN_CORES]
+    if not disturbed:
+        return []
+    return [
+        f"Other programs used {statistics.fmean(disturbed):.1f} cores of the machine during {len(disturbed)} of "
+        f"{len(measured)} points, so these figures are rough: stop them and analyse again."
+    ]
 
 
 def _name(measured: Measured) -> str:

@@ -84,6 +84,27 @@ def test_usage_includes_child_processes(tmp_path: Path):
     assert read_usage(99, tmp_path) is None
 
 
+def test_usage_of_other_programs_excludes_server_and_idle_time(tmp_path: Path):
+    for pid, parent, ticks in ((10, 1, 100), (11, 10, 200), (13, 1, 50)):
+        (tmp_path / str(pid)).mkdir()
+        fields = ["S", parent, *[0] * 9, ticks, 0, *[0] * 9]
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) " + " ".join(map(str, fields)))
+    # user, nice, system, idle, iowait, irq, softirq, steal; guest is a part of user.
+    (tmp_path / "stat").write_text("cpu  300 20 60 9000 900 1 2 7 300 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n")
+    usage = read_usage(10, tmp_path)
+    assert usage is not None
+    assert usage.foreign_s == pytest.approx((390 - 300) / os.sysconf("SC_CLK_TCK"))
+
+
+def test_meter_gives_the_mean_of_other_programs():
+    meter = ResourceMeter(0)
+    assert meter.foreign_cores() == 0
+    meter.usages = [Usage(0, 0, 1, 10), Usage(1, 0, 1, 11), Usage(2, 1, 1, 13)]
+    assert meter.foreign_cores() == 1.5
+    meter.usages = [Usage(0, 0, 1, 10), Usage(2, 1, 1, 9.9)]  # a process of ours ended between two readings
+    assert meter.foreign_cores() == 0
+
+
 def test_meter_gives_cores_and_largest_memory():
     meter = ResourceMeter(0)
     assert meter.metrics() == {}

@@ -1,6 +1,7 @@
 """Searches of an analytic model: what ends them, and what they say."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tests.support.analyze_simulation import (
 )
 
 from naiad.analyze.goal import Goal
-from naiad.analyze.measurement import Ranking
+from naiad.analyze.measurement import Measured, Ranking
 from naiad.analyze.search import MODES, SearchProgress, search
 from naiad.analyze.space import Point, Space
 
@@ -134,6 +135,21 @@ def test_drift_of_the_machine_is_reported() -> None:
     drifting = run("brute", SimulatedInstrument(LANGUAGE, 3, drift_per_measurement=-0.0005))
     assert "drifted" not in steady.reason
     assert "slower at the end of the search than at its beginning" in drifting.reason
+
+
+def test_other_programs_are_reported() -> None:
+    class Shared(SimulatedInstrument):
+        async def measure(self, point: Point, seconds: float) -> Measured:
+            return replace(
+                await super().measure(point, seconds), foreign_cores=1.25 if point.concurrency > 4 else 0.1
+            )
+
+    shared = run("brute", Shared(LANGUAGE, 3))
+    disturbed = sum(each.point.concurrency > 4 for each in shared.measurements)
+    assert disturbed
+    text = f"Other programs used 1.2 cores of the machine during {disturbed} of {len(shared.measurements)} points"
+    assert text in shared.reason
+    assert "Other programs" not in run("brute", SimulatedInstrument(LANGUAGE, 3)).reason
 
 
 def test_latency_objective_prefers_little_load() -> None:
