@@ -11,13 +11,13 @@ from typing import Generic
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unavailable
 from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState
-from naiad.repository import malloc_trim as heap
 from naiad.repository.agents.chain import AgentChain
 from naiad.repository.lifecycle import Lifecycle, LoadedVersion, Publish, ReadyRule, V
 from naiad.repository.model_plan import ModelPlan, Update, VersionLoader, by_dependency
 from naiad.repository.stores.namespaces import NamespacedStore, Namespaces
 from naiad.repository.stores.store import ModelEntry, ModelListing, Store
 from naiad.repository.stores.stores import DUPLICATE, Stores
+from naiad.telemetry.process import trim_heap
 
 _log = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class Catalog(Generic[V]):
                         self._finish_load(plan, futures)
                     except InferError:
                         all_loaded = False
-        heap.trim()
+        trim_heap()
         return all_loaded
 
     def load(self, plan: ModelPlan, unchanged: Collection[int] = (), *, counts: bool = True) -> Replaced:
@@ -175,7 +175,7 @@ class Catalog(Generic[V]):
             with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load") as pool:
                 return self._finish_load(plan, self._start_load(pool, plan, kept, counts=counts))
         finally:
-            heap.trim()
+            trim_heap()
 
     def dry_run(self, plan: ModelPlan) -> None:
         """Load the versions of one model and release them, without any effect on served ones. Raises InferError."""
@@ -189,7 +189,7 @@ class Catalog(Generic[V]):
                 reason = _status_of(error)
                 _log.error("dry run: '%s' version %d would not load: %s", plan.entry.key, version, reason)
                 failures += f"version {version} would be at UNAVAILABLE state: {reason};\n"
-        heap.trim()
+        trim_heap()
         if failures:
             raise invalid_argument(f"load would fail for model '{plan.entry.key}': {failures}")
 
@@ -199,7 +199,10 @@ class Catalog(Generic[V]):
 
     def _discover(self) -> tuple[list[ModelEntry], bool]:
         """Return the unique models, and whether these are all models."""
-        listings = self.stores.listings()
+        look = self.stores.look()
+        for error in look.unreadable.values():
+            raise error
+        listings = look.listings
         unique: dict[str, ModelListing] = {}
         for name, found in sorted(listings.items()):
             if len(found) > 1:
@@ -227,19 +230,19 @@ class Catalog(Generic[V]):
             return None
 
     def _fail_model(self, name: str, error: Exception) -> None:
-        reason = reason_of(error)
-        self._count_failure()
-        _log.error("failed to load model '%s': %s", name, reason, exc_info=_traceback_of(error))
         # Triton: only models with an attempted load count.
-        self._lifecycle.fail_model(name, reason, counts=isinstance(error, UnloadableError))
+        is_attempted = isinstance(error, UnloadableError)
+        self.note_failure(name, reason_of(error), counts=is_attempted, cause=_traceback_of(error))
 
-    def note_failure(self, name: str, reason: str, *, counts: bool = False) -> None:
+    def note_failure(
+        self, name: str, reason: str, *, counts: bool = False, cause: BaseException | None = None
+    ) -> None:
         """Record the reason of a failed load; its served versions stay.
 
-        `counts`: whether the failure makes a server unready that needs all its models.
+        `counts`: whether the failure makes a server unready that needs all its models. `cause` is logged.
         """
         self._count_failure()
-        _log.error("failed to load model '%s': %s", name, reason)
+        _log.error("failed to load model '%s': %s", name, reason, exc_info=cause)
         self._lifecycle.fail_model(name, reason, counts=counts)
 
     def _count_failure(self) -> None:
@@ -347,7 +350,7 @@ class Catalog(Generic[V]):
             if not stop_version(loaded, timeout_s):
                 _log.warning("requests of '%s' version %d did not finish within %g s", name, version, timeout_s)
             _log.info("successfully unloaded '%s' version %d", name, version)
-        heap.trim()
+        trim_heap()
         for chain in chains:
             stop_version(chain, timeout_s)
         self._lifecycle.end_unload(name, list(unloading))

@@ -25,7 +25,6 @@ from naiad.memory.regions import SharedMemory
 from naiad.options.artificial_delays import read_artificial_delays
 from naiad.options.options import RecordingOptions, ServerOptions
 from naiad.protocol.status import use_triton_codes
-from naiad.repository import malloc_trim as heap
 from naiad.repository.catalog import Catalog
 from naiad.repository.control.triggers import RepositoryControl, explicit_control, no_control, poll_control
 from naiad.repository.lifecycle import ReadyRule
@@ -48,6 +47,7 @@ from naiad.telemetry.logs import log
 from naiad.telemetry.metrics.gpus import GpuMeter
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.metrics.responses import rejections
+from naiad.telemetry.process import trim_heap
 from naiad.telemetry.trace.tracer import Tracer
 from naiad.telemetry.traffic.recorder import Recorder
 from naiad.telemetry.traffic.ring import RingFile
@@ -159,7 +159,7 @@ class Server:
             try:
                 self._engine.check_models(time.monotonic_ns())
                 if freed.is_due(time.monotonic_ns(), time.process_time_ns()):
-                    await asyncio.to_thread(heap.trim)
+                    await asyncio.to_thread(trim_heap)
                     freed.note_returned(time.monotonic_ns())
             except Exception:
                 _log.exception("checking the models failed")

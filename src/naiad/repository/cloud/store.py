@@ -21,6 +21,7 @@ from naiad.repository.stores.store import (
     INCOMPLETE_MARK,
     ModelEntry,
     ModelListing,
+    Store,
     check_model_name,
     entry_of_directory,
     is_known_directory,
@@ -32,18 +33,14 @@ _ROUNDS = 3
 """How often a model may change while it is downloaded."""
 
 
-class CloudStore:
+class CloudStore(Store):
     """Models below a URL. What is asked is how things are there now; contents come through the cache."""
 
     def __init__(self, objects: ObjectStore, cache: ModelCache, *, config_name: str = "") -> None:
+        self.location = objects.url.text
         self._objects = objects
         self._cache = cache
         self._config_name = config_name
-
-    @property
-    def location(self) -> str:
-        """The URL that the operator gave."""
-        return self._objects.url.text
 
     def list_models(self) -> Sequence[str]:
         """Return the names directly below the URL, sorted, hidden ones left out. Raises InferError."""
@@ -54,11 +51,7 @@ class CloudStore:
     def look(self) -> Mapping[str, ModelListing]:
         """Return how every model looks now, by one listing of everything. Raises InferError."""
         found = self._objects.list_objects()
-        models: dict[str, list[StoredObject]] = {}
-        for item in found:
-            name, slash, _ = item.key.partition("/")
-            if slash and not name.startswith("."):
-                models.setdefault(name, []).append(item)
+        models = _by_model(found)
         self._check_is_repository(bool(found), [item.key for item in found if "/" not in item.key])
         return {name: self._listing(name, items) for name, items in sorted(models.items())}
 
@@ -141,6 +134,16 @@ class CloudStore:
         )
 
 
+def _by_model(items: Sequence[StoredObject]) -> dict[str, list[StoredObject]]:
+    """Return the objects of each model that is not hidden."""
+    models: dict[str, list[StoredObject]] = {}
+    for item in items:
+        name, slash, _ = item.key.partition("/")
+        if slash and not name.startswith("."):
+            models.setdefault(name, []).append(item)
+    return models
+
+
 def split_directories(name: str, items: Sequence[StoredObject]) -> tuple[list[str], list[StoredObject]]:
     """Return the directories that objects without content stand for, below the model's own, and all other objects.
 
@@ -183,13 +186,10 @@ def write_manifest(objects: ObjectStore, directory: Path) -> None:
 
     Raises InferError when the store cannot be read and for names that cannot be paths.
     """
-    models: dict[str, list[StoredObject]] = {}
-    for item in objects.list_objects():
-        name, slash, _ = item.key.partition("/")
-        if slash and not name.startswith("."):
-            models.setdefault(name, []).append(item)
-        elif not slash and item.size_bytes:
-            models.setdefault("", []).append(StoredObject(f"/{item.key}", item.size_bytes, item.identity))
+    found = objects.list_objects()
+    models = _by_model(found)
+    if top := [replace(item, key=f"/{item.key}") for item in found if "/" not in item.key and item.size_bytes]:
+        models[""] = top
     texts: list[tuple[StoredObject, Path]] = []
     for name, items in models.items():
         texts += _write_model(directory / name, *split_directories(name, items))
@@ -208,7 +208,7 @@ def _write_model(
         path = directory / item.key.partition("/")[2]
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.name.endswith(_TEXTS) and item.size_bytes <= _MAX_TEXT_BYTES:
-            texts.append((StoredObject(item.key.lstrip("/"), item.size_bytes, item.identity), path))
+            texts.append((replace(item, key=item.key.lstrip("/")), path))
         else:
             path.touch()
             os.truncate(path, item.size_bytes)

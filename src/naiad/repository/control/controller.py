@@ -17,7 +17,6 @@ from naiad.config.changes import config_changes, may_stay
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, excerpt, invalid_argument, unavailable
 from naiad.core.model import ModelKey, name_of
-from naiad.repository import malloc_trim as heap
 from naiad.repository.catalog import Catalog, reason_of, stop_version
 from naiad.repository.control.load_order import LoadOrder, LoadRecord
 from naiad.repository.control.override import (
@@ -29,11 +28,12 @@ from naiad.repository.control.override import (
     read_override,
     with_config,
 )
-from naiad.repository.control.reconcile import Action, Listed, Loaded, dependents, reconcile
+from naiad.repository.control.reconcile import NEVER_LOADED, Action, Listed, Loaded, dependents, reconcile
 from naiad.repository.lifecycle import LoadedVersion, V
 from naiad.repository.model_plan import ModelPlan, by_dependency, member_names
 from naiad.repository.stores.fingerprint import file_state
 from naiad.repository.stores.namespaces import ambiguous
+from naiad.telemetry.process import trim_heap
 
 
 class ModelLocks:
@@ -168,7 +168,7 @@ class ModelController(Generic[V]):
             state = self.state([key, *self._ensembles()])
             names = [key, *dependents(key, state)] if parameters.get("unload_dependents") else [key]
             wanted = state.keys() - set(names)
-            steps = reconcile(wanted, {}, {each: state.get(each, _UNKNOWN) for each in [*names, *wanted]})
+            steps = reconcile(wanted, {}, {each: state.get(each, NEVER_LOADED) for each in [*names, *wanted]})
             suspended = [step.name for step in steps if step.action is Action.SUSPEND]
             with self._locks.hold([*suspended, *names]):
                 for ensemble in filter(self.catalog.is_served, suspended):
@@ -419,7 +419,7 @@ class ModelController(Generic[V]):
             self._settle()
             for version in replaced:
                 stop_version(version, FINISH_TIMEOUT_S)
-            heap.trim()
+            trim_heap()
             if previous is not None:
                 previous.let_go()
             _log.info("released the versions of '%s' that were replaced", name)
@@ -446,6 +446,5 @@ class ModelController(Generic[V]):
         record.let_go()
 
 
-_UNKNOWN = Loaded(None, is_served=False)
 _UPLOADED = "uploaded"
 """In place of a fingerprint, of files that a command has uploaded."""

@@ -16,7 +16,7 @@ from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
 from naiad.core.model import name_of
 from naiad.repository.catalog import reason_of
 from naiad.repository.control.controller import ModelController
-from naiad.repository.control.reconcile import Action, Listed, ListingHistory, Loaded, Step, reconcile
+from naiad.repository.control.reconcile import NEVER_LOADED, Action, Listed, ListingHistory, Loaded, Step, reconcile
 from naiad.repository.lifecycle import V
 from naiad.repository.stores.fingerprint import fingerprint as fingerprint_of
 from naiad.repository.stores.stores import DUPLICATE
@@ -134,7 +134,7 @@ class PollTrigger(Generic[V]):
                 # The controller loads an ensemble again when one of its members was loaded.
                 known = replace(loaded[name], member_generations=None)
             else:
-                known = failed.get(name, _NEVER_LOADED)
+                known = failed.get(name, NEVER_LOADED)
             state[name] = replace(known, files=files, has_failed=not known.is_served)
         return state
 
@@ -159,7 +159,7 @@ class PollTrigger(Generic[V]):
         minute is no reason to unload anything. For those that cannot be opened the index has the reason.
         """
         look = self._catalog.stores.look()
-        self._note_unreadable(look.unreadable)
+        self._note_unreadable({location: error.message for location, error in look.unreadable.items()})
         now: dict[str, dict[str, bytes]] = {each: self._seen.get(each, {}) for each in look.unreadable}
         owners = {name: [location] for location, models in now.items() for name in models}
         incomplete: list[str] = []
@@ -256,6 +256,3 @@ class PollTrigger(Generic[V]):
         except InferError as error:
             _log.error("unloading '%s' failed: %s", name, error.message)
         self._catalog.forget(name)
-
-
-_NEVER_LOADED = Loaded(None, is_served=False)

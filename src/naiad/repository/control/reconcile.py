@@ -65,6 +65,7 @@ class Loaded:
     """Generations of its members when it was loaded; None: loads of members are no reason to load it again."""
 
 
+NEVER_LOADED = Loaded(None, is_served=False)
 State = Mapping[str, Loaded]
 
 

@@ -12,7 +12,7 @@ from naiad.config.backends import BUILT_IN, FILENAMES, FORMATS, SERVABLE_FILENAM
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import invalid_argument, not_found
 from naiad.repository.stores.model_file import GENERAL_SUFFIXES, kind_of, way_out
-from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, ModelListing, is_visible, parse_version
+from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, ModelListing, Store, is_visible, parse_version
 
 _SUFFIXES = sorted({Path(known.filename).suffix for known in FORMATS if known.backend in BUILT_IN} - {""})
 BARE_MAX_BATCH_SIZE = 32
@@ -122,29 +122,17 @@ def _is_model_dir(directory: Path) -> bool:
     return any(name == CONFIG_FILE or name in FILENAMES or parse_version(name) is not None for name in names)
 
 
-class BareFilesStore:
+class BareFilesStore(Store):
     """A folder of model files; its subdirectories are no models."""
 
     def __init__(self, directory: Path, *, max_batch_size: int = BARE_MAX_BATCH_SIZE) -> None:
+        self.location = str(directory)
         self._directory = directory
         self._max_batch_size = max_batch_size
 
-    @property
-    def location(self) -> str:
-        """The directory's path."""
-        return str(self._directory)
-
-    def list_models(self) -> Sequence[str]:
-        """Return the names of the files without suffix. Raises InferError as `bare_files`."""
-        return sorted(bare_files(self._directory))
-
     def look(self) -> Mapping[str, ModelListing]:
-        """Return the files. Raises InferError as `bare_files`."""
-        return {name: ModelListing(partial(self.open_model, name)) for name in self.list_models()}
-
-    def sight(self, name: str) -> ModelListing | None:
-        """Return a file, None when it is not there. Raises InferError as `bare_files`."""
-        return self.look().get(name)
+        """Return the files by name without suffix. Raises InferError as `bare_files`."""
+        return {name: ModelListing(partial(self.open_model, name)) for name in bare_files(self._directory)}
 
     def open_model(self, name: str) -> ModelEntry:
         """Describe the model of a file. Raises InferError(NOT_FOUND) for one that is not there."""

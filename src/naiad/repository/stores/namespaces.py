@@ -20,16 +20,12 @@ def ambiguous(name: str, count: int) -> InferError:
     )
 
 
-class NamespacedStore:
-    """A store with keys of its location and the model names."""
+class NamespacedStore(Store):
+    """A store with keys of its location, the namespace, and the model names."""
 
     def __init__(self, store: Store) -> None:
+        self.location = store.location
         self._store = store
-
-    @property
-    def location(self) -> str:
-        """The path or URL of the operator: the namespace."""
-        return self._store.location
 
     def key(self, name: str) -> ModelKey:
         """Return the key of a model of this store."""

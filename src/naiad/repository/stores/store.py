@@ -3,6 +3,7 @@
 The first functions parse version directories.
 """
 
+import abc
 import functools
 import logging
 import os
@@ -10,7 +11,6 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import excerpt, internal, invalid_argument, not_found
@@ -135,37 +135,36 @@ class ModelListing:
     """Whether its marker file declares that it is being written."""
 
 
-class Store(Protocol):
+class Store(abc.ABC):
     """A model repository: a local directory or an object store."""
 
-    @property
-    def location(self) -> str:
-        """The path or URL of the operator."""
+    location: str
+    """The path or URL of the operator."""
 
-    def list_models(self) -> Sequence[str]:
-        """Return the names of all models. Raises InferError when the repository cannot be read."""
-
+    @abc.abstractmethod
     def look(self) -> Mapping[str, ModelListing]:
         """Return how every model looks now, by name. Raises InferError when the repository cannot be read."""
 
+    def list_models(self) -> Sequence[str]:
+        """Return the names of all models, sorted. Raises InferError when the repository cannot be read."""
+        return sorted(self.look())
+
     def sight(self, name: str) -> ModelListing | None:
         """Return how one model looks now; None when it is not there. Raises InferError."""
+        return self.look().get(name)
 
+    @abc.abstractmethod
     def open_model(self, name: str) -> ModelEntry:
         """Bring a model to local paths and describe it. Raises InferError(NOT_FOUND) when it is not there."""
 
 
-class LocalStore:
+class LocalStore(Store):
     """A directory whose subdirectories are models."""
 
     def __init__(self, root: Path, *, config_name: str = "") -> None:
+        self.location = str(root)
         self._root = root
         self._config_name = config_name
-
-    @property
-    def location(self) -> str:
-        """The directory's path."""
-        return str(self._root)
 
     def list_models(self) -> Sequence[str]:
         """Return the names of the subdirectories, sorted.
@@ -234,35 +233,23 @@ class RenamingStore(LocalStore):
         return replace(super().open_model(self._directory), name=name, is_renamed=True)
 
 
-class SingleModelStore:
+class SingleModelStore(Store):
     """A virtual repository with one model: a bare model file, or one model directory."""
 
     def __init__(self, entry: ModelEntry, location: Path) -> None:
+        """`location` is the path that was given."""
+        self.location = str(location)
         self._entry = entry
-        self._location = location
-
-    @property
-    def location(self) -> str:
-        """The path that was given."""
-        return str(self._location)
-
-    def list_models(self) -> Sequence[str]:
-        """Return the one name."""
-        return [self._entry.name]
 
     def look(self) -> Mapping[str, ModelListing]:
         """Return the one model."""
         is_incomplete = (self._entry.model_dir / INCOMPLETE_MARK).exists()
         return {self._entry.name: ModelListing(lambda: self._entry, is_incomplete=is_incomplete)}
 
-    def sight(self, name: str) -> ModelListing | None:
-        """Return the model, None for any other name."""
-        return self.look().get(name)
-
     def open_model(self, name: str) -> ModelEntry:
         """Return the model. Raises InferError(NOT_FOUND) for any other name."""
         if name != self._entry.name:
-            raise not_found(f"model '{name}' is not found in {self._location}")
+            raise not_found(f"model '{name}' is not found in {self.location}")
         return self._entry
 
 

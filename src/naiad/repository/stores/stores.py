@@ -21,8 +21,8 @@ class RepositoryListing:
 
     listings: dict[str, list[tuple[str, ModelListing]]] = field(default_factory=dict)
     """By name of the model, each with the location of the store."""
-    unreadable: dict[str, str] = field(default_factory=dict)
-    """Locations of stores that could not be read, with the reason."""
+    unreadable: dict[str, InferError] = field(default_factory=dict)
+    """Locations of stores that could not be read."""
 
 
 class Stores:
@@ -103,19 +103,8 @@ class Stores:
             try:
                 models = store.look()
             except InferError as error:
-                look.unreadable[store.location] = error.message
+                look.unreadable[store.location] = error
                 continue
             for name, listing in models.items():
                 look.listings.setdefault(name, []).append((store.location, listing))
         return look
-
-    def listings(self) -> dict[str, list[tuple[str, ModelListing]]]:
-        """Return how all models look now, each with the locations of those that have it.
-
-        Raises InferError when a store cannot be read.
-        """
-        listings: dict[str, list[tuple[str, ModelListing]]] = {}
-        for store in self._stores:
-            for name, listing in store.look().items():
-                listings.setdefault(name, []).append((store.location, listing))
-        return listings

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from naiad.repository import malloc_trim as heap
+from naiad.telemetry import process as heap
 
 
 @pytest.fixture(autouse=True)
@@ -19,15 +19,15 @@ def _found_anew() -> Iterator[None]:
 def test_everything_that_can_go_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
     monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(malloc_trim=kept.append))
-    heap.trim()
-    heap.trim()
+    heap.trim_heap()
+    heap.trim_heap()
     assert kept == [0, 0]
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
     with caplog.at_level("DEBUG"):
-        heap.trim()
-        heap.trim()
+        heap.trim_heap()
+        heap.trim_heap()
     assert [record.levelname for record in caplog.records] == ["DEBUG"]
     assert "no malloc_trim" in caplog.text
