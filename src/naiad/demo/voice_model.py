@@ -7,7 +7,6 @@ everywhere and turn those samples into a second state:
     chunk f32[N,512], context f32[N,64], state_in f32[N,2,128] -> prob f32[N,1], context_out, state_out
 """
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from naiad.demo.packages import SILERO, fetch
+from naiad.demo.repository import new_model
 
 RATE_HZ = 16_000
 CHUNK_SAMPLES = 512
@@ -51,7 +51,7 @@ max_batch_size: {max_batch_size}{_TENSORS}{_CPU}sequence_batching {{
   {strategy}
   max_sequence_idle_microseconds: 60000000{_STATES}}}
 """
-    return _write(root / name, config)
+    return _write(root, name, config)
 
 
 def write_plain_model(root: Path, name: str, max_batch_size: int = 32) -> Path:
@@ -71,16 +71,12 @@ output [
   {{ name: "state_out" data_type: TYPE_FP32 dims: [ 2, 128 ] }}
 ]
 {_CPU}"""
-    return _write(root / name, config)
+    return _write(root, name, config)
 
 
-def _write(home: Path, config: str) -> Path:
-    if home.exists():
-        shutil.rmtree(home)
-    (home / "1").mkdir(parents=True)
-    (home / "config.pbtxt").write_text(config, encoding="utf-8")
-    (home / "1" / "model.onnx").write_bytes(batch_first(network()))
-    return home
+def _write(root: Path, name: str, config: str) -> Path:
+    (new_model(root, name, config) / "model.onnx").write_bytes(batch_first(network()))
+    return root / name
 
 
 def network() -> Path:

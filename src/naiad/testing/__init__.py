@@ -24,8 +24,7 @@ models:
 """
 
 from naiad.testing.backend_model import BackendModel
-from naiad.testing.called_models import FakeModel
-from naiad.testing.model_error import ModelError
+from naiad.testing.called_models import FakeModel, ModelError
 from naiad.testing.python_model import PythonModel
 
 __all__ = ["BackendModel", "FakeModel", "ModelError", "PythonModel"]

@@ -20,7 +20,7 @@ from naiad.core.errors import ErrorCode, InferError, invalid_argument, unsupport
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import TensorSpec, to_array, to_buffer
-from naiad.testing.model_error import ModelError
+from naiad.testing.called_models import ModelError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

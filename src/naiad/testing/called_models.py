@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from naiad.testing.model_error import ModelError
 from naiad.worker.api import pb_utils
 from naiad.worker.api.failure import ErrorCode, TritonError, TritonModelException
 from naiad.worker.api.iteration import Arrivals, ResponseIterator, Waiter
@@ -19,6 +18,13 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 FakeModel: TypeAlias = Callable[[dict[str, Array]], Mapping[str, Array] | Iterator[Mapping[str, Array]]]
 """Maps inputs to outputs by name; a generator stands for a decoupled model. Raises ModelError to respond with an
 error."""
+
+
+class ModelError(Exception):
+    """The model responded to a request with an error; the text is its message.
+
+    A function that stands for a called model raises it to respond with an error.
+    """
 
 
 class CalledModels:

@@ -13,9 +13,8 @@ from naiad.config.forms.json_form import config_from_dict, config_to_json
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import raise_problems
-from naiad.testing.called_models import Array, CalledModels, FakeModel
+from naiad.testing.called_models import Array, CalledModels, FakeModel, ModelError
 from naiad.testing.custom_metrics import METRICS
-from naiad.testing.model_error import ModelError
 from naiad.worker.api import pb_utils
 from naiad.worker.api.request import InferenceRequest, RequestPlan, StreamedRequest
 from naiad.worker.api.response import InferenceResponse

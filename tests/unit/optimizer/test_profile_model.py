@@ -14,7 +14,7 @@ from naiad.optimizer.profile.configuration import configuration, write_model
 from naiad.optimizer.profile.measuring import profile_samples
 from naiad.optimizer.profile.messages import Job
 from naiad.optimizer.source import Format, Source
-from naiad.testing.model_error import ModelError
+from naiad.testing.called_models import ModelError
 from support import onnx_models
 
 ONNX = Candidate("candidate", Format.ONNX, Precision.FP32, "onnxruntime")

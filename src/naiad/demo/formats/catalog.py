@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.demo.clients import Array
-from naiad.demo.formats import forests, networks
+from naiad.demo.formats import writers
 from naiad.demo.formats.classifier import Digits
 from naiad.demo.repository import new_model
 
@@ -46,44 +46,44 @@ class Format:
 
 # PyTorch before TensorFlow: both load libraries of compilers, of which TensorFlow's must come second.
 FORMATS: Sequence[Format] = (
-    Format("ONNX", "digits_onnx", "model.onnx", "onnxruntime", ("onnxruntime", "onnx"), "demo", networks.write_onnx),
-    Format("torch.export", "digits_export", "model.pt2", "pytorch", ("torch",), "torch", networks.write_exported),
-    Format("TorchScript", "digits_script", "model.pt", "pytorch", ("torch",), "torch", networks.write_torchscript),
+    Format("ONNX", "digits_onnx", "model.onnx", "onnxruntime", ("onnxruntime", "onnx"), "demo", writers.write_onnx),
+    Format("torch.export", "digits_export", "model.pt2", "pytorch", ("torch",), "torch", writers.write_exported),
+    Format("TorchScript", "digits_script", "model.pt", "pytorch", ("torch",), "torch", writers.write_torchscript),
     Format(
-        "OpenVINO IR", "digits_openvino", "model.xml", "openvino", ("openvino",), "openvino", networks.write_openvino
+        "OpenVINO IR", "digits_openvino", "model.xml", "openvino", ("openvino",), "openvino", writers.write_openvino
     ),
     Format(
         "SavedModel", "digits_saved", "model.savedmodel", "tensorflow", ("tensorflow",), "tensorflow",
-        networks.write_saved_model,
+        writers.write_saved_model,
     ),
-    Format("Keras", "digits_keras", "model.keras", "tensorflow", ("tensorflow",), "tensorflow", networks.write_keras),
+    Format("Keras", "digits_keras", "model.keras", "tensorflow", ("tensorflow",), "tensorflow", writers.write_keras),
     Format(
         "TFLite", "digits_tflite", "model.tflite", "litert", ("ai_edge_litert", "tensorflow"), "litert,tensorflow",
-        networks.write_tflite,
+        writers.write_tflite,
     ),
-    Format("JAX", "digits_jax", "model.jaxexport", "jax", ("jax", "flatbuffers"), "jax", networks.write_jax),
-    Format("skops", "digits_skops", "model.skops", "sklearn", ("sklearn", "skops"), "sklearn", networks.write_skops),
+    Format("JAX", "digits_jax", "model.jaxexport", "jax", ("jax", "flatbuffers"), "jax", writers.write_jax),
+    Format("skops", "digits_skops", "model.skops", "sklearn", ("sklearn", "skops"), "sklearn", writers.write_skops),
     Format(
-        "joblib", "digits_joblib", "model.joblib", "sklearn", ("sklearn", "joblib"), "sklearn", networks.write_joblib
-    ),
-    Format(
-        "XGBoost JSON", "forest_json", "xgboost.json", "trees", ("xgboost",), "trees", forests.write_xgboost, XGBOOST
+        "joblib", "digits_joblib", "model.joblib", "sklearn", ("sklearn", "joblib"), "sklearn", writers.write_joblib
     ),
     Format(
-        "XGBoost UBJ", "forest_ubj", "xgboost.ubj", "trees", ("xgboost",), "trees", forests.write_xgboost, XGBOOST
+        "XGBoost JSON", "forest_json", "xgboost.json", "trees", ("xgboost",), "trees", writers.write_xgboost, XGBOOST
+    ),
+    Format(
+        "XGBoost UBJ", "forest_ubj", "xgboost.ubj", "trees", ("xgboost",), "trees", writers.write_xgboost, XGBOOST
     ),
     Format(
         "treelite", "forest_treelite", "checkpoint.tl", "trees", ("treelite", "xgboost"), "trees",
-        forests.write_treelite, XGBOOST,
+        writers.write_treelite, XGBOOST,
     ),
     Format(
-        "LightGBM", "forest_lightgbm", "model.txt", "trees", ("lightgbm",), "trees", forests.write_lightgbm, LIGHTGBM
+        "LightGBM", "forest_lightgbm", "model.txt", "trees", ("lightgbm",), "trees", writers.write_lightgbm, LIGHTGBM
     ),
 )  # fmt: skip
 _ANSWERS: Mapping[str, Callable[[Digits], Array]] = {
     NETWORK: lambda digits: digits.probabilities(digits.pictures),
-    XGBOOST: forests.xgboost_probabilities,
-    LIGHTGBM: forests.lightgbm_probabilities,
+    XGBOOST: writers.xgboost_probabilities,
+    LIGHTGBM: writers.lightgbm_probabilities,
 }
 
 

@@ -21,7 +21,7 @@ from naiad.optimizer.correctness.names import match_names
 from naiad.optimizer.correctness.runner import RunnerError
 from naiad.optimizer.profile.messages import Arrays, Calls, Job, Loaded
 from naiad.testing.backend_model import BackendModel
-from naiad.testing.model_error import ModelError
+from naiad.testing.called_models import ModelError
 
 _WARM_UP_CALLS = 3
 """Of each batch size: frameworks compile in the second call what they have seen in the first one."""
