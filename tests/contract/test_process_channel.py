@@ -46,7 +46,9 @@ class Peer:
 async def channels() -> AsyncIterator[tuple[Channel, Peer, Channel, Peer]]:
     one, other = socket.socketpair()
     peers = Peer(), Peer()
-    ends = await Channel.open(one, peers[0]), await Channel.open(other, peers[1])
+    ends = Channel(peers[0]), Channel(peers[1])
+    for end, connected in zip(ends, (one, other), strict=True):
+        await end.connect(connected)
     try:
         yield ends[0], peers[0], ends[1], peers[1]
     finally:

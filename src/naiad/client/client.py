@@ -2,10 +2,9 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
@@ -28,6 +27,9 @@ from naiad.wire.http2.limits import INT32_MAX, Http2Limits
 
 if TYPE_CHECKING:
     from naiad.client.calls import Calls
+
+
+_T = TypeVar("_T")
 
 
 class InferResult(Mapping[str, Array]):
@@ -170,55 +172,46 @@ class Client:
             binary_output_default=True,
         )
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        async with self._deadline(timeout_s):
-            return InferResult(*await self._calls.infer(header, request_id, data, timeout_s))
+        call = self._calls.infer(header, request_id, data, timeout_s)
+        return InferResult(*await self._within(timeout_s, call))
 
     async def is_live(self, *, timeout_s: float | None = None) -> bool:
         """Return whether the server responds."""
-        async with self._deadline(timeout_s):
-            return await self._calls.is_live()
+        return await self._within(timeout_s, self._calls.is_live())
 
     async def is_ready(self, *, timeout_s: float | None = None) -> bool:
         """Return whether the server is ready."""
-        async with self._deadline(timeout_s):
-            return await self._calls.is_ready()
+        return await self._within(timeout_s, self._calls.is_ready())
 
     async def is_model_ready(self, model: str, version: str = "", *, timeout_s: float | None = None) -> bool:
         """Return whether a model can execute requests; False for a model that does not exist."""
-        async with self._deadline(timeout_s):
-            return await self._calls.is_model_ready(model, version)
+        return await self._within(timeout_s, self._calls.is_model_ready(model, version))
 
     async def server_metadata(self, *, timeout_s: float | None = None) -> ServerMetadata:
         """Return name, version and extensions of the server."""
-        async with self._deadline(timeout_s):
-            return await self._calls.server_metadata()
+        return await self._within(timeout_s, self._calls.server_metadata())
 
     async def model_metadata(self, model: str, version: str = "", *, timeout_s: float | None = None) -> ModelMetadata:
         """Return inputs, outputs and versions of a model."""
-        async with self._deadline(timeout_s):
-            return await self._calls.model_metadata(model, version)
+        return await self._within(timeout_s, self._calls.model_metadata(model, version))
 
     async def model_config(self, model: str, version: str = "", *, timeout_s: float | None = None) -> ModelConfig:
         """Return the complete configuration of a model, including defaults, as a `ModelConfig` message."""
-        async with self._deadline(timeout_s):
-            return await self._calls.model_config(model, version)
+        return await self._within(timeout_s, self._calls.model_config(model, version))
 
     async def statistics(
         self, model: str = "", version: str = "", *, timeout_s: float | None = None
     ) -> list[dict[str, Any]]:
         """Return counts and durations, a row per version; of all models without a name."""
-        async with self._deadline(timeout_s):
-            return await self._calls.statistics(model, version)
+        return await self._within(timeout_s, self._calls.statistics(model, version))
 
     async def explain(self, model: str, version: str = "", *, timeout_s: float | None = None) -> dict[str, Any]:
         """Return how requests of a model are scheduled and why the last batches were released; naiad, HTTP only."""
-        async with self._deadline(timeout_s):
-            return await self._calls.explain(model, version)
+        return await self._within(timeout_s, self._calls.explain(model, version))
 
     async def repository_index(self, *, only_ready: bool = False, timeout_s: float | None = None) -> list[IndexEntry]:
         """Return models, versions and states of the repository."""
-        async with self._deadline(timeout_s):
-            return await self._calls.repository_index(only_ready=only_ready)
+        return await self._within(timeout_s, self._calls.repository_index(only_ready=only_ready))
 
     async def load(
         self,
@@ -229,44 +222,37 @@ class Client:
         timeout_s: float | None = None,
     ) -> None:
         """Load or reload a model; `config` is JSON that replaces `config.pbtxt`, `files` replace the repository's."""
-        async with self._deadline(timeout_s):
-            await self._calls.load(model, config, files or {})
+        await self._within(timeout_s, self._calls.load(model, config, files or {}))
 
     async def unload(self, model: str, *, unload_dependents: bool = False, timeout_s: float | None = None) -> None:
         """Unload a model, and with `unload_dependents` the models that an ensemble has brought."""
-        async with self._deadline(timeout_s):
-            await self._calls.unload(model, unload_dependents=unload_dependents)
+        await self._within(timeout_s, self._calls.unload(model, unload_dependents=unload_dependents))
 
     async def register_system_shared_memory(
         self, name: str, key: str, byte_size: int, *, offset: int = 0, timeout_s: float | None = None
     ) -> None:
         """Register a part of the POSIX shared-memory object `key` as the region `name`."""
-        async with self._deadline(timeout_s):
-            await self._calls.register_system(name, key, offset, byte_size)
+        await self._within(timeout_s, self._calls.register_system(name, key, offset, byte_size))
 
     async def register_cuda_shared_memory(
         self, name: str, raw_handle: bytes, device_id: int, byte_size: int, *, timeout_s: float | None = None
     ) -> None:
         """Register the GPU allocation behind a `cudaIpcMemHandle_t` as the region `name`."""
-        async with self._deadline(timeout_s):
-            await self._calls.register_cuda(name, raw_handle, device_id, byte_size)
+        await self._within(timeout_s, self._calls.register_cuda(name, raw_handle, device_id, byte_size))
 
     async def unregister_system_shared_memory(self, name: str, *, timeout_s: float | None = None) -> None:
         """Unregister a system region. Raises InferError(INVALID_ARG) for an empty name."""
-        async with self._deadline(timeout_s):
-            await self._calls.unregister_system(_region_name(name))
+        await self._within(timeout_s, self._calls.unregister_system(_region_name(name)))
 
     async def unregister_cuda_shared_memory(self, name: str, *, timeout_s: float | None = None) -> None:
         """Unregister a CUDA region. Raises InferError(INVALID_ARG) for an empty name."""
-        async with self._deadline(timeout_s):
-            await self._calls.unregister_cuda(_region_name(name))
+        await self._within(timeout_s, self._calls.unregister_cuda(_region_name(name)))
 
-    @asynccontextmanager
-    async def _deadline(self, timeout_s: float | None) -> AsyncIterator[None]:
+    async def _within(self, timeout_s: float | None, call: Awaitable[_T]) -> _T:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                yield
+                return await call
         except TimeoutError:
             raise InferError(
                 ErrorCode.DEADLINE_EXCEEDED, f"no response from {self._url} within {limit_s:g} s"

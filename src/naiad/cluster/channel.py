@@ -50,15 +50,8 @@ class Channel(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[object]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    @classmethod
-    async def open(cls, connected: socket.socket, peer: Peer) -> "Channel":
-        """Return the channel over a connected socket, which it owns from now on."""
-        channel = cls(peer)
-        await channel.connect(connected)
-        return channel
-
     async def connect(self, connected: socket.socket) -> None:
-        """Start over a connected socket; messages sent earlier go first."""
+        """Start over a connected socket, which it owns from now on; messages sent earlier go first."""
         connected.setblocking(False)
         await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=connected)
 

@@ -1,12 +1,7 @@
-"""Messages between the supervisor and its server processes, and the control log.
+"""Messages between the supervisor and its server processes."""
 
-`ControlLog` keeps the control calls for processes that start later; see `ControlBroadcast` for its use.
-"""
-
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from naiad.core.errors import ErrorCode
 from naiad.core.model import IndexEntry
@@ -14,44 +9,8 @@ from naiad.options.options import ServerOptions
 from naiad.telemetry.statistics.version import VersionStatistics
 from naiad.wire.header_fields import Headers
 
-_log = logging.getLogger(__name__)
-
-_LIMIT = 10_000
-"""Limit of the entries; settings and regions are few, and a model has one entry for all its loads."""
-
 ControlKey = tuple[str, ...]
 """Subject of a call: kind and name; a later call with the same key replaces the earlier one."""
-
-_E = TypeVar("_E")
-
-
-class ControlLog(Generic[_E]):
-    """Successful calls, the last one of each key, in order."""
-
-    def __init__(self, limit: int = _LIMIT) -> None:
-        self._limit = limit
-        self._number = 0
-        self._entries: dict[ControlKey, tuple[int, _E]] = {}
-
-    def add(self, key: ControlKey, entry: _E) -> None:
-        """Record a call."""
-        self._entries.pop(key, None)
-        self._number += 1
-        self._entries[key] = (self._number, entry)
-        if len(self._entries) > self._limit:
-            oldest = next(iter(self._entries))
-            del self._entries[oldest]
-            _log.warning("the control log is full; a process that starts later will lack %s", oldest)
-
-    def undo(self, key: ControlKey) -> None:
-        """Remove the calls with keys that begin with `key`: another call has undone them."""
-        for undone in [known for known in self._entries if known[: len(key)] == key]:
-            del self._entries[undone]
-
-    def after(self, number: int) -> Iterator[tuple[int, _E]]:
-        """Return the entries after entry `number`, 0 for all, each with its own number."""
-        return iter([found for found in self._entries.values() if found[0] > number])
-
 
 # --- from the supervisor to a process -----------------------------------------------------------------------------
 

@@ -23,7 +23,15 @@ from naiad.config.version_policy import NO_VERSION, select_versions
 from naiad.core.errors import InferError
 from naiad.repository.stores.bare_files import bare_backend, files_of_folder, model_name
 from naiad.repository.stores.model_file import kind_of, way_out
-from naiad.repository.stores.store import CONFIG_FILE, RESERVED, LocalStore, check_model_name, parse_version
+from naiad.repository.stores.store import (
+    CONFIG_FILE,
+    CONFIG_SUFFIXES,
+    MAX_CONFIG_BYTES,
+    RESERVED,
+    LocalStore,
+    check_model_name,
+    parse_version,
+)
 
 
 @dataclass(slots=True)
@@ -203,11 +211,6 @@ def names_in(directory: Path) -> set[str]:
     return {child.name for child in children_of(directory)}
 
 
-_MAX_CONFIG_BYTES = 4 << 20
-"""Four bytes, the maximum of a UTF-8 character, for each character that the parser reads."""
-_CONFIG_SUFFIXES = (".pbtxt", ".pbtext", ".prototxt", ".textproto", ".pbtx")
-
-
 def check_path(
     path: Path, *, known_backends: Collection[str], strict: bool = False, gpu_count: int = 0
 ) -> list[ModelReport]:
@@ -236,7 +239,7 @@ def is_model_dir(path: Path) -> bool:
     names = names_in(path)
     if CONFIG_FILE in names or not names.isdisjoint(FILENAMES):
         return True
-    if any(name.endswith(_CONFIG_SUFFIXES) for name in names):
+    if any(name.endswith(CONFIG_SUFFIXES) for name in names):
         return True
     versions = [path / name for name in names if parse_version(name) is not None]
     return any(CONFIG_FILE not in names_in(version) and not _has_version_dir(version) for version in versions)
@@ -352,9 +355,9 @@ def _check_model(model_dir: Path, rules: _Rules) -> ModelReport:
 
 def _read_config(report: ModelReport, path: Path) -> None:
     try:
-        if path.stat().st_size > _MAX_CONFIG_BYTES:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
             report.add(
-                "the file is larger than any configuration", path, expected=f"at most {_MAX_CONFIG_BYTES} bytes"
+                "the file is larger than any configuration", path, expected=f"at most {MAX_CONFIG_BYTES} bytes"
             )
             return
         text = path.read_text(encoding="utf-8")
@@ -375,7 +378,7 @@ def _read_config(report: ModelReport, path: Path) -> None:
 
 def _check_missing_config(report: ModelReport, names: set[str], strict: bool) -> None:
     """Report a configuration file under another name, and in strict mode its absence."""
-    others = sorted(name for name in names if name.endswith(_CONFIG_SUFFIXES) or nearest(name, [CONFIG_FILE]))
+    others = sorted(name for name in names if name.endswith(CONFIG_SUFFIXES) or nearest(name, [CONFIG_FILE]))
     if others:
         report.add(
             f"'{others[0]}' is not read as the configuration of model '{report.name}'",

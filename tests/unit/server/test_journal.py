@@ -1,24 +1,25 @@
 import pytest
 
 from naiad.cluster.member.sharing import broadcast
-from naiad.cluster.messages import ControlLog, GrpcCall, HttpCall
+from naiad.cluster.messages import GrpcCall, HttpCall
+from naiad.cluster.supervisor.control_broadcast import ControlLog
 from naiad.core.errors import InferError
 from naiad.protocol import service_pb2 as pb
 
 
-def entries(control_log: ControlLog[str], number: int = 0) -> list[str]:
+def entries(control_log: ControlLog, number: int = 0) -> list[str]:
     return [entry for _, entry in control_log.after(number)]
 
 
 def test_calls_are_reported_in_order() -> None:
-    control_log: ControlLog[str] = ControlLog()
+    control_log = ControlLog()
     control_log.add(("model", "a"), "load a")
     control_log.add(("model", "b"), "load b")
     assert entries(control_log) == ["load a", "load b"]
 
 
 def test_the_last_call_about_a_thing_counts() -> None:
-    control_log: ControlLog[str] = ControlLog()
+    control_log = ControlLog()
     control_log.add(("model", "a"), "load a")
     control_log.add(("model", "b"), "load b")
     control_log.add(("model", "a"), "unload a")
@@ -26,7 +27,7 @@ def test_the_last_call_about_a_thing_counts() -> None:
 
 
 def test_reader_continues_at_its_position() -> None:
-    control_log: ControlLog[str] = ControlLog()
+    control_log = ControlLog()
     control_log.add(("model", "a"), "load a")
     (number, _), *_ = control_log.after(0)
     assert entries(control_log, number) == []
@@ -35,7 +36,7 @@ def test_reader_continues_at_its_position() -> None:
 
 
 def test_undone_entry_is_removed_with_covered_ones() -> None:
-    control_log: ControlLog[str] = ControlLog()
+    control_log = ControlLog()
     control_log.add(("region", "system", "x"), "x")
     control_log.add(("region", "system", "y"), "y")
     control_log.add(("region", "cuda", "x"), "cuda x")
@@ -46,7 +47,7 @@ def test_undone_entry_is_removed_with_covered_ones() -> None:
 
 
 def test_there_is_a_limit() -> None:
-    control_log: ControlLog[str] = ControlLog(limit=2)
+    control_log = ControlLog(limit=2)
     for name in "abc":
         control_log.add(("model", name), name)
     assert entries(control_log) == ["b", "c"]

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from naiad.backend.cores import share_cores
 from naiad.cluster import messages
-from naiad.cluster.channel import Channel, ChannelError, receive_first
+from naiad.cluster.channel import Channel, receive_first
 from naiad.cluster.connection_passing import ConnectionReceiver
 from naiad.cluster.member.engine import MemberEngine
 from naiad.cluster.member.peers import Peers, SequenceModel
@@ -114,15 +114,14 @@ class Member(Server):
         super().__init__(welcome.options, self._supervised)
         self._welcome = welcome
         self._control = control
-        self._connection_passing = connection_passing
-        self._link: Link | None = None
+        self._link = Link(welcome, self._engine, self._supervised, connection_passing)
         self._peers = Peers(self._engine, Path(welcome.directory), welcome.slot)
         self._engine.sequences_elsewhere = self._peers.live_sequence_count
 
     async def run(self) -> int:
         """Serve until the supervisor stops it and return the exit status."""
-        link = self._link = Link(self._welcome, self._engine, self._supervised, self._connection_passing)
-        channel = link.channel = await Channel.open(self._control, link)
+        channel = self._link.channel
+        await channel.connect(self._control)
         try:
             status = await super().run()
             await self._peers.close()
@@ -144,7 +143,6 @@ class Member(Server):
     # --- differences from a server of one process -------------------------------------------------------------------
 
     def _make_ports(self, loop: asyncio.AbstractEventLoop) -> Ports:
-        assert self._link is not None
         link = self._link
         return MemberPorts(self._options, self._engine, loop, self._budget, link.routes, link.service)
 
@@ -155,14 +153,12 @@ class Member(Server):
         return loader
 
     def _listens(self) -> None:
-        assert self._link is not None
         # The other processes serve meanwhile: clients need not wait for the models of a replacement.
         if not self._welcome.is_successor:
             self._peers.listen()
             self._link.listen()
 
     def _serves(self, ports: Ports) -> None:
-        assert self._link is not None
         if self._welcome.is_successor:
             self._peers.listen()
         logging.disable(logging.NOTSET)
@@ -175,14 +171,14 @@ class Link:
     def __init__(
         self, welcome: Welcome, engine: MemberEngine, stop: SupervisedStop, connection_passing: socket.socket
     ) -> None:
-        self.channel: Channel | None = None
+        self.channel = Channel(self)
         self._is_listening = False
         self._ports = list(welcome.ports)
         self._bound_ports = welcome.ports
         self._directory = welcome.directory
         self._engine = engine
         self._stop = stop
-        self.routes = ClusterRoutes(engine, self._ask)
+        self.routes = ClusterRoutes(engine, self.channel.ask)
         self._services: dict[int, PassedConnections] = {}
         self._receiver = ConnectionReceiver(connection_passing, len(welcome.ports), self._adopt)
         self._is_reporting = False
@@ -190,27 +186,18 @@ class Link:
         """Closed connections that are not reported yet, by port."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def _ask(self, query: object) -> object:
-        if self.channel is None:
-            raise ChannelError("the channel is not open yet")
-        return await self.channel.ask(query)
-
-    def _send(self, message: object) -> None:
-        if self.channel is not None:
-            self.channel.send(message)
-
     def listen(self) -> None:
         """Accept connections while the models load."""
         self._is_listening = True
         self._receiver.start()
-        self._send(Listening())
+        self.channel.send(Listening())
 
     def serve(self, loaded: Loaded) -> None:
         """Report the end of the start, and accept connections."""
         self.routes.connect()
         if not self._is_listening:
             self._receiver.start()
-        self._send(loaded)
+        self.channel.send(loaded)
 
     def service(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None) -> PassedConnections:
         """Return the service of a port with passed connections."""

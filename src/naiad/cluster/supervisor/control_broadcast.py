@@ -9,13 +9,12 @@ of them, in the same order, and also in processes that replace a dead one.
   time. Under the lock every serving process executes the call. The loop repeats for processes that began to serve
   meanwhile, because their catch-up has not seen this call in the control log.
 - The outcome is the first failure, otherwise the first success. A call that succeeded in at least one process enters
-  the control log (`messages.ControlLog`), where it replaces an earlier call with the same key.
+  the control log (`ControlLog`), where it replaces an earlier call with the same key.
 - A call that undoes others (for example unregister) removes them from the log. While a process catches up, the
-  undoing
-  call is also kept as an entry, because that process may already have executed the removed calls.
+  undoing call is also kept as an entry, because that process may already have executed the removed calls.
 - `catch_up` replays the log to a new process from entry to entry, until no later entry exists. The
   process then counts as serving in the same turn of the event loop, so every later call includes it.
-- The log is bounded (`messages.py`): a call beyond the bound is logged as an error, because a process that starts
+- The log is bounded: a call beyond the bound is logged as an error, because a process that starts
   later will lack it.
 """
 
@@ -25,10 +24,41 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from naiad.cluster.channel import ChannelError
-from naiad.cluster.messages import BroadcastRequest, ControlCall, ControlKey, ControlLog, Outcome
+from naiad.cluster.messages import BroadcastRequest, ControlCall, ControlKey, Outcome
 from naiad.cluster.supervisor.member_process import MemberProcess
 
 _log = logging.getLogger(__name__)
+
+_LOG_LIMIT = 10_000
+"""Limit of the entries; settings and regions are few, and a model has one entry for all its loads."""
+
+
+class ControlLog:
+    """Successful calls, the last one of each key, in order."""
+
+    def __init__(self, limit: int = _LOG_LIMIT) -> None:
+        self._limit = limit
+        self._number = 0
+        self._entries: dict[ControlKey, tuple[int, ControlCall]] = {}
+
+    def add(self, key: ControlKey, entry: ControlCall) -> None:
+        """Record a call."""
+        self._entries.pop(key, None)
+        self._number += 1
+        self._entries[key] = (self._number, entry)
+        if len(self._entries) > self._limit:
+            oldest = next(iter(self._entries))
+            del self._entries[oldest]
+            _log.warning("the control log is full; a process that starts later will lack %s", oldest)
+
+    def undo(self, key: ControlKey) -> None:
+        """Remove the calls with keys that begin with `key`: another call has undone them."""
+        for undone in [known for known in self._entries if known[: len(key)] == key]:
+            del self._entries[undone]
+
+    def after(self, number: int) -> list[tuple[int, ControlCall]]:
+        """Return the entries after entry `number`, 0 for all, each with its own number."""
+        return [found for found in self._entries.values() if found[0] > number]
 
 
 class ControlBroadcast:
@@ -36,7 +66,7 @@ class ControlBroadcast:
 
     def __init__(self, serving: Callable[[], Sequence[MemberProcess]]) -> None:
         self._serving = serving
-        self._control_log: ControlLog[ControlCall] = ControlLog()
+        self._control_log = ControlLog()
         self._locks: dict[ControlKey, tuple[asyncio.Lock, int]] = {}
         """Each lock with the number of its holder and waiters."""
         self._catching_up_count = 0
@@ -94,7 +124,7 @@ class ControlBroadcast:
         number = 0
         self._catching_up_count += 1
         try:
-            while entries := list(self._control_log.after(number)):
+            while entries := self._control_log.after(number):
                 for number, call in entries:  # noqa: B007 - the last number is where the next round begins
                     outcome = await self._execute(member, call)
                     if outcome is not None and not outcome.is_success:

@@ -155,11 +155,11 @@ class MemberProcess:
             end_unused([started])
             raise
         self._control = started.control
-        self._channel: Channel | None = None
+        self._channel = Channel(self)
 
     async def connect(self) -> None:
         """Open the channel."""
-        self._channel = await Channel.open(self._control, self)
+        await self._channel.connect(self._control)
 
     @property
     def name(self) -> str:
@@ -168,12 +168,10 @@ class MemberProcess:
 
     def send(self, message: object) -> None:
         """Send a message."""
-        if self._channel is not None:
-            self._channel.send(message)
+        self._channel.send(message)
 
     async def ask(self, query: object, timeout_s: float | None = None) -> object:
         """Return the answer to a query. Raises ChannelError."""
-        assert self._channel is not None
         return await self._channel.ask(query, timeout_s)
 
     def kill(self) -> None:

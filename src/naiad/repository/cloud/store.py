@@ -18,7 +18,9 @@ from naiad.repository.cloud.cache import LocalModel, ModelCache, WantedFile
 from naiad.repository.cloud.objects import ObjectChangedError, ObjectStore, StoredObject
 from naiad.repository.stores.store import (
     CONFIG_FILE,
+    CONFIG_SUFFIXES,
     INCOMPLETE_MARK,
+    MAX_CONFIG_BYTES,
     ModelEntry,
     ModelListing,
     Store,
@@ -176,8 +178,6 @@ def _fingerprint(items: Sequence[StoredObject]) -> bytes:
     return digest.digest()
 
 
-_TEXTS = (".pbtxt", ".pbtext", ".prototxt", ".textproto", ".pbtx")
-_MAX_TEXT_BYTES = 4 << 20
 _THREADS = 16
 
 
@@ -207,7 +207,7 @@ def _write_model(
     for item in files:
         path = directory / item.key.partition("/")[2]
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.name.endswith(_TEXTS) and item.size_bytes <= _MAX_TEXT_BYTES:
+        if path.name.endswith(CONFIG_SUFFIXES) and item.size_bytes <= MAX_CONFIG_BYTES:
             texts.append((replace(item, key=item.key.lstrip("/")), path))
         else:
             path.touch()

@@ -81,6 +81,10 @@ def list_version_dirs(model_dir: Path) -> dict[int, Path]:
 
 
 CONFIG_FILE = "config.pbtxt"
+CONFIG_SUFFIXES = (".pbtxt", ".pbtext", ".prototxt", ".textproto", ".pbtx")
+"""Suffixes of files that are meant as configurations."""
+MAX_CONFIG_BYTES = 4 << 20
+"""Four bytes, the maximum of a UTF-8 character, for each character that the parser reads."""
 INCOMPLETE_MARK = ".uploading"
 """A file of this name in a model's directory marks a model that is being written."""
 _MAX_NAME = 255
