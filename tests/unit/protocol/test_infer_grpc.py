@@ -509,6 +509,12 @@ class TestEncode:
             encode_response("", InferResponse(self.header, [b"", b""], parameters={"p": value}))
         assert caught.value.code is code
 
+    @pytest.mark.parametrize("parameters", [{"p": "\ud800"}, {"\ud800": 1}])
+    def test_parameters_with_half_a_surrogate_pair_are_an_error(self, parameters):
+        with pytest.raises(InferError, match="response parameter 'p?.*' is not valid Unicode") as caught:
+            encode_response("", InferResponse(self.header, [b"", b""], parameters=parameters))
+        assert caught.value.code is ErrorCode.INTERNAL
+
     def test_large_outputs_are_parts_of_their_own(self):
         large, small = memoryview(bytes(100_000)), b"tail"
         parts = encode_response("1", InferResponse(self.header, [large, small]))

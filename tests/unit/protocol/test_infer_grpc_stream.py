@@ -69,3 +69,9 @@ def test_failure(final):
         "2",
     )
     assert response.parameters["triton_final_response"].bool_param is final
+
+
+def test_errors_survive_a_lone_surrogate():
+    # the name of a file that is not UTF-8, in the message of an exception
+    assert parse(encode_failure("7", "m", "2", "no file a\udcff", final=True)).error_message == "no file a?"
+    assert parse(encode_refusal("7", "no file a\udcff")).error_message == "no file a?"

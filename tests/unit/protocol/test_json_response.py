@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from naiad.core.datatype import DataType
-from naiad.core.errors import InferError
+from naiad.core.errors import ErrorCode, InferError
 from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec, encode_bytes_elements
@@ -60,6 +60,13 @@ def test_id_and_parameters_are_echoed(request_id, default):
     assert tree["id"] == request_id
     assert tree["parameters"] == {"p": 1, "q": "x", "r": True}
     assert list(tree) == ["id", "model_name", "model_version", "parameters", "outputs"]
+
+
+@pytest.mark.parametrize("parameters", [{"p": 1 << 70}, {"p": "\ud800"}, {"\ud800": 1}])
+def test_parameters_that_json_cannot_carry_are_an_error(parameters):
+    with pytest.raises(InferError, match="response parameters cannot be sent as JSON") as caught:
+        encode("", request(default=True), response((A, A_DATA), parameters=parameters))
+    assert caught.value.code is ErrorCode.INTERNAL
 
 
 def test_id_alone_keeps_the_prepared_json():

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import orjson
 
 from naiad.core.datatype import DataType
+from naiad.core.errors import internal
 from naiad.core.request import RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.slices import Slices
@@ -68,10 +69,18 @@ class _Plan:
                 self.json = b'{%s,"outputs":[%s]}' % (self.head, b",".join(outputs))
 
     def opening(self, request_id: str, response: InferResponse) -> bytes:
-        """Return the JSON of a response up to its outputs."""
+        """Return the JSON of a response up to its outputs. Raises InferError for parameters that JSON cannot carry."""
         identity = b'"id":%s,' % orjson.dumps(request_id) if request_id else b""
-        parameters = b'"parameters":%s,' % orjson.dumps(dict(response.parameters)) if response.parameters else b""
+        parameters = b'"parameters":%s,' % _encode_parameters(response) if response.parameters else b""
         return b'{%s%s,%s"outputs":[' % (identity, self.head, parameters)
+
+
+def _encode_parameters(response: InferResponse) -> bytes:
+    try:
+        return orjson.dumps(dict(response.parameters))
+    except TypeError as error:
+        # A model may set any integer, and text with half of a surrogate pair.
+        raise internal(f"the response parameters cannot be sent as JSON: {error}") from None
 
 
 def without_binary_outputs(header: RequestHeader) -> RequestHeader:
@@ -103,7 +112,7 @@ def with_binary_outputs(header: RequestHeader) -> RequestHeader:
 def encode(request_id: str, request_header: RequestHeader, response: InferResponse) -> Encoded:
     """Return the parts of a response's body and the length of its JSON; None if the body is all JSON.
 
-    Raises InferError when an output cannot be written as JSON.
+    Raises InferError when an output or a parameter cannot be written as JSON.
     """
     # hot: bench/micro_http1.py
     header = response.header
