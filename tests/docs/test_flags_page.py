@@ -31,9 +31,9 @@ def _default(flag: Flag) -> str:
 def _text(flag: Flag) -> str:
     text = flag.help.removeprefix(_OURS)
     text = text[0].upper() + text[1:]
-    if flag.choices:
+    if not all(choice in text for choice in flag.choices):
         text += f" One of {', '.join(f'`{choice}`' for choice in flag.choices)}."
-    if flag.repeat and "repeatable" not in text:
+    if flag.repeat and "repeatable" not in text and not text.startswith("Deprecated"):
         text += " Repeatable."
     return text.replace("<", "&lt;").replace("*: a", "\\*: a").replace(", * ", ", `*` ")
 

@@ -59,8 +59,8 @@ class RateLimitOptions:
     mode: str = option(
         "off",
         "rate-limit",
-        "Rate limiter. execution_count: instances take turns and execute when the resources of their "
-        "'rate_limiter' are free; needs --processes=1. off: ignores 'rate_limiter'.",
+        "Rate limiter. execution_count: instances execute when the resources of their 'rate_limiter' are free; "
+        "needs --processes=1. off: ignores 'rate_limiter'.",
         choices=("off", EXECUTION_COUNT),
     )
     resources: Sequence[ResourceAmount] = option(

@@ -53,8 +53,8 @@ class RepositoryOptions:
         (),
         "model-repository",
         "A model repository: a directory or a URL (s3://bucket/path, gs://bucket/path, "
-        "as://account/container/path); repeatable. The positional argument does the same and also accepts a "
-        "model file or the directory of one model.",
+        "as://account/container/path); repeatable. The positional argument also accepts a model file or the "
+        "directory of one model.",
         default_text="required",
         repeat=True,
         summary="Directory or URL (s3://bucket/path); repeatable.",
@@ -138,8 +138,7 @@ class RepositoryOptions:
     bare_max_batch_size: int = option(
         32,
         "max-batch-size",
-        "naiad: maximum batch size of bare model files (naiad serve model.onnx) that can batch; 0: no batching. "
-        "Other models have it in config.pbtxt.",
+        "naiad: maximum batch size of bare model files (naiad serve model.onnx) that can batch; 0: no batching.",
         minimum=0,
     )
     load_thread_count: int = option(
@@ -160,15 +159,15 @@ class RecordingOptions:
     path: str = option(
         "",
         "record-traffic",
-        "naiad: record arrival time, shapes, parameters and outcome of every inference request in this file, which "
-        "naiad perf --replay reads. Headers are never recorded.",
+        "naiad: record arrival time, shapes, parameters and outcome of every inference request in this file, for "
+        "naiad perf --replay.",
         summary="Record requests in this file, to replay them.",
     )
     size_bytes: int = option(
         64 << 20,
         "record-traffic-size",
-        "naiad: maximum size of the recording in bytes. It consists of two files, the given one and <path>.1; the "
-        "older one is replaced when the newer one has half of the size.",
+        "naiad: maximum size of the recording in bytes, in two files, the given one and <path>.1, which are "
+        "replaced in turn.",
         minimum=1 << 20,
     )
     has_payloads: bool = option(
@@ -212,8 +211,8 @@ class OverloadOptions:
     policy: str = option(
         "shed",
         "queue-overload-policy",
-        "naiad: behavior under overload without a queue policy. shed: newest requests first, rejects the "
-        "oldest. none: unlimited queue in order of arrival, as in Triton.",
+        "naiad: behavior under overload without a queue policy. shed: newest requests first, rejects the oldest. "
+        "none: order of arrival, as in Triton.",
         choices=("shed", "none"),
     )
     target_ms: int = option(
@@ -232,8 +231,8 @@ class OverloadOptions:
     max_bytes: int = option(
         0,
         "queue-overload-max-bytes",
-        "naiad: maximum of input bytes in an overloaded queue that grows; the server rejects the oldest "
-        "requests above it. 0: half of --max-request-bytes-in-flight.",
+        "naiad: maximum of input bytes in an overloaded queue that grows; rejects the oldest requests above it. "
+        "0: half of --max-request-bytes-in-flight.",
         minimum=0,
     )
 
@@ -252,45 +251,42 @@ class ServerOptions:
     exit_timeout_s: int = option(
         30,
         "exit-timeout-secs",
-        "Seconds to wait for running requests when the server exits. Then it answers the remaining ones with "
-        "UNAVAILABLE and exits with status 1.",
+        "Seconds to wait for running requests when the server exits; the remaining ones get UNAVAILABLE, and the "
+        "exit status is 1.",
         minimum=0,
         summary="Seconds to wait for running requests at exit.",
     )
     uses_triton_codes: bool = option(
         False,
         "triton-status-codes",
-        "naiad: answer mistakes of clients with Triton's codes, where some are 500 or 503 (gRPC: INTERNAL, "
-        "UNAVAILABLE) instead of 400 or 404.",
+        "naiad: answer mistakes of clients with Triton's codes, some of which are 500 or 503 instead of 400 or 404.",
     )
     execute_timeout_s: float = option(
         DEFAULT_EXECUTE_TIMEOUT_S,
         "execute-timeout-secs",
-        "naiad: seconds without progress after which an execution counts as hung: its requests get "
-        "UNAVAILABLE and its worker process is restarted. 0: no limit. The model parameter execute_timeout_s "
-        "overrides it.",
+        "naiad: seconds without progress after which an execution counts as hung: its requests get UNAVAILABLE "
+        "and its worker process is restarted. 0: no limit.",
         minimum=0,
     )
     call_wait_timeout_s: float = option(
         DEFAULT_CALL_WAIT_TIMEOUT_S,
         "call-wait-timeout-secs",
-        "naiad: seconds that a call of a model by another model may wait without being executed. Then it gets "
-        "UNAVAILABLE, and the log has the chain of calls. 0: no limit.",
+        "naiad: seconds that a call of a model by another model may wait without being executed; then it gets "
+        "UNAVAILABLE. 0: no limit.",
         minimum=0,
     )
     drain_s: float = option(
         0.0,
         "drain-seconds",
         "naiad: seconds to keep serving after SIGTERM while readiness is false, so that a load balancer can "
-        "remove the server. In Kubernetes use a few seconds more than the readiness period.",
+        "remove the server.",
         minimum=0,
         summary="Seconds to keep serving after SIGTERM, not ready.",
     )
     process_count: int = option(
         1,
         "processes",
-        "naiad: server processes that share the ports. Each loads all models and serves some of the connections. "
-        "More than 1 excludes --rate-limit=execution_count.",
+        "naiad: server processes that share the ports. Each loads all models and serves some of the connections.",
         minimum=1,
         maximum=256,
         summary="Server processes that share the ports.",
@@ -298,15 +294,14 @@ class ServerOptions:
     unix_socket_mode: int = option(
         0o600,
         "unix-socket-mode",
-        "naiad: permissions of Unix sockets, in octal. Write permission allows a client to connect. 600: only "
-        "the server's user.",
+        "naiad: permissions of Unix sockets, in octal. 600: only the server's user can connect.",
         kind=Kind.MODE,
     )
     max_connections_per_address: int = option(
         0,
         "max-connections-per-address",
-        "naiad: maximum of open connections per client address (IPv6: per /64 network); further ones get 503 "
-        "or are closed. Unix sockets do not count. 0: no limit.",
+        "naiad: maximum of open connections per client address (IPv6: per /64 network); further ones get 503 or "
+        "are closed. 0: no limit.",
         minimum=0,
     )
     max_request_bytes: int = option(
@@ -353,8 +348,8 @@ class ServerOptions:
     allow_pickle: bool = option(
         False,
         "allow-pickle",
-        "naiad: load pickled models of scikit-learn (model.joblib, model.pkl) and MLflow. Loading a pickle executes "
-        "its code: give this flag only if you trust all files in the repositories.",
+        "naiad: load pickled models of scikit-learn (model.joblib, model.pkl) and MLflow. Loading a pickle "
+        "executes its code.",
         kind=Kind.SWITCH,
     )
     backend_directory: str = option(
@@ -374,9 +369,8 @@ class ServerOptions:
     host_policies: Mapping[str, HostPolicy] = option(
         {},
         "host-policy",
-        "CPU cores for the instances of a policy: <policy>,cpu-cores=0-3,8 or <policy>,numa-node=1; "
-        "repeatable. <policy> is the 'host_policy' of an instance group, or by default cpu, model or gpu_N by "
-        "kind.",
+        "CPU cores for the instances of a policy: <policy>,cpu-cores=0-3,8 or <policy>,numa-node=1; repeatable. "
+        "<policy> is the 'host_policy' of an instance group, by default cpu, model or gpu_N.",
         kind=Kind.SETTING,
         repeat=True,
         read=_host_policies,

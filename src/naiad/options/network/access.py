@@ -90,16 +90,15 @@ class AccessOptions:
     api_key_file: str = option(
         "",
         "api-key-file",
-        "naiad: require an API key of this file, over HTTP, gRPC and on the metrics port. Each line has a "
-        "name, categories separated by commas, and the SHA-256 of the key; naiad key new prints one. Changes "
-        "apply at once.",
+        "naiad: require an API key of this file, over HTTP, gRPC and on the metrics port; naiad key new prints a "
+        "line of it. Changes apply at once.",
         summary="Require an API key of this file; see naiad key new.",
     )
     allow_client_model_files: bool = option(
         False,
         "allow-client-model-files",
-        "naiad: let every client that may load models send model files (file: parameters), including Python "
-        "code. Otherwise this needs an API key, or a restriction of the category model-repository.",
+        "naiad: let every client that may load models send model files, including Python code. Otherwise this "
+        "needs an API key, or a restriction of the category model-repository.",
     )
     http_cors_origins: Sequence[str] = option(
         (),

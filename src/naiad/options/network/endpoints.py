@@ -213,9 +213,8 @@ class GrpcOptions:
     max_control_frames_per_s: int = option(
         200,
         "grpc-max-control-frames-per-second",
-        "naiad: maximum of PING, SETTINGS and empty frames per second on an HTTP/2 connection, besides its "
-        "calls, with bursts of 10 times as many; more close the connection. 16 WINDOW_UPDATE or small DATA "
-        "frames count as one.",
+        "naiad: maximum of PING, SETTINGS and empty frames per second on an HTTP/2 connection, besides its calls,"
+        " with bursts of 10 times as many; more close it. 16 WINDOW_UPDATE or small DATA frames count as one.",
         minimum=1,
     )
     header_forward_pattern: str = option(
