@@ -12,8 +12,7 @@ from naiad.core.batch import Batch
 from naiad.core.response import InferResponse
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.frame import Frame, decode_frame, encode_frame
-from naiad.worker.execution.request_decoder import RequestDecoder
-from naiad.worker.execution.response_encoder import ResponseEncoder
+from naiad.worker.execution.codec import RequestDecoder, ResponseEncoder
 
 
 class LoopbackInstance(Instance):

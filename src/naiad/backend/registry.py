@@ -130,7 +130,7 @@ class BackendRegistry:
         with self._lock:
             backend = self._python_based.get(name)
             if backend is None:
-                module = importlib.import_module("naiad.backend.python.python_based")
+                module = importlib.import_module("naiad.backend.python.backend")
                 backend = self._python_based[name] = module.PythonBasedBackend(self._file(name).parent)
         return backend
 

@@ -24,13 +24,13 @@ from naiad.worker.api.metrics import MetricCells
 from naiad.worker.api.request import InferenceRequest
 from naiad.worker.api.response import InferenceResponse
 from naiad.worker.busy_polling import SpinWait
-from naiad.worker.call_codec import DECOUPLED, FINAL, HOLDS, TRACED, CallEncoder, CallResponseDecoder
 from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import TransportFullError
 from naiad.worker.channel.channel import Channel
 from naiad.worker.channel.frame import ChannelClosedError, ChannelError
 from naiad.worker.control import ControlSocket, ExecutionContext, late_slots, open_slots
+from naiad.worker.execution.codec import DECOUPLED, FINAL, HOLDS, TRACED, CallEncoder, CallResponseDecoder
 
 MOST_CALLS = 4096
 """Limit of the open calls of one worker."""

@@ -13,7 +13,6 @@ from naiad.worker.api import pb_utils
 from naiad.worker.api.failure import ErrorCode, describe, format_traceback
 from naiad.worker.api.metrics import set_metric_server
 from naiad.worker.api.request import InferenceRequest, set_caller, set_rescheduling
-from naiad.worker.api.response import InferenceResponse, SingleResponse
 from naiad.worker.busy_polling import SpinWait
 from naiad.worker.calls import Calls, MetricChannel
 from naiad.worker.channel import channel as channel_module
@@ -23,20 +22,20 @@ from naiad.worker.channel.channel import Channel
 from naiad.worker.channel.flags_page import FIRST_LATE_PLACE, FIRST_LATE_SLOT, FlagsPage
 from naiad.worker.channel.frame import ChannelClosedError, Frame
 from naiad.worker.control import ControlSocket, ExecutionContext, late_streams
+from naiad.worker.execution.codec import RequestDecoder, ResponseEncoder
 from naiad.worker.execution.execution import (
     DecoupledExecution,
     FinishedRequest,
+    LateResponses,
     ModelLoop,
+    Pending,
     answered,
-    awaited,
     checked,
     failure_notes,
     rescheduled_indexes,
+    settled,
     with_rescheduled,
 )
-from naiad.worker.execution.late_responses import LateResponses, without_late
-from naiad.worker.execution.request_decoder import RequestDecoder
-from naiad.worker.execution.response_encoder import ResponseEncoder
 from naiad.worker.execution.response_sender import ResponseSender
 from naiad.worker.loading import LoadError, Readiness, load_class
 from naiad.worker.torch_distributed import join_group, leave_group
@@ -161,14 +160,14 @@ class Worker:
         self._spin_wait.had_single_request = len(requests) == 1
         frame.payload = b""
         side.request_ids = frame.text
-        late: _Late | None = None
+        late: Sequence[Pending] = ()
         try:
             try:
                 responses, are_late = self._call(requests)
                 if are_late:
                     slots = self._reserve(frame, requests, responses)
                     requests = [FinishedRequest(request._plan) for request in requests]
-                    responses, late = _settled(requests, responses, slots)
+                    responses, late = settled(requests, responses, slots)
                 reply = self._replies.encode(requests, responses)
                 parts, payload_bytes, block = (
                     (reply.parts, reply.payload_bytes, 0) if self._sends_outputs else ([], 0, 0)
@@ -192,16 +191,16 @@ class Worker:
             extra = {**(extra or {}), "rescheduled": rescheduled_indexes(responses)}
         # Inputs that the model did not keep are free now, and the response frame reports it.
         del reply, requests, responses
-        if late is not None:
-            extra = {**(extra or {}), "late": list(zip(late.indexes, late.slots))}
+        if late:
+            extra = {**(extra or {}), "late": [(each.place, each.slot) for each in late]}
         with channel.lock:
             channel.send(frames.EXECUTED, words, "", extra, parts, payload_bytes, block)
-        if late is not None:
+        if late:
             self._divert(late)
 
-    def _divert(self, late: _Late) -> None:
+    def _divert(self, late: Sequence[Pending]) -> None:
         """Send late responses when they arrive: after the frame with their slots."""
-        self._late_streams.extend(self._late_responses().divert(late.answers, late.slots, late.outputs))
+        self._late_streams.extend(self._late_responses().divert(late))
         self._late_streams = []
 
     def _reserve(self, frame: Frame, requests: Sequence[Any], responses: Sequence[Any]) -> dict[int, int]:
@@ -335,36 +334,6 @@ class _Cancellation:
         if position >= FIRST_LATE_PLACE:
             return self._slots[position - FIRST_LATE_PLACE] != 0
         return not self.is_over and position < FIRST_LATE_SLOT and self._slots[position] != 0
-
-
-class _Late:
-    """The late responses of one batch."""
-
-    __slots__ = ("answers", "indexes", "outputs", "slots")
-
-    def __init__(
-        self,
-        indexes: Sequence[int],
-        slots: dict[int, int],
-        answers: Sequence[SingleResponse],
-        requests: Sequence[FinishedRequest],
-    ) -> None:
-        self.indexes = indexes
-        self.slots = [slots[index] for index in indexes]
-        self.answers = answers
-        self.outputs = [requests[index]._plan.output_names for index in indexes]
-
-
-def _settled(
-    requests: Sequence[FinishedRequest], responses: Sequence[Any], slots: dict[int, int]
-) -> tuple[list[InferenceResponse], _Late | None]:
-    """Return the responses of a batch, `LATE` for pending ones with slots, and the late ones.
-
-    Waits for responses without slots.
-    """
-    made, indexes = without_late(responses, slots)
-    late = _Late(indexes, slots, [responses[index] for index in indexes], requests) if indexes else None
-    return awaited(made), late
 
 
 def completed_config(model_class: Any, args: dict[str, str]) -> dict[str, Any] | None:

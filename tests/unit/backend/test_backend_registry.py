@@ -7,7 +7,7 @@ import pytest
 
 from naiad.backend.api import Backend, Model, ModelContext
 from naiad.backend.identity import IdentityBackend
-from naiad.backend.python.python_based import PythonBasedBackend
+from naiad.backend.python.backend import PythonBasedBackend
 from naiad.backend.registry import BackendRegistry
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from naiad.backend.python.call_codec import CallDecoder, CallResponseEncoder
+from naiad.backend.python.conversation.codec import CallDecoder, CallResponseEncoder
 from naiad.core.datatype import DataType, from_numpy
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.response import InferResponse, ResponseHeader
@@ -16,8 +16,8 @@ from naiad.core.tensor import TensorSpec
 from naiad.worker.api.failure import ErrorCode as WorkerCode
 from naiad.worker.api.request import InferenceRequest
 from naiad.worker.api.tensor import Tensor
-from naiad.worker.call_codec import FINAL, CallEncoder, CallResponseDecoder
 from naiad.worker.channel.frame import ChannelError, Frame, decode_frame, encode_frame
+from naiad.worker.execution.codec import FINAL, CallEncoder, CallResponseDecoder
 
 FLOATS = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -26,7 +26,7 @@ from naiad.worker.channel import frame as frames
 from naiad.worker.channel.channel import Channel
 from naiad.worker.channel.flags_page import create_board
 from naiad.worker.channel.frame import Frame, encode_frame
-from naiad.worker.execution.request_decoder import RequestDecoder
+from naiad.worker.execution.codec import RequestDecoder
 from support.backend_parts import make_header, make_request
 
 CAP_BYTES = 1 << 20

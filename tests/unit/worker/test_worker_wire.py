@@ -21,8 +21,7 @@ from naiad.core.tensor import Array, TensorSpec, to_array, to_buffer
 from naiad.worker.api.failure import ErrorCode as WorkerErrorCode
 from naiad.worker.api.request import InferenceRequest
 from naiad.worker.channel.frame import EXECUTE, EXECUTED, ChannelError, Frame, decode_frame, encode_frame
-from naiad.worker.execution.request_decoder import RequestDecoder
-from naiad.worker.execution.response_encoder import ResponseEncoder
+from naiad.worker.execution.codec import RequestDecoder, ResponseEncoder
 
 
 def make_request(arrays: Mapping[str, Array], header: RequestHeader | None = None, **fields: object) -> InferRequest:

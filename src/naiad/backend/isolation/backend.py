@@ -14,10 +14,9 @@ from typing import Any
 
 import naiad
 from naiad.backend.api import Backend, InstanceSpec, Model, ModelContext
-from naiad.backend.python.arguments import thread_count
 from naiad.backend.python.backend import PythonModel, ask_once
 from naiad.backend.python.conversation.tensors import TensorRules
-from naiad.backend.python.settings import WorkerSettings, read_settings
+from naiad.backend.python.settings import WorkerSettings, read_settings, thread_count
 from naiad.backend.python.worker.environment import BASE_PARAMETER, PARAMETER
 from naiad.config.forms.json_form import config_from_dict, config_to_json
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup

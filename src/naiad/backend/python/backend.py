@@ -1,4 +1,8 @@
-"""The `python` backend: `model.py` files, executed by worker processes, one per instance."""
+"""The `python` backend: `model.py` files, executed by worker processes, one per instance.
+
+A Python-based backend is one `model.py` in a directory of its own, which executes all models of the backend;
+`--backend-config=python,...` applies to it too.
+"""
 
 import ast
 import os
@@ -20,7 +24,6 @@ from naiad.backend.api import (
     ModelContext,
     RemoteInstance,
 )
-from naiad.backend.python.arguments import WorkerSource, instance_args, rank_args, worker_environment
 from naiad.backend.python.calls import BlsChannel, CallingWorker, listen
 from naiad.backend.python.conversation.conversation import Conversation, OpenConversation, Terms
 from naiad.backend.python.conversation.decoupled import DecoupledConversation
@@ -28,10 +31,19 @@ from naiad.backend.python.conversation.late_responses import OrdinaryConversatio
 from naiad.backend.python.conversation.tensors import TensorRules
 from naiad.backend.python.metrics import InstanceMetrics
 from naiad.backend.python.ranks import RankConversation, RankGroup
-from naiad.backend.python.settings import WorkerSettings, read_settings
+from naiad.backend.python.settings import (
+    WorkerSettings,
+    WorkerSource,
+    instance_args,
+    rank_args,
+    read_settings,
+    worker_environment,
+)
 from naiad.backend.python.worker.channel import ServerChannel
+from naiad.backend.python.worker.environment import PARAMETER
 from naiad.backend.python.worker.process import WorkerProcess
 from naiad.backend.python.worker_life import WorkerLife, begin, end
+from naiad.backend.registry import PYTHON_RUNTIME
 from naiad.config.execution import execution_config
 from naiad.config.forms.json_form import config_from_dict
 from naiad.config.model_config_pb2 import ModelConfig
@@ -44,6 +56,8 @@ from naiad.core.response import InferResponse
 
 _EXIT_POLL_S = 0.05
 _COMPLETES = "auto_complete_config"
+_ENVIRONMENT = f"pb_exec_env_{PYTHON_RUNTIME}.tar.gz"
+"""Triton: the environment of all models of a Python-based backend, next to its `model.py`."""
 _PARSING = threading.Lock()
 """Before Python 3.13 all threads share the depth counter of `ast.parse`, which fails with SystemError (gh-106905)."""
 
@@ -107,6 +121,35 @@ class PythonBackend(Backend):
     def source(self, context: ModelContext) -> ModelSource:
         """Return the location of a model's code. Raises InferError(NOT_FOUND) without a file."""
         return ModelSource(find_model_file(context))
+
+
+class PythonBasedBackend(PythonBackend):
+    """A directory with a `model.py`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def source(self, context: ModelContext) -> ModelSource:
+        """Return the file of the backend."""
+        return ModelSource(self._directory / PYTHON_RUNTIME, is_shared=True)
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        """Return the configuration of the backend's `auto_complete_config`. Raises InferError."""
+        return super().auto_complete(self._with_environment(context))
+
+    def load(self, context: ModelContext) -> Model:
+        """Load one version of a model. Raises InferError."""
+        return super().load(self._with_environment(context))
+
+    def _with_environment(self, context: ModelContext) -> ModelContext:
+        """Return a context with the backend's environment in the configuration, if the model has none of its own."""
+        archive = self._directory / _ENVIRONMENT
+        if PARAMETER in context.config.parameters or not archive.is_file():
+            return context
+        config = ModelConfig()
+        config.CopyFrom(context.config)
+        config.parameters[PARAMETER].string_value = str(archive)
+        return replace(context, config=config)
 
 
 class PythonModel(Model):

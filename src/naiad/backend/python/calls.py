@@ -10,7 +10,7 @@ from typing import Any
 
 from naiad.backend.custom_metrics import MetricHolder
 from naiad.backend.python import metrics as python_metrics
-from naiad.backend.python.call_codec import CallDecoder, CallResponseEncoder
+from naiad.backend.python.conversation.codec import CallDecoder, CallResponseEncoder
 from naiad.backend.python.worker.channel import ServerChannel
 from naiad.backend.python.worker.process import WorkerProcess
 from naiad.backend.python.worker_life import WorkerLife
@@ -19,12 +19,12 @@ from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.ports import InferencePort, TimerHandle
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.worker.call_codec import DECOUPLED, FINAL, HOLDS, TRACED
 from naiad.worker.calls import MOST_CALLS
 from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import IDLE_S, TransportFullError
 from naiad.worker.channel.frame import ChannelClosedError, ChannelError, Frame
+from naiad.worker.execution.codec import DECOUPLED, FINAL, HOLDS, TRACED
 
 _now_ns = time.monotonic_ns
 

@@ -16,9 +16,8 @@ from typing import Any
 
 import naiad
 from naiad.backend.api import ModelContext
-from naiad.backend.python.arguments import worker_environment
 from naiad.backend.python.rendezvous import prepare, receive_line, send_line
-from naiad.backend.python.settings import WorkerSettings
+from naiad.backend.python.settings import WorkerSettings, worker_environment
 from naiad.backend.python.worker.process import Event, WorkerProcess
 
 _log = logging.getLogger(__name__)

@@ -148,7 +148,7 @@ class Channel:
             data = self._complete(data)
         elif self._rest:
             self._rest = b""
-        return decode_frame(data, self._own, self)
+        return decode_frame(data, self._own, self.settle)
 
     def receive_whole(self) -> Frame | None:
         """Return a frame, None for an incomplete one; blocks without any input.
@@ -166,7 +166,7 @@ class Channel:
             data = self._complete(data)
         elif self._rest:
             self._rest = b""
-        return decode_frame(data, self._own, self)
+        return decode_frame(data, self._own, self.settle)
 
     def receive_some(self) -> list[Frame]:
         """Return the complete frames after one read; blocks only without any input.
@@ -194,7 +194,7 @@ class Channel:
                     break
                 whole = data if size == end else data[position : position + size]
                 position += size
-                frames.append(decode_frame(whole, self._own, self))
+                frames.append(decode_frame(whole, self._own, self.settle))
         finally:
             self._rest = (data[position:] if position else data) if position < end else b""
         return frames

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Callable, Protocol, Sequence
+from typing import Any, Callable, Sequence
 
 PREFIX = struct.Struct("<6I2Q")
 """Frame bytes, kind, words, text bytes, JSON bytes, block (0: payload inline), payload bytes, allowance."""
@@ -89,13 +89,6 @@ class Frame:
         """Allowance: bytes of blocks that the receiver may have."""
 
 
-class Settler(Protocol):
-    """Handles the notices about blocks in frames."""
-
-    def settle(self, frame: Frame) -> None:
-        """Handle the notices of a frame, and find its payload. Raises ChannelError."""
-
-
 _SIZE = struct.Struct("<I")
 _FEW = 65
 _HEADS = [struct.Struct("<6I2Q%dQ" % count) for count in range(_FEW)]
@@ -141,10 +134,12 @@ def frame_bytes(data: bytes | bytearray, position: int = 0) -> int:
     return int(size)
 
 
-def decode_frame(data: bytes | bytearray, own: Callable[[memoryview], Any], settler: Settler | None = None) -> Frame:
+def decode_frame(
+    data: bytes | bytearray, own: Callable[[memoryview], Any], settle: Callable[[Frame], None] | None = None
+) -> Frame:
     """Return the frame that is exactly `data`; `own` makes the inline payload the receiver's. Raises ChannelError.
 
-    `settler` completes a frame that has notes or a payload in a block.
+    `settle` completes a frame that has notes or a payload in a block.
     """
     # hot: bench/micro_worker.py
     _, kind, count, text_bytes, extra_bytes, block, payload_bytes, allowance_bytes = PREFIX.unpack_from(data)
@@ -164,6 +159,6 @@ def decode_frame(data: bytes | bytearray, own: Callable[[memoryview], Any], sett
     words = table.unpack_from(data, PREFIX.size)
     payload = b"" if block else own(memoryview(data)[payload_at:])
     frame = Frame(kind, words, text, extra, payload, payload_bytes, block, allowance_bytes)
-    if (extra or block) and settler is not None:
-        settler.settle(frame)
+    if (extra or block) and settle is not None:
+        settle(frame)
     return frame

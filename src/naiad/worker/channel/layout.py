@@ -68,11 +68,11 @@ def spans_of(sizes: Iterable[int]) -> tuple[Spans, int]:
     return spans, position
 
 
-class SentHeaders(Generic[Key, Value]):
+class SentHeaders(Generic[Key]):
     """The sender's half: the headers that the receiver knows."""
 
     def __init__(self) -> None:
-        self.known: Dict[Key, Value] = {}
+        self.known: Dict[Key, TensorLayout] = {}
         self._restarts = False
 
     def restart(self) -> None:
@@ -88,9 +88,10 @@ class SentHeaders(Generic[Key, Value]):
             return True
         return False
 
-    def next_number(self) -> int:
-        """Return the number of the next header; 0 stands for none."""
-        return len(self.known) + 1
+    def define(self, key: Key, sizes: Sequence[Optional[int]]) -> TensorLayout:
+        """Return the layout of a new header, with its number; 0 stands for none. See `TensorLayout` for `sizes`."""
+        layout = self.known[key] = TensorLayout(sizes, len(self.known) + 1)
+        return layout
 
 
 class ReceivedHeaders(Generic[Value]):

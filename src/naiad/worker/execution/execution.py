@@ -9,6 +9,10 @@ runs between batches, as in Triton:
 
 `checked` compares the return value of an ordinary model with Triton's rules. `execute` of a decoupled model returns
 nothing: its response senders send all responses.
+
+An ordinary model may send responses after `execute` has returned. The other responses of the batch are sent first, so
+that the next batch may follow. From then on each open request has a slot on the flags page and a stream, like the
+requests of a decoupled model.
 """
 
 from __future__ import annotations
@@ -19,15 +23,17 @@ import logging
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any, Coroutine
+from typing import Any, Coroutine, NamedTuple
 
 from naiad.worker import control as scope
 from naiad.worker.api.failure import TritonError, describe, format_traceback
-from naiad.worker.api.request import InferenceRequest, RequestPlan, StreamedRequest, is_rescheduled
+from naiad.worker.api.request import InferenceRequest, InferenceTrace, RequestPlan, StreamedRequest, is_rescheduled
 from naiad.worker.api.response import InferenceResponse, SingleResponse
+from naiad.worker.channel.channel import Channel
+from naiad.worker.channel.flags_page import FIRST_LATE_PLACE, FIRST_LATE_SLOT, SLOTS, FlagsPage
 from naiad.worker.channel.frame import Frame
 from naiad.worker.control import ControlSocket
-from naiad.worker.execution.request_decoder import RequestDecoder
+from naiad.worker.execution.codec import RequestDecoder
 from naiad.worker.execution.response_sender import ResponseSender, Stream
 
 _log = logging.getLogger(__name__)
@@ -265,7 +271,7 @@ class DecoupledExecution:
 
     def execute(self, frame: Frame) -> None:
         """Execute a batch and report the end of `execute` to the server. Raises ChannelError."""
-        requests, streams = self._request_decoder.streamed_requests(frame, self.response_sender)
+        requests, streams = self._open(frame)
         frame.payload = b""
         self._side.request_ids = frame.text
         # Coroutines of the batch inherit this. Weak references: a strong one would count as a sender.
@@ -297,6 +303,21 @@ class DecoupledExecution:
         """End the loop of coroutines; no request is open."""
         self._loop.close()
 
+    def _open(self, frame: Frame) -> tuple[list[StreamedRequest], list[Stream]]:
+        """Return the requests of a batch, whose table begins with their slots, and the streams of their responses."""
+        count = frame.text.count("\0") + 1
+        slots, frame.words = frame.words[:count], frame.words[count:]
+        requests, streams = [], []
+        for slot, received in zip(slots, self._request_decoder.requests(frame, lambda position: False)):
+            stream = Stream(self.response_sender, slot, received._plan.output_names)
+            request = StreamedRequest(received._plan, received._id, received._inputs, stream, slot)
+            context = received.trace().get_context()
+            if context is not None:
+                request._trace = InferenceTrace(context, slot)
+            requests.append(request)
+            streams.append(stream)
+        return requests, streams
+
     def _check(self, returned: Any) -> None:
         if returned is not None:
             raise ExecutionFault(
@@ -324,3 +345,87 @@ class DecoupledExecution:
 def _rescheduled(requests: Sequence[StreamedRequest], streams: Sequence[Stream]) -> list[Stream]:
     """Return the streams of the requests to execute again."""
     return [stream for request, stream in zip(requests, streams) if is_rescheduled(request)]
+
+
+# --- late responses of ordinary models ------------------------------------------------------------------------------
+
+
+class Pending(NamedTuple):
+    """A response that follows after its batch."""
+
+    place: int
+    """Index in its batch."""
+    slot: int
+    answer: SingleResponse
+    output_names: frozenset[str]
+
+
+class LateResponses:
+    """The open requests of earlier batches. Used by the executing thread."""
+
+    def __init__(self, channel: Channel, board: FlagsPage) -> None:
+        self.response_sender = ResponseSender(channel, board)
+        self._open: dict[int, weakref.ref[Stream]] = {}
+        self._next_slot = FIRST_LATE_SLOT
+
+    @property
+    def has_open(self) -> bool:
+        """Whether a response is pending."""
+        while self._open:
+            slot = next(iter(self._open))
+            if not self._is_free(slot):
+                return True
+            del self._open[slot]
+        return False
+
+    def reserve(self, requests: Sequence[InferenceRequest], responses: Sequence[Any]) -> dict[int, int]:
+        """Return slots for the pending responses of a batch, by their indexes.
+
+        Empty if too many requests are open.
+        """
+        slots: dict[int, int] = {}
+        for index, response in enumerate(responses):
+            if type(response) is not SingleResponse:
+                continue
+            slot = self._next_slot
+            if not self._is_free(slot):
+                return {}
+            self._next_slot = slot + 1 if slot + 1 < SLOTS else FIRST_LATE_SLOT
+            slots[index] = slot
+        for index, slot in slots.items():
+            # Its cancellation is read there from now on: the next batch soon uses the places of this one.
+            requests[index]._position = responses[index].position = FIRST_LATE_PLACE + slot
+        return slots
+
+    def divert(self, late: Sequence[Pending]) -> list[weakref.ref[Stream]]:
+        """Send these responses through streams when they arrive; the server knows their slots. Return the streams."""
+        references = []
+        for pending in late:
+            stream = Stream(self.response_sender, pending.slot, pending.output_names)
+            reference = self._open[pending.slot] = weakref.ref(stream)
+            references.append(reference)
+            try:
+                pending.answer.divert(stream)
+            except Exception as error:
+                self.response_sender.fail([stream], describe(error))
+        return references
+
+    def _is_free(self, slot: int) -> bool:
+        reference = self._open.get(slot)
+        stream = None if reference is None else reference()
+        return stream is None or stream.is_closed
+
+
+def settled(
+    requests: Sequence[FinishedRequest], responses: Sequence[Any], slots: dict[int, int]
+) -> tuple[list[InferenceResponse], list[Pending]]:
+    """Return the responses of a batch, `LATE` for pending ones with slots, and these ones.
+
+    Waits for responses without slots.
+    """
+    made, late = list(responses), []
+    for index, slot in slots.items():
+        if not responses[index].has_arrived:
+            made[index] = LATE
+            late.append(Pending(index, slot, responses[index], requests[index]._plan.output_names))
+    return awaited(made), late

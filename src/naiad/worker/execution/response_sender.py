@@ -30,14 +30,15 @@ from naiad.worker.channel.buffer_pool import TransportFullError, rounded
 from naiad.worker.channel.channel import Channel
 from naiad.worker.channel.flags_page import CANCELLED, PAUSED, FlagsPage
 from naiad.worker.channel.frame import ChannelClosedError
-from naiad.worker.execution.response_encoder import EncodedResponse, ResponseEncoder
+from naiad.worker.execution.codec import (
+    FINAL,
+    HAS_RESPONSE,
+    RESCHEDULED,
+    SLOT_SHIFT,
+    EncodedResponse,
+    ResponseEncoder,
+)
 
-FINAL = 1
-HAS_RESPONSE = 2
-RESCHEDULED = 4
-"""The request is to be executed again; its slot is free."""
-SLOT_SHIFT = 3
-"""A word of an emitted frame is the slot of a request, shifted, and these flags."""
 _GATHER_S = 0.0005
 """Maximum time that responses wait for others."""
 _YIELD_COUNT = 16

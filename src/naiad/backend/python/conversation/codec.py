@@ -1,26 +1,27 @@
-"""Batches to frames and frames to responses: the server's part of `worker.request_decoder` and
-`worker.response_encoder`.
+"""Batches to frames and frames to responses; frames to calls of other models, and their responses to frames.
+
+The worker's part is `worker.execution.codec`; `worker.channel.layout` has what all of them share.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from naiad.backend.python.conversation.tensors import TensorRules
 from naiad.core.datatype import BY_NAME, DataType
 from naiad.core.errors import ErrorCode, InferError, internal
-from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.worker.api.request import TRITONSERVER_REQUEST_FLAG_SEQUENCE_END, TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
 from naiad.worker.channel.frame import ChannelError, Frame
 from naiad.worker.channel.layout import ReceivedHeaders, SentHeaders, TensorLayout
+from naiad.worker.execution.codec import HAS_RESPONSE
 
 
-def layout_of(specs: Sequence[TensorSpec], number: int = 0) -> TensorLayout:
-    """Return the positions of tensors of these specs in a payload."""
-    sizes = [None if spec.datatype is DataType.BYTES else spec.byte_size for spec in specs]
-    return TensorLayout(sizes, number)
+def sizes_of(specs: Sequence[TensorSpec]) -> list[int | None]:
+    """Return the bytes of tensors in a payload, None for BYTES."""
+    return [None if spec.datatype is DataType.BYTES else spec.byte_size for spec in specs]
 
 
 class BatchEncoder:
@@ -28,7 +29,7 @@ class BatchEncoder:
 
     def __init__(self, rules: TensorRules) -> None:
         self._rules = rules
-        self._headers: SentHeaders[RequestHeader, TensorLayout] = SentHeaders()
+        self._headers: SentHeaders[RequestHeader] = SentHeaders()
         self._layouts = self._headers.known
         self.restart = self._headers.restart
 
@@ -59,7 +60,7 @@ class BatchEncoder:
         return words, extra, parts, payload_bytes
 
     def _define(self, header: RequestHeader, notes: list[Any]) -> TensorLayout:
-        layout = self._headers.known[header] = layout_of(header.inputs, self._headers.next_number())
+        layout = self._headers.define(header, sizes_of(header.inputs))
         notes.append((layout.number, describe_header(header, self._rules)))
         return layout
 
@@ -117,7 +118,7 @@ class ResponseShape:
         self.problem = rules.problem_of(specs, is_decoupled=may_vary)
         self.is_sound = not self.problem and (may_vary or rules.is_complete(specs))
         self.rows = rules.rows_of(specs)
-        self.layout = layout_of(specs)
+        self.layout = TensorLayout(sizes_of(specs))
 
 
 class ResponseDecoder:
@@ -204,3 +205,93 @@ class ResponseDecoder:
             raise ChannelError(f"unreadable errors or parameters: {error!r}") from None
         if any(response is self._failed for response in responses):
             raise ChannelError("a failed response without its error")
+
+
+# --- calls of other models ------------------------------------------------------------------------------------------
+
+
+class CallDecoder:
+    """Keeps the headers of one worker's calls by their numbers."""
+
+    def __init__(self) -> None:
+        self._headers = ReceivedHeaders(_header_and_layout)
+
+    def decode(self, frame: Frame, words: Iterator[int]) -> tuple[RequestHeader, list[Buffer]]:
+        """Return header and input data of a call; the data are views on the payload.
+
+        `words` is the rest of the table. Raises ChannelError.
+        """
+        # hot: once a call
+        try:
+            if frame.extra:
+                self._headers.learn(frame.extra)
+            header, layout = self._headers.by_number[next(words)]
+            view = memoryview(frame.payload)
+            spans, size = layout.read(words)
+            data: list[Buffer] = [view[begin:end] for begin, end in spans]
+        except (LookupError, TypeError, ValueError, StopIteration) as error:
+            raise ChannelError(f"unreadable call: {error!r}") from None
+        if size != len(view):
+            raise ChannelError(f"{len(data)} inputs of {size} bytes in {len(view)}")
+        return header, data
+
+
+def _header_and_layout(notes: Mapping[str, Any]) -> tuple[RequestHeader, TensorLayout]:
+    header = _header_from(notes)
+    return header, TensorLayout(sizes_of(header.inputs))
+
+
+def _header_from(notes: Mapping[str, Any]) -> RequestHeader:
+    flags = int(notes["flags"])
+    sequence = notes["sequence"]
+    version = int(notes["version"])
+    parameters = dict(notes["parameters"])
+    priority = parameters.get("priority")
+    return RequestHeader(
+        model_name=str(notes["model"]),
+        model_version="" if version < 0 else str(version),
+        inputs=read_specs(notes["inputs"]),
+        outputs=[RequestedOutput(str(name)) for name in notes["outputs"]],
+        parameters=parameters,
+        # An extension: Triton has no priority of calls.
+        priority=priority if type(priority) is int and priority >= 0 else 0,
+        timeout_us=int(notes["timeout_us"]),
+        sequence_id=sequence if isinstance(sequence, str) else int(sequence),
+        sequence_start=bool(flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
+        sequence_end=bool(flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
+    )
+
+
+class CallResponseEncoder:
+    """Encodes the variable part of responses to one worker; headers are sent once."""
+
+    def __init__(self) -> None:
+        self._headers: SentHeaders[ResponseHeader] = SentHeaders()
+        self.restart = self._headers.restart
+
+    def encode(
+        self, number: int, flags: int, response: InferResponse
+    ) -> tuple[list[int], dict[str, Any] | None, list[Buffer], int]:
+        """Return table, JSON, payload parts and payload bytes of the response to call `number`."""
+        # hot: once a response
+        error = response.error
+        if error is not None:
+            return [number, flags | HAS_RESPONSE], {"error": [error.code.value, error.message]}, [], 0
+        if response.empty_final:
+            return [number, flags], None, [], 0
+        extra: dict[str, Any] = {}
+        layout = self._headers.known.get(response.header) or self._define(response.header, extra)
+        if response.parameters:
+            extra["parameters"] = dict(response.parameters)
+        words = [number, flags | HAS_RESPONSE, layout.number]
+        parts: list[Buffer] = []
+        payload_bytes = layout.pack(response.data, map(len, response.data), words, parts)
+        return words, extra, parts, payload_bytes
+
+    def _define(self, header: ResponseHeader, extra: dict[str, Any]) -> TensorLayout:
+        if self._headers.begin():
+            extra["reset"] = True
+        layout = self._headers.define(header, sizes_of(header.outputs))
+        outputs = [(spec.name, spec.datatype.value, spec.shape) for spec in header.outputs]
+        extra["headers"] = [(layout.number, outputs)]
+        return layout

@@ -24,7 +24,7 @@ from naiad.core.tensor import Buffer
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.flags_page import CANCELLED, PAUSED, SLOTS
 from naiad.worker.channel.frame import ChannelError, Frame
-from naiad.worker.execution.response_sender import FINAL, HAS_RESPONSE, RESCHEDULED, SLOT_SHIFT
+from naiad.worker.execution.codec import FINAL, HAS_RESPONSE, RESCHEDULED, SLOT_SHIFT
 
 _now_ns = time.monotonic_ns
 _FEW_OPEN = 64
