@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from naiad.backend.batch_inputs import make_batch_inputs
 from naiad.backend.device_tensors import DLPackTensor, Tensor, datatype_of, device_of
 from naiad.backend.tensor_layout import (
     MAX_RESPONSE_HEADERS,
@@ -26,6 +25,8 @@ from naiad.backend.tensor_layout import (
     TensorConfig,
     TensorTable,
     as_input,
+    make_batch_inputs,
+    shape_text,
 )
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import from_numpy
@@ -450,7 +451,6 @@ class BatchAssembler:
         )
 
     def _wrong_rows(self, name: str, shape: Shape, rows: int) -> InferError:
-        dims = ",".join(map(str, shape))
         reason = (
             "An output with as many elements as a ragged input needs a 'batch_output' that names this input"
             if self.table.is_ragged
@@ -458,8 +458,8 @@ class BatchAssembler:
             "dimension"
         )
         return internal(
-            f"model '{self._name}' returned output '{name}' with shape [{dims}] for a batch of {rows}: its first "
-            f"dimension should be {rows}. {reason}"
+            f"model '{self._name}' returned output '{name}' with shape {shape_text(shape)} for a batch of {rows}: "
+            f"its first dimension should be {rows}. {reason}"
         )
 
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
-from naiad.backend.tensor_layout import TensorConfig
+from naiad.backend.tensor_layout import TensorConfig, shape_text
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import invalid_argument
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.core.tensor import Buffer, Shape, TensorSpec
+from naiad.core.tensor import Buffer, TensorSpec
 
 MAX_ECHOES = 512
 """Request headers that an instance remembers."""
@@ -178,15 +178,11 @@ def _check_pair(model: str, source: TensorConfig, output: TensorConfig) -> None:
             f"{output.datatype.config_name}; {fix}, so give both one data_type"
         )
     if source.model_dims != output.model_dims:
-        shapes = f"{_text(source.model_dims)} and {_text(output.model_dims)}"
+        shapes = f"{shape_text(source.model_dims)} and {shape_text(output.model_dims)}"
         raise invalid_argument(
             f"expected input and output shape to match, got {shapes}; "
             f"{fix}, so give both one shape (that of 'reshape', where there is one)"
         )
-
-
-def _text(shape: Shape) -> str:
-    return "[" + ",".join(map(str, shape)) + "]"
 
 
 def _parameter(config: ModelConfig, name: str) -> float:

@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -79,28 +79,22 @@ class BackendRegistry:
                 f"unable to find backend library '{runtime}' for model '{model}'; backends are packages here: leave "
                 f"'runtime' out, or write '{PYTHON_RUNTIME}' for a Python-based backend"
             )
-        backend = self._backends.get(name)
-        if backend is None:
-            with self._lock:
-                backend = self._backends.get(name)
-                if backend is None:
-                    backend = self._backends[name] = self._create(name)
-        return backend
+        return self._kept(self._backends, name, lambda: load_backend(name, self._point(name)))
 
     def get_isolated(self, name: str) -> Backend:
         """Return what runs the instances of the backend `name` in worker processes, without importing it here.
 
         Raises InferError(INVALID_ARG) for a name that nothing provides.
         """
-        point = self._points.get(name)
-        if point is None:
-            raise self._unknown(name)
+        point = self._point(name)
+        module = importlib.import_module("naiad.backend.isolation.backend")
+        return self._kept(self._isolated, name, lambda: module.IsolatedBackend(name, point))
+
+    def _kept(self, backends: dict[str, Backend], name: str, make: Callable[[], Backend]) -> Backend:
         with self._lock:
-            backend = self._isolated.get(name)
-            if backend is None:
-                module = importlib.import_module("naiad.backend.isolation.backend")
-                backend = self._isolated[name] = module.IsolatedBackend(name, point)
-        return backend
+            if name not in backends:
+                backends[name] = make()
+            return backends[name]
 
     def _runtime(self, name: str, runtime: str) -> str:
         """Return the runtime that chooses the backend: none where the package of that name supports it itself."""
@@ -127,23 +121,16 @@ class BackendRegistry:
                 f"unable to find Python backend based backend library '{PYTHON_RUNTIME}' for model '{model}', "
                 f"{searched}"
             )
-        with self._lock:
-            backend = self._python_based.get(name)
-            if backend is None:
-                module = importlib.import_module("naiad.backend.python.backend")
-                backend = self._python_based[name] = module.PythonBasedBackend(self._file(name).parent)
-        return backend
+        module = importlib.import_module("naiad.backend.python.backend")
+        return self._kept(self._python_based, name, lambda: module.PythonBasedBackend(self._file(name).parent))
 
-    def _create(self, name: str) -> Backend:
-        point = self._points.get(name)
-        if point is None:
-            raise self._unknown(name)
-        return load_backend(name, point)
-
-    def _unknown(self, name: str) -> InferError:
+    def _point(self, name: str) -> str:
+        """Return `module:class` of a backend. Raises InferError(INVALID_ARG)."""
+        if name in self._points:
+            return self._points[name]
         meant = nearest(name, self._points)
         hint = f", did you mean '{meant}'?" if meant else ";"
-        return invalid_argument(
+        raise invalid_argument(
             f"unknown backend '{name}'{hint} available backends: {', '.join(self.names())}. Others come as packages "
             f"with an entry point in the group '{ENTRY_POINT_GROUP}'"
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from naiad.backend.api import ModelContext
+from naiad.backend.tensor_layout import shape_text
 from naiad.config.execution import batch_inputs, server_inputs, server_outputs
 from naiad.config.model_config_pb2 import BatchInput, ModelConfig, ModelInput, ModelOutput
 from naiad.config.padding import read_padding
@@ -145,15 +146,15 @@ class SignatureCheck:
                     raise invalid_argument(
                         f"unable to load {self._model}, batch input '{name}' of kind "
                         f"{BatchInput.Kind.Name(batch_input.kind)} needs an input of the model with shape "
-                        f"{'[-1,-1]' if is_table else '[-1]'}, but the model provides {_text(found.shape)}"
+                        f"{'[-1,-1]' if is_table else '[-1]'}, but the model provides {shape_text(found.shape)}"
                     )
 
     def _check_ragged(self, name: str, found: TensorSignature) -> None:
         if found.shape != (-1,):
             raise invalid_argument(
                 f"unable to load {self._model}, configuration expects model provides input with shape [-1] for "
-                f"ragged input '{name}', model provides {_text(found.shape)}; a ragged batch arrives as the elements "
-                "of all its requests in one dimension: export the model so, or remove 'allow_ragged_batch'"
+                f"ragged input '{name}', model provides {shape_text(found.shape)}; a ragged batch arrives as the "
+                "elements of all its requests in one dimension: export the model so, or remove 'allow_ragged_batch'"
             )
 
     def _check_tensor(self, kind: str, tensor: ModelInput | ModelOutput, found: TensorSignature) -> None:
@@ -185,7 +186,7 @@ class SignatureCheck:
             raise invalid_argument(
                 f"unable to load {self._model}, scalar tensor '{tensor.name}', should only provide 1 in the model "
                 "configuration when the model doesn't support batching. Model configuration provided: "
-                f"{_text(explicit)}.; write dims: [1]"
+                f"{shape_text(explicit)}.; write dims: [1]"
             )
 
     def _check_shape(self, tensor: ModelInput | ModelOutput, found: TensorSignature) -> None:
@@ -208,9 +209,9 @@ class SignatureCheck:
     ) -> InferError:
         # Triton: the same words for another number of dimensions and for other sizes.
         return invalid_argument(
-            f"{opening} the model expects {len(found.shape)} dimensions (shape {_text(found.shape)}) but the model "
-            f"configuration specifies {len(configured)} dimensions ({self._origin(explicit, configured)}){detail}; "
-            f"{self._two_fixes(found)}"
+            f"{opening} the model expects {len(found.shape)} dimensions (shape {shape_text(found.shape)}) but the "
+            f"model configuration specifies {len(configured)} dimensions ({self._origin(explicit, configured)})"
+            f"{detail}; {self._two_fixes(found)}"
         )
 
     def _check_batch_dim(self, opening: str, found: TensorSignature) -> None:
@@ -223,31 +224,27 @@ class SignatureCheck:
             return
         raise invalid_argument(
             f"{opening} for the model to support batching the shape should have at least 1 dimension and the first "
-            f"dimension must be -1; but shape expected by the model is {_text(found.shape)}, while the configuration "
-            f"has max_batch_size: {self._config.max_batch_size}. Set max_batch_size: 0 and write the full shape in "
-            "'dims', or export the model with a free first dimension"
+            f"dimension must be -1; but shape expected by the model is {shape_text(found.shape)}, while the "
+            f"configuration has max_batch_size: {self._config.max_batch_size}. Set max_batch_size: 0 and write the "
+            "full shape in 'dims', or export the model with a free first dimension"
         )
 
     def _origin(self, explicit: Shape, configured: Shape) -> str:
         if self._config.max_batch_size <= 0:
-            return f"shape {_text(explicit)}"
+            return f"shape {shape_text(explicit)}"
         return (
             "an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, making "
-            f"complete shape {_text(configured)}"
+            f"complete shape {shape_text(configured)}"
         )
 
     def _two_fixes(self, found: TensorSignature) -> str:
         dims = found.shape[1:] if self._config.max_batch_size > 0 else found.shape
-        shown = _text(dims) if dims else "[1] reshape { shape: [] }"
+        shown = shape_text(dims) if dims else "[1] reshape { shape: [] }"
         return f"write dims: {shown} in config.pbtxt, or export the model with the shape that the configuration has"
 
 
 def _names(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
-
-
-def _text(shape: Shape) -> str:
-    return "[" + ",".join(map(str, shape)) + "]"
 
 
 def default_max_batch_size(backend_config: Mapping[str, str], default: int = DEFAULT_MAX_BATCH_SIZE) -> int:
@@ -312,12 +309,11 @@ def _complete_batching(config: ModelConfig, signature: ModelSignature, batch_siz
     if fixed is None:
         return
     if config.max_batch_size > 1 or (config.max_batch_size == 1 and not _has_single_rows(tensors)):
-        shape = ",".join(map(str, fixed.shape))
         raise invalid_argument(
             f"autofill failed for model '{config.name}': model does not support batching while non-zero "
-            f"max_batch_size is specified: tensor '{fixed.name}' has shape [{shape}] in the model and the "
-            f"configuration has max_batch_size: {config.max_batch_size}. Set max_batch_size: 0, or export the model "
-            "with a free first dimension"
+            f"max_batch_size is specified: tensor '{fixed.name}' has shape {shape_text(fixed.shape)} in the model "
+            f"and the configuration has max_batch_size: {config.max_batch_size}. Set max_batch_size: 0, or export the "
+            "model with a free first dimension"
         )
 
 

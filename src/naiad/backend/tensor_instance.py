@@ -27,6 +27,9 @@ _join = b"".join
 class TensorInstance(Instance):
     """Gathers the inputs of a batch into one array each, calls `run`, and splits the outputs into responses."""
 
+    executable: Any = None
+    """What the framework runs: a function, a session. Other instances may share it; `close` forgets it."""
+
     def __init__(self, context: ModelContext, device: Device | None = None) -> None:
         """`device`: where `run_on_device` takes tensors; None for an instance without that method."""
         self._model_name = context.name
@@ -44,7 +47,8 @@ class TensorInstance(Instance):
         self._split = self._assembler.split
 
     def close(self) -> None:
-        """Forget staged runs, which hold what the framework has of the model. See `Instance.close`."""
+        """Forget the executable, and staged runs, which hold what the framework has of it. See `Instance.close`."""
+        self.executable = None
         self._plans.clear()
 
     @abc.abstractmethod

@@ -1,6 +1,10 @@
-"""What a request header and a configuration say about tensors: which go in and in what shape, which come out."""
+"""What a request header and a configuration say about tensors: which go in and in what shape, which come out.
 
-from collections.abc import Sequence
+Batch inputs are tensors that the server adds to a ragged batch, made from the shapes of its requests.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -23,6 +27,11 @@ def carry_dims(actual: Shape, pattern: Shape, target: Shape) -> Shape:
     """Return `target` with its -1s replaced, in order, by the dimensions of `actual` where `pattern` has -1."""
     free = iter([size for size, dim in zip(actual, pattern, strict=True) if dim < 0])
     return tuple(next(free) if dim < 0 else dim for dim in target)
+
+
+def shape_text(shape: Shape) -> str:
+    """Return a shape for messages, as configurations write it."""
+    return "[" + ",".join(map(str, shape)) + "]"
 
 
 class TensorConfig:
@@ -153,3 +162,57 @@ def as_input(name: str, dtype: Dtype | None, shape: Shape, data: Buffer) -> Arra
     array: Array = np.ndarray(shape, dtype, data)
     # Received bodies put tensors at any offset; compiled kernels may rely on alignment.
     return array if array.flags.aligned else array.copy()
+
+
+# --- batch inputs ---------------------------------------------------------------------------------------------------
+
+
+def make_batch_inputs(batch_inputs: Sequence[BatchInput], layouts: Sequence[HeaderLayout]) -> dict[str, Array]:
+    """Return the batch inputs of a model by name, for a batch of requests with these layouts."""
+    inputs: dict[str, Array] = {}
+    for batch_input in batch_inputs:
+        shapes = [layout.input_shapes[batch_input.source_input[0]] for layout in layouts]
+        made = _MAKERS[batch_input.kind](shapes).astype(BY_CONFIG_NUMBER[batch_input.data_type].numpy, copy=False)
+        for name in batch_input.target_name:
+            inputs[name] = made
+    return inputs
+
+
+def _element_count(shapes: Sequence[Shape]) -> Array:
+    return np.array([math.prod(shape) for shape in shapes], np.int32)
+
+
+def _accumulated_element_count(shapes: Sequence[Shape]) -> Array:
+    return np.cumsum(_element_count(shapes), dtype=np.int32)
+
+
+def _accumulated_element_count_with_zero(shapes: Sequence[Shape]) -> Array:
+    return np.cumsum([0, *map(math.prod, shapes)], dtype=np.int32)
+
+
+def _max_element_count_as_shape(shapes: Sequence[Shape]) -> Array:
+    # Triton: the content is undefined; only the shape has a meaning.
+    return np.zeros(max(map(math.prod, shapes)), np.int32)
+
+
+def _item_shape(shapes: Sequence[Shape]) -> Array:
+    items = [shape[1:] for shape in shapes for _ in range(shape[0])]
+    return np.array(items, np.int32).reshape(len(items), len(shapes[0]) - 1)
+
+
+def _item_shape_flatten(shapes: Sequence[Shape]) -> Array:
+    return _item_shape(shapes).reshape(-1)
+
+
+_MAKERS: Mapping[int, Callable[[Sequence[Shape]], Array]] = {
+    BatchInput.BATCH_ELEMENT_COUNT: _element_count,
+    BatchInput.BATCH_ACCUMULATED_ELEMENT_COUNT: _accumulated_element_count,
+    BatchInput.BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO: _accumulated_element_count_with_zero,
+    BatchInput.BATCH_MAX_ELEMENT_COUNT_AS_SHAPE: _max_element_count_as_shape,
+    BatchInput.BATCH_ITEM_SHAPE: _item_shape,
+    BatchInput.BATCH_ITEM_SHAPE_FLATTEN: _item_shape_flatten,
+}
+"""Kind to the tensor that it makes from the shapes of the source input, one per request, batch dimension included.
+
+Counts are a request's, however many rows it has; item shapes are a row's.
+"""

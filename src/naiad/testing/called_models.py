@@ -38,7 +38,6 @@ class CalledModels:
         self._names = list(models)
         _known.update(models)
         set_caller(_SERVER)
-        pb_utils.set_commander(_SERVER)
 
     def close(self) -> None:
         """Remove the models."""
@@ -48,7 +47,6 @@ class CalledModels:
         self._names = []
         if not _known:
             set_caller(None)
-            pb_utils.set_commander(None)
 
 
 _known: dict[str, FakeModel] = {}

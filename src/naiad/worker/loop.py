@@ -37,8 +37,7 @@ from naiad.worker.execution.execution import (
     with_rescheduled,
 )
 from naiad.worker.execution.response_sender import ResponseSender
-from naiad.worker.loading import LoadError, Readiness, load_class
-from naiad.worker.torch_distributed import join_group, leave_group
+from naiad.worker.loading import LoadError, Readiness, join_group, leave_group, load_class
 
 
 class Worker:
@@ -68,7 +67,6 @@ class Worker:
         self._scope = ExecutionContext()
         self._calls = Calls(side, self._scope, channel)
         set_caller(self._calls)
-        pb_utils.set_commander(self._calls)
 
     def run(self) -> None:
         """Serve frames until the server sends finalize or exits."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.backend.python.worker.environment import UnusableArchiveError, unpack
+from naiad.backend.python.worker.environment import UnusableError, unpack
 
 Member = tuple[str, object]
 """Path, and content (bytes), symbolic link (str), hard link ("=target") or a directory (None)."""
@@ -99,7 +99,7 @@ def test_nothing_is_written_outside(
         else (name.replace("/OUTSIDE", str(outside)), value)
         for name, value in members
     ]
-    with pytest.raises(UnusableArchiveError, match=reason):
+    with pytest.raises(UnusableError, match=reason):
         unpacked(*placed)
     assert [path.name for path in outside.iterdir()] == ["file"]
     assert (outside / "file").read_bytes() == b"mine"
@@ -111,5 +111,5 @@ def test_device_is_refused(tmp_path: Path) -> None:
     info.type, info.devmajor, info.devminor = tarfile.CHRTYPE, 1, 3
     with tarfile.open(tmp_path / "packed.tar", "w") as opened:
         opened.addfile(info)
-    with pytest.raises(UnusableArchiveError, match="is no file, directory or link"):
+    with pytest.raises(UnusableError, match="is no file, directory or link"):
         unpack(tmp_path / "packed.tar", tmp_path / "home")

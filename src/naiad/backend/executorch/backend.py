@@ -64,22 +64,17 @@ class ExecuTorchInstance(TensorInstance):
 
     def __init__(self, context: ModelContext, file: ProgramFile, method: Method, scalars: Scalars) -> None:
         super().__init__(context)
+        self.executable = method
         self._inputs = list(file.signature.inputs)
         self._outputs = {name: index for index, name in enumerate(file.signature.outputs)}
         self._shapes = file.shapes()
-        self._method: Any = method
         self._scalars = scalars
-
-    def close(self) -> None:
-        """Release the program."""
-        super().close()
-        self._method = None
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Call the method; see `TensorInstance.run`."""
         self._scalars.to_model(inputs)
         try:
-            results = self._method.call([_to_tensor(inputs[name]) for name in self._inputs])
+            results = self.executable.call([_to_tensor(inputs[name]) for name in self._inputs])
         except RuntimeError as error:
             found = ", ".join(f"{name} {list(inputs[name].shape)}" for name in self._inputs)
             raise invalid_argument(

@@ -91,22 +91,15 @@ class HuggingFaceModel(Model):
 class HuggingFaceInstance(TensorInstance):
     """Runs batches of texts, padded to the longest; weights are shared with the other instances of its device."""
 
-    runs_on_any_thread: ClassVar[bool] = False
-
     def __init__(
         self, context: ModelContext, model: Any, tokenizer: Any, outputs: TaskOutputs, thread_count: int
     ) -> None:
         super().__init__(context)
-        self._model: Any = model
+        self.executable = model
         self._tokenizer = tokenizer
         self._outputs = outputs
         self._thread_count = thread_count
         self._has_types = "token_type_ids" in inspect.signature(model.forward).parameters
-
-    def close(self) -> None:
-        """Release the model."""
-        super().close()
-        self._model = None
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Run the model; see `TensorInstance.run`."""
@@ -116,7 +109,7 @@ class HuggingFaceInstance(TensorInstance):
             raise invalid_argument(f"input '{TEXT}' of model '{self._model_name}' has no tokens; send a longer text")
         # PyTorch has the number for each thread that calls it.
         torch.set_num_threads(self._thread_count)
-        device = self._model.device
+        device = self.executable.device
         tokens = {
             "input_ids": torch.tensor([encoding.ids for encoding in encodings], device=device),
             "attention_mask": torch.tensor([encoding.attention_mask for encoding in encodings], device=device),
@@ -125,7 +118,7 @@ class HuggingFaceInstance(TensorInstance):
             tokens["token_type_ids"] = torch.tensor([encoding.type_ids for encoding in encodings], device=device)
         try:
             with torch.inference_mode():
-                result = self._model(**tokens)
+                result = self.executable(**tokens)
                 found = self._outputs.compute(result, texts, encodings, tokens["attention_mask"])
         except Exception as error:  # PyTorch raises classes of several libraries
             shape = list(tokens["input_ids"].shape)

@@ -95,21 +95,14 @@ class JaxModel(Model):
 class JaxInstance(TensorInstance):
     """Runs batches with a function that it shares with the other instances of its device."""
 
-    runs_on_any_thread: ClassVar[bool] = False
-
     def __init__(
         self, context: ModelContext, artifact: Artifact, function: Any, scalars: Scalars, device: Device | None
     ) -> None:
         super().__init__(context, device)
-        self._function: Any = function
+        self.executable = function
         self._inputs = artifact.inputs
         self._places = {name: index for index, name in enumerate(artifact.outputs)}
         self._scalars = scalars
-
-    def close(self) -> None:
-        """Release the function."""
-        super().close()
-        self._function = None
 
     @staticmethod
     def to_host(tensor: Any) -> Array:
@@ -128,7 +121,7 @@ class JaxInstance(TensorInstance):
         self._scalars.to_model(inputs)
         try:
             places = {self._places[name] for name in staying}
-            results = self._function([inputs[name] for name in self._inputs], places)
+            results = self.executable([inputs[name] for name in self._inputs], places)
         except ValueError as error:
             # Shapes that contradict the symbolic ones.
             raise invalid_argument(f"model '{self._model_name}': JAX: {str(error)[:500]}") from error

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.framework import (
@@ -17,6 +17,7 @@ from naiad.backend.litert.graph import Graph, UnknownSignatureError, open_graph
 from naiad.backend.litert.signature import LiteRtSignature, quantization, read_signature
 from naiad.backend.signature import ModelSignature, completed
 from naiad.backend.tensor_instance import TensorInstance
+from naiad.backend.tensor_layout import shape_text
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import internal, invalid_argument
 from naiad.core.tensor import Array
@@ -112,22 +113,17 @@ class LiteRtInstance(TensorInstance):
 
     def __init__(self, context: ModelContext, graph: Graph, signature: LiteRtSignature, scalars: Scalars) -> None:
         super().__init__(context)
-        self._graph: Any = graph
+        self.executable = graph
         self._names = signature.graph_names
         self._scalars = scalars
-
-    def close(self) -> None:
-        """Release the interpreter."""
-        super().close()
-        self._graph = None
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Run the model; see `TensorInstance.run`."""
         self._scalars.to_model(inputs)
         try:
-            outputs = self._graph.run({self._names[name]: array for name, array in inputs.items()})
+            outputs = self.executable.run({self._names[name]: array for name, array in inputs.items()})
         except (RuntimeError, ValueError) as error:
-            shapes = ", ".join(f"'{name}' [{','.join(map(str, array.shape))}]" for name, array in inputs.items())
+            shapes = ", ".join(f"'{name}' {shape_text(array.shape)}" for name, array in inputs.items())
             raise invalid_argument(
                 f"LiteRT cannot execute model '{self._model_name}' on inputs of these shapes: {shapes}: {error}"
             ) from error

@@ -12,6 +12,7 @@ import numpy as np
 
 from naiad.backend.litert.graph import Details, Graph
 from naiad.backend.signature import ModelSignature, TensorSignature
+from naiad.backend.tensor_layout import shape_text
 from naiad.core.datatype import DataType, from_numpy
 from naiad.core.tensor import Shape
 
@@ -67,7 +68,7 @@ def _try_two_rows(graph: Graph) -> tuple[str, Mapping[str, Shape]]:
         return f"it fails with 2 rows: {str(error).strip()}", _shapes_of_own_rows(graph)
     for name, shape in shapes.items():
         if shape[:1] != (2,):
-            reason = f"with 2 rows in its inputs output '{name}' has the shape {_text(shape)}"
+            reason = f"with 2 rows in its inputs output '{name}' has the shape {shape_text(shape)}"
             return reason, _shapes_of_own_rows(graph)
     return "", shapes
 
@@ -85,7 +86,7 @@ def _single_row_reason(details: Mapping[str, Any]) -> str:
     declared = tuple(details["shape_signature"])
     if declared[:1] == (-1,) or (declared[:1] == (1,) and len(declared) > 1):
         return ""
-    return f"input '{details['name']}' has the shape {_text(declared)}"
+    return f"input '{details['name']}' has the shape {shape_text(declared)}"
 
 
 def _run_on_zeros(graph: Graph, rows: int) -> dict[str, Shape]:
@@ -115,7 +116,3 @@ def _datatype(dtype: Any) -> DataType | None:
 
 def _name(name: str, details: Mapping[str, Any], configured: Collection[str]) -> str:
     return str(details["name"]) if details["name"] in configured else name
-
-
-def _text(shape: Shape) -> str:
-    return "[" + ",".join(map(str, shape)) + "]"

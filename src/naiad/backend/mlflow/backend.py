@@ -89,23 +89,16 @@ class MlflowPyfunc(Model):
 class MlflowInstance(TensorInstance):
     """Calls `predict` of a model of its own."""
 
-    runs_on_any_thread: ClassVar[bool] = False
-
     def __init__(self, context: ModelContext, model: Any, tensors: MlflowTensors) -> None:
         super().__init__(context)
-        self._model: Any = model
+        self.executable = model
         self._tensors = tensors
-
-    def close(self) -> None:
-        """Release the model."""
-        super().close()
-        self._model = None
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Call `predict` once; see `TensorInstance.run`."""
         table = self._tensors.to_model(inputs)
         try:
-            result = self._model.predict(table)
+            result = self.executable.predict(table)
         except Exception as error:  # any exception of any framework
             # Most are about the values of one request; then other requests of its batch must not fail with it.
             text = " ".join(str(error).split())[:500]

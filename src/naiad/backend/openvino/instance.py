@@ -13,6 +13,7 @@ from naiad.backend.openvino.graph import ov_message
 from naiad.backend.openvino.options import CompilePlan
 from naiad.backend.signature import ModelSignature
 from naiad.backend.tensor_instance import TensorInstance
+from naiad.backend.tensor_layout import shape_text
 from naiad.core.datatype import DataType
 from naiad.core.errors import internal, invalid_argument
 from naiad.core.tensor import Array
@@ -29,7 +30,7 @@ class OpenVinoInstance(TensorInstance):
         self, context: ModelContext, compiled: Any, signature: ModelSignature, plan: CompilePlan, scalars: Scalars
     ) -> None:
         super().__init__(context)
-        self._request = compiled.create_infer_request()
+        self.executable = compiled.create_infer_request()
         self._input_indexes = {name: index for index, name in enumerate(signature.inputs)}
         self._outputs = {
             name: (index, tensor.datatype) for index, (name, tensor) in enumerate(signature.outputs.items())
@@ -38,11 +39,6 @@ class OpenVinoInstance(TensorInstance):
         self._pads_rows = plan.pads_rows
         self._scalars = scalars
 
-    def close(self) -> None:
-        """Release the infer request with its buffers."""
-        super().close()
-        self._request = None
-
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Run the model; see `TensorInstance.run`."""
         self._scalars.to_model(inputs)
@@ -50,8 +46,8 @@ class OpenVinoInstance(TensorInstance):
         self._set_inputs(inputs)
         try:
             # `infer` makes a dictionary of all outputs first: 20 us more than this, of 40 for a tiny model.
-            self._request.start_async()
-            self._request.wait()
+            self.executable.start_async()
+            self.executable.wait()
         except RuntimeError as error:
             raise internal(f"OpenVINO cannot execute model '{self._model_name}': {ov_message(error)}") from error
         outputs = [self._take(name) for name in output_names]
@@ -60,18 +56,17 @@ class OpenVinoInstance(TensorInstance):
     def _set_inputs(self, inputs: dict[str, Array]) -> None:
         for name, array in inputs.items():
             try:
-                self._request.set_input_tensor(self._input_indexes[name], _as_tensor(array))
+                self.executable.set_input_tensor(self._input_indexes[name], _as_tensor(array))
             except (RuntimeError, ValueError) as error:
-                shape = ",".join(map(str, array.shape))
                 raise invalid_argument(
-                    f"model '{self._model_name}' does not accept input '{name}' of shape [{shape}]: "
+                    f"model '{self._model_name}' does not accept input '{name}' of shape {shape_text(array.shape)}: "
                     f"{ov_message(error)}"
                 ) from error
 
     def _take(self, name: str) -> Array:
         """Return a copy of an output, whose memory the next run overwrites, or which is that of an input."""
         index, datatype = self._outputs[name]
-        tensor = self._request.get_output_tensor(index)
+        tensor = self.executable.get_output_tensor(index)
         if datatype is DataType.BYTES:
             return self._scalars.to_client(name, tensor.bytes_data)
         # OpenVINO gives BF16 out as arrays of FP16.

@@ -7,7 +7,7 @@ products of MKL in two models that run at the same time use the number that was 
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -39,10 +39,9 @@ MAX_SHAPES = 1024
 class TorchInstance(TensorInstance):
     """Runs batches with one program."""
 
-    runs_on_any_thread: ClassVar[bool] = False
-
     def __init__(self, context: ModelContext, program: Program, device: str, options: TorchOptions) -> None:
         super().__init__(context, dlpack_device(device))
+        self.executable = program
         config = execution_config(context.config)
         slots = program.arguments
         self._inputs = {} if slots is None else bind_inputs(config, slots)
@@ -53,15 +52,9 @@ class TorchInstance(TensorInstance):
         self._outputs = bind_outputs(config, program.results)
         self._dims = {output.name: output.model_dims for output in self._table.outputs}
         self._checked: set[tuple[str, Shape]] = set()
-        self._program: Program | None = program
         self._device = "" if device == "cpu" else device
         self._options = options
         self._mode: Callable[[], Any] = torch.inference_mode if options.has_inference_mode else torch.no_grad
-
-    def close(self) -> None:
-        """Release the program, which other instances may still use."""
-        super().close()
-        self._program = None
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Call the program; see `TensorInstance.run`."""
@@ -69,7 +62,7 @@ class TorchInstance(TensorInstance):
 
     def run_on_device(self, inputs: dict[str, Any], output_names: Sequence[str], staying: Set[str]) -> Sequence[Any]:
         """Call the program with tensors on its device; see `TensorInstance.run_on_device`."""
-        program, options = self._program, self._options
+        program, options = self.executable, self._options
         if program is None:
             raise RuntimeError("the instance is closed")
         torch.set_num_threads(options.thread_count)

@@ -73,14 +73,14 @@ class SklearnInstance(TensorInstance):
 
     def __init__(self, context: ModelContext, model: SklearnModel) -> None:
         super().__init__(context)
-        self._model = model
+        self.executable = model
         self._name = context.name
         outputs = model.signature.outputs.values()
         self._dtypes = {tensor.name: tensor.datatype.numpy for tensor in outputs if tensor.datatype is not None}
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Call a method for each output; see `TensorInstance.run`."""
-        model = self._model
+        model = self.executable
         table = model.inputs.build(inputs)
         return [
             call(self._name, model.estimator, model.methods[name], table).astype(self._dtypes[name], copy=False)

@@ -135,14 +135,9 @@ class TensorFlowInstance(TensorInstance):
     def __init__(self, context: ModelContext, program: Program, device: str, scalars: Scalars) -> None:
         """`device` is where the function runs, empty where there is no choice."""
         super().__init__(context)
-        self._function: Any = program.function
+        self.executable = program.function
         self._device = device
         self._scalars = scalars
-
-    def close(self) -> None:
-        """Release the function, which other instances may still use."""
-        super().close()
-        self._function = None
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Call the function; see `TensorInstance.run`."""
@@ -150,7 +145,7 @@ class TensorFlowInstance(TensorInstance):
         try:
             with tensorflow.device(self._device) if self._device else nullcontext():
                 # The copy is needed: TensorFlow's kernels rely on memory at multiples of 64 bytes.
-                outputs = self._function(**{name: tensorflow.constant(array) for name, array in inputs.items()})
+                outputs = self.executable(**{name: tensorflow.constant(array) for name, array in inputs.items()})
                 arrays = [_to_array(outputs[name]) for name in output_names]
         except tensorflow.errors.InvalidArgumentError as error:
             raise invalid_argument(self._message(error)) from error

@@ -4,7 +4,8 @@ import contextlib
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +29,6 @@ _CUDA = 2
 class TensorRtInstance(TensorInstance):
     """Runs batches with an execution context of its own."""
 
-    runs_on_any_thread: ClassVar[bool] = False
-
     def __init__(
         self,
         context: ModelContext,
@@ -41,11 +40,11 @@ class TensorRtInstance(TensorInstance):
     ) -> None:
         """`profiles` are those that the instance may use, the smallest first. Raises InferError."""
         super().__init__(context, None if tools.scalars.has_inputs else (_CUDA, spec.device_id))
+        self.executable = engine
         self._blocks: dict[str, Blocks] = {}
         """Memory of outputs that stay on the GPU."""
         self._name = spec.name
         self._device_id = spec.device_id
-        self._engine = engine
         self._profiles = profiles
         self._tools = tools
         self._datatypes = {
@@ -96,7 +95,7 @@ class TensorRtInstance(TensorInstance):
         profile = choose_profile(self._profiles, shapes)
         if profile is None:
             opening = f"model '{self._model_name}':"
-            raise no_profile(opening, shapes, self._profiles, self._engine.profiles)
+            raise no_profile(opening, shapes, self._profiles, self.executable.profiles)
         with self._on_device("failed"):
             try:
                 with self._tools.turn:
@@ -173,7 +172,7 @@ class TensorRtInstance(TensorInstance):
             for name, each in profile.ranges.items():
                 self._check(self._context.set_input_shape(name, each.maximum), f"input '{name}'")
                 sizes[name] = max(sizes.get(name, 0), self._byte_size(name, each.maximum))
-            for name in self._engine.outputs:
+            for name in self.executable.outputs:
                 size = self._context.get_max_output_size(name)
                 self._check(size >= 0, f"the largest size of output '{name}'")
                 sizes[name] = max(sizes.get(name, 0), size)
@@ -223,18 +222,12 @@ class TensorRtInstance(TensorInstance):
         )
 
 
+@dataclass(frozen=True, slots=True)
 class Tools:
     """What the instances of a model share on one GPU."""
 
-    def __init__(
-        self,
-        runtime: CudaRuntime,
-        messages: Messages,
-        scalars: Scalars,
-        turn: contextlib.AbstractContextManager[Any],
-    ) -> None:
-        """`turn` is held while an execution begins: a lock of the GPU, or nothing."""
-        self.runtime = runtime
-        self.messages = messages
-        self.scalars = scalars
-        self.turn = turn
+    runtime: CudaRuntime
+    messages: Messages
+    scalars: Scalars
+    turn: contextlib.AbstractContextManager[Any]
+    """Held while an execution begins: a lock of the GPU, or nothing."""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from naiad.backend.tensor_layout import shape_text
 from naiad.core.errors import InferError, invalid_argument
 from naiad.core.tensor import Shape
 
@@ -23,8 +24,8 @@ class ShapeRange:
 
     def __str__(self) -> str:
         if self.minimum == self.maximum:
-            return _text(self.minimum)
-        return f"{_text(self.minimum)} to {_text(self.maximum)}"
+            return shape_text(self.minimum)
+        return f"{shape_text(self.minimum)} to {shape_text(self.maximum)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def no_profile(
     else:
         fix = "use a shape in these ranges, or build the engine with a profile for it"
     return invalid_argument(
-        f"{opening} input '{name}' of shape {_text(shapes[name])} fits no optimization profile: {ranges}; {fix}"
+        f"{opening} input '{name}' of shape {shape_text(shapes[name])} fits no optimization profile: {ranges}; {fix}"
     )
 
 
@@ -90,7 +91,3 @@ def max_rows(profiles: Sequence[Profile]) -> int:
     """Return the largest first dimension that all inputs of one of the profiles can have."""
     firsts = [[each.maximum[0] for each in profile.ranges.values() if each.maximum] for profile in profiles]
     return max((min(sizes) for sizes in firsts if sizes), default=0)
-
-
-def _text(shape: Shape) -> str:
-    return "[" + ",".join(map(str, shape)) + "]"

@@ -117,15 +117,15 @@ class TreesInstance(TensorInstance):
 
     def __init__(self, context: ModelContext, engine: Engine, plan: OutputPlan) -> None:
         super().__init__(context)
-        self._engine = engine
+        self.executable = engine
         self._plan = plan
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Compute scores, SHAP values or both; see `TensorInstance.run`."""
         rows = inputs[INPUT]
         return [
-            self._engine.contributions(rows).astype("float32", copy=False)
+            self.executable.contributions(rows).astype("float32", copy=False)
             if name == SHAP
-            else self._plan.convert(self._engine.predict(rows))
+            else self._plan.convert(self.executable.predict(rows))
             for name in output_names
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Mapping, Protocol, Sequence
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from naiad.worker.api.request import (
     InferenceTrace,
     MemoryType,
     PreferredMemory,
+    current_caller,
 )
 from naiad.worker.api.response import TRITONSERVER_RESPONSE_COMPLETE_FINAL, InferenceResponse, InferenceResponseSender
 from naiad.worker.api.tensor import BY_DTYPE, NUMBERS, NUMPY, Tensor, encode_strings
@@ -160,26 +161,11 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
     return array
 
 
-class Commander(Protocol):
-    """Sends commands about models to the server."""
-
-    def command(self, notes: Mapping[str, Any], parts: Sequence[bytes] = ()) -> str:
-        """Return the server's result, a JSON object. Raises TritonModelException if it fails."""
-
-
-_commander: Commander | None = None
-
-
-def set_commander(commander: Commander | None) -> None:
-    """Set the executor of commands about models; for the server."""
-    global _commander  # noqa: PLW0603 - a process has one model
-    _commander = commander
-
-
 def _command(notes: Mapping[str, Any], parts: Sequence[bytes] = ()) -> dict[str, Any]:
-    if _commander is None:
+    caller = current_caller()
+    if caller is None:
         raise TritonModelException(f"no server executes this model, so there is no model '{notes['model']}'")
-    answer: dict[str, Any] = json.loads(_commander.command(notes, parts) or "{}")
+    answer: dict[str, Any] = json.loads(caller.command(notes, parts) or "{}")
     return answer
 
 

@@ -237,7 +237,7 @@ class InferenceRequest:
 
 
 class Caller(Protocol):
-    """Executes requests of a model for other models."""
+    """Executes requests of a model for other models, and commands about them."""
 
     def exec(self, request: InferenceRequest, decoupled: bool, execution_timeout: int) -> Any:
         """Return the response, or an iterator of responses."""
@@ -245,10 +245,11 @@ class Caller(Protocol):
     def async_exec(self, request: InferenceRequest, decoupled: bool, execution_timeout: int) -> Any:
         """Return an awaitable of them."""
 
+    def command(self, notes: Mapping[str, Any], parts: Sequence[bytes] = ()) -> str:
+        """Load or unload a model, or query it; return the result, a JSON object. Raises TritonModelException."""
+
 
 _caller: Caller | None = None
-
-
 _may_reschedule = False
 
 
@@ -265,9 +266,14 @@ def is_rescheduled(request: InferenceRequest) -> bool:
 
 
 def set_caller(caller: Caller | None) -> None:
-    """Set the executor of the model's requests; without one they are rejected."""
+    """Set the executor of the model's requests and commands; without one they are rejected."""
     global _caller  # noqa: PLW0603 - a process has one model
     _caller = caller
+
+
+def current_caller() -> Caller | None:
+    """Return the executor of the model's requests and commands."""
+    return _caller
 
 
 def _find_caller(request: InferenceRequest) -> Caller:

@@ -12,14 +12,11 @@ The path of a block:
 
 1. The owner creates it. Its descriptor travels once (SCM_RIGHTS) with the frame that announces it under "opened".
 2. The user maps it. Arrays of the model refer to the mapping, directly or through others, so the reference count of
-   the
-   mapping shows when no view is left: then the block is released. Arrays that a model keeps therefore stay valid.
+   the mapping shows when no view is left: then the block is released. Arrays that a model keeps therefore stay valid.
 3. A release is reported in "freed" of the next frame in the other direction, or, if none is due, as a byte of the
-   flags
-   page that the owner polls (`reclaim`). The block is free again.
+   flags page that the owner polls (`reclaim`). The block is free again.
 4. A drop is reported in "dropped" of a later frame, and at once as a byte of the flags page, so that the user need
-   not
-   keep the mapping until then.
+   not keep the mapping until then.
 
 `limit_bytes` bounds all blocks of an owner; beyond it `lend` raises TransportFullError and the sender waits.
 """

@@ -5,13 +5,10 @@ executes. Both sides map one page of bytes and words; each field has one writer,
 hint or a counter, so no lock is needed.
 
 - `slots`: one byte per open request, written by the server. CANCELLED: the client has cancelled. PAUSED: the client
-  is
-  slower than the model, and its response sender must wait. Ordinary models use the slots below FIRST_LATE_SLOT for
-  the
-  batch that executes, and the higher ones for late responses.
+  is slower than the model, and its response sender must wait. Ordinary models use the slots below FIRST_LATE_SLOT
+  for the batch that executes, and the higher ones for late responses.
 - `blocks`: one byte per block of the worker's buffer pool. The server writes RELEASED when it has released a block;
-  the
-  worker clears it (`BufferOwner.reclaim`), and writes GONE when it has dropped the block.
+  the worker clears it (`BufferOwner.reclaim`), and writes GONE when it has dropped the block.
 - The counter of messages of responses that the server has read: the worker compares it with the number sent, and
   collects responses into larger messages while the server is behind.
 - Readiness and the number of the last batch begun, written by the worker: after a death the server knows whether the

@@ -9,7 +9,7 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 
-from naiad.backend.tensor_layout import TensorConfig
+from naiad.backend.tensor_layout import TensorConfig, shape_text
 from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, internal
@@ -72,7 +72,7 @@ class TensorRules:
             if math.prod(self._dims(spec, config)) != spec.element_count and config.dims != config.model_dims:
                 return (
                     f"output tensor shape does not match size of output for '{spec.name}': {where}"
-                    f"shape {_text(spec.shape)}, which its 'reshape' does not fit"
+                    f"shape {shape_text(spec.shape)}, which its 'reshape' does not fit"
                 )
             if differences:
                 self._warn(spec.name, where + "; with ".join(differences))
@@ -111,7 +111,7 @@ class TensorRules:
 
     def wrong_rows(self, request: InferRequest, specs: Sequence[TensorSpec]) -> InferError | None:
         """Return the error for outputs with other rows than the request; None if they are passed on."""
-        shapes = ", ".join(f"'{spec.name}' {_text(spec.shape)}" for spec in specs)
+        shapes = ", ".join(f"'{spec.name}' {shape_text(spec.shape)}" for spec in specs)
         text = (
             f"model '{self._model_name}' answered a request of batch size {request.batch_size} with outputs of other "
             f"batch sizes: {shapes}"
@@ -147,7 +147,7 @@ class TensorRules:
         lacks_batch = self._is_batching and not batch
         if lacks_batch or not _fits(tail, config.model_dims):
             full = (-1, *config.model_dims) if self._is_batching else config.model_dims
-            yield f"shape {_text(spec.shape)}", _text(full)
+            yield f"shape {shape_text(spec.shape)}", shape_text(full)
 
     def _warn(self, output: str, text: str) -> None:
         """Log that a response differs from the configuration and is passed on; once for each output."""
@@ -166,7 +166,3 @@ class TensorRules:
 
 def _fits(shape: Shape, dims: Shape) -> bool:
     return len(shape) == len(dims) and all(dim in (-1, size) for dim, size in zip(dims, shape, strict=True))
-
-
-def _text(shape: Shape) -> str:
-    return "[" + ",".join(map(str, shape)) + "]"

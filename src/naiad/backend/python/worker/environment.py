@@ -30,12 +30,12 @@ from naiad.core.errors import invalid_argument
 _MODE = 0o755
 
 
-class UnusableArchiveError(Exception):
-    """An archive cannot be unpacked; the text has the reason."""
+class UnusableError(Exception):
+    """An environment, or its archive, cannot be used; the text has the reason."""
 
 
 def unpack(archive: Path, home: Path) -> None:
-    """Unpack `archive` into the new directory `home`. Raises UnusableArchiveError, and OSError."""
+    """Unpack `archive` into the new directory `home`. Raises UnusableError, and OSError."""
     home.mkdir(parents=True)
     links: list[tuple[PurePosixPath, tarfile.TarInfo]] = []
     try:
@@ -50,7 +50,7 @@ def unpack(archive: Path, home: Path) -> None:
                 else:
                     _write(opened, member, home / path)
     except (tarfile.TarError, EOFError) as error:
-        raise UnusableArchiveError(str(error)) from error
+        raise UnusableError(str(error)) from error
     for path, member in sorted(links, key=lambda link: link[1].issym()):
         target = home / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -70,15 +70,15 @@ class _Plan:
         self._directories: set[PurePosixPath] = {PurePosixPath(".")}
 
     def admit(self, member: tarfile.TarInfo) -> PurePosixPath:
-        """Return the path of a member in the environment. Raises UnusableArchiveError for a rejected one."""
+        """Return the path of a member in the environment. Raises UnusableError for a rejected one."""
         path = _path_of(member.name, member)
         if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
-            raise UnusableArchiveError(f"{_shown(member.name)} is no file, directory or link")
+            raise UnusableError(f"{_shown(member.name)} is no file, directory or link")
         if any(parent in self._links or parent in self._files for parent in path.parents):
-            raise UnusableArchiveError(f"{_shown(member.name)} lies below a member that is no directory")
+            raise UnusableError(f"{_shown(member.name)} lies below a member that is no directory")
         is_known = path in self._files or path in self._links or path in self._directories
         if is_known and not (member.isdir() and path in self._directories):
-            raise UnusableArchiveError(f"{_shown(member.name)} is in the archive twice")
+            raise UnusableError(f"{_shown(member.name)} is in the archive twice")
         self._directories.update(path.parents)
         self._of(member).add(path)
         return path
@@ -89,10 +89,10 @@ class _Plan:
         return self._files if member.isreg() else self._links
 
     def file_of(self, member: tarfile.TarInfo) -> PurePosixPath:
-        """Return the target of a hard link. Raises UnusableArchiveError if it is not a file."""
+        """Return the target of a hard link. Raises UnusableError if it is not a file."""
         path = _path_of(member.linkname, member)
         if path not in self._files:
-            raise UnusableArchiveError(
+            raise UnusableError(
                 f"{_shown(member.name)} is a hard link to {_shown(member.linkname)}, which is no file of the archive"
             )
         return path
@@ -101,7 +101,7 @@ class _Plan:
 def _path_of(name: str, member: tarfile.TarInfo) -> PurePosixPath:
     path = PurePosixPath(os.path.normpath(name))
     if path.is_absolute() or ".." in path.parts or "\0" in name:
-        raise UnusableArchiveError(f"{_shown(member.name)} would be written elsewhere, or leads there")
+        raise UnusableError(f"{_shown(member.name)} would be written elsewhere, or leads there")
     return path
 
 
@@ -109,7 +109,7 @@ def _write(opened: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None
     path.parent.mkdir(parents=True, exist_ok=True)
     source = opened.extractfile(member)
     if source is None:
-        raise UnusableArchiveError(f"{_shown(member.name)} has no content")
+        raise UnusableError(f"{_shown(member.name)} has no content")
     with source, path.open("xb") as file:
         shutil.copyfileobj(source, file)
         os.fchmod(file.fileno(), (member.mode & _MODE) | 0o600)
@@ -118,7 +118,7 @@ def _write(opened: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None
 
 
 def _check_targets(home: Path, links: list[PurePosixPath]) -> None:
-    """Raise UnusableArchiveError for a symbolic link that leads out of `home`, also through other links."""
+    """Raise UnusableError for a symbolic link that leads out of `home`, also through other links."""
     inside = Path(os.path.realpath(home))
     for link in links:
         target = Path(os.path.realpath(home / link))
@@ -127,7 +127,7 @@ def _check_targets(home: Path, links: list[PurePosixPath]) -> None:
         # The interpreter of a virtual environment: no member is below a file.
         is_interpreter = link.parent == PurePosixPath("bin") and link.name.startswith("python")
         if not is_interpreter or target.is_dir():
-            raise UnusableArchiveError(f"{_shown(str(link))} leads elsewhere, to {_shown(str(target))}")
+            raise UnusableError(f"{_shown(str(link))} leads elsewhere, to {_shown(str(target))}")
 
 
 def _shown(text: str) -> str:
@@ -198,16 +198,12 @@ def find_interpreter(
             found = _prepared.get(key)
             if found is None:
                 found = _prepared[key] = _prepare(model, path, key[0], base, wheels_dir, needs)
-    except _UnusableError as error:
+    except UnusableError as error:
         raise invalid_argument(f"{opening}: {error}") from None
     except OSError as error:
         raise invalid_argument(f"{opening}: {error}") from error
     _log.info("model '%s' runs on %s", model, found.description)
     return found
-
-
-class _UnusableError(Exception):
-    """An environment cannot be used; the text has the reason."""
 
 
 def cache_dir() -> Path:
@@ -291,7 +287,7 @@ def _install(model: str, requirements: Path, home: Path, base: str, wheels_dir: 
             if text.startswith(("Collecting", "Installing", "Successfully", "ERROR", "Downloading")):
                 _log.info("model '%s': pip: %s", model, text)
         if process.wait():
-            raise _UnusableError("pip could not install it:\n" + "\n".join(last))
+            raise UnusableError("pip could not install it:\n" + "\n".join(last))
     finally:
         timer.cancel()
         process.stdout.close()  # type: ignore[union-attr]  # it is a pipe
@@ -301,8 +297,8 @@ def _unpack(archive: Path, home: Path) -> None:
     """Unpack an archive of conda-pack or of a whole virtual environment."""
     try:
         unpack(archive, home)
-    except UnusableArchiveError as error:
-        raise _UnusableError(f"{archive} cannot be unpacked: {error}") from error
+    except UnusableError as error:
+        raise UnusableError(f"{archive} cannot be unpacked: {error}") from error
     conda_unpack = home / "bin" / "conda-unpack"
     if conda_unpack.exists():
         _run([str(home / "bin" / "python"), str(conda_unpack)], _PREPARE_S)
@@ -312,7 +308,7 @@ def _probe(home: Path, source: Path) -> Interpreter:
     """Check an environment's interpreter, and whether workers can run on it."""
     executable = home / "bin" / "python"
     if not executable.exists():
-        raise _UnusableError(f"{home} has no bin/python; give a virtual environment or a packed conda environment")
+        raise UnusableError(f"{home} has no bin/python; give a virtual environment or a packed conda environment")
     variables = {
         "PATH": f"{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
         "VIRTUAL_ENV": str(home),
@@ -323,7 +319,7 @@ def _probe(home: Path, source: Path) -> Interpreter:
     output = _run([str(executable), "-c", _PROBE], _PROBE_S)
     version, numpy, _ = json.loads(output.strip().splitlines()[-1])
     if tuple(version[:2]) < _OLDEST:
-        raise _UnusableError(f"its Python is {'.'.join(map(str, version))}; workers need 3.8 or newer")
+        raise UnusableError(f"its Python is {'.'.join(map(str, version))}; workers need 3.8 or newer")
     text = f"Python {'.'.join(map(str, version))} with numpy {numpy} of {source}"
     return Interpreter(str(executable), variables, text)
 
@@ -341,14 +337,14 @@ def _run(command: list[str], timeout_s: float) -> str:
             env=_clean(os.environ),
         )
     except subprocess.TimeoutExpired:
-        raise _UnusableError(f"{' '.join(command[:3])} did not end within {timeout_s:g} s") from None
+        raise UnusableError(f"{' '.join(command[:3])} did not end within {timeout_s:g} s") from None
     except OSError as error:
-        raise _UnusableError(f"{command[0]} cannot be run: {error.strerror}") from None
+        raise UnusableError(f"{command[0]} cannot be run: {error.strerror}") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         reason = lines[-1] if lines else f"exit status {done.returncode}"
         hint = "; add numpy to the environment" if "numpy" in reason else ""
-        raise _UnusableError(f"{' '.join(command[:3])} failed: {reason}{hint}")
+        raise UnusableError(f"{' '.join(command[:3])} failed: {reason}{hint}")
     return done.stdout
 
 
