@@ -312,8 +312,8 @@ def _complete_batching(config: ModelConfig, signature: ModelSignature, batch_siz
         raise invalid_argument(
             f"autofill failed for model '{config.name}': model does not support batching while non-zero "
             f"max_batch_size is specified: tensor '{fixed.name}' has shape {shape_text(fixed.shape)} in the model "
-            f"and the configuration has max_batch_size: {config.max_batch_size}. Set max_batch_size: 0, or export the "
-            "model with a free first dimension"
+            f"and the configuration has max_batch_size: {config.max_batch_size}. Set max_batch_size: 0, or export "
+            "the model with a free first dimension"
         )
 
 

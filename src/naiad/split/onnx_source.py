@@ -12,7 +12,7 @@ import onnx
 from onnx import ModelProto, ValueInfoProto
 
 from naiad.backend.onnx.library import onnxruntime
-from naiad.backend.onnx.signature import DATATYPES
+from naiad.backend.onnx.sessions import DATATYPES
 from naiad.core.errors import invalid_argument
 from naiad.split.graph import SplitGraph, load_graph
 from naiad.split.runs import Array, Feeds, check_feed, fastest_ms, read_feeds

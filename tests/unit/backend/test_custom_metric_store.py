@@ -8,8 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from naiad.backend import custom_metrics
-from naiad.backend.custom_metrics import CustomMetrics
-from naiad.backend.python.metrics import InstanceMetrics, define
+from naiad.backend.custom_metrics import CustomMetrics, InstanceMetrics, define
 from naiad.core.errors import ErrorCode, InferError
 from naiad.worker.api.metrics import CELLS, MetricCells
 

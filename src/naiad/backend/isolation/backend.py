@@ -16,7 +16,7 @@ import naiad
 from naiad.backend.api import Backend, InstanceSpec, Model, ModelContext
 from naiad.backend.python.backend import PythonModel, ask_once
 from naiad.backend.python.conversation.tensors import TensorRules
-from naiad.backend.python.settings import WorkerSettings, read_settings, thread_count
+from naiad.backend.python.settings import WorkerSettings, WorkerSource, read_settings, thread_count
 from naiad.backend.python.worker.environment import BASE_PARAMETER, PARAMETER
 from naiad.config.forms.json_form import config_from_dict, config_to_json
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
@@ -78,7 +78,7 @@ class IsolatedBackend(Backend):
 
 
 @dataclass(frozen=True, slots=True)
-class BackendSource:
+class BackendSource(WorkerSource):
     """The backend and the model of workers."""
 
     backend: str

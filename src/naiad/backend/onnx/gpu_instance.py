@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from naiad.backend.api import ModelContext
-from naiad.backend.onnx.instance import UnboundOnnxInstance
+from naiad.backend.onnx.instance import OnnxInstance
 from naiad.backend.onnx.library import onnxruntime
 from naiad.backend.onnx.sessions import OnnxSession, ort_message
 from naiad.backend.signature import TensorSignature
@@ -39,10 +39,11 @@ class OrtTensor:
         return int(kind), int(number)
 
 
-class GpuOnnxInstance(UnboundOnnxInstance):
+class GpuOnnxInstance(OnnxInstance):
     """Runs on a GPU: ONNX Runtime copies inputs there and outputs back; bound buffers are the host's memory."""
 
     runs_on_any_thread: ClassVar[bool] = False
+    binds: ClassVar[bool] = False
 
     def __init__(self, context: ModelContext, session: OnnxSession, device_id: int | None = None) -> None:
         """`device_id`: the GPU where tensors may stay; None for a session that does not exchange them."""

@@ -181,6 +181,8 @@ class OnnxInstance(TensorInstance):
     """Runs batches on a session that it shares with the other instances."""
 
     runs_on_any_thread: ClassVar[bool] = True
+    binds: ClassVar[bool] = True
+    """Whether inputs and outputs may be bound to memory before a run; else ONNX Runtime allocates the outputs."""
 
     def __init__(self, context: ModelContext, session: OnnxSession, device: Device | None = None) -> None:
         super().__init__(context, device)
@@ -190,8 +192,9 @@ class OnnxInstance(TensorInstance):
         self._string_inputs = [
             tensor.name for tensor in session.signature.inputs.values() if tensor.datatype is DataType.BYTES
         ]
+        self._may_bind = self.binds and session.run_options is None
         # The rows of a ragged batch differ from the rows of its first input.
-        self._may_preallocate = session.run_options is None and not self._table.is_ragged
+        self._may_preallocate = self._may_bind and not self._table.is_ragged
         self._staged: dict[object, OnnxStagedRun] = {}
 
     def close(self) -> None:
@@ -205,7 +208,8 @@ class OnnxInstance(TensorInstance):
         if self._string_inputs:
             self._decode_strings(inputs)
         is_large = self._may_preallocate and any(array.nbytes >= LARGE_BYTES for array in inputs.values())
-        if is_large and (arrays := self._run_large(inputs, output_names)) is not None:
+        # The outputs are in memory that does not stay in ONNX Runtime's arena.
+        if is_large and (arrays := self._run_planned(inputs, output_names, NO_DESTINATIONS)) is not None:
             return arrays
         try:
             outputs: Sequence[Array] = self._run(output_names, inputs, self._run_options)
@@ -216,44 +220,34 @@ class OnnxInstance(TensorInstance):
             self._may_preallocate = False
         return outputs
 
-    def _run_large(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array] | None:
-        """Run with outputs in memory that does not stay in ONNX Runtime's arena; None when that cannot be done."""
-        outputs = self._plan_outputs(inputs, output_names)
-        if outputs is None:
-            self._may_preallocate = False
-            return None
-        try:
-            return run_into(self._session.ort, inputs, outputs)
-        except Exception:  # the same inputs are run on the slow path at once, which raises the reason
-            return None
-
     def run_into(
         self, inputs: dict[str, Array], output_names: Sequence[str], destinations: Mapping[str, memoryview]
     ) -> Sequence[Array] | None:
         """Run with outputs bound to the client's memory; see `TensorInstance.run_into`."""
-        if self._string_inputs or self._run_options is not None:
+        if self._string_inputs or not self._may_bind:
             return None
-        outputs = self._plan_outputs(inputs, output_names)
-        if outputs is None:
-            return None
-        try:
-            return run_into(self._session.ort, inputs, outputs, destinations)
-        except Exception:  # the same inputs are run on the slow path at once, which raises the reason
-            return None
+        return self._run_planned(inputs, output_names, destinations)
 
-    def _plan_outputs(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[TensorSpec] | None:
-        """Return the outputs for inputs of these shapes; None when they are unknown or have nothing to bind."""
+    def _run_planned(
+        self, inputs: dict[str, Array], output_names: Sequence[str], destinations: Mapping[str, memoryview]
+    ) -> Sequence[Array] | None:
+        """Run with outputs of planned shapes; None when these are unknown or wrong, or have nothing to bind."""
         specs = [
             TensorSpec(name, datatype, array.shape)
             for name, array in inputs.items()
             if (datatype := from_numpy(array.dtype)) is not None
         ]
         outputs = plan_outputs(self._session.signature, specs, output_names, is_batching=self._is_batching)
-        return outputs if outputs is not None and all(spec.byte_size for spec in outputs) else None
+        if outputs is None or not all(spec.byte_size for spec in outputs):
+            return None
+        try:
+            return run_into(self._session.ort, inputs, outputs, destinations)
+        except Exception:  # the same inputs are run on the slow path at once, which raises the reason
+            return None
 
     def stage(self, inputs: Sequence[TensorSpec], output_names: Sequence[str]) -> StagedRun | None:
         """Bind small inputs and outputs of known shapes to buffers; see `TensorInstance.stage`."""
-        if self._run_options is not None:
+        if not self._may_bind:
             return None
         key = (tuple(inputs), tuple(output_names))
         staged = self._staged.get(key)
@@ -282,24 +276,6 @@ class OnnxInstance(TensorInstance):
             decoded = np.empty(len(texts), dtype=np.object_)
             decoded[:] = texts
             inputs[name] = decoded.reshape(array.shape)
-
-
-class UnboundOnnxInstance(OnnxInstance):
-    """Runs without buffers that are bound before the run: ONNX Runtime allocates the outputs."""
-
-    def __init__(self, context: ModelContext, session: OnnxSession, device: Device | None = None) -> None:
-        super().__init__(context, session, device)
-        self._may_preallocate = False
-
-    def stage(self, inputs: Sequence[TensorSpec], output_names: Sequence[str]) -> StagedRun | None:
-        """Return None: nothing is bound."""
-        return None
-
-    def run_into(
-        self, inputs: dict[str, Array], output_names: Sequence[str], destinations: Mapping[str, memoryview]
-    ) -> Sequence[Array] | None:
-        """Return None: nothing is bound."""
-        return None
 
 
 class Bf16OnnxInstance(OnnxInstance):

@@ -7,19 +7,22 @@ but the model takes one value per run, so rows with different values run one aft
 """
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from naiad.backend.api import ModelContext
 from naiad.backend.onnx.gpu_instance import GpuOnnxInstance
-from naiad.backend.onnx.instance import Bf16OnnxInstance, UnboundOnnxInstance
+from naiad.backend.onnx.instance import Bf16OnnxInstance, OnnxInstance
 from naiad.backend.onnx.sessions import OnnxSession
 from naiad.core.errors import invalid_argument
 from naiad.core.tensor import Array
 
 
-class ScalarOnnxInstance(UnboundOnnxInstance):
+class ScalarOnnxInstance(OnnxInstance):
     """Runs a model with scalars on the CPU; bound buffers would have the shapes of the configuration."""
+
+    binds: ClassVar[bool] = False
 
     def __init__(self, context: ModelContext, session: OnnxSession) -> None:
         super().__init__(context, session)

@@ -24,15 +24,32 @@ from naiad.backend.onnx.options import (
     plan_threads,
     read_parameters,
 )
-from naiad.backend.onnx.signature import read_signature
 from naiad.backend.onnx.zip_map import replace_zip_maps
-from naiad.backend.signature import ModelSignature
+from naiad.backend.signature import ModelSignature, TensorSignature
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, internal
 from naiad.options.host_policy import format_cores, policy_name
 
 _log = logging.getLogger(__name__)
 
+DATATYPES: Mapping[str, DataType] = {
+    "tensor(bool)": DataType.BOOL,
+    "tensor(uint8)": DataType.UINT8,
+    "tensor(uint16)": DataType.UINT16,
+    "tensor(uint32)": DataType.UINT32,
+    "tensor(uint64)": DataType.UINT64,
+    "tensor(int8)": DataType.INT8,
+    "tensor(int16)": DataType.INT16,
+    "tensor(int32)": DataType.INT32,
+    "tensor(int64)": DataType.INT64,
+    "tensor(float16)": DataType.FP16,
+    "tensor(float)": DataType.FP32,
+    "tensor(double)": DataType.FP64,
+    "tensor(bfloat16)": DataType.BF16,
+    "tensor(string)": DataType.BYTES,
+}
+"""Name of a type in ONNX Runtime to datatype."""
 _DICTIONARIES = re.compile(r"seq\(map\(.*\)\)")
 """The type of the outputs of ZipMap nodes."""
 _EXTERNAL_DATA_DIRECTORY = "session.model_external_initializers_file_folder_path"
@@ -73,30 +90,8 @@ class OnnxSession:
         self.run = refuse_to_run
 
 
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    """What makes two sessions of a model on the CPU the same."""
-
-    name: str
-    version: int
-    path: Path
-    threads: ThreadPlan
-    parameters: Mapping[str, str]
-    graph_level: int
-    accelerators: bytes
-    operators: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Inspected:
-    """A session that was opened to inspect a model."""
-
-    settings: _Settings
-    session: OnnxSession
-
-
 _inspected = threading.local()
-"""Its attribute `last` is what the thread has inspected last."""
+"""Its attribute `last` is what the thread has inspected last: `_settings`, and the session."""
 
 
 def inspect_model(context: ModelContext, path: Path, default_instance_count: int) -> ModelSignature:
@@ -116,30 +111,27 @@ def inspect_model(context: ModelContext, path: Path, default_instance_count: int
         except InferError:
             pass  # loading reports it, after what the inspection finds
         else:
-            _inspected.last = _Inspected(_settings(context, path, threads), session)
+            _inspected.last = _settings(context, path, threads), session
             return session.signature
     plan = SessionPlan(inspection_options(context), [(CPU_PROVIDER, {})])
     session, _ = open_session(context, path, plan)
     return read_signature(session)
 
 
-def _take_inspected(settings: _Settings) -> OnnxSession | None:
+def _take_inspected(settings: tuple[object, ...]) -> OnnxSession | None:
     """Return the session of the last inspection of this thread if it has these settings."""
-    inspected: _Inspected | None = getattr(_inspected, "last", None)
+    known, session = getattr(_inspected, "last", None) or (None, None)
     _inspected.last = None
-    return inspected.session if inspected is not None and inspected.settings == settings else None
+    return session if known == settings else None
 
 
-def _settings(context: ModelContext, path: Path, threads: ThreadPlan) -> _Settings:
+def _settings(context: ModelContext, path: Path, threads: ThreadPlan) -> tuple[object, ...]:
+    """Return what makes two sessions of a model on the CPU the same."""
     config = context.config
-    return _Settings(
-        context.name,
-        context.version,
-        path,
-        threads,
-        read_parameters(config),
-        config.optimization.graph.level,
-        config.optimization.execution_accelerators.SerializeToString(deterministic=True),
+    optimization = config.optimization
+    return (
+        *(context.name, context.version, path, threads, read_parameters(config), optimization.graph.level),
+        optimization.execution_accelerators.SerializeToString(deterministic=True),
         list(config.model_operations.op_library_filename),
     )
 
@@ -269,3 +261,21 @@ def ort_message(error: Exception) -> str:
     if found is None:
         return f"onnx runtime error: {error}"
     return f"onnx runtime error {found.group(1)}: {found.group(2).strip()}"
+
+
+def read_signature(session: Any) -> ModelSignature:
+    """Return the signature of the model of an InferenceSession; initializers with a name are optional inputs."""
+    return ModelSignature(
+        "ONNX",
+        inputs=_tensors(session.get_inputs()),
+        outputs=_tensors(session.get_outputs()),
+        optional_inputs=_tensors(session.get_overridable_initializers()),
+        may_lack_ranks=True,
+    )
+
+
+def _tensors(arguments: Sequence[Any]) -> dict[str, TensorSignature]:
+    return {
+        each.name: TensorSignature(each.name, DATATYPES.get(each.type), tuple(each.shape or ()), each.type)
+        for each in arguments
+    }

@@ -24,12 +24,12 @@ from naiad.backend.api import (
     ModelContext,
     RemoteInstance,
 )
-from naiad.backend.python.calls import BlsChannel, CallingWorker, listen
+from naiad.backend.custom_metrics import InstanceMetrics
+from naiad.backend.python.calls import BlsChannel, CallingWorker
 from naiad.backend.python.conversation.conversation import Conversation, OpenConversation, Terms
 from naiad.backend.python.conversation.decoupled import DecoupledConversation
 from naiad.backend.python.conversation.late_responses import OrdinaryConversation
 from naiad.backend.python.conversation.tensors import TensorRules
-from naiad.backend.python.metrics import InstanceMetrics
 from naiad.backend.python.ranks import RankConversation, RankGroup
 from naiad.backend.python.settings import (
     WorkerSettings,
@@ -63,7 +63,7 @@ _PARSING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSource:
+class ModelSource(WorkerSource):
     """The location of a Python model's code."""
 
     model_file: Path
@@ -78,10 +78,6 @@ class ModelSource:
             "version_dir": str(context.version_dir),
             "is_shared": self.is_shared,
         }
-
-    def args(self, context: ModelContext, spec: InstanceSpec) -> Mapping[str, str]:
-        """Return none: models get Triton's arguments."""
-        return {}
 
 
 class PythonBackend(Backend):
@@ -211,10 +207,11 @@ class PythonInstance(RemoteInstance):
         self._calls: BlsChannel | None = None
         self._metrics = metrics = InstanceMetrics(context.metrics)
 
-        def listen_to(process: WorkerProcess, channel: ServerChannel, port: InferencePort) -> BlsChannel:
+        def listen_to(process: WorkerProcess, channel: ServerChannel, port: InferencePort) -> Callable[[], None]:
             worker = CallingWorker(context.name, self, self._life, process, metrics.holder)
-            self._calls = listen(worker, channel, port)
-            return self._calls
+            self._calls = BlsChannel(channel, port, worker)
+            port.loop.call_soon_threadsafe(self._calls.attach)
+            return self._calls.close
 
         def launch() -> WorkerProcess:
             metrics.begin()

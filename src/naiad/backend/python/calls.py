@@ -8,8 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from naiad.backend.custom_metrics import MetricHolder
-from naiad.backend.python import metrics as python_metrics
+from naiad.backend.custom_metrics import MetricHolder, define
 from naiad.backend.python.conversation.codec import CallDecoder, CallResponseEncoder
 from naiad.backend.python.worker.channel import ServerChannel
 from naiad.backend.python.worker.process import WorkerProcess
@@ -212,7 +211,7 @@ class BlsChannel:
         try:
             if metrics is None:
                 raise unavailable("no server counts metrics here")
-            answer = python_metrics.define(metrics, frame.extra)
+            answer = define(metrics, frame.extra)
         except InferError as error:
             self._send(frame.words[0], InferResponse(self._header, error=error), FINAL)
         except OSError as error:
@@ -415,10 +414,3 @@ class CallingWorker:
     def kill(self, why: str) -> None:
         """Kill the worker after a violation of the protocol."""
         self._process.kill(why)
-
-
-def listen(worker: CallingWorker, channel: ServerChannel, port: InferencePort) -> BlsChannel:
-    """Start listening to a worker's calls; callable on any thread."""
-    line = BlsChannel(channel, port, worker)
-    port.loop.call_soon_threadsafe(line.attach)
-    return line

@@ -3,10 +3,11 @@
 And what a worker is started with: environment variables, and the arguments of the model's `initialize`.
 """
 
+import abc
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from naiad.backend.api import InstanceSpec, ModelContext
 from naiad.backend.cores import is_charged_for_waiting
@@ -210,14 +211,16 @@ class _Reader:
 # --- the start of a worker ------------------------------------------------------------------------------------------
 
 
-class WorkerSource(Protocol):
+class WorkerSource(abc.ABC):
     """The code that the workers of a model execute."""
 
+    @abc.abstractmethod
     def notes(self, context: ModelContext) -> dict[str, Any]:
         """Return the notes that a worker needs before it loads the model."""
 
     def args(self, context: ModelContext, spec: InstanceSpec) -> Mapping[str, str]:
-        """Return arguments of `initialize` that extend or replace the usual ones."""
+        """Return arguments of `initialize` that extend or replace the usual ones, Triton's."""
+        return {}
 
 
 def instance_args(context: ModelContext, spec: InstanceSpec) -> dict[str, str]:

@@ -18,7 +18,7 @@ from naiad.backend.pytorch.naming import bind_inputs, bind_outputs, check_texts,
 from naiad.backend.pytorch.options import TorchOptions, read_options
 from naiad.backend.pytorch.program import Program
 from naiad.backend.pytorch.torchscript import load_torchscript
-from naiad.backend.signature import ModelSignature, SignatureCheck, complete, default_max_batch_size, is_complete
+from naiad.backend.signature import ModelSignature, SignatureCheck, completed
 from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.errors import InferError, invalid_argument
@@ -36,17 +36,19 @@ class PyTorchBackend(Backend):
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         """Fill in batching, inputs and outputs from an archive of torch.export. Raises InferError."""
         config = context.config
-        if is_complete(config):
-            return config
-        path, kind = find_model(context)
-        if kind is not Format.EXPORTED:
-            raise _cannot_complete(context, path, kind)
-        exported = inspect_exported(context, path)
-        inputs = name_tensors(config, "input", [tensor.name for tensor in config.input], input_slots(exported))
-        outputs = name_tensors(config, "output", [tensor.name for tensor in config.output], output_slots(exported))
-        signature = ModelSignature("torch.export", inputs, outputs)
-        batch_size = default_max_batch_size(context.backend_config)
-        return complete(config, signature, min(batch_size, max_rows(exported) or batch_size))
+
+        def read() -> ModelSignature:
+            path, kind = find_model(context)
+            if kind is not Format.EXPORTED:
+                raise _cannot_complete(context, path, kind)
+            exported = inspect_exported(context, path)
+            inputs = name_tensors(config, "input", [tensor.name for tensor in config.input], input_slots(exported))
+            outputs = name_tensors(
+                config, "output", [tensor.name for tensor in config.output], output_slots(exported)
+            )
+            return ModelSignature("torch.export", inputs, outputs, max_rows=max_rows(exported) or None)
+
+        return completed(context, read)
 
     def gpu_unsupported_reason(self) -> str:
         """Return what the installed PyTorch, or the machine, lacks."""

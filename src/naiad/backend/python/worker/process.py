@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import naiad.worker
 from naiad.backend.python.worker.channel import ServerChannel
@@ -98,13 +98,6 @@ _LINE_DESCRIPTORS = 3
 _LONGEST_SIDE_LINE = 16 << 20
 
 
-class Closeable(Protocol):
-    """An object that is closed with the process."""
-
-    def close(self) -> None:
-        """Release everything; callable on any thread."""
-
-
 class Event(Enum):
     """The reason for the return of `wait`."""
 
@@ -126,14 +119,15 @@ class WorkerProcess:
         model: str,
         transport_bytes: int,
         inherited: Sequence[int] = (),
-        on_line: Callable[["WorkerProcess", ServerChannel], Closeable] | None = None,
+        on_line: Callable[["WorkerProcess", ServerChannel], Callable[[], None]] | None = None,
         connection: socket.socket | None = None,
     ) -> None:
         """Start the process, with the descriptors `inherited` besides the descriptors of its channels.
 
         With a `connection` the process exchanges frames with the server at its other end, and not with `channel`.
 
-        `on_line` is called in `wait`, when the model makes its first call of another.
+        `on_line` is called in `wait`, when the model makes its first call of another, and returns what closes the
+        line with the process, on any thread.
 
         Raises OSError. The calling thread must outlive the process: Linux sends PR_SET_PDEATHSIG at the end of the
         *thread* that created it.
@@ -359,9 +353,9 @@ def _open_exit(pid: int) -> int:
 class CallsDoor:
     """Receives the descriptors of a worker's channel of calls."""
 
-    def __init__(self, on_line: Callable[[ServerChannel], Closeable] | None) -> None:
+    def __init__(self, on_line: Callable[[ServerChannel], Callable[[], None]] | None) -> None:
         self._on_line = on_line
-        self._line: Closeable | None = None
+        self._close_line: Callable[[], None] | None = None
         self.passed: deque[int] = deque()
         """Descriptors that came over the side line."""
 
@@ -374,15 +368,15 @@ class CallsDoor:
             raise OSError(f"{count} descriptors for a line of calls; perhaps too many files are open")
         read_fd, write_fd, blocks_fd = (self.passed.popleft() for _ in range(_LINE_DESCRIPTORS))
         channel = ServerChannel(read_fd, write_fd, socket.socket(fileno=blocks_fd), limit_bytes=0)
-        if self._on_line is None or self._line is not None:
+        if self._on_line is None or self._close_line is not None:
             channel.close()
         else:
-            self._line = self._on_line(channel)
+            self._close_line = self._on_line(channel)
 
     def close(self) -> None:
         """Close the line."""
-        if self._line is not None:
-            self._line.close()
+        if self._close_line is not None:
+            self._close_line()
         self._close_passed()
 
     def _close_passed(self) -> None:
