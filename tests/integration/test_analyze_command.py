@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -225,6 +226,31 @@ def test_output_is_checked_before_measuring(tmp_path, repository):
     output = analyze(tmp_path, repository, *SHORT, "-o", "best", status=2)
     assert "best/identity exists; remove it, choose another repository (--output)" in output
     assert "measurements" not in output
+
+
+def test_unwritable_folders_are_named(tmp_path, repository):
+    (tmp_path / "file").touch()
+    for flag in ("--report", "--output"):
+        output = analyze(tmp_path, repository, *SHORT, flag, "file/x", status=1)
+        assert output == f"naiad analyze: {flag} file/x cannot be written: file is a file; give another path\n"
+
+
+def test_data_that_does_not_fit_ends_the_analysis(tmp_path, repository):
+    data = tmp_path / "data.json"
+    data.write_text('{"data": 3}')
+    output = analyze(tmp_path, repository, *SHORT, "--input-data", data, status=1)
+    assert output.splitlines()[-1].startswith(f"naiad analyze: {data}: expected an object with a list of samples")
+    assert not recorded(tmp_path / "analysis/identity.measurements.jsonl")
+
+
+def test_other_data_is_measured_again(tmp_path, repository):
+    data, file = tmp_path / "data.json", tmp_path / "analysis/identity.measurements.jsonl"
+    for value in (1, 1, 2):
+        data.write_text(json.dumps({"data": [{"INPUT0": {"content": [value] * 4, "shape": [4]}}]}))
+        analyze(tmp_path, repository, *SHORT, "--mode", "brute", "--input-data", data)
+    analyze(tmp_path, repository, *SHORT, "--mode", "brute", "--shape", "INPUT0:4")
+    counts = Counter(each["fingerprint"] for each in recorded(file))
+    assert len(counts) == 3
 
 
 def test_unknown_key_has_a_suggestion(tmp_path, repository):

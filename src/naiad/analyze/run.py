@@ -78,7 +78,7 @@ async def analyze(settings: Settings, inputs: Inputs, progress: Progress | None 
     found: list[Analysis] = []
     for group in groups:
         async with _instrument(settings, group, inputs) as instrument:
-            analysis = await _search(settings, group, instrument, progress)
+            analysis = await _search(settings, group, instrument, inputs, progress)
             service = instrument.server.service
         if settings.is_applied and settings.server.is_remote and analysis.ranking.winner is not None:
             sources = [*analysis.models, *settings.composing_models]
@@ -119,7 +119,11 @@ def make_server(settings: ServerSettings) -> Server:
 
 
 async def _search(
-    settings: Settings, group: Sequence[ModelSettings], instrument: LiveInstrument, progress: Progress | None
+    settings: Settings,
+    group: Sequence[ModelSettings],
+    instrument: LiveInstrument,
+    inputs: Inputs,
+    progress: Progress | None,
 ) -> Analysis:
     names = tuple(model.name for model in group)
     space, refused = _space(settings, group, instrument.configs)
@@ -129,14 +133,7 @@ async def _search(
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint_folder = Path(settings.checkpoint_folder or folder)
     checkpoint_folder.mkdir(parents=True, exist_ok=True)
-    facts = [
-        __version__,
-        *(config.SerializeToString(deterministic=True).hex() for config in instrument.configs.values()),
-    ]
-    files = (
-        [Path(settings.server.repository) / name for name in instrument.configs] if settings.server.repository else []
-    )
-    mark = fingerprint([path for path in files if path.is_dir()], facts)
+    mark = _fingerprint(settings, instrument.configs, [inputs[name] for name in names if name in inputs])
     predictor = LearnedPredictor(instrument.configs, usable_cores()) if mode is SearchMode.PREDICT else None
     with Checkpoint(checkpoint_folder / f"{'+'.join(names)}.measurements.jsonl", mark) as checkpoint:
         ranking = await search(
@@ -164,6 +161,18 @@ async def _search(
         _differences(winner, instrument.configs),
         capacity=_capacity_text(predictor, ranking, settings.capacity_per_s, (limit and limit.maximum) or 0.0),
     )
+
+
+def _fingerprint(settings: Settings, configs: Mapping[str, ModelConfig], inputs: Sequence[InputSettings]) -> str:
+    """Return what a measurement depends on: it is not made again as long as this is the same."""
+    facts = [
+        __version__,
+        *(config.SerializeToString(deterministic=True).hex() for config in configs.values()),
+        *map(repr, inputs),
+    ]
+    models = [Path(settings.server.repository) / name for name in configs] if settings.server.repository else []
+    data = [Path(source) for each in inputs for source in each.sources]
+    return fingerprint([path for path in (*models, *data) if path.exists()], facts)
 
 
 def _capacity_text(predictor: LearnedPredictor | None, ranking: Ranking, rate_per_s: float, limit_ms: float) -> str:

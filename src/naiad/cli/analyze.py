@@ -19,7 +19,7 @@ from naiad.analyze.settings.keys import KEYS, Key
 from naiad.analyze.settings.reader import read_file, read_settings
 from naiad.analyze.settings.settings import ModelSettings, Settings
 from naiad.analyze.settings.values import SettingsError
-from naiad.cli.parser import BAD_OPTION, FAILED, Parser, fail
+from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail
 from naiad.cli.perf.flags import parse as parse_perf
 from naiad.cli.perf.planning import FlagError, make_plan
 from naiad.core.errors import InferError
@@ -192,6 +192,9 @@ def run(argv: Sequence[str]) -> int:
         settings = replace(
             read_settings(document_of(flags)), is_applied=flags.apply, capacity_per_s=flags.capacity or 0.0
         )
+        check_output("--report", Path(flags.report), is_folder=True)
+        if flags.output:
+            check_output("--output", Path(flags.output), is_folder=True)
         return _analyze(settings, is_quiet=flags.quiet)
     except (SettingsError, FlagError) as error:
         is_model_analyzer = bool(argv) and argv[0] in COMMANDS

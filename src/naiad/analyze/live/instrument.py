@@ -145,13 +145,15 @@ class LiveInstrument:
         """Apply the point's variants, send its load for about `seconds`, and return the figures.
 
         A variant that fails is a `Measured` with `error`. Raises ServerLostError when the server has died, one of
-        one's own when it dies twice in a row; InferError for a server without explicit control.
+        one's own when it dies twice in a row; InferError for a server without explicit control, InputError for data
+        that do not fit the models as they are configured.
         """
         began_s = time.monotonic()
         try:
             measured = await self._measured(point, seconds)
         except (InferError, InputError, RefusedError) as error:
-            if NO_CONTROL in str(error):
+            is_configured = not any(each.settings or each.source_model for each in point.variants)
+            if NO_CONTROL in str(error) or (isinstance(error, InputError) and is_configured):
                 raise
             measured = Measured(point, error=str(error))
         except BaseException:

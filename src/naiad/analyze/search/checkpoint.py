@@ -90,17 +90,17 @@ def read_measurements(path: Path) -> list[Measured]:
     return [measured for _, measured in _read(text[: text.rfind(b"\n") + 1], path)]
 
 
-def fingerprint(folders: Iterable[Path], facts: Iterable[str]) -> str:
-    """Return a digest of the files below folders and of facts: configurations, the version of the server, the input.
+def fingerprint(paths: Iterable[Path], facts: Iterable[str]) -> str:
+    """Return a digest of files and folders, and of facts: configurations, the version of the server, the input.
 
     Raises OSError.
     """
     digest = hashlib.sha256()
     for fact in facts:
         digest.update(f"{len(fact)}:{fact}".encode())
-    for folder in folders:
-        for path in sorted(each for each in folder.rglob("*") if each.is_file()):
-            name = str(path.relative_to(folder))
+    for root in paths:
+        for path in [root] if root.is_file() else sorted(each for each in root.rglob("*") if each.is_file()):
+            name = str(path.relative_to(root))
             digest.update(f"{len(name)}:{name}:{path.stat().st_size}:".encode())
             with path.open("rb") as file:
                 while chunk := file.read(_CHUNK_BYTES):
