@@ -21,6 +21,11 @@ def excerpt(text: str) -> str:
     return f"{shown[:MAX_EXCERPT_CHARACTERS]}..."
 
 
+def encodable(text: str) -> str:
+    """Return a text that UTF-8 can encode: file names that are not UTF-8 contain halves of surrogate pairs."""
+    return text.encode("utf-8", "replace").decode()
+
+
 class ErrorCode(enum.Enum):
     """Triton's codes and two more; `protocol.status` maps each to an HTTP status, a gRPC status and a log level."""
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import InferError, excerpt, invalid_argument, unsupported, wrong_request
+from naiad.core.errors import InferError, encodable, excerpt, invalid_argument, unsupported, wrong_request
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata, name_of
 from naiad.core.request_limits import MAX_PARAMETERS
 from naiad.core.tensor import Buffer, TensorSpec
@@ -155,7 +155,8 @@ def encode_repository_index(entries: Sequence[IndexEntry]) -> bytes:
     response = pb.RepositoryIndexResponse()
     for entry in entries:
         state = entry.state.value if entry.state is not None else ""
-        response.models.add(name=name_of(entry.name), version=entry.version, state=state, reason=entry.reason)
+        reason = encodable(entry.reason)
+        response.models.add(name=name_of(entry.name), version=entry.version, state=state, reason=reason)
     return response.SerializeToString()
 
 

@@ -15,7 +15,7 @@ request before its message is complete.
 from collections.abc import Mapping, Sequence
 
 from naiad.core.bounded_cache import BoundedCache
-from naiad.core.errors import excerpt, internal, invalid_argument, unsupported
+from naiad.core.errors import encodable, excerpt, internal, invalid_argument, unsupported
 from naiad.core.request import RequestHeader
 from naiad.core.request_limits import LimitsOf, unlimited
 from naiad.core.response import InferResponse, ResponseHeader
@@ -419,21 +419,16 @@ def encode_executor(request_id: str, model_name: str, model_version: str) -> byt
 
 def encode_refusal(request_id: str, text: str) -> bytes:
     """Return the message for a request rejected before inference; of the response it has only the id."""
-    message = ModelStreamInferResponse(error_message=_valid(text))
+    message = ModelStreamInferResponse(error_message=encodable(text))
     message.infer_response.id = request_id
     return message.SerializeToString()
 
 
 def encode_failure(request_id: str, model_name: str, model_version: str, text: str, *, final: bool) -> bytes:
     """Return the message for a request that failed in inference; the version is the requested one."""
-    message = ModelStreamInferResponse(error_message=_valid(text))
+    message = ModelStreamInferResponse(error_message=encodable(text))
     _identify(message.infer_response, request_id, model_name, model_version, final=final)
     return message.SerializeToString()
-
-
-def _valid(text: str) -> str:
-    """Return a text that UTF-8 can encode: file names that are not UTF-8 contain halves of surrogate pairs."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _identify(

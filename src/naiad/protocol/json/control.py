@@ -9,7 +9,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import excerpt, invalid_argument, wrong_request
+from naiad.core.errors import encodable, excerpt, invalid_argument, wrong_request
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata, name_of
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer, TensorSpec
@@ -29,11 +29,7 @@ _MAX_CONFIG_BYTES = 1 << 20
 
 def encode_error(message: str) -> bytes:
     """Return the body of an error response: `{"error": message}`."""
-    try:
-        return orjson.dumps({"error": message})
-    except TypeError:
-        # Half of a surrogate pair: file names that are not UTF-8 contain them.
-        return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})
+    return orjson.dumps({"error": encodable(message)})
 
 
 def encode_server_metadata(metadata: ServerMetadata) -> bytes:
@@ -191,7 +187,7 @@ def _index_entry(entry: IndexEntry) -> dict[str, str]:
     if entry.state is not None:
         row["state"] = entry.state.value
     if entry.reason:
-        row["reason"] = entry.reason
+        row["reason"] = encodable(entry.reason)
     return row
 
 
