@@ -511,7 +511,7 @@ class TestEncode:
 
     @pytest.mark.parametrize("parameters", [{"p": "\ud800"}, {"\ud800": 1}])
     def test_parameters_with_half_a_surrogate_pair_are_an_error(self, parameters):
-        with pytest.raises(InferError, match="response parameter 'p?.*' is not valid Unicode") as caught:
+        with pytest.raises(InferError, match=r"response parameter 'p?.*' is not valid Unicode") as caught:
             encode_response("", InferResponse(self.header, [b"", b""], parameters=parameters))
         assert caught.value.code is ErrorCode.INTERNAL
 

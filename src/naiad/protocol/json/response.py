@@ -69,7 +69,7 @@ class _Plan:
                 self.json = b'{%s,"outputs":[%s]}' % (self.head, b",".join(outputs))
 
     def opening(self, request_id: str, response: InferResponse) -> bytes:
-        """Return the JSON of a response up to its outputs. Raises InferError for parameters that JSON cannot carry."""
+        """Return the JSON of a response up to its outputs. Raises InferError for parameters that it cannot carry."""
         identity = b'"id":%s,' % orjson.dumps(request_id) if request_id else b""
         parameters = b'"parameters":%s,' % _encode_parameters(response) if response.parameters else b""
         return b'{%s%s,%s"outputs":[' % (identity, self.head, parameters)
