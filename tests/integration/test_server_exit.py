@@ -1,8 +1,12 @@
 """End of a server: drain, requests in flight, exit status, signals at every moment."""
 
+import contextlib
 import http.client
 import json
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +19,8 @@ import tritonclient.grpc as grpc_client
 from support.departures import json_body
 from support.held_models import Notes, write_held
 from support.model_repository import write_identity, write_python_add_sub
-from support.server_process import ServerProcess
+from support.ports import free_port
+from support.server_process import SOURCE, ServerProcess
 from support.waiting import wait_until
 
 StartServer = Callable[..., ServerProcess]
@@ -42,6 +47,42 @@ def test_idle_server_exits_with_status_0(start_server: StartServer, tmp_path: Pa
     assert running.wait_exit() == 0
     assert f"Signal ({int(number)}) received." in running.log_text()
     assert "Traceback" not in running.log_text()
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_server_exits_when_nobody_reads_its_log(tmp_path: Path, is_full: bool, processes: int) -> None:
+    write_identity(tmp_path / "models")
+    reader, writer = os.pipe()
+    if is_full:
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"x" * 4096)
+        os.set_blocking(writer, True)
+    else:
+        os.close(reader)
+    port = free_port()
+    command = [sys.executable, "-m", "naiad", "serve", str(tmp_path / "models"), f"--processes={processes}"]
+    command += [f"--http-port={port}", "--allow-grpc=false", "--allow-metrics=false"]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    with subprocess.Popen(command, stdout=writer, stderr=writer, env=environment) as process:
+        try:
+            wait_until(lambda: is_http_ready(port))
+            process.terminate()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+    os.close(writer)
+
+
+def is_http_ready(port: int) -> bool:
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        connection.request("GET", "/v2/health/ready")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
 
 
 def test_request_in_flight_is_answered_before_the_exit(start_server: StartServer, tmp_path: Path) -> None:

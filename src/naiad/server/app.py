@@ -5,7 +5,6 @@ import functools
 import gc
 import logging
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -310,8 +309,6 @@ def _backend_directory(text: str) -> Path | None:
 def _end_process(status: int) -> None:
     """End the process although its threads are still working; the log is written first."""
     log.shut_down()
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(status)
 
 

@@ -4,6 +4,7 @@ import io
 import logging
 import re
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,15 @@ class TestFormatter:
     def test_an_unknown_form_is_rejected(self):
         with pytest.raises(ValueError, match="'json' is not known; known are default, ISO8601"):
             TritonFormatter("json")
+
+
+def test_end_of_log_on_a_full_disk_is_reported(tmp_path: Path) -> None:
+    log.configure(LogOptions(file="/dev/full"))
+    logging.getLogger("naiad.test").info("lost")
+    assert not log.shut_down()
+    log.configure(LogOptions(file=str(tmp_path / "log")))
+    logging.getLogger("naiad.test").info("written")
+    assert log.shut_down()
 
 
 def test_format_table():

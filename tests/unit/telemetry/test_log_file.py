@@ -50,6 +50,18 @@ def test_truncated_file_has_no_gap(tmp_path: Path) -> None:
     log.close()
 
 
+def test_file_on_a_full_disk_is_left_for_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.symlink_to("/dev/full")
+    log = LogFile(str(path))
+    with pytest.raises(OSError, match="No space left"):
+        write(log, "lost\n")
+    path.unlink()
+    write(log, "new\n")
+    assert path.read_text() == "new\n"
+    log.close()
+
+
 def test_open_file_stays_without_directory(tmp_path: Path) -> None:
     directory = tmp_path / "logs"
     directory.mkdir()

@@ -5,13 +5,14 @@ starts a graceful exit, the second ends the process at once.
 """
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
 import resource
+import select
 import signal
 import socket
-import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 import uvloop
@@ -62,6 +63,14 @@ def raise_file_limit(connections: int, *, is_requested: bool = True) -> None:
         )
 
 
+def _print_if_read(line: str) -> None:
+    """Write a short line to the standard error, unless that would wait: nobody may read the pipe any more."""
+    with contextlib.suppress(OSError):
+        if select.select((), (_STDERR,), (), 0)[1]:
+            os.write(_STDERR, line.encode())
+
+
+_STDERR = 2
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -80,7 +89,7 @@ class StopSignal:
     def receive(self, number: int) -> None:
         """Handle one signal; called on the event loop."""
         # Triton prints this line unchanged, outside the log.
-        print(f"Signal ({int(number)}) received.", file=sys.stderr, flush=True)
+        _print_if_read(f"Signal ({int(number)}) received.\n")
         if self._event.is_set():
             self._exit_now(1)
         self._event.set()
@@ -164,19 +173,23 @@ def run_to_status(options: ServerOptions, run: Callable[[], Coroutine[object, ob
         _log.warning("flags without effect in this server: %s", ", ".join(options.no_effect))
     raise_file_limit(options.most_connections, is_requested=options.has_connection_limits)
     failure: InferError | None = None
+    status = 1
+    is_logged = True
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(run())
+            status = runner.run(run())
     except InferError as error:
         # Triton: "error: creating server: Internal - ...".
         _log.error("creating server: %s - %s", error.code.words, error.message)
         failure = error
     finally:
-        log.shut_down()
+        is_logged = log.shut_down()
     # Of several server processes only one reports the start.
-    if _log.isEnabledFor(logging.ERROR):
+    if failure is not None and _log.isEnabledFor(logging.ERROR):
         _print_start_failure(failure)
-    return 1
+    if not is_logged:
+        os._exit(status)  # the interpreter's own end flushes the standard error: it would wait for a reader, or fail
+    return status
 
 
 def _print_start_failure(failure: InferError) -> None:

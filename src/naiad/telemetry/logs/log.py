@@ -67,11 +67,13 @@ def _set_level(options: LogOptions) -> None:
     logging.getLogger("naiad").setLevel(verbose(options.verbose) if options.verbose else logging.INFO)
 
 
-def shut_down() -> None:
-    """Write waiting lines and detach from the loggers; `configure` starts again."""
+def shut_down() -> bool:
+    """Write waiting lines and detach from the loggers; `configure` starts again. Return whether all were written."""
     _failures.flush()
     _repeats.flush()
-    _remove(_installed())
+    handlers = _installed()
+    _remove(handlers)
+    return all(handler.is_written for handler in handlers)
 
 
 def _installed() -> Sequence[BackgroundHandler]:

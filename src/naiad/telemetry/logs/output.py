@@ -131,9 +131,15 @@ class BackgroundHandler(logging.Handler):
         if self._thread.is_alive():
             self._lines.put(None)
             self._thread.join(_FLUSH_TIMEOUT_S)
-        if self._closes_stream:
-            self._stream.close()
+        if self._closes_stream and not self._thread.is_alive():
+            with contextlib.suppress(OSError):  # the disk is full
+                self._stream.close()
         super().close()
+
+    @property
+    def is_written(self) -> bool:
+        """Whether every line was written, after `close`."""
+        return not self._thread.is_alive() and not self._lost_count
 
     def _write_lines(self) -> None:
         is_open = True
@@ -216,6 +222,5 @@ class LogFile:
             return
         # The directory may have become read-only: then the lines stay in the file that is open.
         with contextlib.suppress(OSError):
-            file = self._open()
-            self._file.close()
-            self._file = file
+            file, self._file = self._file, self._open()
+            file.close()  # raises when the disk is full
