@@ -1,6 +1,8 @@
 """What passes between the supervisor and a member: messages over one socket pair, connections over another."""
 
 import asyncio
+import os
+import resource
 import socket
 import struct
 from collections.abc import AsyncIterator, Sequence
@@ -268,6 +270,29 @@ def test_closed_connections_are_reported_once_there_is_room() -> None:
         await until(read)
         supervisor.close()
         end.close()
+
+    run(main)
+
+
+def test_connections_that_are_lost_count_as_closed() -> None:
+    async def main() -> None:
+        member = Member()
+        member.giver.start(member.on_notice)
+        client, served = socket.socketpair()
+        assert member.giver.pass_connection(2, served)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest_free = os.dup(0)
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+        try:
+            member.receiver.catch_up()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await until(lambda: served.fileno() == -1)
+        assert member.events == [("closed", 0, 0, 1, 0)]
+        assert client.recv(1) == b""
+        client.close()
+        member.close()
 
     run(main)
 

@@ -13,7 +13,7 @@ a pair, `ConnectionReceiver` the end of the process.
   clients notice nothing. Confirmed connections end with their process.
 - Back pressure: a process with `_UNCONFIRMED_LIMIT` unconfirmed connections gets no more. If no process accepts a
   connection, the acceptor pauses, and new connections wait in the backlog of the kernel.
-- A process without free descriptors leaves connections in the socket pair and tries again later.
+- A process without free descriptors loses a connection that it receives: the kernel closes it. It reports it closed.
 - Both ends belong to the event loops of their processes; there are no locks.
 """
 
@@ -281,10 +281,11 @@ class ConnectionReceiver:
         self._end = end
         self._adopt = adopt
         self._notice = struct.Struct(f"!{port_count + 1}I")
-        self._none_closed = (0,) * port_count
+        self._lost = [0] * port_count
+        """Connections by port that could not be received without free descriptors."""
         self._unconfirmed: list[tuple[int, socket.socket]] = []
         self._unconfirmed_count = 0
-        """Includes connections that could not be received without free descriptors."""
+        """Includes the lost ones."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
@@ -325,13 +326,14 @@ class ConnectionReceiver:
         """
         if not self._unconfirmed_count:
             return
-        if not self._send(self._unconfirmed_count, self._none_closed):
+        if not self._send(self._unconfirmed_count, self._lost):
             # The supervisor's socket buffer is full of notices.
             if self._loop is not None:
                 self._loop.call_later(_RETRY_S, self._confirm)
             return
         taken, self._unconfirmed = self._unconfirmed, []
         self._unconfirmed_count = 0
+        self._lost = [0] * len(self._lost)
         for port, connection in taken:
             self._adopt(port, connection)
 
@@ -349,6 +351,7 @@ class ConnectionReceiver:
             return False
         if not control:
             _log.error("a connection could not be received: too many open files in this process")
+            self._lost[message[0]] += 1
             return True
         connection = socket.socket(fileno=_DESCRIPTOR.unpack(control[0][2])[0])
         connection.setblocking(False)
