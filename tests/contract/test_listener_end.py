@@ -23,6 +23,7 @@ class Echo(asyncio.Protocol):
 
 
 class NoConnections:
+    protocol = Echo
     connection_count = 0
     on_close = None
 
@@ -52,7 +53,7 @@ def test_connections_that_wait_in_the_queue_are_served(is_unix: bool, tmp_path: 
     answers: list[bytes] = []
 
     async def main() -> None:
-        endpoint = Endpoint(address, NoConnections(), Echo)
+        endpoint = Endpoint(address, NoConnections())
         await endpoint.listen()
         where = endpoint._listener.socket.getsockname()
         # The loop does not run: none of these is accepted before the port is to be closed.

@@ -96,16 +96,10 @@ class ReadyRule:
         self._rule = rule
         self._names = frozenset(name.strip() for name in rule.split(",") if name.strip())
 
-    def holds(self, rows: Sequence[IndexEntry], ill: Collection[str] = ()) -> bool:
-        """Return whether the rule holds for the rows of the repository index, where the `ill` models cannot
-        execute.
-        """
-        ready = {row.name for row in rows if row.state is ModelState.READY}
-        return self.judge(ready, any(not _is_available(row) for row in rows), ill)
+    def holds(self, ready: AbstractSet[str], has_failed: bool, ill: Collection[str] = ()) -> bool:
+        """Return whether the rule holds: `ready` models have a ready version, `ill` ones cannot execute.
 
-    def judge(self, ready: AbstractSet[str], has_failed: bool, ill: Collection[str] = ()) -> bool:
-        """Return whether the rule holds: `ready` models have a ready version, `has_failed` is true if some model
-        failed.
+        `has_failed`: some model has failed to load.
         """
         if self._rule == "none":
             return True
@@ -114,12 +108,6 @@ class ReadyRule:
         if self._rule == "all":
             return not ill and not has_failed
         return self._names <= {*map(name_of, ready)} and self._names.isdisjoint(map(name_of, ill))
-
-
-def _is_available(row: IndexEntry) -> bool:
-    if row.state in (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING):
-        return True
-    return row.state is ModelState.UNAVAILABLE and row.reason == UNLOADED
 
 
 class Lifecycle(Generic[V]):
@@ -136,7 +124,7 @@ class Lifecycle(Generic[V]):
         """Models with a version that is neither available nor unloaded on purpose, or with none at all."""
         self._published: dict[str, Mapping[int, V]] = {}
         """What was published last; the entry of a model is another object only if the model has changed."""
-        self._is_ready = self._ready_rule.holds(())
+        self._is_ready = self._ready_rule.holds(set(), has_failed=False)
 
     @property
     def is_ready(self) -> bool:
@@ -146,7 +134,7 @@ class Lifecycle(Generic[V]):
     def is_ready_without(self, ill: Collection[str]) -> bool:
         """Return whether the readiness rule holds while these models are loaded and cannot execute."""
         with self._lock:
-            return self._ready_rule.judge(self._ready, bool(self._failed), ill)
+            return self._ready_rule.holds(self._ready, bool(self._failed), ill)
 
     def rows(self) -> list[IndexEntry]:
         """Return a row per version, ordered by name and version, and one per model without versions."""
@@ -185,7 +173,7 @@ class Lifecycle(Generic[V]):
                 names.add(name)
             else:
                 names.discard(name)
-        self._is_ready = self._ready_rule.judge(self._ready, bool(self._failed))
+        self._is_ready = self._ready_rule.holds(self._ready, bool(self._failed))
         has_namespace = isinstance(name, ModelKey)
         if published or has_namespace:
             versions = self._models[name].versions if name in self._models else {}

@@ -134,6 +134,21 @@ UNLOADING_B = IndexEntry("b", "1", ModelState.UNLOADING)
 NO_VERSION_B = IndexEntry("b")
 
 
+def put(lifecycle: Lifecycle[Version], row: IndexEntry) -> None:
+    """Bring a model to the state of a row of the index."""
+    if not row.version:
+        lifecycle.fail_model(row.name, row.reason)
+        return
+    lifecycle.begin_load(row.name, [1])
+    if row.state in (ModelState.READY, ModelState.UNLOADING):
+        lifecycle.swap(row.name, {1: Version("loaded")})
+    if row.state is ModelState.UNLOADING:
+        lifecycle.begin_unload(row.name)
+    if row.state is ModelState.UNAVAILABLE:
+        lifecycle.fail_version(row.name, 1, row.reason)
+    assert lifecycle.rows_named(row.name, has_namespaces=False) == [row]
+
+
 @pytest.mark.parametrize(
     ("rule", "rows", "holds"),
     [
@@ -155,7 +170,10 @@ NO_VERSION_B = IndexEntry("b")
     ],
 )
 def test_ready_rule(rule: str, rows: list[IndexEntry], holds: bool) -> None:
-    assert ReadyRule(rule).holds(rows) is holds
+    lifecycle: Lifecycle[Version] = Lifecycle(lambda ready, name: None, ReadyRule(rule))
+    for row in rows:
+        put(lifecycle, row)
+    assert lifecycle.is_ready is holds
 
 
 @pytest.mark.parametrize(
@@ -171,7 +189,7 @@ def test_ready_rule(rule: str, rows: list[IndexEntry], holds: bool) -> None:
     ],
 )
 def test_ready_rule_while_a_model_cannot_execute(rule: str, ill: list[str], holds: bool) -> None:
-    assert ReadyRule(rule).holds([READY_A, IndexEntry("b", "1", ModelState.READY)], ill) is holds
+    assert ReadyRule(rule).holds({"a", "b"}, has_failed=False, ill=ill) is holds
 
 
 def test_rows_named_belong_to_one_model(lifecycle: Lifecycle[Version]) -> None:

@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Sequence
-from typing import TextIO
 
 from naiad.perf.plan import Concurrency, Load, PeriodicConcurrency, RequestRate
 from naiad.perf.progress import Tick
@@ -15,15 +14,13 @@ _PLAIN_INTERVAL_S = 10.0
 
 
 class ConsoleProgress:
-    """Shows progress on `status`, stderr by default, and results on stdout."""
+    """Shows progress on stderr, and results on stdout."""
 
-    def __init__(
-        self, percentile: int | None, verbosity: int, *, is_quiet: bool, status: TextIO | None = None
-    ) -> None:
+    def __init__(self, percentile: int | None, verbosity: int, *, is_quiet: bool) -> None:
         self._percentile = percentile
         self._verbosity = verbosity
         self._is_quiet = is_quiet
-        self._status = status or sys.stderr
+        self._status = sys.stderr
         self._is_terminal = self._status.isatty()
         self._load = ""
         self._shown_s = 0.0

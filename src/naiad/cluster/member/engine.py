@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from naiad.cluster.messages import (
     Answer,
     AskIndex,
-    AskMetrics,
     AskStatistics,
     IsModelReady,
     IsReady,
@@ -52,7 +51,7 @@ class MemberEngine(Engine):
             return super().statistics()
         if isinstance(query, AskIndex):
             return super().survey_repository()
-        return super().metrics_text()
+        return self.metrics_text()
 
     def _has_ready(self, query: IsModelReady) -> bool:
         try:
@@ -105,12 +104,6 @@ class MemberEngine(Engine):
             return super().survey_repository(ready_only)
         rows = self.ask_index()
         return [row for row in rows if row.state is ModelState.READY] if ready_only else rows
-
-    def metrics_text(self) -> bytes:
-        """Return the Prometheus exposition."""
-        if self._said is not None and isinstance(self._said[0], AskMetrics):
-            return self._said[1]  # type: ignore[return-value]  # as asked
-        return super().metrics_text()
 
     # --- requests of models -----------------------------------------------------------------------------------------
 

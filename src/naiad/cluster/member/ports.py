@@ -18,9 +18,9 @@ from naiad.frontend.router import Router
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.options.options import ServerOptions
 from naiad.server.ports.endpoint import Connections, Service, serve_accepted
-from naiad.server.ports.ports import Ports, ServedConnections
+from naiad.server.ports.ports import Ports
 
-MakeService = Callable[[str, ServedConnections, ssl.SSLContext | None], "PassedConnections"]
+MakeService = Callable[[str, Connections, ssl.SSLContext | None], "PassedConnections"]
 """Makes the service of a port from the prefix of its flags."""
 
 
@@ -40,7 +40,7 @@ class MemberPorts(Ports):
         self._make_passed = make_service
         super().__init__(options, engine, loop, budget)
 
-    def _open(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None = None) -> Service:
+    def _open(self, flag: str, connections: Connections, tls: ssl.SSLContext | None = None) -> Service:
         return self._make_passed(flag, connections, tls)
 
     def _make_router(self, api: RestApi) -> Router:
@@ -71,7 +71,7 @@ class PassedConnections:
         self,
         flag: str,
         port: int,
-        connections: ServedConnections,
+        connections: Connections,
         tls: ssl.SSLContext | None,
         on_close: Callable[[], None],
     ) -> None:
@@ -80,7 +80,7 @@ class PassedConnections:
         """
         self.flag = flag
         self.port = port
-        self.connections: Connections = connections
+        self.connections = connections
         self._protocol = connections.protocol
         connections.on_close = on_close
         self._tls = tls

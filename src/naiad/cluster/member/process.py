@@ -28,7 +28,8 @@ from naiad.engine.loading.loader import ModelLoader
 from naiad.engine.serving.served import Served
 from naiad.repository.model_plan import ModelPlan
 from naiad.server.app import Server
-from naiad.server.ports.ports import Ports, ServedConnections
+from naiad.server.ports.endpoint import Connections
+from naiad.server.ports.ports import Ports
 from naiad.server.process.runner import SIGNALS, StopSignal, run_to_status
 from naiad.server.reporting.report import first_model
 from naiad.telemetry.logs import log
@@ -199,7 +200,7 @@ class Link:
             self._receiver.start()
         self.channel.send(loaded)
 
-    def service(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None) -> PassedConnections:
+    def service(self, flag: str, connections: Connections, tls: ssl.SSLContext | None) -> PassedConnections:
         """Return the service of a port with passed connections."""
         service = PassedConnections(flag, self._bound_ports[flag], connections, tls, self._on_close)
         self._services[self._ports.index(flag)] = service

@@ -25,6 +25,9 @@ class Connections(Protocol):
     on_close: Callable[[], object] | None
     """Called when a connection has closed."""
 
+    def protocol(self) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection."""
+
     def announce_drain(self) -> None:
         """Mark the responses to requests in flight as the last ones, where the protocol can."""
 
@@ -75,12 +78,11 @@ class Endpoint:
         self,
         address: Address,
         connections: Connections,
-        protocol: Callable[[], asyncio.BaseProtocol],
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """Bind the socket. Raises InferError that names the flag."""
         self._listener = bind(address)
-        self._protocol = protocol
+        self._protocol = connections.protocol
         self._tls = tls
         self._server: asyncio.AbstractServer | None = None
         self.connections = connections

@@ -5,7 +5,7 @@ import logging
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from naiad.core.request_limits import RequestBudget
 from naiad.engine.inference import Engine
@@ -50,13 +50,6 @@ _METRICS_BODY_BYTES = 65536
 """Requests on the metrics port have no body."""
 
 _ALPN = ("h2", "http/1.1")
-
-
-class ServedConnections(Connections, Protocol):
-    """Connections that create their protocol objects."""
-
-    def protocol(self) -> asyncio.BaseProtocol:
-        """Return the protocol of a new connection."""
 
 
 class Ports:
@@ -313,8 +306,8 @@ class Ports:
         limits = Http1Limits(body_bytes=_METRICS_BODY_BYTES)
         return self._open("metrics", Http1Server(handle, self._loop, limits, self._budget))
 
-    def _open(self, flag: str, connections: ServedConnections, tls: ssl.SSLContext | None = None) -> Service:
-        return Endpoint(self._addresses[flag], connections, connections.protocol, tls)
+    def _open(self, flag: str, connections: Connections, tls: ssl.SSLContext | None = None) -> Service:
+        return Endpoint(self._addresses[flag], connections, tls)
 
     def _both(self, grpc_unsupported_reason: str) -> OnePort:
         """Return the connections for REST over both versions of HTTP, and for gRPC unless a reason excludes it."""
