@@ -4,7 +4,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -24,10 +24,6 @@ from naiad.core.tensor import Array, Buffer, TensorSpec, to_array, to_buffer
 from naiad.wire.header_fields import check_field
 from naiad.wire.http1_client import Http1ClientLimits
 from naiad.wire.http2.limits import INT32_MAX, Http2Limits
-
-if TYPE_CHECKING:
-    from naiad.client.calls import Calls
-
 
 _T = TypeVar("_T")
 
@@ -114,7 +110,7 @@ class Client:
                 raise invalid_argument(str(error)) from None
         address = parse_address(url)
         connector = Connector(address, default_tls(address, tls), connect_timeout_s)
-        self._calls: Calls
+        self._calls: GrpcCalls | RestCalls
         if address.is_grpc:
             limits = Http2Limits(message_bytes=max_response_bytes)
             self._calls = GrpcCalls(Http2Pool(connector, max_connections, limits), address, self._headers)

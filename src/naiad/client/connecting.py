@@ -4,14 +4,17 @@ import asyncio
 import os
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument
+from naiad.core.response import InferResponse
 
 P = TypeVar("P", bound=asyncio.Protocol)
+DecodedResponse: TypeAlias = tuple[str, InferResponse, Iterable[tuple[bytes, bytes]]]
+"""Request id, response, and header fields with lower-case names; over gRPC also trailing metadata."""
 
 _HTTP_PORT, _GRPC_PORT = 8000, 8001
 _SCHEMES = ("http", "https", "grpc", "grpcs", "http+unix", "grpc+unix")

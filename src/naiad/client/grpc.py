@@ -1,10 +1,9 @@
-"""The calls over gRPC: `inference.GRPCInferenceService`."""
+"""The calls over gRPC: `inference.GRPCInferenceService`; `rest.RestCalls` has the same over HTTP."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from naiad.client.calls import Decoded
-from naiad.client.connecting import Address
+from naiad.client.connecting import Address, DecodedResponse
 from naiad.client.http2 import CallResponse, Http2Pool
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, unsupported
@@ -19,7 +18,10 @@ _SERVICE = "/inference.GRPCInferenceService/"
 
 
 class GrpcCalls:
-    """Calls over a pool of connections; `headers` are the metadata of each."""
+    """Calls over a pool of connections; `headers` are the metadata of each.
+
+    Each raises InferError with the server's code and message.
+    """
 
     def __init__(self, pool: Http2Pool, address: Address, headers: Mapping[str, str]) -> None:
         self._pool = pool
@@ -31,7 +33,7 @@ class GrpcCalls:
 
     async def infer(
         self, header: RequestHeader, request_id: str, data: Sequence[Buffer], timeout_s: float | None
-    ) -> Decoded:
+    ) -> DecodedResponse:
         """Execute a model."""
         message = messages.encode_request(header, request_id, data)
         response = await self._exchange("ModelInfer", message, timeout_s)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from naiad.client.calls import Decoded
+from naiad.client.connecting import DecodedResponse
 from naiad.client.http1 import Http1Pool
 from naiad.config.forms.json_form import config_from_json
 from naiad.config.model_config_pb2 import ModelConfig
@@ -22,7 +22,10 @@ _SERVICE_UNAVAILABLE, _BAD_REQUEST, _NOT_FOUND = 503, 400, 404
 
 
 class RestCalls:
-    """Calls over a pool of connections; `headers` are sent with each."""
+    """Calls over a pool of connections; `headers` are sent with each.
+
+    Each raises InferError with the server's code and message.
+    """
 
     def __init__(self, pool: Http1Pool, authority: str, headers: Mapping[str, str]) -> None:
         self._pool = pool
@@ -30,7 +33,7 @@ class RestCalls:
 
     async def infer(
         self, header: RequestHeader, request_id: str, data: Sequence[Buffer], timeout_s: float | None
-    ) -> Decoded:
+    ) -> DecodedResponse:
         """Execute a model. HTTP carries no deadline: the server cancels the request when the connection closes."""
         body, json_length = bodies.encode_request(header, request_id, data)
         path = _model_path(header.model_name, header.model_version) + "/infer"
