@@ -2,12 +2,14 @@
 
 import pytest
 
-from naiad.backend.python.conversation.tensors import TensorRules
+from naiad.backend.python.conversation.codec import ResponseDecoder
+from naiad.backend.python.conversation.tensors import ANY_ROWS, TensorRules
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode
 from naiad.core.request import RequestedOutput, RequestHeader
 from naiad.core.tensor import TensorSpec
+from naiad.worker.channel.frame import EXECUTED, Frame
 from support.engine_parts import Answers, request
 
 ONE = [TensorSpec("ONE", DataType.FP32, (2,))]
@@ -101,6 +103,19 @@ def test_other_batch_sizes_are_passed_on(caplog) -> None:
     error = batching(is_strict=True).wrong_rows(asked, out(DataType.FP32, 5, 2))
     assert error is not None
     assert error.code is ErrorCode.INTERNAL
+
+
+def test_outputs_without_rows_are_another_batch_size() -> None:
+    assert batching().rows_of(out(DataType.FP32, 0, 2)) == 0
+    assert batching().rows_of([]) == rules().rows_of(ONE) == ANY_ROWS
+    decoder = ResponseDecoder("m", "1", batching(is_strict=True))
+    described = {"headers": [(1, [("OUT", "FP32", (0, 2))])]}
+    for rows, has_failed in ((1, True), (0, False)):
+        asked = request(Answers(), made=RequestHeader(model_name="m"))
+        asked.batch_size = rows
+        frame = Frame(EXECUTED, (1,), "", described, b"", 0, 0, 0)
+        (response,) = decoder.decode(frame, [asked])
+        assert (response.error is not None) is has_failed
 
 
 def test_shapes_of_a_decoupled_model_may_vary(caplog) -> None:

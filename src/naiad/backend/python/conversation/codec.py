@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from naiad.backend.python.conversation.tensors import TensorRules
+from naiad.backend.python.conversation.tensors import ANY_ROWS, TensorRules
 from naiad.core.datatype import BY_NAME, DataType
 from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
@@ -160,7 +160,7 @@ class ResponseDecoder:
                 data: list[Buffer] = [view[position + begin : position + end] for begin, end in spans]
                 position += size
                 request = requests[len(responses)]
-                if shape.is_sound and shape.rows in (0, request.batch_size):
+                if shape.is_sound and shape.rows in (ANY_ROWS, request.batch_size):
                     responses.append(InferResponse(shape.header, data))
                 else:
                     responses.append(self._checked(shape, request, data))
@@ -176,7 +176,7 @@ class ResponseDecoder:
         """Return the response with this data, or the error for it."""
         specs = shape.header.outputs
         error = internal(shape.problem) if shape.problem else self._rules.missing(request, specs)
-        if error is None and shape.rows not in (0, request.batch_size):
+        if error is None and shape.rows not in (ANY_ROWS, request.batch_size):
             error = self._rules.wrong_rows(request, specs)
         if error is None:
             return InferResponse(shape.header, data)

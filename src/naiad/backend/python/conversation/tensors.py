@@ -18,6 +18,8 @@ from naiad.core.tensor import Shape, TensorSpec
 
 _log = logging.getLogger(__name__)
 STRICT_PARAMETER = "strict_outputs"
+ANY_ROWS = -2
+"""The number of rows of outputs that have none to compare."""
 
 
 class TensorRules:
@@ -83,9 +85,9 @@ class TensorRules:
         return len({spec.name for spec in specs}) == len(self._outputs)
 
     def rows_of(self, specs: Sequence[TensorSpec]) -> int:
-        """Return the common number of rows of the outputs; -1 if they differ, 0 if there are none to compare."""
+        """Return the common number of rows of the outputs; -1 if they differ, ANY_ROWS if none are to be compared."""
         if not self._is_batching or not specs:
-            return 0
+            return ANY_ROWS
         rows = {spec.shape[0] if spec.shape else -1 for spec in specs}
         return rows.pop() if len(rows) == 1 else -1
 
