@@ -27,6 +27,13 @@ class ConnectionFailedError(InferError):
         super().__init__(ErrorCode.UNAVAILABLE, message)
 
 
+class ClientClosedError(ConnectionFailedError):
+    """The client was closed while the request waited for a connection."""
+
+    def __init__(self) -> None:
+        super().__init__("the client was closed")
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """A server's address, from a URL."""

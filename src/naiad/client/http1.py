@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import cast
 
-from naiad.client.connecting import ConnectionFailedError, Connector
+from naiad.client.connecting import ClientClosedError, ConnectionFailedError, Connector
 from naiad.core.tensor import Buffer
 from naiad.wire.http1_client import Http1ClientConnection, Http1ClientLimits, Response, ResponseError
 
@@ -97,6 +97,8 @@ class Http1Pool:
         self._slots = asyncio.Semaphore(max_connections)
         self._idle: list[Http1Protocol] = []
         self._open: set[Http1Protocol] = set()
+        self._closed_count = 0
+        """Number of calls of `close`: requests that began before fail."""
 
     async def request(self, parts: Sequence[Buffer], *, is_idempotent: bool) -> Response:
         """Send a request and return its response.
@@ -104,18 +106,26 @@ class Http1Pool:
         An idempotent request is sent again when the server closes a kept connection (RFC 9110 9.2.2). Raises
         ConnectionFailedError.
         """
+        began = self._closed_count
         async with self._slots:
-            kept = self._take_idle()
+            kept = self._take_idle() if began == self._closed_count else None
             if kept is not None:
                 try:
                     return await self._exchange(kept, parts)
                 except ConnectionFailedError:
                     if not is_idempotent:
                         raise
-            return await self._exchange(await self._connector.open(self._make), parts)
+            if began != self._closed_count:
+                raise ClientClosedError
+            connection = await self._connector.open(self._make)
+            if began != self._closed_count:
+                connection.abort()
+                raise ClientClosedError
+            return await self._exchange(connection, parts)
 
     def close(self) -> None:
         """Close all connections; requests that wait fail."""
+        self._closed_count += 1
         for connection in (*self._open, *self._idle):
             connection.abort()
         self._idle.clear()

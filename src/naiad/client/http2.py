@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
-from naiad.client.connecting import ConnectionFailedError, Connector
+from naiad.client.connecting import ClientClosedError, ConnectionFailedError, Connector
 from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.tensor import Buffer
 from naiad.protocol.status import code_of_grpc
@@ -222,18 +222,23 @@ class Http2Pool:
         self._connections: list[Http2Protocol] = []
         self._waiting = asyncio.Lock()
         self._freed = asyncio.Event()
+        self._closed_count = 0
+        """Number of calls of `close`: calls that began before fail."""
 
     async def call(self, header_block: bytes, message: Sequence[Buffer]) -> CallResponse:
         """Send a call and return its response; once more if the server refused it unprocessed. Raises InferError."""
-        connection = self._find() or await self._wait()
+        began = self._closed_count
+        connection = self._find() or await self._wait(began)
         try:
             return await connection.call(header_block, message)
         except CallRefusedError:
-            connection = self._find() or await self._wait()
+            connection = self._find() or await self._wait(began)
             return await connection.call(header_block, message)
 
     def close(self) -> None:
-        """Close all connections; open calls fail."""
+        """Close all connections; open calls, and calls that wait, fail."""
+        self._closed_count += 1
+        self._freed.set()
         for connection in self._connections:
             connection.abort()
         self._connections.clear()
@@ -249,18 +254,23 @@ class Http2Pool:
                 return connection
         return None
 
-    async def _wait(self) -> Http2Protocol:
+    async def _wait(self, began: int) -> Http2Protocol:
         async with self._waiting:
-            while True:
+            while began == self._closed_count:
                 connection = self._first_free()
                 if connection is not None:
                     return connection
                 self._connections = [each for each in self._connections if each.is_open]
                 if sum(not each.is_retired for each in self._connections) < self._max_connections:
-                    self._connections.append(await self._open())
+                    opened = await self._open()
+                    if began != self._closed_count:
+                        opened.abort()
+                        break
+                    self._connections.append(opened)
                     continue
                 self._freed.clear()
                 await self._freed.wait()
+            raise ClientClosedError
 
     async def _open(self) -> Http2Protocol:
         protocol = await self._connector.open(lambda: Http2Protocol(self._limits, self._freed.set))

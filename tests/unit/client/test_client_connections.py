@@ -213,6 +213,36 @@ def test_closing_the_client_ends_its_calls():
     run(body)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_closing_the_client_ends_calls_that_wait(kept):
+    count = 0
+
+    async def handle(reader, writer):
+        nonlocal count
+        await head_of(reader)
+        if kept and not count:
+            writer.write(OK)
+            await head_of(reader)
+        count += 1
+        await reader.read()
+        writer.close()
+
+    async def body():
+        async with server_of(handle) as url:
+            client = Client(url, max_connections=1)
+            if kept:
+                assert await client.is_live()
+            calls = [asyncio.ensure_future(client.is_live()) for _ in range(3)]
+            while not count:
+                await asyncio.sleep(0)
+            client.close()
+            for result in await asyncio.gather(*calls, return_exceptions=True):
+                assert isinstance(result, ConnectionFailedError)
+            assert count == 1
+
+    run(body)
+
+
 # --- gRPC -----------------------------------------------------------------------------------------------------------
 
 
@@ -400,4 +430,40 @@ def test_cancelled_call_resets_its_stream():
                 await asyncio.sleep(0.001)
         assert resets == [Http2Code.CANCEL]
 
+    run(body)
+
+
+def test_closing_the_client_ends_grpc_calls_that_wait():
+    arrived = asyncio.Event()
+
+    def respond(connection, stream_id):
+        arrived.set()
+        return b""
+
+    async def body(client):
+        calls = [asyncio.ensure_future(client.is_live()) for _ in range(3)]
+        await arrived.wait()
+        client.close()
+        for result in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(result, ConnectionFailedError)
+
+    assert with_grpc(respond, body, {3: 1}, max_connections=1) == 1
+
+
+def test_closing_the_client_ends_a_grpc_call_that_connects():
+    async def handle(reader, writer):
+        await reader.readexactly(24)
+        client.close()
+        writer.write(settings_frame({}))
+        await reader.read()
+        writer.close()
+
+    async def body():
+        nonlocal client
+        async with server_of(handle, "grpc") as url:
+            client = Client(url)
+            with pytest.raises(ConnectionFailedError, match="the client was closed"):
+                await client.is_live()
+
+    client = None
     run(body)
