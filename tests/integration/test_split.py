@@ -155,6 +155,22 @@ def test_invalid_commands_give_reasons(tmp_path: Path) -> None:
     assert split(path, "--stages=1").returncode == 2
 
 
+def test_output_that_is_no_tensor_is_named(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Identity", ["x"], ["y"]),
+        helper.make_node("ZipMap", ["y"], ["z"], domain="ai.onnx.ml", classlabels_int64s=[0, 1]),
+    ]
+    values = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    output = helper.make_value_info("z", helper.make_sequence_type_proto(values))
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2])]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    graph = helper.make_graph(nodes, "g", inputs, [output])
+    onnx.save_model(helper.make_model(graph, opset_imports=opsets, ir_version=8), str(tmp_path / "zip.onnx"))
+    done = split(tmp_path / "zip.onnx", "--stages=2", "--output", tmp_path / "models")
+    assert done.returncode == 1
+    assert done.stderr.startswith("naiad split: output 'z' is of type seq(map(int64,tensor(float)))")
+
+
 def test_existing_models_are_kept(tmp_path: Path) -> None:
     path = write_network(tmp_path / "net.onnx")
     (tmp_path / "models" / "net_stage1").mkdir(parents=True)

@@ -36,6 +36,7 @@ class OnnxSource:
         self._graph = load_graph(path)
         self._threads = threads
         self.whole = OnnxSession(path, threads)
+        _check_outputs(self.whole)
         self.feeds: Feeds = _make_feeds(self.whole, data)
         self._observation = Observation(self._graph, self.feeds, threads)
         self.inputs, self.outputs = self._graph.inputs, self._graph.outputs
@@ -91,6 +92,16 @@ class OnnxSession:
                 f"the model does not execute: {error}; give inputs that fit with --data"
             ) from error
         return dict(zip(self.outputs, values, strict=True))
+
+
+def _check_outputs(session: OnnxSession) -> None:
+    """Raise InferError(INVALID_ARG) for an output that is no tensor."""
+    for each in session.ort.get_outputs():
+        if not each.type.startswith("tensor("):
+            raise invalid_argument(
+                f"output '{each.name}' is of type {each.type}, and stages have tensors only; export the model "
+                "without it, for example with skl2onnx and options={'zipmap': False}"
+            )
 
 
 def _make_feeds(session: OnnxSession, data: Path | None) -> dict[str, Array]:
