@@ -22,7 +22,7 @@ from naiad.analyze.search import Checkpoint, SearchProgress, SearchSettings, fin
 from naiad.analyze.search.goal_score import misses
 from naiad.analyze.settings.settings import ModelSettings, SearchMode, ServerSettings, Settings
 from naiad.analyze.settings.values import SettingsError
-from naiad.analyze.space import Dimension, Space, Variant
+from naiad.analyze.space import Dimension, Space, Variant, settings_text
 from naiad.analyze.variants import (
     Machine,
     RefusedError,
@@ -244,7 +244,7 @@ def _space(
 
 
 def _reasons(variants: Variants) -> list[str]:
-    return [f"{dict(settings)}: {reason}" for settings, reason in variants.refused]
+    return [f"{settings_text(settings)}: {reason}" for settings, reason in variants.refused]
 
 
 def _own_dimensions(config: ModelConfig, settings: Settings) -> list[Dimension]:

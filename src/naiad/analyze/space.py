@@ -5,6 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Return settings in a line: `max_batch_size 8, instance_group.count 2`; a field that is left out is "none"."""
+    return ", ".join(f"{name} {'none' if value is None else value}" for name, value in settings.items())
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     """A configuration of one model."""
@@ -22,7 +27,7 @@ class Variant:
     @property
     def summary(self) -> str:
         """Return the settings in a line, for tables: `max_batch_size 8, 2 instances, dynamic batching 100 us`."""
-        return ", ".join(f"{name} {value}" for name, value in self.settings.items()) or "as configured"
+        return settings_text(self.settings) or "as configured"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,8 @@ class Miss:
         if math.isnan(self.value):
             return f"{self.metric} was not measured"
         side = "over" if self.value > self.bound else "under"
-        return f"{self.metric} is {self.value:.4g}, {self.share * 100:.3g} % {side} {self.bound:g}"
+        share = f"{self.share * 100:,.0f}" if self.share >= 1 else f"{self.share * 100:.3g}"
+        return f"{self.metric} is {self.value:.4g}, {share} % {side} {self.bound:g}"
 
 
 def interval_gain(metric: str, measured: Interval, other: Interval) -> Gain:

@@ -6,8 +6,8 @@ import pytest
 
 from naiad.analyze.goal import Bound, Goal
 from naiad.analyze.measurement import Measured
-from naiad.analyze.search.goal_score import combine, compare, gain, interval_gain, misses, percent_gain
-from naiad.analyze.space import Point, Variant
+from naiad.analyze.search.goal_score import Miss, combine, compare, gain, interval_gain, misses, percent_gain
+from naiad.analyze.space import Point, Variant, settings_text
 from naiad.perf.result import Interval
 
 POINT = Point((Variant("m", "m_config_0", {"max_batch_size": 2}),), 4)
@@ -93,3 +93,11 @@ def test_combined_interval_holds_spread_of_repeats() -> None:
 
 def test_failed_repeat_makes_point_fail() -> None:
     assert combine([measured(90.0), replace(measured(0.0), error="no memory")]).error == "no memory"
+
+
+def test_misses_and_settings_are_written_for_people() -> None:
+    assert str(Miss("perf_latency_p99", 313.8, 20, 14.7)) == "perf_latency_p99 is 313.8, 1,470 % over 20"
+    assert str(Miss("perf_latency_p99", 20.5, 20, 0.0244)) == "perf_latency_p99 is 20.5, 2.44 % over 20"
+    assert settings_text({"max_batch_size": 1, "dynamic_batching.max_queue_delay_microseconds": None}) == (
+        "max_batch_size 1, dynamic_batching.max_queue_delay_microseconds none"
+    )
