@@ -46,6 +46,8 @@ def run(argv: Sequence[str]) -> int:
 
 def _context_of(directory: Path) -> ModelContext:
     """Return the latest version of a model. Raises NoModelError."""
+    if not directory.is_dir():
+        raise NoModelError(f"{directory}: no such directory; name the model's, as in naiad rank models/llm")
     report = find_models(directory.parent, directory.name)[directory.name]
     version = max(report.versions, default=1)
     return ModelContext(

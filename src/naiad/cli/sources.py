@@ -67,6 +67,16 @@ class NoModelError(Exception):
     """There is no such model, or it would not load; the message has the reason."""
 
 
+def reject_path(verb: str, model: str) -> None:
+    """Raise NoModelError with the command for a model's directory, where a server is asked for a name."""
+    path = Path(model)
+    if len(path.parts) > 1 and path.is_dir():
+        raise NoModelError(
+            f"{model} is a directory, and a server is asked for a model's name; to read the files: "
+            f"naiad {verb} {path.name} --model-repository {path.parent}"
+        )
+
+
 def find_models(repository: Path, name: str) -> dict[str, ModelReport]:
     """Return the models of a repository by name. Raises NoModelError unless `name` would load."""
     if not repository.is_dir():

@@ -31,3 +31,15 @@ def test_unknown_flag_has_a_suggestion(capsys):
 def test_help_has_an_example(verb):
     parser = importlib.import_module(VERBS[verb][0]).make_parser()
     assert f"example: naiad {verb} " in parser.format_help()
+
+
+@pytest.mark.parametrize("verb", ["graph", "explain"])
+def test_directory_in_place_of_a_name_names_the_command(verb, tmp_path, capsys):
+    (tmp_path / "models" / "add").mkdir(parents=True)
+    assert main([verb, f"{tmp_path}/models/add/"]) == 1
+    assert f"naiad {verb} add --model-repository {tmp_path}/models\n" in capsys.readouterr().err
+
+
+def test_missing_directory_of_ranks_is_named(tmp_path, capsys):
+    assert main(["rank", str(tmp_path / "no"), "--node-rank", "1"]) == 1
+    assert capsys.readouterr().err.startswith(f"naiad rank: {tmp_path}/no: no such directory")

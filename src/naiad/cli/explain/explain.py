@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.cli.parser import Parser, fail
-from naiad.cli.sources import NoModelError, NoResponseError, add_source_arguments, ask, find_models
+from naiad.cli.sources import NoModelError, NoResponseError, add_source_arguments, ask, find_models, reject_path
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 
 _DESCRIPTION = """\
@@ -42,6 +42,7 @@ def run(argv: Sequence[str]) -> int:
     options = make_parser().parse_args(argv)
     try:
         if options.model_repository is None:
+            reject_path("explain", options.model)
             found = ask(options.url, options.header, lambda client: client.explain(options.model, options.version))
         else:
             found = read(options.model_repository, options.model)

@@ -10,7 +10,7 @@ from pathlib import Path
 from naiad.cli.explain.drawing import draw_mermaid, draw_text, list_steps
 from naiad.cli.explain.layout import Pipeline, lay_out
 from naiad.cli.parser import Parser, fail
-from naiad.cli.sources import NoModelError, NoResponseError, add_source_arguments, ask, find_models
+from naiad.cli.sources import NoModelError, NoResponseError, add_source_arguments, ask, find_models, reject_path
 from naiad.client import Client
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
@@ -28,6 +28,7 @@ def run(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     try:
         if options.model_repository is None:
+            reject_path("graph", options.model)
             config, members = _ask(options.url, options.model, options.header)
         else:
             config, members = _read(options.model_repository, options.model)
