@@ -127,7 +127,7 @@ class Record:
     limit_ms: float
     """Of the p99 latency."""
     turns: dict[str, list[Measured]] = field(default_factory=dict)
-    """By configuration, those of the grid."""
+    """By configuration, configurations of the grid."""
     again: dict[str, list[Measured]] = field(default_factory=dict)
     """By configuration, what was measured after the searches."""
 
@@ -145,7 +145,7 @@ class Record:
         return statistics.median(each["perf_throughput"].value for each in metrics)
 
     def best(self) -> list[str]:
-        """Return configurations, the best first: those of the grid, or those that were measured again."""
+        """Return configurations, the best first: the grid, or what was measured again."""
         return sorted(self.again or self.turns, key=self.value, reverse=True)
 
     async def search(self, instrument: Instrument, seconds: float) -> tuple[Configuration, int]:

@@ -51,7 +51,7 @@ def test_idle_server_exits_with_status_0(start_server: StartServer, tmp_path: Pa
 
 @pytest.mark.parametrize("is_full", [True, False])
 @pytest.mark.parametrize("processes", [1, 2])
-def test_server_exits_when_nobody_reads_its_log(tmp_path: Path, is_full: bool, processes: int) -> None:
+def test_server_exits_when_its_log_is_not_read(tmp_path: Path, is_full: bool, processes: int) -> None:
     write_identity(tmp_path / "models")
     reader, writer = os.pipe()
     if is_full:

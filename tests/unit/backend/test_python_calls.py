@@ -200,7 +200,7 @@ def test_shared_memory_of_tensors_is_counted_and_released(pair):
     assert pair.server.taken_bytes >= 2 * array.nbytes
 
 
-def test_batches_get_the_room_back_when_idle_memory_of_calls_is_dropped(pair):
+def test_idle_memory_of_calls_goes_back_to_batches(pair):
     responses = pair.ask(Tensor("A", np.zeros(10, np.int8)))
     header = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.INT8, (100_000,))])
     pair.answer(pair.port.calls[0], InferResponse(header, [bytes(100_000)]))

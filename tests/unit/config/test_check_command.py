@@ -32,9 +32,7 @@ def test_check_prints_problems_and_fails(repository: Path, capsys: pytest.Captur
     ]
 
 
-def test_check_names_directories_that_are_no_models_for_the_server(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_names_directories_that_are_no_models(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (repository / "bad" / "config.pbtxt").unlink()
     (repository / "loop").symlink_to("loop")
     Path(os.fsdecode(os.fsencode(repository) + b"/caf\xe9")).mkdir()

@@ -84,7 +84,7 @@ def test_a_lost_connection_releases_its_bytes():
     assert scene.budget.used_bytes == 0
 
 
-def test_the_reset_that_ends_the_connection_releases_its_call_too():
+def test_reset_that_ends_connection_releases_its_call():
     scene = budgeted(1 << 20, limits=Http2Limits(resets_burst=1, resets_per_s=1))
     for stream_id in (1, 3):
         scene.send(scene.request(stream_id, bytes(50 * KB), "/s/Keep"))

@@ -78,7 +78,7 @@ def test_cut_archive_is_named(tmp_path, cut):
         from_path(tmp_path / "x.npz", INPUTS)
 
 
-def test_arrays_of_objects_are_not_suggested_to_be_loaded(tmp_path):
+def test_arrays_of_objects_are_not_suggested(tmp_path):
     np.savez(tmp_path / "x.npz", x=np.array([None, {}], dtype=object))
     (tmp_path / "x.json").write_text('{"x": 1}')
     for name in ("x.npz", "x.json"):

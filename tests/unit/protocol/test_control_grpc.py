@@ -191,7 +191,7 @@ def test_refusal_of_unknown_methods(path):
     assert control_grpc.refusal(path).message == f"unknown method '{path}'"
 
 
-def test_repository_index_survives_a_reason_that_is_not_unicode():
+def test_repository_index_survives_reason_that_is_not_unicode():
     # the name of a file that is not UTF-8, in the message of an exception
     entries = [IndexEntry("a", "1", ModelState.UNAVAILABLE, "no file a\udcff"), IndexEntry("b")]
     parsed = pb.RepositoryIndexResponse.FromString(control_grpc.encode_repository_index(entries))

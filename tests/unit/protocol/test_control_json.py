@@ -198,6 +198,6 @@ def test_unload_parameters():
 
 
 @pytest.mark.parametrize("encode", [control_json.encode_repository_index, control_json.encode_models])
-def test_repository_index_survives_a_reason_that_is_not_unicode(encode):
+def test_repository_index_survives_reason_that_is_not_unicode(encode):
     # the name of a file that is not UTF-8, in the message of an exception
     assert b'"reason":"no file a?"' in encode([IndexEntry("a", "1", ModelState.UNAVAILABLE, "no file a\udcff")])

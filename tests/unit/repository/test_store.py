@@ -164,7 +164,7 @@ def test_directory_of_file_systems_is_no_model(tmp_path: Path) -> None:
         LocalStore(tmp_path).open_model("lost+found")
 
 
-def test_name_that_is_not_utf8_is_escaped_and_refused(tmp_path: Path) -> None:
+def test_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")).mkdir()
     store = LocalStore(tmp_path)
     assert store.list_models() == [r"caf\xe9"]

@@ -70,7 +70,7 @@ class TestFormatter:
             TritonFormatter("json")
 
 
-def test_end_of_log_on_a_full_disk_is_reported(tmp_path: Path) -> None:
+def test_log_that_ends_on_full_disk_reports(tmp_path: Path) -> None:
     log.configure(LogOptions(file="/dev/full"))
     logging.getLogger("naiad.test").info("lost")
     assert not log.shut_down()

@@ -50,7 +50,7 @@ def test_truncated_file_has_no_gap(tmp_path: Path) -> None:
     log.close()
 
 
-def test_file_on_a_full_disk_is_left_for_a_new_one(tmp_path: Path) -> None:
+def test_file_on_full_disk_is_left(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.symlink_to("/dev/full")
     log = LogFile(str(path))

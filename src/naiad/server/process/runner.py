@@ -64,7 +64,7 @@ def raise_file_limit(connections: int, *, is_requested: bool = True) -> None:
 
 
 def _print_if_read(line: str) -> None:
-    """Write a short line to the standard error, unless that would wait: nobody may read the pipe any more."""
+    """Write a short line to the standard error, unless that would wait: the pipe may have no reader any more."""
     with contextlib.suppress(OSError):
         if select.select((), (_STDERR,), (), 0)[1]:
             os.write(_STDERR, line.encode())

@@ -84,7 +84,7 @@ def test_usage_includes_child_processes(tmp_path: Path):
     assert read_usage(99, tmp_path) is None
 
 
-def test_usage_of_other_programs_excludes_server_and_idle_time(tmp_path: Path):
+def test_usage_of_other_programs_excludes_the_server(tmp_path: Path):
     for pid, parent, ticks in ((10, 1, 100), (11, 10, 200), (13, 1, 50)):
         (tmp_path / str(pid)).mkdir()
         fields = ["S", parent, *[0] * 9, ticks, 0, *[0] * 9]
