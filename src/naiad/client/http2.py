@@ -78,9 +78,10 @@ class Http2Protocol(asyncio.Protocol):
 
         Raises InferError; CallRefusedError when the call may be sent again.
         """
+        body = frame_message(message)  # it may raise, and a call without its message would stay open
         call = Call(self._loop.create_future())
         self._connection.open(call, header_block)
-        self._connection.output.send_body(call, frame_message(message))
+        self._connection.output.send_body(call, body)
         self._flush_soon()
         try:
             return await call.result

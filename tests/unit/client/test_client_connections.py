@@ -467,3 +467,18 @@ def test_closing_the_client_ends_a_grpc_call_that_connects():
 
     client = None
     run(body)
+
+
+def test_message_that_is_too_large_leaves_no_call_open():
+    class Huge(bytes):
+        def __len__(self):
+            return 1 << 32
+
+    async def body(client):
+        assert await client.is_live()
+        (connection,) = client._calls._pool._connections
+        with pytest.raises(ValueError, match="4294967296 bytes is too large"):
+            await connection.call(b"", [Huge()])
+        assert not connection._connection.streams
+
+    with_grpc(lambda _, stream_id: live(stream_id), body)
