@@ -54,7 +54,7 @@ class Records:
         """0 for success, otherwise 1 + the index in `failures`."""
         self.model = array("h")
         self.template = array("i")
-        self.sequence_id = array("q")
+        self.sequence_id = array("Q")
         self.sequence_end = array("b")
         self.failures: list[FailureKind] = []
         self.timings: list[tuple[int, str]] = []
@@ -112,7 +112,7 @@ class Columns:
     """0 for success, otherwise 1 + the index in `failures`."""
     model: "np.ndarray[Any, np.dtype[np.int16]]"
     template: "np.ndarray[Any, np.dtype[np.int32]]"
-    sequence_id: Int64s
+    sequence_id: "np.ndarray[Any, np.dtype[np.uint64]]"
     sequence_end: "np.ndarray[Any, np.dtype[np.int8]]"
     gaps_ns: Int64s
     failures: list[FailureKind] = field(default_factory=list)

@@ -168,3 +168,14 @@ def test_columns_are_sorted_and_complete(chunks: list[list[tuple[int, str, bool]
     for kind in columns.failures:
         assert kind.count == sum(each[1] == kind.kind for each in expected)
     assert sorted(columns.gaps_ns) == sorted(each[0] for each in expected)
+
+
+def test_sequence_ids_have_64_bits() -> None:
+    records = Records()
+    for sequence_id in (1, (1 << 64) - 1):
+        exchange = Exchange(lambda _: None)
+        exchange.sequence_id = sequence_id
+        records.add(exchange)
+    store = ColumnStore()
+    store.add([records])
+    assert store.columns.sequence_id.tolist() == [1, (1 << 64) - 1]

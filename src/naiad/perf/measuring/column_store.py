@@ -17,7 +17,7 @@ _NAMES = (
     ("failure", np.int16),
     ("model", np.int16),
     ("template", np.int32),
-    ("sequence_id", np.int64),
+    ("sequence_id", np.uint64),
     ("sequence_end", np.int8),
 )
 
