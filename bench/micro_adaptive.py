@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from naiad.core.request import InferRequest, RequestHeader
-from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
+from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.dynamic import DynamicScheduler
 

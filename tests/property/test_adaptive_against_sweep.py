@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
+from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.dynamic import DynamicScheduler
 from support.batching_simulation import Device, Outcome, Simulation, poisson
 

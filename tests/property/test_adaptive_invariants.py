@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
+from naiad.scheduler.adaptive import AdaptiveScheduler
 from support.batching_simulation import Device, Simulation
 from support.scheduling import MS, waiting_request
 

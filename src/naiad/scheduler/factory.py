@@ -7,7 +7,7 @@ from naiad.config.naiad_parameters import read_adaptive_batching
 from naiad.config.padding import read_padding
 from naiad.config.profile import ModelProfile
 from naiad.options.artificial_delays import ArtificialDelays
-from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
+from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import BatchStrategy, DynamicScheduler

@@ -5,7 +5,7 @@ import pytest
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.naiad_parameters import AdaptiveBatching, read_adaptive_batching
 from naiad.config.validate.model import validate
-from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
+from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.dynamic import DynamicScheduler
 from naiad.scheduler.factory import create_scheduler
 

@@ -5,8 +5,7 @@ import random
 import pytest
 
 from naiad.core.batch import Batch
-from naiad.scheduler.adaptive.concurrency import Concurrency
-from naiad.scheduler.adaptive.cost import BatchCost
+from naiad.scheduler.adaptive import BatchCost, Concurrency
 from support.scheduling import waiting_request
 
 US = 1000

@@ -5,7 +5,7 @@ import pytest
 from naiad.config.profile import ModelProfile
 from naiad.core.errors import InferError
 from naiad.core.model import DECISIONS
-from naiad.scheduler.adaptive.batcher import MAX_HOLD_NS, AdaptiveScheduler
+from naiad.scheduler.adaptive import MAX_HOLD_NS, AdaptiveScheduler
 from naiad.scheduler.queue import QueuePolicy
 from support.batching_simulation import Device, Simulation, poisson
 from support.scheduling import MS, waiting_request

@@ -10,7 +10,7 @@ from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.tensor import TensorSpec
 from naiad.engine.admission import AdmissionRules
-from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
+from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.dynamic import SCAN_LIMIT, DynamicScheduler
 from naiad.scheduler.factory import create_scheduler

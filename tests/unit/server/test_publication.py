@@ -3,7 +3,7 @@ from typing import Any
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.model import AdaptiveState
 from naiad.options.network.endpoints import MetricsOptions
-from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
+from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.server.reporting.ready_set import ReadySetPublisher
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.metrics.model import FIRST_RESPONSE_MS

@@ -39,7 +39,7 @@ from naiad.engine.serving.busy_polling import BusyPolling, serial_clients_hint, 
 from naiad.engine.serving.decoupled import DecoupledResponses
 from naiad.engine.serving.responses import OrderedResponseQueue, ResponseQueue
 from naiad.engine.serving.runners import InstanceRunner, InstanceRunners, join_all
-from naiad.scheduler.adaptive.batcher import AdaptiveScheduler
+from naiad.scheduler.adaptive import AdaptiveScheduler
 from naiad.scheduler.api import Scheduler
 from naiad.telemetry.statistics.model import ModelStatistics
 from naiad.telemetry.statistics.responses import ResponseStatistics
