@@ -4,8 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from naiad.scheduler.sequence.direct import DirectSequenceScheduler
-from naiad.scheduler.sequence.oldest import OldestSequenceScheduler
+from naiad.scheduler.sequence.strategies import DirectSequenceScheduler, OldestSequenceScheduler
 from support.scheduling import MS, sequence_request
 
 _INSTANCES = 2

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from naiad.core.errors import ErrorCode, InferError
-from naiad.scheduler.sequence.direct import DirectSequenceScheduler
-from naiad.scheduler.sequence.oldest import OldestSequenceScheduler
+from naiad.scheduler.sequence.strategies import DirectSequenceScheduler, OldestSequenceScheduler
 from support.scheduling import MS, sequence_request
 
 IDLE_NS = 10 * MS

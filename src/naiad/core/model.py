@@ -1,4 +1,6 @@
-"""Descriptions of a server and its models: states, index rows, metadata, and the state of adaptive batchers."""
+"""Descriptions of a server and its models: states, index rows, metadata, registered regions of shared memory, and the
+state of adaptive batchers.
+"""
 
 import enum
 from collections.abc import Mapping, Sequence
@@ -91,6 +93,26 @@ class ModelMetadata:
     platform: str
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]
+
+
+@dataclass(frozen=True, slots=True)
+class SystemRegionStatus:
+    """A registered part of a POSIX shared-memory object."""
+
+    name: str
+    key: str
+    """The object's name as the client sent it."""
+    offset: int
+    byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CudaRegionStatus:
+    """A registered allocation of a GPU's memory."""
+
+    name: str
+    device_id: int
+    byte_size: int
 
 
 DECISIONS = ("full", "turn", "burst", "goal", "limit", "no_gain")

@@ -15,12 +15,12 @@ from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, Se
 from naiad.core.request import InferRequest
 from naiad.core.request_limits import RequestLimits
 from naiad.core.tensor import TensorSpec
-from naiad.engine.namespaces import rows_named, with_unique_names
 from naiad.engine.serving.served import Served
 from naiad.engine.transforms.shared_memory import SharedMemoryTensors
 from naiad.memory.regions import SharedMemory
 from naiad.options.trace import TraceOptions
 from naiad.repository.control.triggers import RepositoryControl
+from naiad.repository.stores.namespaces import ambiguous
 from naiad.repository.stores.store import Store
 from naiad.telemetry.explanation import Explanation, ResourceUse
 from naiad.telemetry.metrics.metrics import Registry
@@ -54,6 +54,9 @@ _MAX_KNOWN_NAMES = 1000
 """Together they bound the search for the nearest name to milliseconds: it runs on the event loop."""
 _MAX_LISTED_VERSIONS = 8
 
+Rows = dict[str, dict[str, Served]]
+"""Key or name of a model to its versions."""
+
 
 class Engine:
     """Routes requests to served model versions and answers queries about them.
@@ -67,9 +70,9 @@ class Engine:
         self.shared_memory = shared_memory or SharedMemory()
         """The registered regions of clients."""
         self._catalog: RepositoryControl[Served] | None = None
-        self._models: dict[str, dict[str, Served]] = {}
+        self._models: Rows = {}
         """Every model once, by its key."""
-        self._table: dict[str, dict[str, Served]] = {}
+        self._table: Rows = {}
         """The same, and with namespaces also by the names of only one model."""
         self._tracer: Tracer | None = None
         self._begin_trace: Callable[[InferRequest], Trace | None] | None = None
@@ -393,9 +396,7 @@ class Engine:
 
     def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
         """Load or reload a model. Blocks: not for the event loop. Raises InferError."""
-        if self._catalog is None or self.is_draining:
-            raise unavailable("Server not ready")
-        self._catalog.load_model(name, parameters)
+        self._control().load_model(name, parameters)
 
     def unload_model(
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
@@ -404,21 +405,20 @@ class Engine:
 
         `on_withdrawn` is called, on the same thread, once it accepts no more requests.
         """
-        if self._catalog is None or self.is_draining:
-            raise unavailable("Server not ready")
-        self._catalog.unload_model(name, parameters, on_withdrawn)
+        self._control().unload_model(name, parameters, on_withdrawn)
 
     def load_from(self, store: Store, name: str) -> None:
         """Register a repository and load one of its models. Blocks: not for the event loop. Raises InferError."""
-        if self._catalog is None or self.is_draining:
-            raise unavailable("Server not ready")
-        self._catalog.load_from(store, name)
+        self._control().load_from(store, name)
 
     def unload_from(self, store: Store, name: str) -> None:
         """Unload a model of a registered repository. Blocks: not for the event loop. Raises InferError."""
+        self._control().unload_from(store, name)
+
+    def _control(self) -> RepositoryControl[Served]:
         if self._catalog is None or self.is_draining:
             raise unavailable("Server not ready")
-        self._catalog.unload_from(store, name)
+        return self._catalog
 
     def broadcast_load(self, name: str, parameters: Mapping[str, object]) -> None:
         """Load or reload a model in all processes of the server; blocks. Raises InferError."""
@@ -429,6 +429,31 @@ class Engine:
     ) -> None:
         """Unload a model in all processes of the server; blocks. Raises InferError."""
         self.unload_model(name, parameters, on_withdrawn)
+
+
+def with_unique_names(rows: Rows, known: Mapping[str, object]) -> Rows:
+    """Return the rows also by the names of only one of the `known` models; unchanged without namespaces."""
+    holders: dict[str, list[ModelKey]] = {}
+    for key in known:
+        if isinstance(key, ModelKey):
+            holders.setdefault(key.name, []).append(key)
+    if not holders:
+        return rows
+    unique = {name: keys[0] for name, keys in holders.items() if len(keys) == 1}
+    return rows | {name: rows[key] for name, key in unique.items() if key in rows}
+
+
+def rows_named(index: Sequence[IndexEntry], name: str) -> Sequence[IndexEntry]:
+    """Return the rows of the index for a name of a client.
+
+    Raises InferError(INVALID_ARG) if several models have it, with Triton's text.
+    """
+    rows = [row for row in index if row.name == name]
+    same = [row for row in index if isinstance(row.name, ModelKey) and row.name.name == name]
+    holders = {row.name for row in same if row.is_wanted}
+    if len(holders) > 1:
+        raise ambiguous(name, len(holders))
+    return rows or [row for row in same if not holders or row.name in holders]
 
 
 def _known_versions(versions: Sequence[str]) -> str:

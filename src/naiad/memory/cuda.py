@@ -5,7 +5,7 @@ registered.
 """
 
 from naiad.core.errors import InferError, excerpt, internal, invalid_argument
-from naiad.core.shared_memory import CudaRegionStatus
+from naiad.core.model import CudaRegionStatus
 from naiad.core.tensor import Buffer
 from naiad.memory.cuda_runtime import HANDLE_BYTES, CudaError, CudaRuntime
 

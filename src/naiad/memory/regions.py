@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument, not_found, unavailable, unsupported
+from naiad.core.model import CudaRegionStatus, SystemRegionStatus
 from naiad.core.request import SharedMemoryRegion
-from naiad.core.shared_memory import CudaRegionStatus, SystemRegionStatus
 from naiad.memory.cuda import CudaRegion
 from naiad.memory.cuda_runtime import CudaError, CudaRuntime, load_runtime
 from naiad.memory.system import DIRECTORY, SystemRegion

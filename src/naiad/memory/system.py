@@ -5,7 +5,7 @@ import os
 import stat
 
 from naiad.core.errors import excerpt, invalid_argument, unsupported, wrong_request
-from naiad.core.shared_memory import SystemRegionStatus
+from naiad.core.model import SystemRegionStatus
 from naiad.core.tensor import Buffer
 from naiad.memory import bus_error
 

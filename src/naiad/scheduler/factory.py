@@ -13,8 +13,7 @@ from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import BatchStrategy, DynamicScheduler
 from naiad.scheduler.overload import OverloadPolicy
 from naiad.scheduler.queue import QueuePolicy
-from naiad.scheduler.sequence.direct import DirectSequenceScheduler
-from naiad.scheduler.sequence.oldest import OldestSequenceScheduler
+from naiad.scheduler.sequence.strategies import DirectSequenceScheduler, OldestSequenceScheduler
 
 _NO_DELAYS = ArtificialDelays()
 
@@ -42,23 +41,17 @@ def create_scheduler(
     if config.dynamic_batching.preserve_ordering:
         overload = None
     adaptive = read_adaptive_batching(config)
+    delay_ns = config.dynamic_batching.max_queue_delay_microseconds * 1000
+    options = _dynamic_options(config)
+    options |= {"strategy": strategy, "delay_count": delays.scheduler_count, "overload": overload}
     if adaptive is None:
-        return DynamicScheduler(
-            delay_ns=config.dynamic_batching.max_queue_delay_microseconds * 1000,
-            strategy=strategy,
-            delay_count=delays.scheduler_count,
-            overload=overload,
-            **_dynamic_options(config),
-        )
+        return DynamicScheduler(delay_ns=delay_ns, **options)
     return AdaptiveScheduler(
-        max_hold_ns=config.dynamic_batching.max_queue_delay_microseconds * 1000,
+        max_hold_ns=delay_ns,
         latency_goal_ns=adaptive.latency_goal_ns,
         instance_count=instance_count,
         profile=profile,
-        strategy=strategy,
-        delay_count=delays.scheduler_count,
-        overload=overload,
-        **_dynamic_options(config),
+        **options,
     )
 
 
@@ -85,32 +78,27 @@ def _dynamic_options(config: ModelConfig) -> dict[str, Any]:
 
 def _create_sequence_scheduler(config: ModelConfig, instance_count: int, delays: ArtificialDelays) -> Scheduler:
     batching = config.sequence_batching
-    # Triton: one second, unless the configuration has another value.
-    idle_ns = (batching.max_sequence_idle_microseconds or 1_000_000) * 1000
-    is_decoupled = config.model_transaction_policy.decoupled
+    options: dict[str, Any] = {
+        "model_name": config.name,
+        "instance_count": instance_count,
+        "max_batch_size": config.max_batch_size,
+        # Triton: one second, unless the configuration has another value.
+        "idle_ns": (batching.max_sequence_idle_microseconds or 1_000_000) * 1000,
+        "is_decoupled": config.model_transaction_policy.decoupled,
+        "is_iterative": batching.iterative_sequence,
+        "delay_count": delays.scheduler_count,
+    }
     if batching.HasField("oldest"):
         oldest = batching.oldest
         return OldestSequenceScheduler(
-            model_name=config.name,
-            instance_count=instance_count,
-            max_batch_size=config.max_batch_size,
-            idle_ns=idle_ns,
             max_candidate_sequences=oldest.max_candidate_sequences,
             preferred_batch_sizes=oldest.preferred_batch_size,
             delay_ns=oldest.max_queue_delay_microseconds * 1000,
-            is_decoupled=is_decoupled,
-            is_iterative=batching.iterative_sequence,
-            delay_count=delays.scheduler_count,
+            **options,
         )
     return DirectSequenceScheduler(
-        model_name=config.name,
-        instance_count=instance_count,
-        max_batch_size=config.max_batch_size,
-        idle_ns=idle_ns,
         delay_ns=batching.direct.max_queue_delay_microseconds * 1000,
         minimum_slot_utilization=batching.direct.minimum_slot_utilization,
-        is_decoupled=is_decoupled,
-        is_iterative=batching.iterative_sequence,
-        delay_count=delays.scheduler_count,
         backlog_delay_count=delays.backlog_count,
+        **options,
     )

@@ -12,8 +12,7 @@ from naiad.backend.pytorch.library import pytree, torch
 from naiad.backend.pytorch.tensors import DATATYPES, reason, to_array, to_tensor
 from naiad.core.errors import InferError, invalid_argument
 from naiad.split.exported_graph import ExportedGraph, StageModule
-from naiad.split.runs import Array, Feeds, check_feed, read_feeds
-from naiad.split.source import Stage
+from naiad.split.source import Array, Feeds, Stage, check_feed, read_feeds
 
 _NODE_RUNS = 5
 _SIZES = (4, 7, 9, 11, 13, 17, 19, 23)

@@ -15,8 +15,7 @@ from naiad.backend.onnx.library import onnxruntime
 from naiad.backend.onnx.sessions import DATATYPES
 from naiad.core.errors import invalid_argument
 from naiad.split.graph import SplitGraph, load_graph
-from naiad.split.runs import Array, Feeds, check_feed, fastest_ms, read_feeds
-from naiad.split.source import Stage
+from naiad.split.source import Array, Feeds, Stage, check_feed, fastest_ms, read_feeds
 
 _EXTERNAL_BYTES = 1 << 30
 """A model with more parameters is written with external data: protobuf messages end at 2 GiB."""

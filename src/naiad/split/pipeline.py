@@ -16,8 +16,7 @@ from naiad.backend.cores import usable_cores
 from naiad.core.errors import internal, invalid_argument
 from naiad.split.cuts import plan_cuts
 from naiad.split.repository import write_ensemble, write_stage
-from naiad.split.runs import Feeds, Session, difference, fastest_ms, rows_are_independent, run_stages
-from naiad.split.source import Source, Stage
+from naiad.split.source import Feeds, Session, Source, Stage, difference, fastest_ms, rows_are_independent, run_stages
 
 _TENSOR_COST_BYTES = 4096
 """What a crossing tensor costs besides its bytes."""

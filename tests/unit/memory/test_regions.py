@@ -3,8 +3,8 @@
 import pytest
 
 from naiad.core.errors import ErrorCode, InferError
+from naiad.core.model import CudaRegionStatus, SystemRegionStatus
 from naiad.core.request import SharedMemoryRegion
-from naiad.core.shared_memory import CudaRegionStatus, SystemRegionStatus
 from naiad.memory.cuda_runtime import HANDLE_BYTES, CudaError
 from naiad.memory.regions import SharedMemory
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from naiad.core.errors import ErrorCode, InferError
-from naiad.core.shared_memory import SystemRegionStatus
+from naiad.core.model import SystemRegionStatus
 from naiad.memory import bus_error
 from naiad.memory.system import SystemRegion
 

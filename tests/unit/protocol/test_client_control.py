@@ -14,8 +14,7 @@ from naiad.protocol.json import client as json_client
 from naiad.protocol.json import control as json_server
 from naiad.protocol.json import settings as json_settings
 from naiad.protocol.status import code_of_grpc, code_of_http, status_of
-from naiad.telemetry.statistics.parts import Duration
-from naiad.telemetry.statistics.version import BatchStatistics, PositionStatistics, VersionStatistics
+from naiad.telemetry.statistics.version import BatchStatistics, Duration, PositionStatistics, VersionStatistics
 
 SIDES = pytest.mark.parametrize(
     ("server", "client"), [(json_server, json_client), (grpc_server, grpc_client)], ids=["json", "grpc"]

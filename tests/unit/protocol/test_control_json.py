@@ -10,8 +10,7 @@ from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetada
 from naiad.core.tensor import TensorSpec
 from naiad.protocol.json import control as control_json
 from naiad.protocol.status import status_of, use_triton_codes
-from naiad.telemetry.statistics.parts import Duration
-from naiad.telemetry.statistics.version import BatchStatistics, PositionStatistics, VersionStatistics
+from naiad.telemetry.statistics.version import BatchStatistics, Duration, PositionStatistics, VersionStatistics
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from naiad.core.errors import ErrorCode, InferError
-from naiad.core.shared_memory import CudaRegionStatus, SystemRegionStatus
+from naiad.core.model import CudaRegionStatus, SystemRegionStatus
 from naiad.protocol import service_pb2 as pb
 from naiad.protocol.grpc import settings as shared_memory_grpc
 from naiad.protocol.json import settings as shared_memory_json

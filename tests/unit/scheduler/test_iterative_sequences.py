@@ -2,8 +2,7 @@
 
 import pytest
 
-from naiad.scheduler.sequence.direct import DirectSequenceScheduler
-from naiad.scheduler.sequence.oldest import OldestSequenceScheduler
+from naiad.scheduler.sequence.strategies import DirectSequenceScheduler, OldestSequenceScheduler
 from support.scheduling import MS, sequence_request
 
 _KINDS = [DirectSequenceScheduler, OldestSequenceScheduler]

@@ -4,11 +4,11 @@ import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig, ModelQueuePolicy
 from naiad.core.response import InferResponse, ResponseHeader
+from naiad.engine.serving.responses import OrderedRelease
 from naiad.options.artificial_delays import ArtificialDelays
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import DynamicScheduler
 from naiad.scheduler.factory import create_scheduler
-from naiad.scheduler.ordering import OrderedRelease
 from naiad.scheduler.queue import Deadlines, RequestQueue
 from support.scheduling import MS, enqueue_all, waiting_request
 

@@ -4,8 +4,7 @@ import pytest
 
 from naiad.core.errors import InferError
 from naiad.core.request import InferRequest
-from naiad.scheduler.sequence.direct import DirectSequenceScheduler
-from naiad.scheduler.sequence.oldest import OldestSequenceScheduler
+from naiad.scheduler.sequence.strategies import DirectSequenceScheduler, OldestSequenceScheduler
 from support.scheduling import MS, sequence_request
 
 IDLE_NS = 100 * MS

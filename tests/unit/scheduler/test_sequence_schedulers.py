@@ -4,8 +4,7 @@ import pytest
 
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest, RequestHeader
-from naiad.scheduler.sequence.direct import DirectSequenceScheduler
-from naiad.scheduler.sequence.oldest import OldestSequenceScheduler
+from naiad.scheduler.sequence.strategies import DirectSequenceScheduler, OldestSequenceScheduler
 
 MS = 1_000_000
 S = 1_000 * MS

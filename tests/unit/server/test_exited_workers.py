@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from naiad.cluster.supervisor.scatter_gather import ExitedCounters
-from naiad.telemetry.statistics.parts import Duration
-from naiad.telemetry.statistics.version import VersionStatistics
+from naiad.telemetry.statistics.version import Duration, VersionStatistics
 
 
 def counts(count: int, name: str = "m") -> VersionStatistics:

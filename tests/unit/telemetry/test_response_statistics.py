@@ -2,9 +2,8 @@
 
 from naiad.telemetry.statistics import responses as response_statistics
 from naiad.telemetry.statistics.model import ModelStatistics
-from naiad.telemetry.statistics.parts import Duration
 from naiad.telemetry.statistics.responses import CANCEL, EMPTY, FAIL, SUCCESS, ResponseStatistics
-from naiad.telemetry.statistics.version import PositionStatistics
+from naiad.telemetry.statistics.version import Duration, PositionStatistics
 
 NEVER = Duration()
 

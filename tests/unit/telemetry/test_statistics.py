@@ -7,7 +7,7 @@ from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.telemetry.statistics.model import LATENCIES, LATENCY_BOUNDS_NS, ModelStatistics, Sample
-from naiad.telemetry.statistics.parts import Duration
+from naiad.telemetry.statistics.version import Duration
 
 MS = 1_000_000
 HEADER = ResponseHeader("m", "1", ())

@@ -32,7 +32,7 @@ from naiad.cluster.messages import (
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry
 from naiad.core.tensor import Buffer
-from naiad.engine.calls.commands import ModelCommands
+from naiad.engine.calls import ModelCommands
 from naiad.frontend.access import AccessRule, category_of_call, category_of_path
 from naiad.frontend.context import GrpcCall, HttpContext
 from naiad.frontend.grpc import failure as grpc_failure

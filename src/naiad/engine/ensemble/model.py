@@ -25,7 +25,7 @@ from naiad.engine.serving.served import Router
 from naiad.scheduler.rate_limiter import Usage
 from naiad.telemetry.server_timing import RequestTiming
 from naiad.telemetry.statistics.model import ModelStatistics
-from naiad.telemetry.statistics.parts import StepCounts
+from naiad.telemetry.statistics.responses import StepCounts
 
 _HEADER_LIMIT = 1024
 """Limit of the cached response headers."""

@@ -11,7 +11,6 @@ from naiad.core.errors import ErrorCode, FailureReason, InferError, internal
 from naiad.core.request import InferRequest
 from naiad.core.response import LATE, RESCHEDULE, InferResponse, ResponseHeader
 from naiad.engine.serving.dispatcher import Dispatcher
-from naiad.engine.serving.iterative import split
 from naiad.engine.serving.responses import ResponseQueue
 from naiad.engine.serving.suspects import Suspects
 from naiad.telemetry.statistics.model import ModelStatistics
@@ -128,7 +127,10 @@ class BatchExecutor:
             self.fail(batch, _wrong_count(batch, responses), on_loop=on_loop)
             return
         batch.exec_end_ns = _now_ns()
-        done, again = split(batch, responses)
+        done: list[InferRequest] = []
+        again: list[InferRequest] = []
+        for request, response in zip(batch.requests, responses, strict=True):
+            (again if response is RESCHEDULE else done).append(request)
         answers = [response for response in responses if response is not RESCHEDULE]
         self._statistics.record_batch(batch, answers, batch.exec_end_ns, done=done)
         _report_times(batch)

@@ -17,8 +17,7 @@ from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol import service_pb2 as pb
 from naiad.protocol.grpc.walk import check_field_count
 from naiad.protocol.json.tree import MAX_CONTROL_BYTES
-from naiad.telemetry.statistics.parts import Duration
-from naiad.telemetry.statistics.version import PositionStatistics, VersionStatistics
+from naiad.telemetry.statistics.version import Duration, PositionStatistics, VersionStatistics
 
 HEALTH_SERVING = b"\x08\x01"
 """`grpc.health.v1.HealthCheckResponse` with status SERVING (field 1, an enum)."""

@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from naiad.core.errors import excerpt, invalid_argument, wrong_request
-from naiad.core.shared_memory import CudaRegionStatus, SystemRegionStatus
+from naiad.core.model import CudaRegionStatus, SystemRegionStatus
 from naiad.core.tensor import Buffer
 from naiad.options.options import LogOptions
 from naiad.options.trace import TraceOptions

@@ -16,8 +16,7 @@ from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol.json.document import LongString, read_document
 from naiad.protocol.json.long_data import decode_base64_text, decode_long_string
 from naiad.protocol.json.tree import MAX_CONTROL_BYTES, as_bool, as_string, parse_control_document
-from naiad.telemetry.statistics.parts import Duration, StepStatistics
-from naiad.telemetry.statistics.version import PositionStatistics, VersionStatistics
+from naiad.telemetry.statistics.version import Duration, PositionStatistics, StepStatistics, VersionStatistics
 
 _PARAMETERS_NO_OBJECT = (
     "Unable to parse 'parameters': attempt to get members for non-object; expected an object, such as "

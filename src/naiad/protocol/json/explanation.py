@@ -6,8 +6,7 @@ import orjson
 
 from naiad.core.model import AdaptiveState, name_of
 from naiad.telemetry.explanation import Explanation
-from naiad.telemetry.statistics.parts import Duration, StepStatistics
-from naiad.telemetry.statistics.version import RecentBatch
+from naiad.telemetry.statistics.version import Duration, RecentBatch, StepStatistics
 
 
 def encode_explanation(explanation: Explanation) -> bytes:

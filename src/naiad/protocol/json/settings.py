@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument, unsupported
-from naiad.core.shared_memory import CudaRegionStatus, SystemRegionStatus
+from naiad.core.model import CudaRegionStatus, SystemRegionStatus
 from naiad.core.tensor import Buffer
 from naiad.options.options import LogOptions
 from naiad.options.trace import TraceOptions

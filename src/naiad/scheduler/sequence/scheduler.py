@@ -23,12 +23,24 @@ class SequenceScheduler(Scheduler):
     has_timeouts = True
     is_by_instance = True
 
-    def __init__(self, table: SequenceTable, *, is_decoupled: bool = False, is_iterative: bool = False) -> None:
-        """`is_decoupled`: a request ends with `release`, not when its instance is free.
+    def __init__(
+        self,
+        *,
+        model_name: str,
+        instance_count: int,
+        slot_count: int,
+        idle_ns: int,
+        is_decoupled: bool = False,
+        is_iterative: bool = False,
+    ) -> None:
+        """`slot_count` sequences begin on each of `instance_count` instances; `idle_ns`: see `SequenceTable`.
 
-        `is_iterative`: nor when `reschedule` puts it back; its sequence ends with it.
+        `is_decoupled`: a request ends with `release`, not when its instance is free. `is_iterative`: nor when
+        `reschedule` puts it back; its sequence ends with it.
         """
-        self._table = table
+        self._table = table = SequenceTable(
+            model_name=model_name, instance_count=instance_count, slot_count=slot_count, idle_ns=idle_ns
+        )
         self._is_decoupled = is_decoupled or is_iterative
         self._is_iterative = is_iterative
         self._woken: set[int] = set()

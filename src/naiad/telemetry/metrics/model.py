@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from naiad.core.errors import FailureReason
 from naiad.telemetry.metrics.exposition import format_labels, format_value
 from naiad.telemetry.statistics.model import LATENCY_BOUNDS_NS, ModelStatistics, Sample
-from naiad.telemetry.statistics.parts import Duration
-from naiad.telemetry.statistics.version import VersionStatistics
+from naiad.telemetry.statistics.version import Duration, VersionStatistics
 
 if TYPE_CHECKING:
     from naiad.telemetry.statistics.responses import LatencyBuckets

@@ -11,12 +11,11 @@ from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
-from naiad.telemetry.statistics.parts import Duration
 from naiad.telemetry.statistics.responses import ResponseStatistics
-from naiad.telemetry.statistics.version import BatchStatistics, RecentBatch, VersionStatistics
+from naiad.telemetry.statistics.version import BatchStatistics, Duration, RecentBatch, VersionStatistics
 
 if TYPE_CHECKING:
-    from naiad.telemetry.statistics.parts import StepCounts
+    from naiad.telemetry.statistics.responses import StepCounts
 
 _MS = 1_000_000
 LATENCY_BOUNDS_NS: tuple[int, ...] = (

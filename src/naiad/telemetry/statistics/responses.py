@@ -1,12 +1,11 @@
-"""Statistics of the single responses of a decoupled model, by their position in the request."""
+"""Statistics of parts of requests: responses of decoupled models by their position, and steps of ensembles."""
 
 import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-from naiad.telemetry.statistics.parts import Duration
-from naiad.telemetry.statistics.version import PositionStatistics
+from naiad.telemetry.statistics.version import Duration, PositionStatistics, StepStatistics
 
 MAX_POSITIONS = 1024
 """The last position also counts all following responses: a request may have any number of them."""
@@ -87,3 +86,50 @@ class ResponseStatistics:
         with self._lock:
             rows = [list(row) for row in self._rows]
         return [PositionStatistics(*(Duration(row[i], row[i + 1]) for i in range(0, 12, 2))) for row in rows]
+
+
+class StepCounts:
+    """Counts the results of one step's requests. Recorded on the event loop, read on any thread."""
+
+    __slots__ = (
+        "_compute_ns",
+        "_executed_count",
+        "_fail_count",
+        "_fail_ns",
+        "_model",
+        "_ns",
+        "_queue_ns",
+        "_success_count",
+    )
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._success_count = self._ns = 0
+        self._fail_count = self._fail_ns = 0
+        self._executed_count = self._queue_ns = self._compute_ns = 0
+
+    def record_success(self, duration_ns: int) -> None:
+        """Count a successful request."""
+        self._success_count += 1
+        self._ns += duration_ns
+
+    def record_execution(self, queue_ns: int, compute_ns: int) -> None:
+        """Count the execution of a successful request; cache hits have none."""
+        self._executed_count += 1
+        self._queue_ns += queue_ns
+        self._compute_ns += compute_ns
+
+    def record_failure(self, duration_ns: int) -> None:
+        """Count a request that was rejected, failed or was cancelled."""
+        self._fail_count += 1
+        self._fail_ns += duration_ns
+
+    def snapshot(self) -> StepStatistics:
+        """Return the counts so far."""
+        return StepStatistics(
+            self._model,
+            Duration(self._success_count, self._ns),
+            Duration(self._fail_count, self._fail_ns),
+            Duration(self._executed_count, self._queue_ns),
+            Duration(self._executed_count, self._compute_ns),
+        )

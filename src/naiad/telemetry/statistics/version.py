@@ -6,7 +6,29 @@ from typing import NamedTuple
 
 from naiad.core.errors import FailureReason
 from naiad.core.model import model_key
-from naiad.telemetry.statistics.parts import Duration, StepStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Number of events and their total duration."""
+
+    count: int = 0
+    ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepStatistics:
+    """The requests of one step of an ensemble to its member, up to a moment."""
+
+    model: str
+    success: Duration
+    """From sending a request to its final response."""
+    fail: Duration
+    queue: Duration
+    """From sending a request to its execution, for requests that were executed successfully."""
+    compute: Duration
+    """From the start of the execution to its end, for the same requests."""
+
 
 _NEVER = Duration()
 

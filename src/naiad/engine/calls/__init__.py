@@ -1,1 +1,0 @@
-"""Calls and commands of models to other models."""
