@@ -7,12 +7,10 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.device_tensor import in_host_memory
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal, unavailable
-from naiad.core.model import AdaptiveState
 from naiad.core.parameters import ParameterValue
 from naiad.core.ports import Loop
 from naiad.core.request import InferRequest, RequestHeader
@@ -21,8 +19,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.engine.admission import Admission, AdmissionRules, prefix
 from naiad.engine.ensemble.graph import DEFAULT_LIMIT, EnsembleGraph, Step, bridge
 from naiad.engine.ensemble.run import Absent, EnsembleRun, Flow, SequenceFields, StepRequest, Value
-from naiad.engine.serving.served import Router
-from naiad.scheduler.rate_limiter import Usage
+from naiad.engine.serving.served import Router, Served
 from naiad.telemetry.server_timing import RequestTiming
 from naiad.telemetry.statistics.model import ModelStatistics
 from naiad.telemetry.statistics.responses import StepCounts
@@ -50,7 +47,7 @@ class _ConcurrencySlots:
         """
 
 
-class EnsembleModel:
+class EnsembleModel(Served):
     """Serves requests of an ensemble. All methods except `stop` and the counts are called on the event loop."""
 
     def __init__(  # noqa: PLR0913 - the parts that the loader has made
@@ -70,14 +67,8 @@ class EnsembleModel:
 
         `device_steps`: see `EnsembleGraph`.
         """
-        self.name = name
-        self.version = str(version)
-        self.config = config
-        self.statistics = statistics
-        self._own_labels: Mapping[str, Sequence[str]] = labels or {}
-        self.load_duration_ns = 0
         self.graph = EnsembleGraph(config, members, device_steps)
-        self.is_decoupled = self.graph.is_decoupled
+        super().__init__(name, str(version), config, statistics, is_decoupled=self.graph.is_decoupled, labels=labels)
         self._counts = statistics.steps = [StepCounts(step.model_name) for step in self.graph.steps]
         self._router = router
         self._loop = loop
@@ -93,9 +84,6 @@ class EnsembleModel:
     def _limit_of(self, step: Step) -> int:
         # Triton: without max_inflight_requests nothing bounds the responses of a fast decoupled member.
         return self.graph.limit or (DEFAULT_LIMIT if step.level else 0)
-
-    takes_device_tensors: bool = False
-    """Not as a member of another ensemble: its own inputs and outputs are bytes."""
 
     # --- called on the event loop -----------------------------------------------------------------------------------
 
@@ -134,9 +122,6 @@ class EnsembleModel:
         if run is None or run.request is not request:
             return False
         return all(step.model is not None and step.model.is_waiting(step) for step in run.open_steps)
-
-    def close_to_new_sequences(self) -> None:
-        """Do nothing: the members know the sequences."""
 
     # --- called by the runs -----------------------------------------------------------------------------------------
 
@@ -325,7 +310,7 @@ class EnsembleModel:
     @property
     def labels(self) -> Mapping[str, Sequence[str]]:
         """Output name to class labels. Triton: without its own an output has the labels of the member's output."""
-        labels = dict(self._own_labels)
+        labels = dict(self._labels)
         for name in self.graph.outputs:
             found = self.graph.writer_of(name)
             if found is None or name in labels:
@@ -341,34 +326,9 @@ class EnsembleModel:
         return sum(len(room.waiting) for room in self._rooms)
 
     @property
-    def oldest_ns(self) -> int:
-        """0: requests wait in the queues of its members."""
-        return 0
-
-    @property
     def in_flight_count(self) -> int:
         """Requests that have not had their final response."""
         return len(self._runs)
-
-    @property
-    def adaptive_state(self) -> AdaptiveState | None:
-        """None: the members batch."""
-        return None
-
-    @property
-    def resource_usage(self) -> Sequence[Usage]:
-        """Empty: the members have instances."""
-        return ()
-
-    @property
-    def live_sequence_count(self) -> int:
-        """0: the members know the sequences."""
-        return 0
-
-    @property
-    def instances(self) -> Sequence[Instance]:
-        """Empty: the members have instances."""
-        return ()
 
     @property
     def health(self) -> str:
@@ -382,19 +342,11 @@ class EnsembleModel:
                 return f"in ensemble '{self.name}', {reason}"
         return ""
 
-    @property
-    def lost_reason(self) -> str:
-        """Empty: a failed member may recover."""
-        return ""
-
     def abort(self, reason: str) -> None:
         """Fail all open requests."""
         self._stopping = True
         for run in list(self._runs.values()):
             run.fail(unavailable(reason))
-
-    def check(self, now_ns: int) -> None:
-        """Do nothing: the members have instances."""
 
     def stop(self, timeout_s: float) -> bool:
         """Reject new requests, and wait for the accepted ones; those that do not end in time fail."""

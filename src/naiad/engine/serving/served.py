@@ -1,5 +1,6 @@
 """The interface of served versions, as the engine's table holds them, and the base of proxies in front of one."""
 
+import abc
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -11,78 +12,106 @@ from naiad.scheduler.rate_limiter import Usage
 from naiad.telemetry.statistics.model import ModelStatistics
 
 
-class Served(Protocol):
+class Served(abc.ABC):
     """A version that accepts requests until it is stopped: a model with instances, or an ensemble of other models."""
 
-    name: str
-    version: str
-    config: ModelConfig
-    statistics: ModelStatistics
-    is_decoupled: bool
-    load_duration_ns: int
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        config: ModelConfig,
+        statistics: ModelStatistics,
+        *,
+        is_decoupled: bool,
+        labels: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.config = config
+        self.statistics = statistics
+        self.is_decoupled = is_decoupled
+        self.load_duration_ns = 0
+        """Set by the loader."""
+        self._labels: Mapping[str, Sequence[str]] = labels or {}
 
     @property
     def labels(self) -> Mapping[str, Sequence[str]]:
         """Output name to class labels."""
+        return self._labels
 
     @property
     def takes_device_tensors(self) -> bool:
         """Whether requests and responses may have a `DeviceTensor` in place of a buffer."""
+        return False
 
+    @abc.abstractmethod
     def submit(self, request: InferRequest) -> None:
         """Admit and queue a request. Raises InferError if it is rejected."""
 
+    @abc.abstractmethod
     def cancel(self, request: InferRequest) -> bool:
         """Drop a queued request and return True; only mark an executing one."""
 
+    @abc.abstractmethod
     def is_waiting(self, request: InferRequest) -> bool:
         """Return whether a submitted request waits and no instance executes any part of it."""
 
     @property
+    @abc.abstractmethod
     def pending_count(self) -> int:
         """Requests queued for an instance."""
 
     @property
     def oldest_ns(self) -> int:
         """Arrival of the oldest queued request; 0 for an empty queue, or if the members have the queues."""
+        return 0
 
     @property
+    @abc.abstractmethod
     def in_flight_count(self) -> int:
         """Requests queued or executing."""
 
     @property
     def adaptive_state(self) -> AdaptiveState | None:
         """State of its adaptive batcher; None without one."""
+        return None
 
     @property
     def resource_usage(self) -> Sequence[Usage]:
         """With a rate limiter, the state of the resources of its instances."""
+        return ()
 
     @property
     def live_sequence_count(self) -> int:
-        """Live sequences."""
+        """Live sequences; the members of an ensemble know theirs."""
+        return 0
 
-    def close_to_new_sequences(self) -> None:
+    def close_to_new_sequences(self) -> None:  # noqa: B027 - for sequence models
         """Accept only requests of live sequences from now on, for a sequence model."""
 
     @property
     def instances(self) -> Sequence[Instance]:
         """The instances of this version."""
+        return ()
 
     @property
+    @abc.abstractmethod
     def health(self) -> str:
         """Empty while requests can be executed, otherwise the reason."""
 
     @property
     def lost_reason(self) -> str:
         """Empty unless every instance has died too often and rejects requests; then the reason."""
+        return ""
 
-    def check(self, now_ns: int) -> None:
+    def check(self, now_ns: int) -> None:  # noqa: B027 - for models with instances
         """Fail hung executions and slow clients; called about once a second, on the loop."""
 
+    @abc.abstractmethod
     def abort(self, reason: str) -> None:
         """Fail all queued and executing requests with UNAVAILABLE: the server exits. On the loop."""
 
+    @abc.abstractmethod
     def stop(self, timeout_s: float) -> bool:
         """Reject new requests, let the accepted ones finish; return whether all of them did within `timeout_s`."""
 
@@ -103,20 +132,14 @@ class Router(Protocol):
         """Return the rows of the versions with a load or an attempt of one."""
 
 
-class ServedProxy:
-    """The methods of `Served` that a proxy passes to the version."""
-
-    takes_device_tensors: bool = False
-    """Proxies read, keep or send the bytes of requests and responses."""
+class ServedProxy(Served):
+    """A version in front of another. It reads, keeps or sends bytes, so it takes no tensors of devices."""
 
     def __init__(self, served: Served) -> None:
+        super().__init__(
+            served.name, served.version, served.config, served.statistics, is_decoupled=served.is_decoupled
+        )
         self._served = served
-        self.name = served.name
-        self.version = served.version
-        self.config = served.config
-        self.statistics = served.statistics
-        self.is_decoupled = served.is_decoupled
-        self.load_duration_ns = 0
 
     @property
     def served(self) -> Served:

@@ -25,6 +25,7 @@ from naiad.engine.serving.loop_runner import LoopRunner
 from naiad.engine.serving.responses import OrderedResponseQueue, ResponseQueue
 from naiad.engine.serving.runners import InstanceRunner
 from naiad.engine.serving.sequence_dispatcher import SequenceDispatcher
+from naiad.engine.serving.served import Served
 from naiad.engine.serving.suspects import Suspects
 from naiad.engine.serving.thread_runner import ThreadRunner
 from naiad.engine.transforms.padding import PaddedRequests
@@ -45,7 +46,7 @@ _CLOSE_S = 5.0
 """Minimum time to wait for the closing of a leaving instance."""
 
 
-class ServedModel:
+class ServedModel(Served):
     """A loaded version that accepts requests until it is stopped.
 
     It admits requests and queues them at its dispatcher. Each instance has a runner, which takes batches from there:
@@ -77,18 +78,10 @@ class ServedModel:
         after which a request that was executing each time is rejected; 0 for never. `batch_size_origin`: see
         `AdmissionRules`.
         """
-        self.name = name
-        self.version = str(version)
-        self.config = config
-        self.statistics = statistics
-        self.labels: Mapping[str, Sequence[str]] = labels or {}
-        """Output name to class labels, one per line of the label file."""
-        self.is_decoupled = config.model_transaction_policy.decoupled
-        self.load_duration_ns = 0
-        """Set by the loader."""
+        is_decoupled = config.model_transaction_policy.decoupled
+        super().__init__(name, str(version), config, statistics, is_decoupled=is_decoupled, labels=labels)
         self.backend_model = backend_model
         """Creates the instances, and owns their shared resources."""
-        self._instances = list(instances)
         self._scheduler = scheduler
         self._loop = loop
         self._rules = AdmissionRules(config, batch_size_origin)
@@ -129,9 +122,9 @@ class ServedModel:
             is_iterative=config.sequence_batching.iterative_sequence,
             suspects=self._suspects,
         )
-        self._runners: list[InstanceRunner] = [self._runner_for(i, instance) for i, instance in enumerate(instances)]
-        self._runner_count = len(self._runners)
-        self._dispatcher.start(self._runners)
+        self._runner_count = len(instances)
+        """Runners so far, also the retired ones: the number of the next one."""
+        self._dispatcher.start([self._runner_for(index, instance) for index, instance in enumerate(instances)])
 
     def _runner_for(self, index: int, instance: Instance) -> InstanceRunner:
         if isinstance(instance, RemoteInstance):
@@ -181,8 +174,8 @@ class ServedModel:
         """Return the instances that could execute a request: for a live sequence, its own instance."""
         index = self._dispatcher.instance_of(request)
         if index is None:
-            return self._instances
-        runners = [*self._runners, *self._dispatcher.runners.leaving]
+            return self.instances
+        runners = [*self._dispatcher.runners, *self._dispatcher.runners.leaving]
         return [runner.instance for runner in runners if runner.index == index]
 
     def cancel(self, request: InferRequest) -> bool:
@@ -199,7 +192,7 @@ class ServedModel:
         """Notify the instance of a request's cancellation."""
         # Leaving runners finish their executions.
         leaving = [runner.instance for runner in list(self._dispatcher.runners.leaving)]
-        for instance in (*self._instances, *leaving):
+        for instance in (*self.instances, *leaving):
             if isinstance(instance, RemoteInstance):
                 instance.mark(request)
 
@@ -208,7 +201,7 @@ class ServedModel:
         decoupled_responses = self._dispatcher.decoupled_responses
         for request in () if decoupled_responses is None else decoupled_responses.slow_clients(now_ns):
             self._give_up_client(request, SLOW_CLIENT_S)
-        for runner in self._runners:
+        for runner in self._dispatcher.runners:
             if runner.instance.hindrance:
                 self._dispatcher.reject_unexecutable(runner)
             elif self._execute_timeout_s:
@@ -288,12 +281,12 @@ class ServedModel:
     @property
     def instances(self) -> Sequence[Instance]:
         """The instances of this version."""
-        return self._instances
+        return self._dispatcher.runners.instances
 
     @property
     def takes_device_tensors(self) -> bool:
         """Whether requests and responses may have a `DeviceTensor`: nothing but the instances reads their bytes."""
-        return not self._transforms and any(instance.device is not None for instance in self._instances)
+        return not self._transforms and any(instance.device is not None for instance in self.instances)
 
     @property
     def health(self) -> str:
@@ -303,7 +296,7 @@ class ServedModel:
     @property
     def lost_reason(self) -> str:
         """Empty unless every instance has died too often and rejects requests; then the reason."""
-        are_down = all(instance.state is InstanceState.DOWN for instance in self._instances)
+        are_down = all(instance.state is InstanceState.DOWN for instance in self.instances)
         return self.health if are_down else ""
 
     def change_instances(self, instances: Sequence[Instance], config: ModelConfig) -> "RetiredInstances | None":
@@ -311,16 +304,14 @@ class ServedModel:
 
         Accepted requests stay queued for the remaining instances. Only while `can_change_instances`.
         """
-        runner_of = {id(runner.instance): runner for runner in self._runners}
+        runner_of = {id(runner.instance): runner for runner in self._dispatcher.runners}
         for instance in instances:
             if id(instance) not in runner_of:
                 # The next number, which identifies the instance in sequence schedulers.
                 runner_of[id(instance)] = self._runner_for(self._runner_count, instance)
                 self._runner_count += 1
         self.config = config
-        self._instances = list(instances)
-        self._runners = [runner_of[id(instance)] for instance in instances]
-        leaving = self._dispatcher.replace_runners(self._runners)
+        leaving = self._dispatcher.replace_runners([runner_of[id(instance)] for instance in instances])
         if not leaving:
             return None
         retired = RetiredInstances(self._dispatcher, leaving)
@@ -344,7 +335,7 @@ class ServedModel:
             self._resources.close()
         for retired in self._retired:
             retired.wait(deadline_s)
-        for instance in self._instances:
+        for instance in self.instances:
             instance.close()
         self.backend_model.close()
         return have_finished

@@ -11,7 +11,7 @@ from naiad.engine.serving.served import Served
 from naiad.server.reporting.metrics import show_adaptive
 from naiad.telemetry.metrics.exposition import format_family, format_labels
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.metrics.model import FIRST_RESPONSE_MS, model_labels
+from naiad.telemetry.metrics.model import FIRST_RESPONSE_MS, ModelSource, model_labels
 
 _RESTARTS = "naiad_worker_restarts_total"
 _STATE = "naiad_worker_state"
@@ -91,7 +91,7 @@ class ReadySetPublisher:
 
     def _add(self, served: Served) -> None:
         config = served.config
-        self._registry.add_model(
+        source = ModelSource(
             served.statistics,
             pending=lambda: served.pending_count,
             executing=lambda: served.in_flight_count - served.pending_count,
@@ -102,6 +102,7 @@ class ReadySetPublisher:
             is_cached=config.response_cache.enable,
             first_response_bounds_ms=_buckets(config, FIRST_RESPONSE_MS),
         )
+        self._registry.add_model(source)
 
 
 def _buckets(config: ModelConfig, family: str) -> Sequence[float]:

@@ -58,41 +58,12 @@ class Registry:
 
     # --- models ---------------------------------------------------------------------------------------------------
 
-    def add_model(  # noqa: PLR0913 - the data of a model
-        self,
-        statistics: ModelStatistics,
-        *,
-        pending: Callable[[], int],
-        executing: Callable[[], int],
-        oldest_ns: Callable[[], int] = lambda: 0,
-        load_duration_s: float = 0.0,
-        tags: Mapping[str, str] | None = None,
-        is_decoupled: bool = False,
-        is_cached: bool = False,
-        first_response_bounds_ms: Sequence[float] = (),
-    ) -> None:
-        """Show a model version from now on; it replaces one with the same name and version.
-
-        `pending` and `executing` count its waiting and its executing requests; `oldest_ns` returns the monotonic
-        arrival of the oldest waiting one, 0 for none. `tags` are `metric_tags` of its configuration, which become
-        labels. `first_response_bounds_ms` are the buckets of a decoupled model in
-        `nv_inference_first_response_histogram_ms` if they are not Triton's.
-        """
-        source = ModelSource(
-            statistics,
-            pending=pending,
-            executing=executing,
-            oldest_ns=oldest_ns,
-            load_duration_s=load_duration_s,
-            tags=tags or {},
-            is_decoupled=is_decoupled,
-            is_cached=is_cached,
-            first_response_bounds_ms=first_response_bounds_ms,
-        )
+    def add_model(self, source: ModelSource) -> None:
+        """Show a model version from now on; it replaces one with the same name and version."""
         if self._keeps_samples:
-            statistics.keep_samples()
+            source.statistics.keep_samples()
         with self._lock:
-            self._models[_key(statistics)] = source
+            self._models[_key(source.statistics)] = source
 
     def remove_model(self, statistics: ModelStatistics) -> None:
         """Stop showing a model version; does nothing if another has replaced it."""

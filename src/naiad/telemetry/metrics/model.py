@@ -38,13 +38,18 @@ class ModelSource:
         pending: Callable[[], int],
         executing: Callable[[], int],
         oldest_ns: Callable[[], int] = lambda: 0,
-        load_duration_s: float,
-        tags: Mapping[str, str],
+        load_duration_s: float = 0.0,
+        tags: Mapping[str, str] | None = None,
         is_decoupled: bool = False,
         is_cached: bool = False,
         first_response_bounds_ms: Sequence[float] = (),
     ) -> None:
-        """`first_response_bounds_ms` are the buckets of a decoupled model in Triton's histogram."""
+        """`pending` and `executing` count its waiting and its executing requests.
+
+        `oldest_ns` returns the monotonic arrival of the oldest waiting one, 0 for none. `tags` are `metric_tags` of
+        its configuration, which become labels. `first_response_bounds_ms` are the buckets of a decoupled model in
+        `nv_inference_first_response_histogram_ms` if they are not Triton's.
+        """
         self.statistics = statistics
         self.is_cached = is_cached
         self.first_latencies: LatencyBuckets | None = None
