@@ -42,7 +42,6 @@ GROWING = {
     "engine.transforms.padding:_layouts": BY_COUNT,
     "engine.cache.store:_entries": "the size of the response cache, in bytes",
     "engine.cache.store:keys": "the entries of the response cache",
-    "engine.transforms.sequence_tensors:_layouts": BY_COUNT,
     "engine.transforms.sequence_tensors:memo": BY_COUNT,
     "engine.serving.suspects:found": BY_COUNT,
     "engine.transforms.shared_memory:_outputs": BY_OPEN,

@@ -53,6 +53,11 @@ UNKNOWN_ID = "<id_unknown>"
 """Triton: stands for the id of a request without one. Responses have the id of the header and of the log instead."""
 
 
+def request_prefix(request_id: str) -> str:
+    """Return the prefix of Triton's messages about requests; `UNKNOWN_ID` stands for an absent id."""
+    return f"[request id: {excerpt(request_id) or UNKNOWN_ID}] "
+
+
 class FailureReason(enum.Enum):
     """The `reason` label of `nv_inference_request_failure`, for failures that statistics count."""
 
@@ -176,3 +181,8 @@ def internal(message: str) -> InferError:
 def unsupported(message: str) -> InferError:
     """Return an UNSUPPORTED error with `message`."""
     return InferError(ErrorCode.UNSUPPORTED, message)
+
+
+def cancelled_request(message: str = "") -> InferError:
+    """Return the error of a queued request whose client has cancelled it; Triton sends no text."""
+    return InferError(ErrorCode.CANCELLED, message, reason=FailureReason.CANCELED)

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from naiad.core.response import InferResponse
 
 
+MAX_LAYOUTS = 4096
+"""Limit of the cached layouts of a model's headers."""
+
+
 class ExecutionTimes:
     """The times of the execution of a request, in monotonic ns; 0 before it has ended."""
 
@@ -159,6 +163,27 @@ class RequestHeader:
         copy.execution = copy.layout = None
         return copy
 
+    def with_tensors(
+        self, inputs: Sequence[TensorSpec], outputs: Sequence[RequestedOutput], layouts: "dict[object, RequestHeader]"
+    ) -> "RequestHeader":
+        """Return a copy for an execution with other tensors, all in buffers.
+
+        `layouts` has one header for all that execute alike, though they have different lengths or sequences.
+        """
+        copy = self._copy()
+        copy.inputs, copy.outputs = tuple(inputs), tuple(outputs)
+        copy.shared_memory, copy.is_plain, copy.is_on_device = {}, True, False
+        copy.admission = copy.execution = copy.origin = None
+        if len(layouts) >= MAX_LAYOUTS:
+            layouts.clear()
+        key = (copy.inputs, tuple([output.name for output in copy.outputs]))
+        copy.layout = layouts.get(key)
+        if copy.layout is None:
+            copy.layout = layouts[key] = RequestHeader(
+                model_name=self.model_name, inputs=copy.inputs, outputs=copy.outputs
+            )
+        return copy
+
     def _copy(self) -> "RequestHeader":
         copy = RequestHeader.__new__(RequestHeader)
         for name in RequestHeader.__slots__:
@@ -263,3 +288,7 @@ class InferRequest:
     def shape_of(self, index: int) -> Shape:
         """Return the shape of input number `index`."""
         return self.header.inputs[index].shape
+
+
+def ignore_response(request: InferRequest, response: "InferResponse") -> None:
+    """Ignore the responses of a request that no client has sent."""

@@ -51,6 +51,13 @@ def encode_bytes_elements(elements: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
+def zeros(spec: TensorSpec) -> bytes:
+    """Return a tensor of zeros, of empty strings for BYTES, as raw data."""
+    if spec.datatype is DataType.BYTES:
+        return encode_bytes_elements([b""] * spec.element_count)
+    return bytes(spec.byte_size)
+
+
 def decode_bytes_elements(data: Buffer, where: str = "in BYTES tensor") -> list[bytes]:
     """Return the elements of raw BYTES data; the inverse of `encode_bytes_elements`. Raises InferError(INVALID_ARG)
     if a length indicator or an element is incomplete; `where` is part of the message.

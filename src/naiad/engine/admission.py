@@ -11,7 +11,7 @@ from itertools import islice
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.padding import read_padding
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
-from naiad.core.errors import UNKNOWN_ID, InferError, excerpt, invalid_argument
+from naiad.core.errors import InferError, excerpt, invalid_argument, request_prefix, unavailable
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.slices import SLICE_BYTES, Slices, finish
 from naiad.core.tensor import Buffer, Shape, TensorSpec, count_bytes_elements
@@ -87,7 +87,7 @@ class AdmissionRules:
             admission = header.admission = self._admit(header)
         except InferError as error:
             # Triton: other code rejects names that the model does not have, without the prefix.
-            opening = "" if error.message.startswith("unexpected inference ") else prefix(request.id)
+            opening = "" if error.message.startswith("unexpected inference ") else request_prefix(request.id)
             raise error.with_message(opening + error.message) from None
         if header.origin is not None:
             header.origin.admission = admission
@@ -233,9 +233,9 @@ class AdmissionRules:
                 self._check_strings(request, spec, data, -1 if counts is None else counts[position])
             elif len(data) != size:
                 raise invalid_argument(
-                    f"{prefix(request.id)}input byte size mismatch for input '{excerpt(spec.name)}' for model "
-                    f"'{self._model_name}'. Expected {size}, got {len(data)}; send all {spec.element_count} elements "
-                    f"of its shape as {spec.datatype.value}"
+                    f"{request_prefix(request.id)}input byte size mismatch for input '{excerpt(spec.name)}' for "
+                    f"model '{self._model_name}'. Expected {size}, got {len(data)}; send all {spec.element_count} "
+                    f"elements of its shape as {spec.datatype.value}"
                 )
 
     def _check_strings(self, request: InferRequest, spec: TensorSpec, data: Buffer, count: int) -> None:
@@ -245,13 +245,16 @@ class AdmissionRules:
             try:
                 count = finish(count_bytes_elements(data, where))
             except InferError as error:
-                raise invalid_argument(f"{prefix(request.id)}{error.message}") from None
+                raise invalid_argument(f"{request_prefix(request.id)}{error.message}") from None
         if count > expected:
             raise invalid_argument(
-                f"{prefix(request.id)}unexpected number of string elements {count} {where}, expecting {expected}"
+                f"{request_prefix(request.id)}unexpected number of string elements {count} {where}, expecting "
+                f"{expected}"
             )
         if count < expected:
-            raise invalid_argument(f"{prefix(request.id)}expected {expected} string elements {where}, got {count}")
+            raise invalid_argument(
+                f"{request_prefix(request.id)}expected {expected} string elements {where}, got {count}"
+            )
 
 
 def count_elements(header: RequestHeader, request_id: str, data: Sequence[Buffer]) -> Slices[Sequence[int] | None]:
@@ -265,7 +268,7 @@ def count_elements(header: RequestHeader, request_id: str, data: Sequence[Buffer
             try:
                 counts[position] = yield from count_bytes_elements(content, _where(spec, header.model_name))
             except InferError as error:
-                raise invalid_argument(f"{prefix(request_id)}{error.message}") from None
+                raise invalid_argument(f"{request_prefix(request_id)}{error.message}") from None
     return counts
 
 
@@ -273,9 +276,12 @@ def _where(spec: TensorSpec, model_name: str) -> str:
     return f"for inference input '{excerpt(spec.name)}' for model '{model_name}'"
 
 
-def prefix(request_id: str) -> str:
-    """Return the prefix of Triton's validation messages; `UNKNOWN_ID` stands for an absent id."""
-    return f"[request id: {excerpt(request_id) or UNKNOWN_ID}] "
+def stopped(request_id: str) -> InferError:
+    """Return Triton's error for a request to a model that stops."""
+    return unavailable(
+        f"{request_prefix(request_id)}Server is stopping, scheduler for model has stopped accepting new inference "
+        "requests"
+    )
 
 
 def _text(shape: Shape) -> str:

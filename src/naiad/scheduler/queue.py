@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from naiad.config.model_config_pb2 import ModelQueuePolicy
-from naiad.core.errors import UNKNOWN_ID, FailureReason, InferError, Rejection, excerpt, unavailable
+from naiad.core.errors import FailureReason, InferError, Rejection, request_prefix, unavailable
 from naiad.core.request import InferRequest
 
 _COMPACTION_SLACK = 64
@@ -272,8 +272,7 @@ def oldest_ns(levels: Iterable[PriorityLevel]) -> int:
 
 def full_queue_error(request: InferRequest) -> InferError:
     """Return Triton's error for a request at a full queue."""
-    text = f"[request id: {excerpt(request.id) or UNKNOWN_ID}] Exceeds maximum queue size"
-    return unavailable(text, Rejection.QUEUE_FULL)
+    return unavailable(f"{request_prefix(request.id)}Exceeds maximum queue size", Rejection.QUEUE_FULL)
 
 
 def overload_error(request: InferRequest) -> InferError:

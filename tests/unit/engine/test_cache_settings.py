@@ -3,7 +3,8 @@
 import pytest
 
 from naiad.core.errors import ErrorCode, InferError
-from naiad.engine.cache.store import LocalStore, open_store
+from naiad.engine.cache.factory import open_store
+from naiad.engine.cache.store import LocalStore
 
 HOST = {"host": "127.0.0.1", "port": "1"}
 

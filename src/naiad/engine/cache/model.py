@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
 
-from naiad.core.errors import ErrorCode, FailureReason, InferError
+from naiad.core.errors import FailureReason, InferError, cancelled_request
 from naiad.core.model_call import ModelCall
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import InferRequest, RequestHeader
@@ -272,8 +272,7 @@ class CachedModel(ServedProxy):
         self.statistics.record_cache_miss(0)
         self.statistics.record_cancelled(in_queue=True)
         self.statistics.record_dropped(request, FailureReason.CANCELED, _now_ns())
-        error = InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)
-        request.on_response(request, InferResponse(self._error_header, error=error))
+        request.on_response(request, InferResponse(self._error_header, error=cancelled_request()))
         return True
 
     def is_waiting(self, request: InferRequest) -> bool:

@@ -16,7 +16,7 @@ from naiad.core.ports import Loop
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.engine.admission import Admission, AdmissionRules, prefix
+from naiad.engine.admission import Admission, AdmissionRules, stopped
 from naiad.engine.ensemble.graph import DEFAULT_LIMIT, EnsembleGraph, Step, bridge
 from naiad.engine.ensemble.run import Absent, EnsembleRun, Flow, SequenceFields, StepRequest, Value
 from naiad.engine.serving.served import Router, Served
@@ -90,10 +90,7 @@ class EnsembleModel(Served):
     def submit(self, request: InferRequest) -> None:
         """Admit a request and start its first steps. Raises InferError if it is rejected."""
         if self._stopping:
-            raise unavailable(
-                f"{prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new inference "
-                "requests"
-            )
+            raise stopped(request.id)
         admission = request.header.admission
         if type(admission) is not Admission or admission.rules is not self._rules:
             admission = self._rules.admit(request)

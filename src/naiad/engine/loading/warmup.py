@@ -17,9 +17,9 @@ from naiad.config.padding import read_padding
 from naiad.core.batch import Batch
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import InferError, invalid_argument
-from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.request import InferRequest, RequestHeader, ignore_response
 from naiad.core.response import InferResponse
-from naiad.core.tensor import Buffer, TensorSpec, encode_bytes_elements, to_buffer
+from naiad.core.tensor import Buffer, TensorSpec, to_buffer, zeros
 from naiad.engine.admission import AdmissionRules
 from naiad.engine.transforms.padding import PaddedRequests
 
@@ -77,7 +77,7 @@ class WarmUp:
 
     def _execute(self, instance: Instance, requests: Sequence[InferRequest]) -> None:
         # An instance may release a request's data.
-        fresh = [InferRequest(r.header, r.data, _ignore, id=r.id) for r in requests]
+        fresh = [InferRequest(r.header, r.data, ignore_response, id=r.id) for r in requests]
         for request in fresh:
             request.batch_size = 1
         batch = Batch(fresh, len(fresh), "warmup")
@@ -115,7 +115,7 @@ class WarmUp:
                     f"{spec.byte_size} bytes of {spec.datatype.value} {list(spec.shape)}; lower its dims"
                 ) from None
         header = RequestHeader(model_name=name, inputs=specs)
-        request = InferRequest(header, data, _ignore, id=f"warmup {sample.name}")
+        request = InferRequest(header, data, ignore_response, id=f"warmup {sample.name}")
         try:
             self._rules.check_sizes(request, self._rules.admit(request))
         except InferError as error:
@@ -126,12 +126,8 @@ class WarmUp:
         kind = entry.WhichOneof("input_data_type")
         if kind == "input_data_file":
             return self._file(sample, spec, self._context.model_dir / "warmup" / entry.input_data_file)
-        if spec.datatype is DataType.BYTES:
-            # Triton: random strings are empty.
-            return encode_bytes_elements([b""] * spec.element_count)
-        if kind == "random_data":
-            return _random(spec)
-        return bytes(spec.byte_size)
+        # Triton: random strings are empty.
+        return _random(spec) if kind == "random_data" and spec.datatype is not DataType.BYTES else zeros(spec)
 
     def _file(self, sample: ModelWarmup, spec: TensorSpec, path: Path) -> Buffer:
         opening = f"model '{self._context.name}': warmup sample '{sample.name}', input '{spec.name}'"
@@ -195,7 +191,3 @@ def _random(spec: TensorSpec) -> Buffer:
     if dtype.kind == "b":
         return to_buffer(generator.integers(0, 2, count).astype(dtype))
     return to_buffer(generator.random(count).astype(dtype))
-
-
-def _ignore(request: InferRequest, response: InferResponse) -> None:
-    """Ignore the responses of a warm-up."""

@@ -27,12 +27,12 @@ from collections.abc import Callable, Collection, Sequence
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.padding import read_padding
 from naiad.core.batch import Batch
-from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
+from naiad.core.errors import ErrorCode, FailureReason, InferError, cancelled_request, unavailable
 from naiad.core.model import AdaptiveState
 from naiad.core.ports import Loop, TimerHandle
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.engine.admission import prefix
+from naiad.engine.admission import stopped
 from naiad.engine.resources import ModelResources
 from naiad.engine.serving.batch_source import BatchSource
 from naiad.engine.serving.busy_polling import BusyPolling, serial_clients_hint, watch_for_serial_clients
@@ -124,7 +124,7 @@ class Dispatcher:
         idle = None
         with self._lock:
             if self._is_refusing and not self._scheduler.admits_while_stopping(request):
-                raise _stopped(request)
+                raise stopped(request.id)
             is_worth_waking = self._scheduler.enqueue(request, request.arrival_ns)
             if self._ordered is not None:
                 self._ordered.expect(request)
@@ -145,8 +145,7 @@ class Dispatcher:
             is_queued = self._scheduler.cancel(request)
         self._statistics.record_cancelled(in_queue=is_queued)
         if is_queued:
-            error = InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)
-            self._drop([(request, error)], on_loop=True)
+            self._drop([(request, cancelled_request())], on_loop=True)
         return is_queued
 
     def _arm_timer(self, expire_ns: int) -> None:
@@ -271,7 +270,7 @@ class Dispatcher:
         with self._lock:
             left = self._scheduler.drain()
             self._scheduler.close()
-        self._drop([(request, _stopped(request)) for request in left])
+        self._drop([(request, stopped(request.id)) for request in left])
         return have_ended and not left
 
     def _drop(self, dropped: Sequence[tuple[InferRequest, InferError]], *, on_loop: bool = False) -> None:
@@ -437,7 +436,7 @@ class Dispatcher:
                     self.decoupled_responses.withdraw(request)
                 try:
                     if request.cancelled:
-                        raise InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)
+                        raise cancelled_request()
                     self._scheduler.enqueue(request, now_ns)
                 except InferError as error:
                     refused.append((request, error))
@@ -492,9 +491,3 @@ class Dispatcher:
 
     def _on_again(self, request: InferRequest) -> None:
         """Put back a request of a decoupled model for another execution."""
-
-
-def _stopped(request: InferRequest) -> InferError:
-    return unavailable(
-        f"{prefix(request.id)}Server is stopping, scheduler for model has stopped accepting new inference requests"
-    )

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from naiad.config.execution import Control
 from naiad.config.model_config_pb2 import DataType, ModelConfig
 from naiad.core.batch import Batch
-from naiad.core.errors import ErrorCode, FailureReason, InferError, excerpt
+from naiad.core.errors import ErrorCode, FailureReason, InferError, cancelled_request, excerpt, request_prefix
 from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
-from naiad.engine.admission import prefix
 from naiad.engine.resources import ModelResources
 from naiad.engine.serving.dispatcher import STOPPED, Dispatcher
 from naiad.engine.serving.responses import ResponseQueue
@@ -83,7 +82,7 @@ class IterativeRequests:
 
     def _put_back(self, request: InferRequest, now_ns: int) -> InferError | None:
         if request.cancelled:
-            return InferError(ErrorCode.CANCELLED, "", reason=FailureReason.CANCELED)
+            return cancelled_request()
         header = request.header
         # Controls and states were appended to the client's inputs.
         request.data = request.data[: len(header.inputs)]
@@ -91,7 +90,7 @@ class IterativeRequests:
             request.header = header.in_sequence(header.sequence_id, is_first=False)
         if self._scheduler.reschedule(request, now_ns):
             return None
-        message = f"{prefix(request.id)}the sequence of this request has ended while it was executed"
+        message = f"{request_prefix(request.id)}the sequence of this request has ended while it was executed"
         return InferError(ErrorCode.UNAVAILABLE, message, reason=FailureReason.OTHER)
 
     # --- of decoupled models ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from naiad.config.padding import InputPadding, Padding
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
 from naiad.core.errors import internal
-from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
+from naiad.core.request import InferRequest, RequestedOutput, RequestHeader, ignore_response
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import (
     Buffer,
@@ -25,6 +25,7 @@ from naiad.core.tensor import (
     encode_bytes_elements,
     to_array,
     to_buffer,
+    zeros,
 )
 
 MAX_FORMS = 4096
@@ -131,13 +132,7 @@ class PaddedRequests:
         if header is None:
             header = RequestHeader(model_name=like.model_name, inputs=specs, outputs=like.outputs)
             self._layouts[key] = header
-        data = [
-            encode_bytes_elements([b""] * spec.element_count)
-            if spec.datatype is DataType.BYTES
-            else bytes(spec.byte_size)
-            for spec in specs
-        ]
-        return InferRequest(header, data, _ignore)
+        return InferRequest(header, [zeros(spec) for spec in specs], ignore_response)
 
     def _counted(self, header: RequestHeader) -> int:
         """Return the number of elements of a request that padding counts."""
@@ -185,23 +180,7 @@ class PaddedRequests:
     def _header(self, header: RequestHeader, inputs: Sequence[TensorSpec]) -> RequestHeader:
         # The client's memory for outputs has the size of the cut output; the cut is copied there afterwards.
         outputs = [RequestedOutput(output.name, may_be_missing=output.may_be_missing) for output in header.outputs]
-        made = RequestHeader(
-            model_name=header.model_name,
-            model_version=header.model_version,
-            inputs=inputs,
-            outputs=outputs,
-            parameters=header.parameters,
-            priority=header.priority,
-            timeout_us=header.timeout_us,
-            sequence_id=header.sequence_id,
-            binary_output_default=header.binary_output_default,
-        )
-        # Requests of different lengths have different headers, but execute alike.
-        key = (made.inputs, tuple(output.name for output in outputs))
-        if len(self._layouts) >= MAX_FORMS:
-            self._layouts.clear()
-        made.layout = self._layouts.setdefault(key, made)
-        return made
+        return header.with_tensors(inputs, outputs, self._layouts)
 
     # --- afterwards -------------------------------------------------------------------------------------------------
 
@@ -326,10 +305,6 @@ def _added(padding: InputPadding, rows: Shape, own: Shape, padded: Shape) -> Seq
         lengths[...] = own if padding.lengths.dims else own[0]
         made.append((TensorSpec(padding.lengths.name, padding.lengths.datatype, lengths.shape), lengths.tobytes()))
     return made
-
-
-def _ignore(request: InferRequest, response: InferResponse) -> None:
-    """Ignore the responses of filler rows."""
 
 
 def _region(shape: Shape) -> tuple[slice, ...]:

@@ -11,9 +11,9 @@ from naiad.config.model_config_pb2 import ModelConfig, ModelSequenceBatching
 from naiad.core.batch import Batch
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import excerpt, internal, invalid_argument, unsupported
-from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
+from naiad.core.request import InferRequest, RequestedOutput, RequestHeader, ignore_response
 from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
-from naiad.core.tensor import Buffer, Shape, TensorSpec, encode_bytes_elements
+from naiad.core.tensor import Buffer, Shape, TensorSpec, encode_bytes_elements, zeros
 
 _FORMATS = {"int32_false_true": "<i", "fp32_false_true": "<f", "bool_false_true": "<?"}
 _ID_FORMATS: dict[int, tuple[str, int]] = {
@@ -23,8 +23,8 @@ _ID_FORMATS: dict[int, tuple[str, int]] = {
     ConfigDataType.TYPE_UINT32: ("<I", (1 << 32) - 1),
     ConfigDataType.TYPE_INT32: ("<I", (1 << 32) - 1),
 }
-_LAYOUT_LIMIT = 4096
-"""Limit of the cached shapes of requests."""
+_SPLIT_LIMIT = 4096
+"""Limit of the cached values of a response header."""
 
 State = tuple[tuple[Shape, ...], Sequence[Buffer]]
 """Shapes with batch dimension and the data, in the order of the configuration."""
@@ -78,9 +78,7 @@ class SequenceTensors:
         if control.kind == Control.CONTROL_SEQUENCE_CORRID:
             self._id_type = control.data_type
             self._values.append(_id_value(control.data_type))
-            self._absent.append(
-                encode_bytes_elements([b""]) if datatype is DataType.BYTES else bytes(datatype.item_bytes)
-            )
+            self._absent.append(zeros(self._specs[-1]))
             return
         false, true = _control_values(control)
         self._absent.append(false)
@@ -103,7 +101,7 @@ class SequenceTensors:
             if initial is not None and initial.WhichOneof("state_data") == "data_file":
                 data.append(_read_state(model_dir / "initial_state" / initial.data_file, spec, self._model_name))
             else:
-                data.append(_zeros(spec))
+                data.append(zeros(spec))
         return tuple(shapes), data
 
     # --- admission -------------------------------------------------------------------------------------------------
@@ -161,37 +159,16 @@ class SequenceTensors:
         if outputs:
             asked = {output.name for output in outputs}
             outputs += [RequestedOutput(name) for name in self._state_outputs if name not in asked]
-        extended = RequestHeader(
-            model_name=header.model_name,
-            model_version=header.model_version,
-            inputs=(*header.inputs, *self._specs, *states),
-            outputs=outputs,
-            parameters=header.parameters,
-            priority=header.priority,
-            timeout_us=header.timeout_us,
-            sequence_id=header.sequence_id,
-            sequence_start=header.sequence_start,
-            sequence_end=header.sequence_end,
-            binary_output_default=header.binary_output_default,
-        )
-        # Requests of different sequences have different headers, but execute alike.
-        key = (extended.inputs, tuple(output.name for output in outputs))
-        if len(self._layouts) >= _LAYOUT_LIMIT:
-            self._layouts.clear()
-        extended.layout = self._layouts.get(key)
-        if extended.layout is None:
-            prototype = RequestHeader(model_name=header.model_name, inputs=extended.inputs, outputs=outputs)
-            extended.layout = self._layouts[key] = prototype
-        return extended
+        return header.with_tensors((*header.inputs, *self._specs, *states), outputs, self._layouts)
 
     def _null_request(self, like: InferRequest) -> InferRequest:
         """Return a request of the same shapes with controls of an empty slot."""
         count = len(self._specs)
         header = like.header
         client_count = len(header.inputs) - count - len(self._state_inputs)
-        data: list[Buffer] = [_zeros(spec) for spec in header.inputs[:client_count]]
+        data: list[Buffer] = [zeros(spec) for spec in header.inputs[:client_count]]
         data += self._absent
-        data += [_zeros(spec) for spec in header.inputs[client_count + count :]]
+        data += [zeros(spec) for spec in header.inputs[client_count + count :]]
         null_header = RequestHeader(
             model_name=header.model_name,
             model_version=header.model_version,
@@ -199,7 +176,7 @@ class SequenceTensors:
             outputs=header.outputs,
         )
         null_header.layout = header.layout
-        return InferRequest(null_header, data, _ignore)
+        return InferRequest(null_header, data, ignore_response)
 
     # --- afterwards ------------------------------------------------------------------------------------------------
 
@@ -232,7 +209,7 @@ class SequenceTensors:
         split = header.memo.get(key)
         if not isinstance(split, _Split):
             split = self._split(header, request.header)
-            if len(header.memo) < _LAYOUT_LIMIT:
+            if len(header.memo) < _SPLIT_LIMIT:
                 header.memo[key] = split
         shapes, positions, visible_header, visible = split
         data = response.data
@@ -262,10 +239,6 @@ class SequenceTensors:
         return _Split(shapes, positions, ResponseHeader(header.model_name, header.model_version, specs), visible)
 
 
-def _ignore(request: InferRequest, response: InferResponse) -> None:
-    """Ignore the response of a filler row."""
-
-
 def _control_values(control: Control) -> tuple[bytes, bytes]:
     for name, layout in _FORMATS.items():
         values = getattr(control, name)
@@ -280,12 +253,6 @@ def _id_value(datatype: int) -> ControlValue:
     layout, mask = _ID_FORMATS[datatype]
     pack = struct.Struct(layout).pack
     return lambda header: pack(header.sequence_id & mask)  # type: ignore[operator]  # checked on admission
-
-
-def _zeros(spec: TensorSpec) -> bytes:
-    if spec.datatype is DataType.BYTES:
-        return encode_bytes_elements([b""] * spec.element_count)
-    return bytes(spec.byte_size)
 
 
 def _read_state(path: Path, spec: TensorSpec, model: str) -> bytes:

@@ -16,13 +16,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from naiad.core.errors import (
-    UNKNOWN_ID,
     ErrorCode,
-    FailureReason,
     InferError,
     UnknownSequenceError,
-    excerpt,
+    cancelled_request,
     invalid_argument,
+    request_prefix,
 )
 from naiad.core.request import InferRequest
 from naiad.scheduler.api import Dropped
@@ -299,11 +298,4 @@ def cancelled(requests: Sequence[InferRequest]) -> list[Dropped]:
     """Return requests with the error for clients of a cancelled sequence."""
     # Triton sends no text; these clients did not cancel.
     words = "a request before it in its sequence was cancelled, which ends the sequence"
-    return [
-        Dropped(request, InferError(ErrorCode.CANCELLED, f"{_prefix(request)}{words}", reason=FailureReason.CANCELED))
-        for request in requests
-    ]
-
-
-def _prefix(request: InferRequest) -> str:
-    return f"[request id: {excerpt(request.id) or UNKNOWN_ID}] "
+    return [Dropped(each, cancelled_request(f"{request_prefix(each.id)}{words}")) for each in requests]

@@ -105,7 +105,11 @@ class FailureLog:
         self._limiter = LineLimiter(self._sum_up, gate)
 
     def log(self, *, protocol: str, request_id: str, model: str, version: str, error: InferError, level: int) -> None:
-        """Log one failure, or count it if there are too many of its kind."""
+        """Log a failed request in one line: id, model, version, protocol, code, message, and the detail if any.
+
+        `level` is one of the standard module's. Above 100 failures of one kind (protocol, model, version and code)
+        per second, further ones are counted and reported in a line of their own.
+        """
         if not self._logger.isEnabledFor(level):
             return
         model, version = excerpt(model), excerpt(version)
@@ -125,7 +129,7 @@ class FailureLog:
             error.code.name,
             message,
             f"\n{error.detail}" if error.detail else "",
-            stacklevel=3,
+            stacklevel=2,
         )
 
     def flush(self) -> None:

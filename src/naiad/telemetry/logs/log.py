@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from naiad.core.errors import InferError
 from naiad.options.options import LogOptions
 from naiad.telemetry.logs.console import has_colors
 from naiad.telemetry.logs.failures import FailureLog, RepeatFilter
@@ -134,12 +133,4 @@ def new_request_id() -> str:
     return _ids.create()
 
 
-def log_request_failure(
-    *, protocol: str, request_id: str, model: str, version: str, error: InferError, level: int
-) -> None:
-    """Log a failed request in one line: id, model, version, protocol, code, message, and the detail if there is one.
-
-    `level` is one of the standard module's. Above 100 failures of one kind (protocol, model, version and code) per
-    second, further ones are counted and reported in a line of their own.
-    """
-    _failures.log(protocol=protocol, request_id=request_id, model=model, version=version, error=error, level=level)
+log_request_failure = _failures.log
