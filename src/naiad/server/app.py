@@ -14,7 +14,8 @@ from naiad.backend.gpus import gpu_count
 from naiad.backend.host_policies import resolve_policies
 from naiad.backend.registry import BackendRegistry
 from naiad.core.errors import ErrorCode, InferError
-from naiad.engine.cache.store import ResponseStore, open_store
+from naiad.engine.cache.factory import open_store
+from naiad.engine.cache.store import ResponseStore
 from naiad.engine.calls import ModelCalls
 from naiad.engine.inference import Engine
 from naiad.engine.loading.loader import ModelLoader
