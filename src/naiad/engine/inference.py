@@ -1,7 +1,7 @@
 """The engine: the only entry point of inference. Frontends submit requests and query models here."""
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, invalid
 from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.request_limits import RequestLimits
+from naiad.core.slices import Slices
 from naiad.core.tensor import TensorSpec
 from naiad.engine.serving.served import Served
 from naiad.engine.transforms.shared_memory import SharedMemoryTensors
@@ -364,7 +365,7 @@ class Engine:
         """Return the Prometheus exposition."""
         return self._metrics.render()
 
-    def metrics_in_slices(self) -> Generator[None, None, Sequence[bytes]]:
+    def metrics_in_slices(self) -> Slices[Sequence[bytes]]:
         """Return the parts of `metrics_text`; yields about every millisecond."""
         return self._metrics.render_in_slices()
 

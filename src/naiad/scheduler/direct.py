@@ -1,10 +1,8 @@
 """The default scheduler: every request is a batch of its own, in order of arrival."""
 
-from collections.abc import Sequence
-
 from naiad.core.batch import Batch
 from naiad.core.request import InferRequest
-from naiad.scheduler.api import Dropped, Scheduler
+from naiad.scheduler.api import Scheduler
 from naiad.scheduler.overload import OverloadGuard, OverloadPolicy
 from naiad.scheduler.queue import PriorityLevel, QueuePolicy, RequestQueue
 
@@ -81,14 +79,6 @@ class DirectScheduler(Scheduler):
     def wake_ns(self, instance: int = 0) -> int:
         """Return 1, a time in the past, while requests are queued; otherwise 0."""
         return 1 if self.pending_count else 0
-
-    def expire_ns(self) -> int:
-        """Return 0: nothing times out."""
-        return 0
-
-    def expire(self, now_ns: int) -> Sequence[Dropped]:
-        """Return nothing: nothing times out."""
-        return ()
 
     def cancel(self, request: InferRequest) -> bool:
         """Remove a request; return True if it was queued."""

@@ -7,26 +7,15 @@ reads sizes from a tensor that it has. All other nodes that an output needs are 
 import itertools
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from naiad.backend.pytorch.exported import input_slots, output_slots
 from naiad.backend.pytorch.library import torch
 from naiad.core.errors import unsupported
+from naiad.split.source import StageModel
 
 _SIZE = torch.ops.aten.sym_size.int
 _ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg)
-
-
-@dataclass(frozen=True, slots=True)
-class StageModule:
-    """One stage, before its export."""
-
-    module: Any
-    node_count: int
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    parameter_bytes: int
 
 
 class ExportedGraph:
@@ -95,12 +84,12 @@ class ExportedGraph:
                 live[node] = None
         return result
 
-    def stages(self, cuts: Sequence[int]) -> list[StageModule]:
+    def stages(self, cuts: Sequence[int]) -> list[StageModel]:
         """Return the modules of the stages between the cuts."""
         bounds = [0, *cuts, len(self.nodes)]
         return [self._stage(first, end) for first, end in itertools.pairwise(bounds)]
 
-    def _stage(self, first: int, end: int) -> StageModule:
+    def _stage(self, first: int, end: int) -> StageModel:
         nodes = dict.fromkeys(self.nodes[first:end])
         is_last = end == len(self.nodes)
         own_outputs = {
@@ -130,7 +119,7 @@ class ExportedGraph:
             copies[node] = graph.node_copy(node, lambda each: copies[each])
         outputs = {node.name: node for node in nodes if node in later} | own_outputs
         graph.output({name: copies[node] for name, node in outputs.items()})
-        return StageModule(
+        return StageModel(
             torch.fx.GraphModule(root, graph),
             len(nodes),
             tuple(node.name for node in inputs),

@@ -11,8 +11,8 @@ import numpy as np
 from naiad.backend.pytorch.library import pytree, torch
 from naiad.backend.pytorch.tensors import DATATYPES, reason, to_array, to_tensor
 from naiad.core.errors import InferError, invalid_argument
-from naiad.split.exported_graph import ExportedGraph, StageModule
-from naiad.split.source import Array, Feeds, Stage, check_feed, read_feeds
+from naiad.split.exported_graph import ExportedGraph
+from naiad.split.source import Array, Feeds, Stage, StageModel, check_feed, read_feeds
 
 _NODE_RUNS = 5
 _SIZES = (4, 7, 9, 11, 13, 17, 19, 23)
@@ -93,12 +93,12 @@ class ExportedSource:
             stages.append(Stage(made.node_count, made.parameter_bytes, made.inputs, made.outputs, session))
         return stages
 
-    def _export(self, made: StageModule) -> Any:
+    def _export(self, made: StageModel) -> Any:
         nodes = {node.name: node for node in self._graph.module.graph.nodes}
         examples = tuple(self._values[name].clone() for name in made.inputs)
         shapes = tuple([self._dims(nodes[name]) for name in made.inputs])
         try:
-            return torch.export.export(made.module, examples, dynamic_shapes=shapes)
+            return torch.export.export(made.model, examples, dynamic_shapes=shapes)
         except Exception as error:  # PyTorch raises classes of several libraries
             raise invalid_argument(f"torch.export refuses a stage: {reason(error)}; use another --stages") from error
 

@@ -14,6 +14,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from naiad.core.errors import InferError, invalid_argument
+from naiad.split.source import StageModel
 
 _LARGE_BYTES = 64 << 10
 """Larger initializers have no values that shapes depend on."""
@@ -33,17 +34,6 @@ class Node:
     constants: frozenset[str]
     """The same of constants."""
     outputs: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StageModel:
-    """One stage."""
-
-    model: ModelProto
-    node_count: int
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    parameter_bytes: int
 
 
 class SplitGraph:

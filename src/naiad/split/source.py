@@ -27,6 +27,18 @@ class Session(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class StageModel:
+    """One stage, before it is written."""
+
+    model: Any
+    """An ONNX model or a module of PyTorch."""
+    node_count: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    parameter_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """One written stage."""
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from naiad.core.errors import InferError
-from naiad.split.graph import SplitGraph, StageModel, load_graph
+from naiad.split.graph import SplitGraph, load_graph
+from naiad.split.source import StageModel
 
 FLOAT = helper.make_tensor_type_proto(TensorProto.FLOAT, ["N"])
 

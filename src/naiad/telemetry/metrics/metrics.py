@@ -3,9 +3,10 @@
 import platform
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import naiad
+from naiad.core.slices import Slices, finish
 from naiad.options.network.endpoints import DEFAULT_QUANTILES, MetricsOptions, parse_quantiles
 from naiad.telemetry.metrics import model as model_metrics
 from naiad.telemetry.metrics.exposition import Kind, format_family, format_labels, format_opening, format_value
@@ -120,14 +121,9 @@ class Registry:
 
     def render(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
-        slices = self.render_in_slices()
-        while True:
-            try:
-                next(slices)
-            except StopIteration as end:
-                return b"".join(end.value)
+        return b"".join(finish(self.render_in_slices()))
 
-    def render_in_slices(self) -> Generator[None, None, Sequence[bytes]]:
+    def render_in_slices(self) -> Slices[Sequence[bytes]]:
         """Return the parts of the result of `render`, and yield about every millisecond until they are ready.
 
         The values of one model version are from one moment; values of several versions are not.
