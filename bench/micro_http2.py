@@ -64,6 +64,7 @@ class CountingTransport(asyncio.Transport):
         super().__init__()
         self.written_bytes = 0
         self.writes = 0
+        self.is_paused = False
 
     def write(self, data: Buffer) -> None:
         self.writes += 1
@@ -78,6 +79,15 @@ class CountingTransport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
 
 
 def make_reads(requests: int, per_read: int) -> tuple[bytes, list[bytes]]:
@@ -112,6 +122,9 @@ def measure(opening: bytes, reads: Sequence[bytes], count: int) -> float:
     start = time.process_time()
     for data in reads:
         receive(data)
+        while transport.is_paused:  # after 2 ms of long reads a connection lets others pass
+            loop.call_soon(loop.stop)
+            loop.run_forever()
     elapsed = time.process_time() - start
     assert not protocol._connection.streams
     assert transport.writes >= len(reads)

@@ -167,6 +167,9 @@ class Http1Connection(asyncio.BufferedProtocol):
         # uvloop's transports have the methods of asyncio.Transport without being one.
         self._transport = transport = cast("asyncio.Transport", transport)
         self._responses.transport = self._close.transport = transport
+        connected = transport.get_extra_info("socket")
+        if connected is not None and transport.get_extra_info("sslcontext") is None:
+            self._responses.descriptor = connected.fileno()
         unsupported_reason = self._endpoint.register(self, transport)
         if unsupported_reason:
             self._reader.close()
@@ -196,7 +199,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         if body is None:
             if not reader.is_closed:
                 self._consume(self._endpoint.receive_buffer, nbytes)
-                if not self._responses.has_room():
+                responses = self._responses
+                if responses.is_write_paused or len(responses.contexts) >= responses.max_contexts:
                     self.update_reading()
                 elif nbytes == self._endpoint.receive_bytes and reader.body is None:
                     self._yield_to_others()
@@ -257,7 +261,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         try:
             with memoryview(data) as view:
                 while position < end and not reader.is_closed:
-                    if not responses.has_room():
+                    if responses.is_write_paused or len(responses.contexts) >= responses.max_contexts:
                         self._backlog = bytes(view[position:end])
                         break
                     position = reader.take(data, view, position, end)
