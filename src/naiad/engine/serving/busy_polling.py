@@ -60,6 +60,9 @@ def serial_clients_hint(name: str) -> str:
 _MISS_COST = 2
 """Number of events in time that offset a late one."""
 _CREDIT_LIMIT = 32
+_YIELD_NS = 50_000
+"""Time before the core is yielded: an event that another core is about to send arrives sooner, and a yield to a
+process of low priority takes milliseconds."""
 
 
 class BusyPolling:
@@ -72,7 +75,17 @@ class BusyPolling:
     """Start of the last busy polling in the process: while another one begins, events are in progress (a model calls
     models)."""
 
-    __slots__ = ("_credit", "_end_ns", "_is_asleep", "_is_kept", "_is_possible", "_loop", "_window_ns", "is_due")
+    __slots__ = (
+        "_credit",
+        "_end_ns",
+        "_is_asleep",
+        "_is_kept",
+        "_is_possible",
+        "_loop",
+        "_window_ns",
+        "_yield_ns",
+        "is_due",
+    )
 
     def __init__(self, loop: Loop, window_ns: int) -> None:
         """`window_ns`: maximum time to stay awake."""
@@ -81,6 +94,7 @@ class BusyPolling:
         self._is_possible = may_busy_poll()
         self._is_kept = False
         self._end_ns = 0
+        self._yield_ns = 0
         self._credit = 0
         self._is_asleep = False
         """Whether the loop sleeps at once until all parts of the request path try again, at the same time."""
@@ -97,6 +111,7 @@ class BusyPolling:
         self.is_due = True
         BusyPolling.last_begin_ns = now_ns
         self._end_ns = now_ns + self._window_ns
+        self._yield_ns = now_ns + _YIELD_NS
         if not self._is_kept:
             self._is_kept = True
             self._loop.call_soon(self._keep)
@@ -117,9 +132,10 @@ class BusyPolling:
         if now_ns >= self._end_ns:
             self._end_ns = BusyPolling.last_begin_ns + self._window_ns
         if now_ns < self._end_ns:
-            # The sender of the event may wait for this core: a kernel scheduler lets a running thread continue for
-            # milliseconds.
-            os.sched_yield()
+            if now_ns >= self._yield_ns:
+                # The sender of the event may wait for this core: a kernel scheduler lets a running thread continue
+                # for milliseconds.
+                os.sched_yield()
             self._loop.call_soon(self._keep)
         else:
             self.is_due = self._is_kept = False

@@ -55,12 +55,11 @@ class BatchExecutor:
         self._statistics = statistics
         self._response_queue = response_queue
         self._transforms = transforms
-        self._complete_otherwise: Callable[[Batch, Sequence[InferResponse], bool], None] | None = None
-        """The completion of a batch of a decoupled or an iterative model."""
+        self._complete: Callable[[Batch, Sequence[InferResponse], bool], None] = self._complete_whole
         if self._decoupled_responses is not None:
-            self._complete_otherwise = self._complete_decoupled
+            self._complete = self._complete_decoupled
         elif is_iterative:
-            self._complete_otherwise = self._complete_step
+            self._complete = self._complete_step
         self._suspects = suspects or Suspects(statistics.model)
         self._error_header = ResponseHeader(statistics.model, statistics.version, ())
 
@@ -97,34 +96,40 @@ class BatchExecutor:
         try:
             for transform in reversed(self._transforms):
                 responses = transform.settle(batch, responses)
-            if self._complete_otherwise is None:
-                if len(responses) != len(batch.requests):
-                    raise _wrong_count(batch, responses)
-                batch.exec_end_ns = end_ns = _now_ns()
-                self._statistics.record_batch(batch, responses, end_ns)
         except Exception as error:
-            # Also an invalid result of a third-party backend: it fails the batch, not the instance.
             self.fail(batch, error, on_loop=on_loop)
+        else:
+            self._complete(batch, responses, on_loop)
+
+    def _complete_whole(self, batch: Batch, responses: Sequence[InferResponse], on_loop: bool) -> None:
+        """Respond to all requests of a batch."""
+        # hot: bench/micro_engine.py
+        requests, answers = batch.requests, responses
+        if len(responses) != len(requests) or type(responses[0]) is not InferResponse:
+            # A third-party backend; it fails the batch, not the instance.
+            self.fail(batch, _wrong_responses(batch, responses), on_loop=on_loop)
             return
-        if self._complete_otherwise is not None:
-            self._complete_otherwise(batch, responses, on_loop)
-            return
-        requests = batch.requests
+        batch.exec_end_ns = end_ns = _now_ns()
+        if not on_loop:
+            self._statistics.record_batch(batch, responses, end_ns)
         for request in requests:
             if request.times is not None:
                 _report_times(batch)
                 break
         if batch.left_open:
-            requests, responses = _answered(batch, responses)
+            requests, answers = _answered(batch, responses)
         if self._suspects.found:
             self._suspects.clear(requests)
         self._dispatcher.note_executed(batch)
-        self._response_queue.hand_over(requests, responses, on_loop=on_loop)
+        self._response_queue.hand_over(requests, answers, on_loop=on_loop)
+        if on_loop:
+            # The clients work meanwhile, and the loop reads no request of theirs before this is done.
+            self._statistics.record_batch(batch, responses, end_ns)
 
     def _complete_step(self, batch: Batch, responses: Sequence[InferResponse], on_loop: bool) -> None:
         """Respond to the completed requests of an iterative model, and put the other ones back."""
         if len(responses) != len(batch.requests):
-            self.fail(batch, _wrong_count(batch, responses), on_loop=on_loop)
+            self.fail(batch, _wrong_responses(batch, responses), on_loop=on_loop)
             return
         batch.exec_end_ns = _now_ns()
         done: list[InferRequest] = []
@@ -186,7 +191,9 @@ class BatchExecutor:
         self._response_queue.hand_over(requests, [response] * len(requests), on_loop=on_loop)
 
 
-def _wrong_count(batch: Batch, responses: Sequence[InferResponse]) -> InferError:
+def _wrong_responses(batch: Batch, responses: Sequence[InferResponse]) -> InferError:
+    if len(responses) == len(batch.requests):
+        return internal(f"backend returned {type(responses[0]).__name__} instead of a response")
     return internal(f"backend returned {len(responses)} responses for {len(batch.requests)} requests")
 
 
