@@ -50,7 +50,7 @@ GROWING = {
     "frontend.clouds.multi_model:_models": "the loaded models, each by a load of SageMaker",
     "frontend.connections.connection_register:_address_of": BY_OPEN,
     "frontend.connections.connection_register:_counts": BY_OPEN,
-    "frontend.http1.context:_prefixes": BY_COUNT,
+    "frontend.http1.encoding:_prefixes": BY_COUNT,
     "wire.http1:_heads": "1,024 heads of at most 4 KiB",
     "frontend.http2.responses:waiting": BY_OPEN,
     "frontend.http2.responses:watching": BY_OPEN,

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 5.6.2
 _FORBIDDEN_IN_VALUE = re.compile(rb"[\x00\r\n]")
@@ -12,12 +13,14 @@ Headers = Sequence[tuple[bytes, bytes]]
 class HeaderFields(dict[bytes, bytes]):
     """The fields of an HTTP request by their lower-case names."""
 
-    __slots__ = ("written",)
+    __slots__ = ("memo", "written")
 
     def __init__(self) -> None:
         super().__init__()
         self.written: list[tuple[bytes, bytes]] = []
         """The fields as they came, names in their original case."""
+        self.memo: Any = None
+        """What the route has read from the fields: requests with the same header block share them."""
 
 
 def written_fields(headers: Mapping[bytes, bytes]) -> Iterable[tuple[bytes, bytes]]:

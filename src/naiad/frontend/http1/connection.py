@@ -7,6 +7,7 @@ buffer shared by all connections, because it is consumed before control returns 
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
@@ -16,10 +17,10 @@ from typing import cast
 from naiad.core.errors import Rejection
 from naiad.core.tensor import Buffer
 from naiad.frontend.connections.linger import LINGER_S, LingeringClose, ResponseQueue, undelivered_bytes
-from naiad.frontend.http1.context import CONTINUE, Http1Context
+from naiad.frontend.http1.encoding import CONTINUE
 from naiad.frontend.http1.endpoint import Http1Endpoint, PhaseClock
 from naiad.frontend.http1.reading import RejectedByHeadersError, RequestReader
-from naiad.frontend.http1.responses import Http1Responses
+from naiad.frontend.http1.responses import Http1Context, Http1Responses
 from naiad.protocol.json.control import encode_error
 from naiad.telemetry.metrics.responses import rejection_of_status, rejections
 from naiad.wire.header_fields import Headers
@@ -167,9 +168,10 @@ class Http1Connection(asyncio.BufferedProtocol):
         # uvloop's transports have the methods of asyncio.Transport without being one.
         self._transport = transport = cast("asyncio.Transport", transport)
         self._responses.transport = self._close.transport = transport
-        connected = transport.get_extra_info("socket")
+        connected: socket.socket | None = transport.get_extra_info("socket")
         if connected is not None and transport.get_extra_info("sslcontext") is None:
-            self._responses.descriptor = connected.fileno()
+            with contextlib.suppress(OSError):
+                self._responses.descriptor = connected.fileno()
         unsupported_reason = self._endpoint.register(self, transport)
         if unsupported_reason:
             self._reader.close()

@@ -9,7 +9,7 @@ from naiad.core.request_limits import RequestBudget
 from naiad.frontend.connections.closing_queue import ClosingQueue
 from naiad.frontend.connections.connection_register import AddressLimit, ConnectionRegister, RegisteredConnection
 from naiad.frontend.context import HttpContext, RejectEarly
-from naiad.frontend.http1.context import Http1ResponseHeaders
+from naiad.frontend.http1.encoding import Http1ResponseHeaders
 from naiad.wire.http1 import HeadCache, Http1Limits
 
 

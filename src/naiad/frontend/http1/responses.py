@@ -200,7 +200,7 @@ class Http1Responses:
         self.descriptor = -1
         """The socket, for responses without TLS that are written at once."""
         self.contexts: deque[Http1Context] = deque()
-        self.output_buffers: Sequence[Buffer] = []
+        self.output_buffers: list[Buffer] = []
         self.is_gathering = False
         """Set while input is consumed: output is collected in `output_buffers` and written at the end."""
         self.owes_continue = False
@@ -225,7 +225,7 @@ class Http1Responses:
         was_in_flight = context.arrival_ns <= endpoint.last_arrival_ns or endpoint.is_finishing
         return was_in_flight and self.contexts[-1] is context
 
-    def emit(self, context: Http1Context, buffers: Sequence[Buffer], *, done: bool) -> None:
+    def emit(self, context: Http1Context, buffers: list[Buffer], *, done: bool) -> None:
         """Send a piece of a response, or keep it while earlier responses are incomplete."""
         # hot: bench/micro_http1.py
         contexts = self.contexts
@@ -307,7 +307,7 @@ class Http1Responses:
         if self.contexts:
             self.contexts[0].set_paused(is_paused)
 
-    def send(self, buffers: Sequence[Buffer]) -> None:
+    def send(self, buffers: list[Buffer]) -> None:
         """Write, or collect while input is consumed."""
         if self.is_gathering:
             self.output_buffers += buffers
@@ -343,7 +343,7 @@ class Http1Responses:
                 self._owner.end()
                 return
 
-    def _write(self, buffers: Sequence[Buffer]) -> None:
+    def _write(self, buffers: list[Buffer]) -> None:
         if self.transport.is_closing():
             # The connection was dropped, but the loop has not reported it yet.
             return

@@ -35,7 +35,7 @@ from naiad.protocol.json.response import (
 )
 from naiad.telemetry.server_timing import TIMING_FIELD, TIMING_VALUE, RequestTiming
 from naiad.wire.compression import WINDOW_BITS
-from naiad.wire.header_fields import Headers, written_fields
+from naiad.wire.header_fields import HeaderFields, Headers, written_fields
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +82,27 @@ MAX_INPUT_BYTES = 64 * 1024 * 1024
 """Default of --http-max-input-size."""
 
 
+class _Fields:
+    """What the header fields of a request mean here; shared by all requests that repeat the fields."""
+
+    __slots__ = ("framing", "is_timed", "json_length", "wants_binary")
+
+    def __init__(self, headers: Mapping[bytes, bytes]) -> None:
+        accept = headers.get(b"accept")
+        self.framing = None if accept is None or accept == b"*/*" else accepted_framing(accept)
+        self.wants_binary = accept == _OCTET_STREAM[1]
+        self.is_timed = TIMING_FIELD in headers
+        self.json_length: int | None = None
+        """The length of the JSON part, if the fields alone determine it and are valid."""
+
+
+def _read_fields(headers: Mapping[bytes, bytes]) -> _Fields:
+    fields = _Fields(headers)
+    if isinstance(headers, HeaderFields):
+        headers.memo = fields
+    return fields
+
+
 class InferRoute:
     """Inference over HTTP."""
 
@@ -108,8 +129,9 @@ class InferRoute:
         """Submit a request, or respond with the error."""
         # hot: bench/micro_http1.py
         model, version = arguments["model"], arguments["version"]
-        accept = context.headers.get(b"accept")
-        framing = None if accept is None or accept == b"*/*" else accepted_framing(accept)
+        headers = context.headers
+        fields: _Fields = getattr(headers, "memo", None) or _read_fields(headers)
+        framing = fields.framing
         request_id = ""
         try:
             # Before parsing: the error of an unknown model has priority over invalid tensors.
@@ -119,12 +141,14 @@ class InferRoute:
             if len(context.body) > SHORT_BYTES:
                 self._decode_large(context, framing, model, version)
                 return
-            json_length = self._json_length(context)
+            json_length = fields.json_length
+            if json_length is None:
+                json_length = self._json_length(context, fields)
             if json_length == 0:
                 header, request_id, data = self._decode_raw(context, model, version)
             else:
                 header, request_id, data = self._decoder.decode(model, version, context.body, json_length)
-            if accept == _OCTET_STREAM[1]:
+            if fields.wants_binary:
                 header = with_binary_outputs(header)
             if self._forwarding is not None:
                 header = self._forwarding.apply(header, written_fields(context.headers))
@@ -135,7 +159,7 @@ class InferRoute:
                 header, data, self._on_response, id=request_id, arrival_ns=context.arrival_ns, context=context
             )
             context.on_disconnect = functools.partial(rest_failure.abandon, self._engine, request)
-            if TIMING_FIELD in context.headers:
+            if fields.is_timed:
                 self._submit_timing(context, request)
             self._engine.submit(request, served)
         except InferError as error:
@@ -231,7 +255,7 @@ class InferRoute:
         framing: Framing,
         header: RequestHeader,
         request_id: str,
-        data: list[Buffer],
+        data: Sequence[Buffer],
         element_counts: Sequence[int] | None = None,
     ) -> None:
         """Submit a request whose responses are sent as they arrive, each as a line or an event of JSON."""
@@ -249,7 +273,7 @@ class InferRoute:
             return self._decode_raw(context, model, version)
         return (yield from self._decoder.decode_in_slices(model, version, context.body, json_length))
 
-    def _json_length(self, context: HttpContext) -> int | None:
+    def _json_length(self, context: HttpContext, fields: _Fields | None = None) -> int | None:
         """Return the length of the JSON part: None for the whole body, 0 for a raw tensor. Raises InferError."""
         headers = context.headers
         if _CONTENT_CODING in headers:
@@ -268,6 +292,8 @@ class InferRoute:
                 f"Unable to parse Inference-Header-Content-Length: '{text[:64].decode('latin-1')}' is not a number"
             ) from None
         self._check_size("request JSON", json_length)
+        if fields is not None:
+            fields.json_length = json_length
         return json_length
 
     def _check_size(self, what: str, size: int) -> None:

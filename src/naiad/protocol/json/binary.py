@@ -1,5 +1,6 @@
 """Binary tensor data in HTTP bodies: the tail after a JSON header, and bodies that are one raw tensor."""
 
+import struct
 from collections.abc import Sequence
 
 from naiad.core.datatype import DataType
@@ -13,7 +14,7 @@ from naiad.protocol.json.header import InputData
 class TailLayout:
     """Cuts the binary tail after a known JSON header into input data."""
 
-    __slots__ = ("data", "header", "is_plain", "parts", "request_id", "tail_bytes")
+    __slots__ = ("data", "header", "is_plain", "parts", "request_id", "tail_bytes", "unpack")
 
     def __init__(self, header: RequestHeader, request_id: str, data: Sequence[InputData]) -> None:
         self.header = header
@@ -29,6 +30,8 @@ class TailLayout:
         self.tail_bytes = position
         self.is_plain = len(self.parts) == len(data)
         """Every input takes its data from the tail."""
+        self.unpack = struct.Struct("".join([f"{part.stop - part.start}s" for part in self.parts])).unpack
+        """Cuts a tail in bytes."""
 
     def gather(self, tail: Buffer) -> list[Buffer]:
         """Return one buffer per input: from the tail, from the JSON, or empty for shared memory."""

@@ -1,5 +1,6 @@
 """HTTP inference bodies: JSON, or a JSON header with a binary tail, to requests; responses to bodies."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from naiad.core.bounded_cache import BoundedCache
@@ -16,7 +17,7 @@ from naiad.protocol.json.long_data import decode_long_string
 from naiad.protocol.json.template import JsonTemplate, cut, learn
 from naiad.protocol.json.tree import JsonObject, parse_infer_document
 
-Decoded = tuple[RequestHeader, str, list[Buffer]]
+Decoded = tuple[RequestHeader, str, Sequence[Buffer]]
 
 _ID_PREFIXES = (b'{"id":"', b'{"id": "')
 _FIRST_PRINTED = 0x20
@@ -66,19 +67,19 @@ class InferJsonDecoder:
         # hot: bench/micro_http1.py
         if not 0 < json_length <= len(body):
             raise invalid_argument(f"inference header size should be in range (0, {len(body)}), got: {json_length}")
-        raw_id, text = _cut_id(bytes(body[:json_length]))
+        raw_id, text = None, bytes(body[:json_length])
+        if text.startswith(_ID_PREFIXES):
+            raw_id, text = _cut_id(text)
         layout = self._layouts.get((model_name, model_version, text))
         if layout is None:
             if json_length > SHORT_BYTES:
                 return finish(self.decode_in_slices(model_name, model_version, body, json_length))
             layout = self._learn(model_name, model_version, text)
-        if type(body) is bytes and len(body) <= _VIEW_LIMIT_BYTES:
-            tail: Buffer = body[json_length:]
-        else:
-            tail = memoryview(body)[json_length:]
+        is_short = type(body) is bytes and len(body) <= _VIEW_LIMIT_BYTES
+        tail = body[json_length:] if is_short else memoryview(body)[json_length:]
         if len(tail) != layout.tail_bytes:
             raise layout.wrong_size(len(tail))
-        data = [tail[part] for part in layout.parts] if layout.is_plain else layout.gather(tail)
+        data = layout.unpack(tail) if is_short and layout.is_plain else layout.gather(tail)
         if raw_id is not None:
             return layout.header, _decode_id(raw_id), data
         return layout.header, layout.request_id, data
