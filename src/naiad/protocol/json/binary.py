@@ -1,7 +1,7 @@
 """Binary tensor data in HTTP bodies: the tail after a JSON header, and bodies that are one raw tensor."""
 
-import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 from naiad.core.datatype import DataType
 from naiad.core.errors import UNKNOWN_ID, InferError, excerpt, invalid_argument
@@ -14,7 +14,7 @@ from naiad.protocol.json.header import InputData
 class TailLayout:
     """Cuts the binary tail after a known JSON header into input data."""
 
-    __slots__ = ("data", "header", "is_plain", "parts", "request_id", "tail_bytes", "unpack")
+    __slots__ = ("cut", "data", "header", "parts", "request_id", "tail_bytes")
 
     def __init__(self, header: RequestHeader, request_id: str, data: Sequence[InputData]) -> None:
         self.header = header
@@ -28,10 +28,10 @@ class TailLayout:
                 self.parts.append(slice(position, position + source.tail_bytes))
                 position += source.tail_bytes
         self.tail_bytes = position
-        self.is_plain = len(self.parts) == len(data)
-        """Every input takes its data from the tail."""
-        self.unpack = struct.Struct("".join([f"{part.stop - part.start}s" for part in self.parts])).unpack
-        """Cuts a tail in bytes."""
+        self.cut: Callable[[Buffer], Sequence[Buffer]] | None = None
+        """Returns the same as `gather`, faster, if every input takes its data from the tail."""
+        if len(self.parts) == len(data) > 1:
+            self.cut = itemgetter(*self.parts)
 
     def gather(self, tail: Buffer) -> list[Buffer]:
         """Return one buffer per input: from the tail, from the JSON, or empty for shared memory."""

@@ -79,7 +79,7 @@ class InferJsonDecoder:
         tail = body[json_length:] if is_short else memoryview(body)[json_length:]
         if len(tail) != layout.tail_bytes:
             raise layout.wrong_size(len(tail))
-        data = layout.unpack(tail) if is_short and layout.is_plain else layout.gather(tail)
+        data = layout.gather(tail) if layout.cut is None else layout.cut(tail)
         if raw_id is not None:
             return layout.header, _decode_id(raw_id), data
         return layout.header, layout.request_id, data
