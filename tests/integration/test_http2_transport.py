@@ -179,7 +179,7 @@ def test_grpc_cancel_storm_leaves_nothing(server, channel):
             future.cancel()
     assert unary(channel, "Echo")(b"still here", timeout=60) == b"still here"
     deadline = time.monotonic() + 60
-    while any(connection._connection.streams for connection in server.http2._connections):
+    while any(connection._connection.streams for connection in server.http2.connections):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

@@ -69,7 +69,7 @@ def test_http_1():
     seen = []
     for connection in connections:
         connection.connection_made(Transport())
-        connection.check_clock = seen.append
+        connection.sweep = seen.append
     found = slices(loop, lambda: len(seen))
     assert sum(found) == COUNT
     assert max(found) <= MOST_AT_ONCE
@@ -82,7 +82,7 @@ def test_http1_connection_lost_between_slices_is_skipped():
     seen = []
     for connection in connections:
         connection.connection_made(Transport())
-        connection.check_clock = lambda now_ns, connection=connection: seen.append(connection)
+        connection.sweep = lambda now_ns, connection=connection: seen.append(connection)
     loop.timers[-1].callback()
     lost = [connection for connection in connections if connection not in seen]
     for connection in lost:

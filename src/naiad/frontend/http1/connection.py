@@ -361,7 +361,7 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     # --- clocks -------------------------------------------------------------------------------------------------
 
-    def check_clock(self, now_ns: int) -> None:
+    def sweep(self, now_ns: int) -> None:
         """Enforce the time limit of the current phase."""
         if self._close.has_begun:
             self._close.check(now_ns)

@@ -246,6 +246,8 @@ class CallOwner(Protocol):
     output: Http2Output
     is_dirty: bool
     max_queued_bytes: int
+    pause_messages: "Callable[[Http2Call], object]"
+    resume_messages: "Callable[[Http2Call], object]"
 
     def mark_dirty(self) -> None:
         """Schedule a write of `output`."""
@@ -261,12 +263,6 @@ class CallOwner(Protocol):
 
     def abort(self, call: "Http2Call") -> None:
         """End a call whose peer does not read its responses."""
-
-    def pause_messages(self, call: "Http2Call") -> None:
-        """Pause the messages of a call."""
-
-    def resume_messages(self, call: "Http2Call") -> None:
-        """Resume a call and deliver its waiting messages."""
 
     def watch_writable(self, call: "Http2Call") -> None:
         """Call `writable` of the call's REST context, or the service, whenever bytes were sent."""

@@ -9,21 +9,18 @@ the server sweeps its connections about every second.
 """
 
 import asyncio
-import functools
 import logging
 import random
 import socket
 import time
-from collections.abc import Callable
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from naiad.core.errors import excerpt
 from naiad.core.ports import Loop
-from naiad.frontend.connections.closing_queue import ClosingQueue
 from naiad.frontend.connections.linger import LINGER_S, LingeringClose, ResponseQueue, undelivered_bytes
 from naiad.frontend.context import GrpcService
 from naiad.frontend.http2.call import Http2Call
-from naiad.frontend.http2.receiving import Http2Receiving, RequestServer
+from naiad.frontend.http2.receiving import Http2Receiving
 from naiad.frontend.http2.responses import Http2Responses
 from naiad.frontend.http2.time_limits import Http2Clock
 from naiad.wire.grpc import GrpcError, GrpcStatus
@@ -32,6 +29,9 @@ from naiad.wire.http2.keepalive import Keepalive, KeepaliveStep
 from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.http2.server import ServerConnection
 from naiad.wire.preface import is_http1
+
+if TYPE_CHECKING:
+    from naiad.frontend.http2.endpoint import Http2Endpoint
 
 _log = logging.getLogger(__name__)
 
@@ -219,28 +219,12 @@ _LONG_NS = 2_000_000
 """
 
 
-class ConnectionOwner(RequestServer, Protocol):
-    """The server of a connection."""
-
-    is_draining: bool
-    closing: ClosingQueue
-
-    def register(self, connection: "Http2Protocol", transport: asyncio.BaseTransport) -> str:
-        """Add a connection. Return an error message if a limit is reached, otherwise an empty text."""
-
-    def unregister(self, connection: "Http2Protocol") -> None:
-        """Remove a connection that was lost."""
-
-    def flush_soon(self, flush: Callable[[], object]) -> None:
-        """Call `flush` after the current callback."""
-
-
 class Http2Protocol(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, server: ConnectionOwner) -> None:
+    def __init__(self, server: "Http2Endpoint[Http2Protocol]") -> None:
         self._server = server
-        self._receiving = Http2Receiving(server, self.flush, functools.partial(server.flush_soon, self.flush))
+        self._receiving = Http2Receiving(server, self.flush)
         self._connection = self._receiving.connection
         self._connection.slow_down(True)
         self._responses = self._receiving.responses

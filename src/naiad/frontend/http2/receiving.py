@@ -11,91 +11,29 @@ import functools
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 from naiad.core.errors import excerpt
-from naiad.core.ports import Loop
-from naiad.core.request_limits import UNCOUNTED_BYTES, RequestBudget
+from naiad.core.request_limits import UNCOUNTED_BYTES
 from naiad.core.tensor import Buffer
-from naiad.frontend.access import AccessRule
 from naiad.frontend.connections.body_reservation import BudgetExceededError
-from naiad.frontend.context import EARLY_REJECTION_BYTES, CancelReason, GrpcService
+from naiad.frontend.context import EARLY_REJECTION_BYTES, CancelReason
 from naiad.frontend.http2.call import CallPlan, Http2Call, PausedBody, RestContext, make_plan
 from naiad.frontend.http2.responses import SMALL_MESSAGE_BYTES, Http2Responses
 from naiad.frontend.http2.rest_context import Http2Context
-from naiad.frontend.http2.rest_headers import RestHeaders, RestSide
+from naiad.frontend.http2.rest_headers import RestHeaders
 from naiad.frontend.http2.time_limits import DeadlineTimer
-from naiad.frontend.thread_pool import RunInThread
 from naiad.telemetry.server_timing import RequestTiming
 from naiad.wire.grpc import PREFIX, PREFIX_BYTES, CompressedMessage, GrpcError, GrpcStatus, MessageAssembler
 from naiad.wire.http1 import HttpError
 from naiad.wire.http2.frames import Http2Code
 from naiad.wire.http2.headers import Fields, RequestHead
-from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.http2.server import ServerConnection
 
+if TYPE_CHECKING:
+    from naiad.frontend.http2.endpoint import Http2Endpoint
+
 _log = logging.getLogger(__name__)
-
-
-class CallKeeper(Protocol):
-    """The receiving side of a connection."""
-
-    def pause_messages(self, call: Http2Call) -> None:
-        """Pause the messages of a call."""
-
-    def resume_messages(self, call: Http2Call) -> None:
-        """Resume a call and deliver its waiting messages."""
-
-    def unary_message(self, call: Http2Call, message: Buffer) -> None:
-        """Deliver the message of a unary call."""
-
-    def reject(self, call: Http2Call, error: GrpcError) -> None:
-        """Reject a call with an invalid request."""
-
-
-class Decompression:
-    """Decompresses one message of a call at a time; a streaming call is paused meanwhile."""
-
-    def __init__(self, keeper: CallKeeper, run_in_thread: RunInThread) -> None:
-        self._keeper = keeper
-        self._run_in_thread = run_in_thread
-
-    def start(self, call: Http2Call, message: CompressedMessage) -> None:
-        """Start; the message is delivered when it is decompressed. The call is rejected if the server has no room for
-        it.
-        """
-        reserved_bytes = message.most_plain_bytes
-        if not call.reserve_bytes(reserved_bytes):
-            self._keeper.reject(call, BudgetExceededError())
-            return
-        call.is_decompressing = True
-        if call.is_streaming:
-            self._keeper.pause_messages(call)
-        self._run_in_thread(
-            functools.partial(_decompress, call, message),
-            functools.partial(self._done, call, reserved_bytes),
-            functools.partial(self._failed, call),
-        )
-
-    def _done(self, call: Http2Call, reserved_bytes: int, plain: Buffer) -> None:
-        call.is_decompressing = False
-        if call.is_local_closed:
-            return  # cancelled, or past its deadline
-        # The service counts the messages of a stream itself, while their requests are open.
-        call.release_bytes(reserved_bytes if call.is_streaming else reserved_bytes - len(plain))
-        if not call.is_streaming:
-            self._keeper.unary_message(call, plain)
-        elif call.paused_body is not None:
-            call.paused_body.messages.appendleft(plain)
-            if not call.is_paused_by_service:
-                self._keeper.resume_messages(call)
-
-    def _failed(self, call: Http2Call, error: Exception) -> None:
-        call.is_decompressing = False
-        if not isinstance(error, GrpcError):
-            _log.error("decompressing a message of gRPC call %s failed", excerpt(call.path), exc_info=error)
-            error = GrpcError(GrpcStatus.INTERNAL, "internal error; see the server log")
-        self._keeper.reject(call, error)
 
 
 def _decompress(call: Http2Call, message: CompressedMessage) -> Buffer:
@@ -111,22 +49,11 @@ _ORDINARY_RESETS = frozenset((Http2Code.NO_ERROR, Http2Code.CANCEL))
 _CODES = frozenset(Http2Code)
 
 
-class RequestServer(Protocol):
-    """The server of a connection, as its requests use it."""
-
-    service: GrpcService
-    limits: Http2Limits
-    loop: Loop
-    rule: AccessRule | None
-    run_in_thread: RunInThread
-    rest: RestSide | None
-    budget: RequestBudget
-
-
 class Http2Receiving:
     """The sink of a `ServerConnection`, which it creates, together with the response side."""
 
-    def __init__(self, server: RequestServer, flush: Callable[[], object], flush_soon: Callable[[], object]) -> None:
+    def __init__(self, server: "Http2Endpoint[Any]", flush: Callable[[], object]) -> None:
+        """`flush` writes the output of the connection."""
         self._server = server
         self._service = server.service
         self._rest = server.rest
@@ -135,7 +62,14 @@ class Http2Receiving:
         self._max_queued_bytes = server.limits.queued_bytes
         self.connection: ServerConnection[Http2Call] = ServerConnection(self, server.limits)
         self.responses = Http2Responses(
-            server.service, server.limits, self.connection, self, flush, flush_soon, server.budget
+            server.service,
+            server.limits,
+            self.connection,
+            self.pause_messages,
+            self.resume_messages,
+            flush,
+            functools.partial(server.flush_soon, flush),
+            server.budget,
         )
         self.new_stream = functools.partial(Http2Call, self.responses)
         """Creates the call of a new stream from its id, its head and its receive window."""
@@ -248,9 +182,9 @@ class Http2Receiving:
         message, call.message = call.message, None
         if isinstance(message, CompressedMessage):
             if self._has_room_for(call, len(message)):
-                Decompression(self, self._server.run_in_thread).start(call, message)
+                self._start_decompressing(call, message)
         elif message is not None:
-            self.unary_message(call, message)
+            self._unary_message(call, message)
         else:
             try:
                 self._service.stream_half_closed(call)
@@ -322,7 +256,7 @@ class Http2Receiving:
         if call.is_held and call.paused_body is not None:
             call.paused_body.messages.append(message)
         elif isinstance(message, CompressedMessage):
-            Decompression(self, self._server.run_in_thread).start(call, message)
+            self._start_decompressing(call, message)
         else:
             call.arrival_ns = self.arrival_ns
             try:
@@ -330,11 +264,49 @@ class Http2Receiving:
             except Exception:
                 call.fail()
 
-    def unary_message(self, call: Http2Call, message: Buffer) -> None:
+    def _unary_message(self, call: Http2Call, message: Buffer) -> None:
         """Deliver the message of a unary call."""
         self.responses.release(call)  # of its compressed form
         if self._has_room_for(call, len(message)):
             self.responses.serve(call, message)
+
+    def _start_decompressing(self, call: Http2Call, message: CompressedMessage) -> None:
+        """Deliver a message once it is decompressed, one at a time; a streaming call is paused meanwhile.
+
+        The call is rejected if the server has no room for it.
+        """
+        reserved_bytes = message.most_plain_bytes
+        if not call.reserve_bytes(reserved_bytes):
+            self.reject(call, BudgetExceededError())
+            return
+        call.is_decompressing = True
+        if call.is_streaming:
+            self.pause_messages(call)
+        self._server.run_in_thread(
+            functools.partial(_decompress, call, message),
+            functools.partial(self._decompressed, call, reserved_bytes),
+            functools.partial(self._decompression_failed, call),
+        )
+
+    def _decompressed(self, call: Http2Call, reserved_bytes: int, plain: Buffer) -> None:
+        call.is_decompressing = False
+        if call.is_local_closed:
+            return  # cancelled, or past its deadline
+        # The service counts the messages of a stream itself, while their requests are open.
+        call.release_bytes(reserved_bytes if call.is_streaming else reserved_bytes - len(plain))
+        if not call.is_streaming:
+            self._unary_message(call, plain)
+        elif call.paused_body is not None:
+            call.paused_body.messages.appendleft(plain)
+            if not call.is_paused_by_service:
+                self.resume_messages(call)
+
+    def _decompression_failed(self, call: Http2Call, error: Exception) -> None:
+        call.is_decompressing = False
+        if not isinstance(error, GrpcError):
+            _log.error("decompressing a message of gRPC call %s failed", excerpt(call.path), exc_info=error)
+            error = GrpcError(GrpcStatus.INTERNAL, "internal error; see the server log")
+        self.reject(call, error)
 
     def reject(self, call: Http2Call, error: GrpcError | HttpError) -> None:
         """Reject a call with an invalid request."""

@@ -6,7 +6,6 @@ complete requests wait here.
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from naiad.core.errors import Rejection
 from naiad.core.request_limits import UNCOUNTED_BYTES, RequestBudget
@@ -96,16 +95,6 @@ _HTTP_STATUS = {GrpcStatus.DEADLINE_EXCEEDED: 408, GrpcStatus.RESOURCE_EXHAUSTED
 """Content type of the transport's own errors."""
 
 
-class MessageHolder(Protocol):
-    """The receiving side of a connection."""
-
-    def pause_messages(self, call: Http2Call) -> None:
-        """Pause the messages of a call."""
-
-    def resume_messages(self, call: Http2Call) -> None:
-        """Resume a call and deliver its waiting messages."""
-
-
 class Http2Responses:
     """The owner of the calls of a connection: implements `frontend.http2.call.CallOwner`."""
 
@@ -114,18 +103,22 @@ class Http2Responses:
         service: GrpcService,
         limits: Http2Limits,
         connection: ServerConnection[Http2Call],
-        holder: MessageHolder,
+        pause_messages: Callable[[Http2Call], object],
+        resume_messages: Callable[[Http2Call], object],
         flush: Callable[[], object],
         flush_soon: Callable[[], object],
         budget: RequestBudget,
     ) -> None:
-        """`flush` writes the output of the connection, `flush_soon` calls it after the current callback."""
+        """`pause_messages` and `resume_messages` are the receiving side's.
+
+        `flush` writes the output of the connection, `flush_soon` calls it after the current callback.
+        """
         self.output = connection.output
         self.max_queued_bytes = limits.queued_bytes
         self.is_dirty = False
         """The output is written at the end of this callback, or soon."""
-        self.pause_messages = holder.pause_messages
-        self.resume_messages = holder.resume_messages
+        self.pause_messages = pause_messages
+        self.resume_messages = resume_messages
         self.request_bytes = RequestBytes(connection.windows, limits, budget)
         self._service = service
         self._streams = connection.streams
