@@ -200,7 +200,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         body = reader.body
         if body is None:
             if not reader.is_closed:
-                self._consume(self._endpoint.receive_buffer, nbytes)
+                self._consume(self._endpoint.receive_buffer, self._endpoint.receive_view, nbytes)
                 responses = self._responses
                 if responses.is_write_paused or len(responses.contexts) >= responses.max_contexts:
                     self.update_reading()
@@ -254,19 +254,18 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     # --- requests -----------------------------------------------------------------------------------------------
 
-    def _consume(self, data: "bytes | bytearray", end: int) -> None:
+    def _consume(self, data: "bytes | bytearray", view: memoryview, end: int) -> None:
         """Cut requests from `data[:end]`; keep the rest in the backlog if reading is paused."""
         # hot: bench/micro_http1.py
         reader, responses = self._reader, self._responses
         responses.is_gathering = True
         position = 0
         try:
-            with memoryview(data) as view:
-                while position < end and not reader.is_closed:
-                    if responses.is_write_paused or len(responses.contexts) >= responses.max_contexts:
-                        self._backlog = bytes(view[position:end])
-                        break
-                    position = reader.take(data, view, position, end)
+            while position < end and not reader.is_closed:
+                if responses.is_write_paused or len(responses.contexts) >= responses.max_contexts:
+                    self._backlog = bytes(view[position:end])
+                    break
+                position = reader.take(data, view, position, end)
         except HttpError as error:
             if error.message == TLS_REFUSAL:  # such a client cannot read the response
                 _log.info("HTTP connection closed: %s", TLS_REFUSAL)
@@ -350,7 +349,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             return
         while self._backlog and not self._reader.is_closed and self._responses.has_room():
             backlog, self._backlog = self._backlog, b""
-            self._consume(backlog, len(backlog))
+            self._consume(backlog, memoryview(backlog), len(backlog))
         may_read = self._responses.has_room() or self._close.is_lingering
         if may_read != self.is_reading:
             self.is_reading = may_read

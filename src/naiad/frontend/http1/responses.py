@@ -29,8 +29,6 @@ class Http1Context:
     """Bytes reserved in the budget until the response."""
     on_disconnect: OnCancel | None = None
     on_pause: Callable[[bool], object] | None = None
-    waiting_buffers: list[Buffer] | None = None
-    """Pieces of the response that wait for earlier responses."""
     waiting_bytes = 0
     """Bytes of the waiting pieces that were streamed."""
     done = False
@@ -49,6 +47,8 @@ class Http1Context:
         self.keep_alive = head.keep_alive
         self.body = body
         self.arrival_ns = arrival_ns
+        self.waiting_buffers: list[Buffer] = []
+        """Pieces of the response that wait for earlier responses."""
 
     @property
     def client(self) -> object:
@@ -142,7 +142,7 @@ class Http1Context:
         """Notify the route that the peer has disconnected, and discard the response."""
         self.release_bytes(self.reserved_bytes)
         self._connection = None
-        self.waiting_buffers = None
+        self.waiting_buffers = []
         callback, self.on_disconnect = self.on_disconnect, None
         self.on_pause = None
         if callback is not None:
@@ -169,7 +169,7 @@ class Http1ResponsesOwner(Protocol):
 
 
 class Http1Responses:
-    """The requests without a complete response, oldest first; the `ResponseSink` of each."""
+    """The requests without a complete response, oldest first."""
 
     __slots__ = (
         "_clock",
@@ -230,7 +230,7 @@ class Http1Responses:
         # hot: bench/micro_http1.py
         contexts = self.contexts
         if contexts[0] is not context:
-            context.waiting_buffers = [*(context.waiting_buffers or ()), *buffers]
+            context.waiting_buffers += buffers
             return
         if self.is_gathering:
             self.output_buffers += buffers
@@ -333,7 +333,7 @@ class Http1Responses:
             context = contexts[0]
             if context.waiting_buffers:
                 self.send(context.waiting_buffers)
-                context.waiting_buffers = None
+                context.waiting_buffers = []
                 context.waiting_bytes = 0
             if not context.done:
                 context.set_paused(self.is_write_paused)
