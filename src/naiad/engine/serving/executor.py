@@ -87,8 +87,12 @@ class BatchExecutor:
             if claim is None or claim():
                 self.fail(batch, error, on_loop=on_loop)
         else:
-            if claim is None or claim():
+            if claim is not None and not claim():
+                return
+            if self._transforms:
                 self.complete(batch, responses, on_loop=on_loop)
+            else:
+                self._complete(batch, responses, on_loop)
 
     def complete(self, batch: Batch, responses: Sequence[InferResponse], *, on_loop: bool = False) -> None:
         """Send the responses of an executed batch: one per request, none for a decoupled model."""
