@@ -30,6 +30,7 @@ class BatchTransform(Protocol):
 
 
 _now_ns = time.monotonic_ns
+_RESPONSE_TYPES = {InferResponse}
 
 
 class BatchExecutor:
@@ -109,8 +110,12 @@ class BatchExecutor:
         """Respond to all requests of a batch."""
         # hot: bench/micro_engine.py
         requests, answers = batch.requests, responses
-        if len(responses) != len(requests) or type(responses[0]) is not InferResponse:
-            # A third-party backend; it fails the batch, not the instance.
+        try:
+            is_valid = len(responses) == len(requests) and set(map(type, responses)) <= _RESPONSE_TYPES
+        except TypeError:
+            is_valid = False
+        if not is_valid:
+            # Of a third-party backend: it fails the batch, not the instance.
             self.fail(batch, _wrong_responses(batch, responses), on_loop=on_loop)
             return
         batch.exec_end_ns = end_ns = _now_ns()
@@ -195,10 +200,10 @@ class BatchExecutor:
         self._response_queue.hand_over(requests, [response] * len(requests), on_loop=on_loop)
 
 
-def _wrong_responses(batch: Batch, responses: Sequence[InferResponse]) -> InferError:
-    if len(responses) == len(batch.requests):
-        return internal(f"backend returned {type(responses[0]).__name__} instead of a response")
-    return internal(f"backend returned {len(responses)} responses for {len(batch.requests)} requests")
+def _wrong_responses(batch: Batch, responses: object) -> InferError:
+    if isinstance(responses, Sequence) and len(responses) != len(batch.requests):
+        return internal(f"backend returned {len(responses)} responses for {len(batch.requests)} requests")
+    return internal("backend returned objects that are not responses")
 
 
 def _end(batch: Batch) -> int:
