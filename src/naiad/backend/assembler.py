@@ -11,7 +11,6 @@ that follow a ragged input are cut by its shapes:
 
 import math
 from collections.abc import Callable, Sequence, Set
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -65,23 +64,6 @@ class StagedRun(Protocol):
 class BatchPlan:
     """What to do for a batch of `count` requests that share one header."""
 
-    __slots__ = (
-        "columns",
-        "count",
-        "dtypes",
-        "has_destinations",
-        "header",
-        "inputs",
-        "is_large",
-        "layout",
-        "learned",
-        "output_names",
-        "shapes",
-        "staged",
-        "targets",
-        "was_staged",
-    )
-
     def __init__(self, layout: HeaderLayout, count: int, is_batching: bool) -> None:
         rows = (layout.rows * count,) if is_batching else ()
         self.layout = layout
@@ -125,8 +107,6 @@ class BatchPlan:
 
 class MixedPlan:
     """What to do for one mixed batch."""
-
-    __slots__ = ("inputs", "is_on_device", "layouts", "output_names", "outputs", "staying")
 
     def __init__(
         self,
@@ -365,11 +345,8 @@ class BatchAssembler:
             device=device,
             shape=shape,
             byte_size=math.prod(shape) * output.datatype.item_bytes,
-            copy=partial(self._copy_to_host, output, part),
+            copy=lambda: to_buffer(self._to_array(output, part)),
         ).as_buffer()
-
-    def _copy_to_host(self, output: TensorConfig, tensor: DLPackTensor) -> Buffer:
-        return to_buffer(self._to_array(output, tensor))
 
     def _cut(self, output: TensorConfig, array: Array, layouts: Sequence[HeaderLayout]) -> list[Array]:
         """Return the part of an output of each request: by rows, or by the shapes of its source input."""

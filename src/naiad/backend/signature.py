@@ -308,18 +308,15 @@ def _complete_batching(config: ModelConfig, signature: ModelSignature, batch_siz
     fixed = next((tensor for tensor in tensors if tensor.dims is not None and tensor.shape[:1] != (-1,)), None)
     if fixed is None:
         return
-    if config.max_batch_size > 1 or (config.max_batch_size == 1 and not _has_single_rows(tensors)):
+    # Of a model with one row built in, batches have exactly one.
+    has_single_rows = all(tensor.shape[:1] in ((1,), (-1,)) for tensor in tensors)
+    if config.max_batch_size > 1 or (config.max_batch_size == 1 and not has_single_rows):
         raise invalid_argument(
             f"autofill failed for model '{config.name}': model does not support batching while non-zero "
             f"max_batch_size is specified: tensor '{fixed.name}' has shape {shape_text(fixed.shape)} in the model "
             f"and the configuration has max_batch_size: {config.max_batch_size}. Set max_batch_size: 0, or export "
             "the model with a free first dimension"
         )
-
-
-def _has_single_rows(tensors: Sequence[TensorSignature]) -> bool:
-    """Whether the model takes batches of exactly one."""
-    return all(tensor.shape[:1] in ((1,), (-1,)) for tensor in tensors)
 
 
 def _complete_tensors(

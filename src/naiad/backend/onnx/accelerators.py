@@ -4,12 +4,12 @@ Triton: `gpu_execution_accelerator` is for instances on GPUs, where CUDA follows
 all instances. KIND_GPU counts NVIDIA's GPUs, so the accelerators of other devices are among the latter.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from naiad.backend.onnx.library import onnxruntime
 from naiad.config.model_config_pb2 import ModelConfig, ModelOptimizationPolicy
-from naiad.core.errors import InferError, invalid_argument, unsupported
+from naiad.core.errors import invalid_argument, unsupported
 
 CPU_PROVIDER = "CPUExecutionProvider"
 _OWN_BUILD = "a build of ONNX Runtime with it (no package on PyPI has it)"
@@ -117,7 +117,11 @@ def _available(config: ModelConfig, name: str, accelerator: Accelerator) -> str:
     present = onnxruntime.get_available_providers()
     if accelerator.provider in present:
         return accelerator.provider
-    raise _missing(config, name, accelerator, present)
+    raise unsupported(
+        f"model '{config.name}': execution accelerator '{name}' needs {accelerator.provider}, which the installed "
+        f"onnxruntime {onnxruntime.__version__} does not have (it has {', '.join(present)}); install "
+        f"{accelerator.package} instead of onnxruntime, or remove the accelerator"
+    )
 
 
 def gpu_unsupported_reason() -> str:
@@ -126,11 +130,3 @@ def gpu_unsupported_reason() -> str:
         return ""
     installed = f"the installed onnxruntime {onnxruntime.__version__}"
     return f"{installed} has no {_CUDA.provider}: install {_CUDA.package} instead"
-
-
-def _missing(config: ModelConfig, name: str, accelerator: Accelerator, present: Sequence[str]) -> InferError:
-    return unsupported(
-        f"model '{config.name}': execution accelerator '{name}' needs {accelerator.provider}, which the installed "
-        f"onnxruntime {onnxruntime.__version__} does not have (it has {', '.join(present)}); install "
-        f"{accelerator.package} instead of onnxruntime, or remove the accelerator"
-    )

@@ -42,10 +42,8 @@ class PyTorchBackend(Backend):
             if kind is not Format.EXPORTED:
                 raise _cannot_complete(context, path, kind)
             exported = inspect_exported(context, path)
-            inputs = name_tensors(config, "input", [tensor.name for tensor in config.input], input_slots(exported))
-            outputs = name_tensors(
-                config, "output", [tensor.name for tensor in config.output], output_slots(exported)
-            )
+            inputs = name_tensors(config, "input", input_slots(exported))
+            outputs = name_tensors(config, "output", output_slots(exported))
             return ModelSignature("torch.export", inputs, outputs, max_rows=max_rows(exported) or None)
 
         return completed(context, read)

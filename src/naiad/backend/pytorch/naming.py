@@ -132,13 +132,12 @@ def check_texts(config: ModelConfig, positions: Mapping[str, int], slots: Sequen
             )
 
 
-def name_tensors(
-    config: ModelConfig, kind: str, names: Sequence[str], slots: Sequence[Slot]
-) -> dict[str, TensorSignature]:
+def name_tensors(config: ModelConfig, kind: str, slots: Sequence[Slot]) -> dict[str, TensorSignature]:
     """Return the tensors of slots by the names that a configuration has for them, otherwise by preferred names.
 
     `kind` is "input" or "output". Raises InferError(INVALID_ARG) for a name that fits no slot.
     """
+    names = [tensor.name for tensor in getattr(config, kind)]
     used = {position: name for name, position in match_names(config, kind, names, slots).items()} if names else {}
     tensors = {used.get(place, slot.tensor.name): slot.tensor for place, slot in enumerate(slots) if slot.tensor}
     return {name: replace(tensor, name=name) for name, tensor in tensors.items()}

@@ -9,7 +9,7 @@ from naiad.backend.api import ModelContext
 from naiad.backend.pytorch.library import torch
 from naiad.backend.pytorch.naming import REQUIRED, Slot
 from naiad.backend.pytorch.program import Program, cannot_load, state_addresses
-from naiad.core.errors import InferError, unsupported
+from naiad.core.errors import unsupported
 
 _log = logging.getLogger(__name__)
 
@@ -20,7 +20,9 @@ def load_torchscript(context: ModelContext, path: Path, device: str) -> Program:
         module = torch.jit.load(str(path), map_location=device or None).eval()
     except Exception as error:  # PyTorch raises classes of several libraries
         raise cannot_load(context, path, error, "save it again with torch.jit.save") from error
-    schema = _schema(context, path, module)
+    if not hasattr(module, "forward"):
+        raise unsupported(f"model '{context.name}': {path} has no method 'forward'; save a module that has one")
+    schema = module.forward.schema
     return Program(
         call=lambda arguments: module(*arguments),
         arguments=_arguments(context, schema.arguments[1:]),
@@ -28,12 +30,6 @@ def load_torchscript(context: ModelContext, path: Path, device: str) -> Program:
         may_write_to=_writers(module),
         states=state_addresses(module),
     )
-
-
-def _schema(context: ModelContext, path: Path, module: Any) -> Any:
-    if not hasattr(module, "forward"):
-        raise unsupported(f"model '{context.name}': {path} has no method 'forward'; save a module that has one")
-    return module.forward.schema
 
 
 def _arguments(context: ModelContext, arguments: Sequence[Any]) -> Sequence[Slot] | None:
@@ -49,15 +45,11 @@ def _argument(context: ModelContext, argument: Any) -> Slot:
         return Slot((argument.name,), default, is_text=kind == "List[str]")
     if default is not REQUIRED:
         return Slot((), default)
-    raise _unsupported_input(context, argument.name, kind)
-
-
-def _unsupported_input(context: ModelContext, name: str, kind: str) -> InferError:
     # Triton: the first two sentences.
-    return unsupported(
+    raise unsupported(
         f"An input of type '{kind}' was detected in the model. Only a single input of type Dict(str, Tensor) or "
-        f"input(s) of type Tensor are supported. Model '{context.name}': argument '{name}' of forward is neither a "
-        "Tensor nor a List[str]; give it a default value, or wrap the model in a module that takes tensors"
+        f"input(s) of type Tensor are supported. Model '{context.name}': argument '{argument.name}' of forward is neither "
+        "a Tensor nor a List[str]; give it a default value, or wrap the model in a module that takes tensors"
     )
 
 

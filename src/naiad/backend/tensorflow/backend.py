@@ -62,7 +62,8 @@ class TensorFlowModel(Model):
         self._context = context
         self._lock = threading.Lock()
         on_cpu = any(group.kind != group.KIND_GPU for group in context.config.instance_group)
-        device = _CPU if on_cpu or not context.config.instance_group else f"/GPU:{_first_gpu(context.config)}"
+        first_gpu = next((device for group in context.config.instance_group for device in group.gpus), 0)
+        device = _CPU if on_cpu or not context.config.instance_group else f"/GPU:{first_gpu}"
         program = open_program(context, device)
         self._programs = {device: program}
         self._scalars = check_signature(context, program.signature())
@@ -121,10 +122,6 @@ def _open(context: ModelContext, file: ModelFile) -> Program:
         [tensor.name for tensor in config.output],
         context.version_dir / init_ops if init_ops else None,
     )
-
-
-def _first_gpu(config: ModelConfig) -> int:
-    return next((device for group in config.instance_group for device in group.gpus), 0)
 
 
 class TensorFlowInstance(TensorInstance):

@@ -49,14 +49,13 @@ class Program:
 
 
 def _tensors(specs: Mapping[str, Any]) -> dict[str, TensorSignature]:
+    def dims(shape: Any) -> tuple[int | None, ...] | None:
+        return None if shape.rank is None else tuple(shape.as_list())
+
     return {
-        name: TensorSignature(name, DATATYPES.get(spec.dtype.name), _dims(spec.shape), spec.dtype.name)
+        name: TensorSignature(name, DATATYPES.get(spec.dtype.name), dims(spec.shape), spec.dtype.name)
         for name, spec in specs.items()
     }
-
-
-def _dims(shape: Any) -> tuple[int | None, ...] | None:
-    return None if shape.rank is None else tuple(shape.as_list())
 
 
 # --- SavedModels ----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import os
 import threading
 import weakref
 from bisect import bisect_left
+from functools import partial
 from typing import Any, Iterable, Mapping, Protocol, Sequence
 
 from naiad.worker.api.failure import TritonModelException
@@ -37,7 +38,8 @@ class MetricCells:
         self._lock = threading.Lock()
         if hasattr(os, "register_at_fork"):
             # A process that the model forks while another thread counts would deadlock.
-            os.register_at_fork(after_in_child=_Renewal(self))
+            # A weak reference, because hooks after a fork are kept forever.
+            os.register_at_fork(after_in_child=partial(_renew_lock, weakref.ref(self)))
 
     def read(self, cell: int, count: int) -> Sequence[float]:
         """Return the values of consecutive cells."""
@@ -89,16 +91,10 @@ class MetricCells:
         fcntl.lockf(self._descriptor, how, _CELL_BYTES, cell * _CELL_BYTES)
 
 
-class _Renewal:
-    """Has only a weak reference to the cells, because hooks after a fork are kept forever."""
-
-    def __init__(self, cells: MetricCells) -> None:
-        self._cells = weakref.ref(cells)
-
-    def __call__(self) -> None:
-        cells = self._cells()
-        if cells is not None:
-            cells.renew_lock()
+def _renew_lock(reference: weakref.ref[MetricCells]) -> None:
+    cells = reference()
+    if cells is not None:
+        cells.renew_lock()
 
 
 _OUTSIDE = "no server counts metrics here"

@@ -44,12 +44,7 @@ class ModelConfig:
         Raises ValueError when one of the first three is missing, when there are others, or when they contradict the
         configuration.
         """
-        self._check_properties("input", input, ("name", "data_type", "dims"), "optional")
-        known = _by_name(self._model_config["input"], input["name"])
-        if known is None:
-            self._model_config["input"].append(input)
-            return
-        self._check_agreement("input", known, input)
+        known = self._find_or_add("input", input, "optional")
         if "optional" in known and "optional" in input and known["optional"] != input["optional"]:
             raise ValueError(
                 f"model '{self._name}', tensor '{input['name']}': the model expects optional {input['optional']} "
@@ -63,13 +58,7 @@ class ModelConfig:
         Raises ValueError when one of these is missing, when there are others, or when they contradict the
         configuration.
         """
-        self._check_properties("output", output, ("name", "data_type", "dims"), "")
-        known = _by_name(self._model_config["output"], output["name"])
-        if known is None:
-            self._model_config["output"].append(output)
-            return
-        self._check_agreement("output", known, output)
-        known.update(output)
+        self._find_or_add("output", output, "").update(output)
 
     def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
         """Set the transaction policy: a dict that may have `decoupled`.
@@ -98,9 +87,18 @@ class ModelConfig:
     def _function(self) -> str:
         return f"auto-complete-config function for model '{self._name}'"
 
-    def _check_properties(
-        self, kind: str, properties: dict[str, Any], required: Sequence[str], optional: str
-    ) -> None:
+    def _find_or_add(self, kind: str, tensor: dict[str, Any], optional: str) -> dict[str, Any]:
+        """Return the configured tensor of this name, with which `tensor` agrees; else `tensor` itself, added."""
+        self._check_properties(kind, tensor, optional)
+        known = _by_name(self._model_config[kind], tensor["name"])
+        if known is None:
+            self._model_config[kind].append(tensor)
+            return tensor
+        self._check_agreement(kind, known, tensor)
+        return known
+
+    def _check_properties(self, kind: str, properties: dict[str, Any], optional: str) -> None:
+        required = ("name", "data_type", "dims")
         valid = [*required, optional] if optional else list(required)
         quoted = [f"'{name}'" for name in valid]
         words = ", ".join(quoted[:-1]) + f" and {quoted[-1]}"

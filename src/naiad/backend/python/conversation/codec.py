@@ -214,7 +214,7 @@ class CallDecoder:
     """Keeps the headers of one worker's calls by their numbers."""
 
     def __init__(self) -> None:
-        self._headers = ReceivedHeaders(_header_and_layout)
+        self._headers = ReceivedHeaders(_read_call)
 
     def decode(self, frame: Frame, words: Iterator[int]) -> tuple[RequestHeader, list[Buffer]]:
         """Return header and input data of a call; the data are views on the payload.
@@ -236,18 +236,13 @@ class CallDecoder:
         return header, data
 
 
-def _header_and_layout(notes: Mapping[str, Any]) -> tuple[RequestHeader, TensorLayout]:
-    header = _header_from(notes)
-    return header, TensorLayout(sizes_of(header.inputs))
-
-
-def _header_from(notes: Mapping[str, Any]) -> RequestHeader:
+def _read_call(notes: Mapping[str, Any]) -> tuple[RequestHeader, TensorLayout]:
     flags = int(notes["flags"])
     sequence = notes["sequence"]
     version = int(notes["version"])
     parameters = dict(notes["parameters"])
     priority = parameters.get("priority")
-    return RequestHeader(
+    header = RequestHeader(
         model_name=str(notes["model"]),
         model_version="" if version < 0 else str(version),
         inputs=read_specs(notes["inputs"]),
@@ -260,6 +255,7 @@ def _header_from(notes: Mapping[str, Any]) -> RequestHeader:
         sequence_start=bool(flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
         sequence_end=bool(flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
     )
+    return header, TensorLayout(sizes_of(header.inputs))
 
 
 class CallResponseEncoder:

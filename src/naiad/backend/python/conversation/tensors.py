@@ -147,8 +147,10 @@ class TensorRules:
             yield f"datatype {spec.datatype.value}", config.datatype.value
         batch, tail = self._split(spec.shape)
         lacks_batch = self._is_batching and not batch
-        if lacks_batch or not _fits(tail, config.model_dims):
-            full = (-1, *config.model_dims) if self._is_batching else config.model_dims
+        dims = config.model_dims
+        fits = len(tail) == len(dims) and all(dim in (-1, size) for dim, size in zip(dims, tail, strict=True))
+        if lacks_batch or not fits:
+            full = (-1, *dims) if self._is_batching else dims
             yield f"shape {shape_text(spec.shape)}", shape_text(full)
 
     def _warn(self, output: str, text: str) -> None:
@@ -164,7 +166,3 @@ class TensorRules:
                 self._version,
                 STRICT_PARAMETER,
             )
-
-
-def _fits(shape: Shape, dims: Shape) -> bool:
-    return len(shape) == len(dims) and all(dim in (-1, size) for dim, size in zip(dims, shape, strict=True))

@@ -24,7 +24,7 @@ class ServerChannel(Channel):
     def __init__(self, read_fd: int, write_fd: int, descriptors: socket.socket, *, limit_bytes: int) -> None:
         super().__init__(read_fd, write_fd, descriptors, limit_bytes=limit_bytes, own=memoryview)
         os.set_blocking(write_fd, False)
-        self.on_full: Callable[[], object] = _nothing
+        self.on_full: Callable[[], object] = lambda: None
         """Called when data begins to wait, on the sending thread."""
         self._unsent: deque[Buffer] = deque()
         """Bounded by the batch being sent and ended sequences before it; on a channel of calls by the calls of the
@@ -119,7 +119,3 @@ class ServerChannel(Channel):
         self._unsent.clear()
         while self._unpassed:
             os.close(self._unpassed.popleft())
-
-
-def _nothing() -> None:
-    """Do nothing, without a listener."""
