@@ -48,8 +48,8 @@ def _argument(context: ModelContext, argument: Any) -> Slot:
     # Triton: the first two sentences.
     raise unsupported(
         f"An input of type '{kind}' was detected in the model. Only a single input of type Dict(str, Tensor) or "
-        f"input(s) of type Tensor are supported. Model '{context.name}': argument '{argument.name}' of forward is neither "
-        "a Tensor nor a List[str]; give it a default value, or wrap the model in a module that takes tensors"
+        f"input(s) of type Tensor are supported. Model '{context.name}': argument '{argument.name}' of forward is "
+        "neither a Tensor nor a List[str]; give it a default value, or wrap the model in a module that takes tensors"
     )
 
 
