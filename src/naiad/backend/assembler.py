@@ -108,6 +108,8 @@ class BatchPlan:
 class MixedPlan:
     """What to do for one mixed batch."""
 
+    __slots__ = ("inputs", "is_on_device", "layouts", "output_names", "outputs", "staying")
+
     def __init__(
         self,
         layouts: Sequence[HeaderLayout],

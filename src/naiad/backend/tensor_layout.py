@@ -110,6 +110,18 @@ class InputSlot:
 class HeaderLayout:
     """A request header read with a configuration: made once per header, used for every request that has it."""
 
+    __slots__ = (
+        "has_destinations",
+        "input_shapes",
+        "inputs",
+        "is_on_device",
+        "outputs",
+        "response_headers",
+        "rows",
+        "staying",
+        "tails",
+    )
+
     def __init__(self, table: TensorTable, header: RequestHeader) -> None:
         positions = {spec.name: position for position, spec in enumerate(header.inputs)}
         self.input_shapes = {spec.name: spec.shape for spec in header.inputs}
