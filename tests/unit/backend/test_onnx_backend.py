@@ -475,7 +475,7 @@ def test_closed_model_releases_sessions(tmp_path):
 
 
 def session_of(model: OnnxModel, policy: str = ""):
-    return model.sessions.find(InstanceSpec("m_0_0", 0, "KIND_CPU", 0, policy)).ort
+    return model.find(InstanceSpec("m_0_0", 0, "KIND_CPU", 0, policy)).ort
 
 
 def options_of(model: OnnxModel):
@@ -488,7 +488,7 @@ def test_instances_share_one_session_and_the_cores(tmp_path, caplog):
     first, second = new_instance(model, 0), new_instance(model, 1)
     assert isinstance(first, OnnxInstance)
     assert first._session is second._session
-    assert model.sessions.plan(Place()).computing == 8
+    assert model.plan(Place()).computing == 8
     assert options_of(model).intra_op_num_threads == 6
     assert "model 'm' version 1: 3 instances share a session of 6 intra-op threads" in caplog.text
 

@@ -28,7 +28,7 @@ def new_instance(monkeypatch, tmp_path):
         model, config = load_onnx(tmp_path / str(len(made)), content, **fields)
         context = model._context
         assert context.config == config
-        made.append(GpuOnnxInstance(context, model.sessions.find(InstanceSpec("m_0_0", 0, "KIND_CPU")), 0))
+        made.append(GpuOnnxInstance(context, model.find(InstanceSpec("m_0_0", 0, "KIND_CPU")), 0))
         return made[-1]
 
     made = []

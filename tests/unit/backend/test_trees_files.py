@@ -10,9 +10,9 @@ from naiad.backend.api import ModelContext
 from naiad.backend.framework import Parameters
 from naiad.backend.registry import BackendRegistry
 from naiad.backend.trees import engines
+from naiad.backend.trees.backend import plan_output
 from naiad.backend.trees.engines import Forest, choose_engine
 from naiad.backend.trees.forest_file import ForestFile, find_forest_file, reason_of
-from naiad.backend.trees.outputs import plan_output
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 

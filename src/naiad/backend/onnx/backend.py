@@ -57,14 +57,14 @@ class OnnxRuntimeBackend(Backend):
         path = model_path(context)
         try:
             has_global_threads = self._use_global_threads(context)
-            sessions = OnnxSessions(context, path, has_global_threads=has_global_threads)
+            model = OnnxModel(context, path, has_global_threads=has_global_threads)
         except InferError as error:
             if error.message.startswith("parameter "):
                 raise error.with_message(f"model '{context.name}': {error.message}") from None
             raise
         strict = context.backend_config.get("strict-model-config", "false").lower() == "true"
-        SignatureCheck(execution_config(context.config), sessions.signature, strict=strict).check()
-        return OnnxModel(context, sessions)
+        SignatureCheck(execution_config(context.config), model.signature, strict=strict).check()
+        return model
 
     def _use_global_threads(self, context: ModelContext) -> bool:
         """Whether all sessions of the process share one pool; its size is set once, before the first session."""
@@ -80,17 +80,12 @@ class OnnxRuntimeBackend(Backend):
         return True
 
 
-class OnnxModel(Model):
+class OnnxModel(OnnxSessions):
     """One loaded version."""
-
-    def __init__(self, context: ModelContext, sessions: OnnxSessions) -> None:
-        self.sessions = sessions
-        self.labels = sessions.labels
-        self._context = context
 
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Create an instance on the session of its device and host policy. Raises InferError."""
-        session = self.sessions.find(spec)
+        session = self.find(spec)
         tensors = (*session.signature.inputs.values(), *session.signature.outputs.values())
         has_scalars = any(not tensor.dims for tensor in tensors)
         if any(tensor.datatype is DataType.BF16 for tensor in tensors):
@@ -102,11 +97,3 @@ class OnnxModel(Model):
         else:
             kind = ScalarOnnxInstance if has_scalars else OnnxInstance
         return kind(self._context, session)
-
-    def update_config(self, config: ModelConfig) -> None:
-        """Take note of other instance groups."""
-        self.sessions.update_config(config)
-
-    def close(self) -> None:
-        """Release the sessions."""
-        self.sessions.close()

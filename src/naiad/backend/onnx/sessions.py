@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from naiad.backend.api import InstanceSpec, ModelContext
+from naiad.backend.api import InstanceSpec, Model, ModelContext
 from naiad.backend.host_policies import running_on
 from naiad.backend.onnx.accelerators import CPU_PROVIDER, gpu_unsupported_reason
 from naiad.backend.onnx.library import onnxruntime
@@ -136,8 +136,8 @@ def _settings(context: ModelContext, path: Path, threads: ThreadPlan) -> tuple[o
     )
 
 
-class OnnxSessions:
-    """Opens the sessions of a version, and closes them together."""
+class OnnxSessions(Model):
+    """A version without its instances: opens their sessions, and closes them together."""
 
     def __init__(self, context: ModelContext, path: Path, *, has_global_threads: bool) -> None:
         """Open those that the configuration's instances need. Raises InferError."""
@@ -151,6 +151,7 @@ class OnnxSessions:
             self._open(place)
             where = f", on cores {format_cores(place.cores)}" if place.cores else ""
             texts.append(f"{self.plan(place)}{where}")
+        self.labels = next(iter(self._sessions.values())).labels
         for output, labels in self.labels.items():
             text = f"the dictionaries of output '{output}' are served as a FP32 matrix of {len(labels)} columns"
             _log.info("model '%s' version %d: %s", context.name, context.version, text)
@@ -162,11 +163,6 @@ class OnnxSessions:
     def signature(self) -> ModelSignature:
         """What the model says of itself."""
         return next(iter(self._sessions.values())).signature
-
-    @property
-    def labels(self) -> Mapping[str, Sequence[str]]:
-        """Labels in the model, by output."""
-        return next(iter(self._sessions.values())).labels
 
     def update_config(self, config: ModelConfig) -> None:
         """Take note of other instance groups."""
