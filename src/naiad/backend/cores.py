@@ -1,7 +1,4 @@
-"""The number of cores of this process: its affinity and the quota of its control group.
-
-The control groups of this process, where the kernel keeps its limits of cores and memory.
-"""
+"""The cores of this process: its affinity, and the quota of its control groups."""
 
 import math
 import os

@@ -1,9 +1,7 @@
 """Metrics that models and backends define: their holders and their exposition.
 
-Values are in cells that all workers share (`worker.metric_cells`). Here is what they mean: families by name, and in
+Values are in cells that all workers share (`worker.api.metrics`). Here is what they mean: families by name, and in
 each the metrics by their labels. Each exists while a holder has its family.
-
-What custom metrics may be called and how large they may be.
 """
 
 import contextlib

@@ -130,6 +130,11 @@ def may_unpickle(context: ModelContext) -> bool:
     return context.backend_config.get("allow-pickle", "").lower() in ("true", "1", "on")
 
 
+def first_gpu(config: ModelConfig) -> int:
+    """Return the first GPU that the configuration names, otherwise 0."""
+    return next((gpu for group in config.instance_group for gpu in group.gpus), 0)
+
+
 def cpu_instance_count(config: ModelConfig) -> int:
     """Return the number of instances on the CPU, at least 1."""
     groups = config.instance_group

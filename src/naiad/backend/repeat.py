@@ -3,9 +3,7 @@
 As Triton's backend of this name: inputs IN (INT32 [-1]), DELAY (UINT32 [-1], milliseconds before each response) and
 WAIT (UINT32 [1], milliseconds until `execute` returns); outputs OUT (INT32 [1], the element) and IDX (UINT32 [1], its
 position). With a WAIT shorter than the delays the instance takes its next batch while it still answers. The last
-response is followed by an empty final one.
-
-A thread that sends the responses of many requests, each when it is due.
+response is followed by an empty final one. One thread sends the responses of all requests, each when it is due.
 """
 
 import heapq

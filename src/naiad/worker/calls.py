@@ -346,11 +346,7 @@ class Calls:
                 raise TritonModelException(_GONE) from None
             if not isinstance(error, TransportFullError):
                 raise
-            raise TritonModelException(
-                f"{error.needed_bytes} bytes of tensors do not fit into the shared memory between server and worker, "
-                f"of which {max(0, error.limit_bytes)} bytes are left "
-                "(--backend-config=python,transport-max-byte-size)"
-            ) from None
+            raise TritonModelException(str(error)) from None
 
     def _notify(self, kind: int, words: Sequence[int]) -> None:
         """Send a frame without a response."""

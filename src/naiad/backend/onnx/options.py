@@ -1,10 +1,9 @@
 """From a model configuration to the options of an ONNX Runtime session.
 
-How many threads a model's session gets, so that all its instances together do not exceed the cores there are.
-
-All CPU instances of a version share one session: the weights are in memory once, and `Run` may be called from any
-number of threads. A session has one pool of intra-op threads, which those that call `Run` join. With k instances and
-a pool made for t threads (the caller counts as one of them, so it starts t-1), at most k + t - 1 threads compute.
+Threads: the instances of a model together do not exceed the cores there are. All CPU instances of a version share one
+session: the weights are in memory once, and `Run` may be called from any number of threads. A session has one pool of
+intra-op threads, which those that call `Run` join. With k instances and a pool made for t threads (the caller counts
+as one of them, so it starts t-1), at most k + t - 1 threads compute.
 """
 
 import importlib

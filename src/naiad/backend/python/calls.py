@@ -274,7 +274,8 @@ class BlsChannel:
             self._channel.send(frames.ANSWER, words, "", extra, parts, payload_bytes, block)
         except (TransportFullError, OSError) as error:
             self._encoder.restart()
-            self._send(number, InferResponse(self._header, error=_full(error)), flags)
+            what = "there is no shared memory for the response: " if isinstance(error, OSError) else ""
+            self._send(number, InferResponse(self._header, error=unavailable(f"{what}{error}")), flags)
         except ChannelClosedError:
             self._loop.call_soon(self._detach)  # not at once: the caller goes through the calls
 
@@ -360,15 +361,6 @@ def _load_parameters(notes: Mapping[str, Any], frame: Frame) -> dict[str, object
     if notes["config"]:
         parameters["config"] = str(notes["config"])
     return parameters
-
-
-def _full(error: TransportFullError | OSError) -> InferError:
-    if isinstance(error, OSError):
-        return unavailable(f"there is no shared memory for the response: {error}")
-    return unavailable(
-        f"{error.needed_bytes} bytes of tensors do not fit into the shared memory between server and worker, of "
-        f"which {max(0, error.limit_bytes)} bytes are left (--backend-config=python,transport-max-byte-size)"
-    )
 
 
 class CallingWorker:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
-from naiad.backend.framework import ModelFile, Parameters, Scalars, check_signature, find_model_file
+from naiad.backend.framework import ModelFile, Parameters, Scalars, check_signature, find_model_file, first_gpu
 from naiad.backend.signature import ModelSignature, completed, is_complete
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.backend.tensorflow.library import set_up, tensorflow
@@ -62,8 +62,7 @@ class TensorFlowModel(Model):
         self._context = context
         self._lock = threading.Lock()
         on_cpu = any(group.kind != group.KIND_GPU for group in context.config.instance_group)
-        first_gpu = next((device for group in context.config.instance_group for device in group.gpus), 0)
-        device = _CPU if on_cpu or not context.config.instance_group else f"/GPU:{first_gpu}"
+        device = _CPU if on_cpu or not context.config.instance_group else f"/GPU:{first_gpu(context.config)}"
         program = open_program(context, device)
         self._programs = {device: program}
         self._scalars = check_signature(context, program.signature())

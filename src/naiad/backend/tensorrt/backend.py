@@ -6,7 +6,7 @@ import threading
 from typing import Any, ClassVar
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
-from naiad.backend.framework import Scalars
+from naiad.backend.framework import Scalars, first_gpu
 from naiad.backend.signature import SignatureCheck, complete, is_complete
 from naiad.backend.tensorrt.engine_file import Engine
 from naiad.backend.tensorrt.instance import TensorRtInstance, Tools
@@ -38,7 +38,7 @@ class TensorRtBackend(Backend):
         if is_complete(config):
             return config
         runtime = self.open_runtime(context)
-        _use_device(runtime, config, _first_device(config))
+        _use_device(runtime, config, first_gpu(config))
         engine = Engine(context, read_options(context), self._messages)
         return complete(config, engine.signature, max_rows(_profiles_in_use(config, engine)))
 
@@ -89,7 +89,7 @@ class TensorRtModel(Model):
         self._turns = turns
         self._lock = threading.Lock()
         self._engines: dict[int, Engine] = {}
-        engine = self._engine(_first_device(context.config))
+        engine = self._engine(first_gpu(context.config))
         config = execution_config(context.config)
         SignatureCheck(config, engine.signature).check()
         _check_profiles(config, engine)
@@ -120,10 +120,6 @@ class TensorRtModel(Model):
                 self._context.name, self._context.version, device_id, len(engine.profiles),
             )  # fmt: skip
         return engine
-
-
-def _first_device(config: ModelConfig) -> int:
-    return next((gpu for group in config.instance_group for gpu in group.gpus), 0)
 
 
 def _use_device(runtime: CudaRuntime, config: ModelConfig, device_id: int) -> None:

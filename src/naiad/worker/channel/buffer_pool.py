@@ -51,7 +51,10 @@ class TransportFullError(Exception):
     """A payload exceeds the remaining limit."""
 
     def __init__(self, needed_bytes: int, limit_bytes: int) -> None:
-        super().__init__(f"{needed_bytes} bytes do not fit")
+        super().__init__(
+            f"{needed_bytes} bytes of tensors do not fit into the shared memory between server and worker, of which "
+            f"{max(0, limit_bytes)} bytes are left (--backend-config=python,transport-max-byte-size)"
+        )
         self.needed_bytes = needed_bytes
         self.limit_bytes = limit_bytes
 

@@ -284,11 +284,7 @@ class ResponseSender:
                 return buffer_owner.lend(reply.parts, reply.payload_bytes)
             except TransportFullError as error:
                 if rounded(error.needed_bytes) > error.limit_bytes:
-                    raise TritonModelException(
-                        f"Unable to send response. {error.needed_bytes} bytes of tensors do not fit into the shared "
-                        f"memory between server and worker, of which {error.limit_bytes} bytes are left "
-                        "(--backend-config=python,transport-max-byte-size)"
-                    ) from None
+                    raise TritonModelException(f"Unable to send response. {error}") from None
             self._ask()
             time.sleep(wait_s)
             wait_s = min(_LONGEST_WAIT_S, 2 * wait_s)
