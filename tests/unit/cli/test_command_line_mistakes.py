@@ -34,7 +34,7 @@ def test_help_has_an_example(verb):
 
 
 @pytest.mark.parametrize("verb", ["graph", "explain"])
-def test_directory_in_place_of_a_name_names_the_command(verb, tmp_path, capsys):
+def test_directory_instead_of_name_names_the_command(verb, tmp_path, capsys):
     (tmp_path / "models" / "add").mkdir(parents=True)
     assert main([verb, f"{tmp_path}/models/add/"]) == 1
     assert f"naiad {verb} add --model-repository {tmp_path}/models\n" in capsys.readouterr().err

@@ -450,7 +450,7 @@ def test_closing_the_client_ends_grpc_calls_that_wait():
     assert with_grpc(respond, body, {3: 1}, max_connections=1) == 1
 
 
-def test_closing_the_client_ends_a_grpc_call_that_connects():
+def test_closing_client_ends_grpc_call_that_connects():
     async def handle(reader, writer):
         await reader.readexactly(24)
         client.close()
@@ -469,7 +469,7 @@ def test_closing_the_client_ends_a_grpc_call_that_connects():
     run(body)
 
 
-def test_message_that_is_too_large_leaves_no_call_open():
+def test_message_too_large_leaves_no_call_open():
     class Huge(bytes):
         def __len__(self):
             return 1 << 32
