@@ -208,8 +208,21 @@ def test_interrupt_restores_and_reports(tmp_path, server):
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=30)
     assert "interrupted after" in output
+    assert process.returncode == 130
     assert served(server) == before
     assert (tmp_path / "analysis/identity.html").exists()
+
+
+def test_interrupt_spares_the_next_models(tmp_path, repository):
+    write_identity(repository, "next")
+    process = start(tmp_path, repository, *SHORT, "--shape", "INPUT0:4", "--mode", "brute")
+    file = tmp_path / "analysis/identity.measurements.jsonl"
+    wait_until(lambda: len(recorded(file)) >= 2, "the analysis measured nothing")
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 130, output
+    assert "next" not in output
+    assert [path.name for path in (tmp_path / "analysis").glob("*.html")] == ["identity.html"]
 
 
 def test_wrong_model_leaves_no_journal(tmp_path, repository, start_server):

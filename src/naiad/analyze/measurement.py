@@ -87,3 +87,5 @@ class Ranking:
     pareto: Sequence[Measured] = ()
     reason: str = ""
     """Why the winner won, or why there is none, in sentences."""
+    is_interrupted: bool = False
+    """The user has stopped the search."""

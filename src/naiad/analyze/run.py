@@ -70,7 +70,8 @@ class Analysis:
 async def analyze(settings: Settings, inputs: Inputs, progress: Progress | None = None) -> list[Analysis]:
     """Analyse the models of the settings one after the other, or all at once, and write the reports.
 
-    The server has its old configurations afterwards. Raises SettingsError, InferError, ServerLostError and OSError.
+    The server has its old configurations afterwards. An interrupt ends the list with its model, and nothing is
+    applied. Raises SettingsError, InferError, ServerLostError and OSError.
     """
     for name in [*(model.name for model in settings.models), *settings.composing_models]:
         _check_output(settings, name)
@@ -80,6 +81,8 @@ async def analyze(settings: Settings, inputs: Inputs, progress: Progress | None 
         async with _instrument(settings, group, inputs) as instrument:
             analysis = await _search(settings, group, instrument, inputs, progress)
             service = instrument.server.service
+        if analysis.ranking.is_interrupted:
+            return [*found, analysis]
         if settings.is_applied and settings.server.is_remote and analysis.ranking.winner is not None:
             sources = [*analysis.models, *settings.composing_models]
             await _apply(service, sources, analysis.ranking.winner.measured.point.variants)

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import re
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -221,6 +222,8 @@ def _analyze(settings: Settings, *, is_quiet: bool) -> int:
         progress.clear()
     for each in found:
         _show(each)
+    if any(each.ranking.is_interrupted for each in found):
+        return 128 + signal.SIGINT
     return 0 if all(each.ranking.winner for each in found) else FAILED
 
 

@@ -1,6 +1,7 @@
 """A whole search: the configuration of the repository, a mode, the comparison of the best, and the ranking."""
 
 import asyncio
+from dataclasses import replace
 from types import MappingProxyType
 
 from naiad.analyze.measurement import Instrument, Ranking, ServerLostError
@@ -42,7 +43,7 @@ async def search(
     if mode not in MODES:
         raise ValueError(f"unknown search mode '{mode}'; expected {', '.join(MODES)}")
     survey = Survey(space, goals, instrument, settings or SearchSettings(), checkpoint, progress)
-    ended = ""
+    ended, is_interrupted = "", False
     try:
         await _run(mode, survey, predictor)
     except ServerLostError as error:
@@ -51,8 +52,8 @@ async def search(
         task = asyncio.current_task()
         if task is not None:
             task.uncancel()
-        ended = f"The search was interrupted after {survey.count} measurements."
-    return rank_all(survey, ended)
+        ended, is_interrupted = f"The search was interrupted after {survey.count} measurements.", True
+    return replace(rank_all(survey, ended), is_interrupted=is_interrupted)
 
 
 async def _run(mode: str, survey: Survey, predictor: Predictor | None) -> None:
