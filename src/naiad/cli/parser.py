@@ -12,7 +12,12 @@ FAILED, BAD_OPTION = 1, 2
 
 
 def fail(command: str, reason: object, status: int = FAILED) -> int:
-    """Print the reason why `command`, as `naiad check`, has failed; return the exit status."""
+    """Print the reason why `command`, as `naiad check`, has failed; return the exit status.
+
+    Raises BrokenPipeError where that is the reason: `main` knows its status.
+    """
+    if isinstance(reason, BrokenPipeError):
+        raise reason
     print(f"{command}: {reason}", file=sys.stderr)
     return status
 

@@ -5,7 +5,7 @@ import importlib
 import pytest
 
 from naiad.cli.main import VERBS, main
-from naiad.cli.parser import Parser
+from naiad.cli.parser import Parser, fail
 
 WITH_ARGUMENTS = [verb for verb in VERBS if verb not in ("serve", "version", "demo", "analyze")]
 
@@ -43,3 +43,8 @@ def test_directory_instead_of_name_names_the_command(verb, tmp_path, capsys):
 def test_missing_directory_of_ranks_is_named(tmp_path, capsys):
     assert main(["rank", str(tmp_path / "no"), "--node-rank", "1"]) == 1
     assert capsys.readouterr().err.startswith(f"naiad rank: {tmp_path}/no: no such directory")
+
+
+def test_closed_reader_of_output_is_no_reason():
+    with pytest.raises(BrokenPipeError):
+        fail("naiad perf", BrokenPipeError(32, "Broken pipe"))

@@ -21,6 +21,7 @@ from naiad.perf.plan import (
     Search,
     Stop,
 )
+from naiad.perf.report.text import settings_text
 
 
 def plan_of(*arguments: str, is_perf_analyzer: bool = False) -> Plan:
@@ -199,3 +200,9 @@ def test_missing_server_names_the_flag(capsys: pytest.CaptureFixture[str]) -> No
         "naiad perf: no connection to http://127.0.0.1:1: Connection refused; "
         "give the address of a running server with -u\n"
     )
+
+
+def test_load_of_a_schedule_is_described() -> None:
+    replayed = settings_text(plan_of("--replay", "traffic.jsonl", "--replay-speed", "2"))
+    assert replayed.endswith("Load: the recorded requests at their times, speed 2")
+    assert settings_text(plan_of("--fixed-schedule")).endswith("Load: each entry of the input data at its timestamp")

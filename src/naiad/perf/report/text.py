@@ -24,7 +24,12 @@ def settings_text(plan: Plan) -> str:
         lines.append(f"  Latency limit: {measuring.latency_limit_us / 1e3:g} msec")
     if measuring.slo_us:
         lines.append(f"  Goodput counts responses within {measuring.slo_us / 1e3:g} msec")
-    lines.append(f"  {_load_text(plan.loads, is_rate=plan.is_rate)}")
+    if plan.replay_files:
+        lines.append(f"  Load: the recorded requests at their times, speed {plan.replay_speed:g}")
+    elif plan.is_fixed_schedule:
+        lines.append("  Load: each entry of the input data at its timestamp")
+    else:
+        lines.append(f"  {_load_text(plan.loads, is_rate=plan.is_rate)}")
     return "\n".join(lines)
 
 
