@@ -15,6 +15,7 @@ from naiad.frontend.grpc import stream as grpc_stream
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.header_forwarding import HeaderForwarding
+from naiad.frontend.slice_runner import SliceRunner
 from naiad.protocol import service_pb2 as pb
 from naiad.wire.compression import MAX_INLINE_BYTES
 from support.recording_engine import RecordingEngine
@@ -66,6 +67,12 @@ class Call:
     def resume(self):
         assert self.is_paused
         self.is_paused = False
+
+    def reserve_bytes(self, size):
+        return True
+
+    def release_bytes(self, size):
+        pass
 
     @property
     def ids(self):
@@ -476,6 +483,28 @@ class TestBounds:
         stage.service.stream_writable(stage.call)
         assert not stage.call.is_paused
         assert not stage.request("a").is_paused
+
+    def test_large_request_of_paused_stream_is_paused(self):
+        clock_ns, turns = [0], []
+
+        def tick() -> int:
+            clock_ns[0] += step_ns
+            return clock_ns[0]
+
+        stage, step_ns = Stage(), 10_000_000  # no slice before its turn
+        stage.service = InferenceGrpcService(stage.engine, runner=SliceRunner(turns.append, clock_ns=tick))
+        stage.send("a", model="d")
+        large = pb.ModelInferRequest.FromString(message("d", "b", data=False))
+        large.raw_input_contents.append(bytes(100_000))
+        stage.service.stream_message(stage.call, memoryview(large.SerializeToString()))
+        stage.call.queued_bytes = grpc_stream.MAX_QUEUED_BYTES + 1
+        stage.answer("a", final=False)
+        step_ns = 0
+        turns.pop()()
+        assert stage.request("b").is_paused
+        stage.call.queued_bytes = 0
+        stage.service.stream_writable(stage.call)
+        assert not stage.request("b").is_paused
 
     def test_ordinary_responses_wait_for_slow_reader_without_loss(self, stage):
         # The transport resets a call with too many queued bytes, but these requests came before the first was slow.

@@ -195,6 +195,8 @@ class InferStream:
         )
         request.deadline_ns = self._call.deadline_ns
         request.element_counts = element_counts
+        # A large request was decoded meanwhile.
+        request.is_paused = self._is_paused
         try:
             if self._is_draining:
                 raise unavailable("Server exiting")
