@@ -13,6 +13,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.frontend.context import CancelReason
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.protocol import service_pb2 as pb
+from support.freed import freed_block
 from support.recording_engine import RecordingEngine
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -343,3 +344,18 @@ def test_control_calls_are_answered_after_the_delay(service, monkeypatch):
     for _, handle in later:
         handle()
     assert (it.status, failing.status) == (0, 12)
+
+
+def test_response_that_cannot_be_encoded_is_freed(service, engine):
+    it = call(service, "ModelInfer", infer_message())
+    (request,) = engine.submitted
+    with freed_block(b"x" * 20) as views:
+        request.on_response(request, InferResponse(RESPONSE_HEADER, [views.pop()], parameters={"p": 2**70}))
+    assert "does not fit into 64 bits" in it.message
+
+
+def test_message_that_cannot_be_decoded_is_freed(service):
+    it = Call(SERVICE + "ModelInfer")
+    with freed_block(infer_message("unknown", data=False).SerializeToString()) as views:
+        service.unary(it, views.pop())
+    assert "unknown" in it.message

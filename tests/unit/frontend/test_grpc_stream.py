@@ -18,6 +18,7 @@ from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.protocol import service_pb2 as pb
 from naiad.wire.compression import MAX_INLINE_BYTES
+from support.freed import freed_block
 from support.recording_engine import RecordingEngine
 from support.side_work import Aside
 
@@ -558,3 +559,9 @@ class TestBounds:
         stage.call.on_cancel(CancelReason.CANCELLED)
         stage.answer("a")
         assert stage.call.is_paused
+
+
+def test_message_that_cannot_be_decoded_is_freed(stage):
+    with freed_block(message("unknown", "a", data=False)) as views:
+        stage.service.stream_message(stage.call, views.pop())
+    assert "unknown" in stage.call.sent[0].error_message

@@ -219,7 +219,7 @@ class InferenceGrpcService:
             if self._engine.served(model_name, model_version).is_decoupled:
                 raise unsupported(_DECOUPLED)
         except InferError as earlier:
-            error = earlier
+            error = earlier.with_traceback(None)  # which refers to this frame, with the message
         grpc_failure.finish_infer(call, request_id, model_name, model_version, error)
 
     def _abandon(self, request: InferRequest, why: CancelReason) -> None:
@@ -248,7 +248,8 @@ class InferenceGrpcService:
                     self._compression.respond(call, parts)
                 return
             except InferError as too_large:
-                error = too_large
+                # Its traceback refers to this frame: only the garbage collector would free the response.
+                error = too_large.with_traceback(None)
         grpc_failure.finish_infer(call, request.id, request.header.model_name, response.header.model_version, error)
 
     # --- control ---------------------------------------------------------------------------------------------

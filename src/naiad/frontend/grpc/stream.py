@@ -358,7 +358,7 @@ class InferStream:
             model_name, model_version, request_id = identify(message)
             turn.is_ordered = not self._engine.served(model_name, model_version).is_decoupled
         except InferError as earlier:
-            error = earlier
+            error = earlier.with_traceback(None)  # which refers to this frame, with the message
         self._reject(turn, request_id, model_name, model_version, error)
 
     def _reject(self, turn: _Turn, request_id: str, model: str, version: str, error: InferError) -> None:

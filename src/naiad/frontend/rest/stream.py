@@ -123,7 +123,7 @@ class StreamedResponse:
             try:
                 text = finish(self._encode(request, response))
             except InferError as unfit:
-                error = unfit
+                error = unfit.with_traceback(None)  # which refers to this frame, with the response
             else:
                 self._send(text)
         if error is not None:
