@@ -150,7 +150,15 @@ class SliceRunner:
                 self._advance(job)
             except Exception:
                 _log.exception("continuing a large request failed")
+                self._fail(job)
         self._schedule()
+
+    def _fail(self, job: SliceJob) -> None:
+        """End the request of a job with a callback that has raised: it would get no response otherwise."""
+        try:
+            job.failed(internal("internal error; see the server log"))
+        except Exception:
+            _log.exception("failing a large request failed")
 
     def _advance(self, job: SliceJob) -> bool:
         """Work for one turn; return whether the job is done."""

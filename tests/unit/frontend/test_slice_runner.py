@@ -177,6 +177,20 @@ def test_callback_that_raises_stops_no_turns():
     scene.run("b", "b", 10)
     scene.finish()
     assert scene.results == ["b"]
+    assert [each.code for each in scene.errors] == [ErrorCode.INTERNAL]  # its client does not wait forever
+    assert scene.is_empty
+
+
+def test_error_callback_that_raises_stops_no_turns():
+    scene = Scene()
+
+    def broken(result):
+        raise ZeroDivisionError
+
+    scene.runner.run("a", scene.work("a", 6, invalid_argument("wrong")), 10, scene.results.append, broken)
+    scene.run("b", "b", 10)
+    scene.finish()
+    assert scene.results == ["b"]
     assert scene.is_empty
 
 

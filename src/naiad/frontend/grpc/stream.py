@@ -177,8 +177,9 @@ class InferStream:
 
     def _reject_large(self, message: Buffer, error: InferError) -> None:
         self._job = None
-        self._reject_undecoded(message, error)
-        self._go_on()
+        if not self._is_over:
+            self._reject_undecoded(message, error)
+            self._go_on()
 
     def _submit(self, message: Buffer, decoded: Decoded, element_counts: Sequence[int] | None = None) -> None:
         header, request_id, data = decoded
