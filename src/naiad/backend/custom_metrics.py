@@ -12,6 +12,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, count
 from typing import Any
 
@@ -83,26 +84,22 @@ MOST_HELD_CELLS = 16384
 _Key = tuple[tuple[str, str], ...]
 
 
+@dataclass(slots=True)
 class _Metric:
-    __slots__ = ("bounds", "cell", "labels", "reference_count", "size")
-
-    def __init__(self, cell: int, size: int, labels: Mapping[str, str], bounds: Sequence[float]) -> None:
-        self.cell = cell
-        self.size = size
-        self.labels = dict(labels)
-        self.bounds = bounds
-        self.reference_count = 0
+    cell: int
+    size: int
+    labels: Mapping[str, str]
+    bounds: Sequence[float]
+    reference_count: int = 0
 
 
+@dataclass(slots=True)
 class _Family:
-    __slots__ = ("help", "kind", "metrics", "name", "reference_count")
-
-    def __init__(self, name: str, help_text: str, kind: str) -> None:
-        self.name = name
-        self.help = help_text
-        self.kind = kind
-        self.metrics: dict[_Key, _Metric] = {}
-        self.reference_count = 0
+    name: str
+    help: str
+    kind: str
+    metrics: dict[_Key, _Metric] = field(default_factory=dict)
+    reference_count: int = 0
 
 
 class CustomMetrics:
@@ -206,7 +203,7 @@ class CustomMetrics:
                         f"metric family '{family.name}': an instance may have {MOST_HELD_CELLS} values; use labels "
                         "with few values"
                     )
-                metric = _Metric(self._take_cells(family.name, size), size, labels, bounds)
+                metric = _Metric(self._take_cells(family.name, size), size, dict(labels), bounds)
                 family.metrics[key] = metric
             if key not in held:
                 metric.reference_count += 1

@@ -17,7 +17,7 @@ from naiad.config.backends import BUILT_IN, EXTRAS, RUNTIMES, canonical_name
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.naiad_parameters import is_isolated
 from naiad.config.problem import nearest
-from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.errors import internal, invalid_argument
 
 PYTHON_RUNTIME = "model.py"
 """Triton: the `runtime` of Python-based backends."""
@@ -143,7 +143,13 @@ def load_backend(name: str, point: str) -> Backend:
         module = importlib.import_module(module_name)
         backend_class = getattr(module, class_name)
     except (ImportError, AttributeError) as error:
-        raise _not_importable(name, point, error) from error
+        missing, extra = getattr(error, "name", None) or "", EXTRAS.get(name)
+        if extra and isinstance(error, ModuleNotFoundError) and not missing.startswith("naiad"):
+            raise internal(
+                f"backend '{name}' needs the package '{missing}', which is not installed: pip install "
+                f"'naiad[{extra}]'"
+            ) from error
+        raise internal(f"backend '{name}' cannot be used: importing {point} failed: {error}") from error
     if not (isinstance(backend_class, type) and issubclass(backend_class, Backend)):
         raise internal(f"backend '{name}': {point} is not a subclass of naiad.backend.api.Backend")
     backend = backend_class()
@@ -152,16 +158,6 @@ def load_backend(name: str, point: str) -> Backend:
             f"backend '{name}': {point} calls itself '{backend.name}'; its entry point must have that name"
         )
     return backend
-
-
-def _not_importable(name: str, point: str, error: Exception) -> InferError:
-    missing = getattr(error, "name", None) or ""
-    extra = EXTRAS.get(name)
-    if extra and isinstance(error, ModuleNotFoundError) and not missing.startswith("naiad"):
-        return internal(
-            f"backend '{name}' needs the package '{missing}', which is not installed: pip install 'naiad[{extra}]'"
-        )
-    return internal(f"backend '{name}' cannot be used: importing {point} failed: {error}")
 
 
 ENTRY_POINT_GROUP = "naiad.backends"

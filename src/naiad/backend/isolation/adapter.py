@@ -193,7 +193,8 @@ class _ReceivedRequest(InferRequest):
 
     def __init__(self, header: RequestHeader, data: Sequence[Buffer], request: InferenceRequest) -> None:
         self._is_cancelled = request.is_cancelled
-        super().__init__(header, data, _unused, id=request._id, context=request)
+        # Responses are returned by instances, or emitted.
+        super().__init__(header, data, lambda *_: None, id=request._id, context=request)
 
     @property
     def cancelled(self) -> bool:
@@ -203,10 +204,6 @@ class _ReceivedRequest(InferRequest):
     @cancelled.setter
     def cancelled(self, _: bool) -> None:
         """Ignore the initial value."""
-
-
-def _unused(request: InferRequest, response: InferResponse) -> None:
-    """Ignore a response: instances return or emit them."""
 
 
 def _data(tensor: Tensor) -> Buffer:

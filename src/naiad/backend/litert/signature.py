@@ -107,11 +107,9 @@ def _tensor(name: str, details: Mapping[str, Any], seen: Shape, rows: int | None
     dims: tuple[int | None, ...] = tuple(size if size >= 0 else None for size in declared) or (None,) * len(seen)
     if dims and rows != _DECLARED:
         dims = (rows, *dims[1:])
-    return TensorSignature(name, _datatype(details["dtype"]), dims, np.dtype(details["dtype"]).name)
-
-
-def _datatype(dtype: Any) -> DataType | None:
-    return DataType.BYTES if dtype is np.bytes_ else from_numpy(np.dtype(dtype))
+    dtype = np.dtype(details["dtype"])
+    datatype = DataType.BYTES if details["dtype"] is np.bytes_ else from_numpy(dtype)
+    return TensorSignature(name, datatype, dims, dtype.name)
 
 
 def _name(name: str, details: Mapping[str, Any], configured: Collection[str]) -> str:

@@ -70,7 +70,9 @@ class DecoupledDecoder(ResponseDecoder):
                     response = InferResponse(header, final=is_final, error=_UNTOLD)
                 else:
                     shape = shapes[number]
-                    data, position = _cut(shape, view, position, words)
+                    spans, size = shape.layout.read(words)
+                    data: list[Buffer] = [view[position + begin : position + end] for begin, end in spans]
+                    position += size
                     if may_vary and shape.is_sound:
                         response = InferResponse(shape.header, data, final=is_final)
                     else:
@@ -97,12 +99,6 @@ class DecoupledDecoder(ResponseDecoder):
                 emitted[index][1].parameters = parameters
         except (LookupError, TypeError, ValueError) as error:
             raise ChannelError(f"unreadable errors or parameters: {error!r}") from None
-
-
-def _cut(shape: ResponseShape, view: memoryview, position: int, words: Any) -> tuple[list[Buffer], int]:
-    """Return the data of a response and their end."""
-    spans, size = shape.layout.read(words)
-    return [view[position + begin : position + end] for begin, end in spans], position + size
 
 
 class DecoupledConversation(OpenConversation):

@@ -80,13 +80,9 @@ class _Plan:
         if is_known and not (member.isdir() and path in self._directories):
             raise UnusableError(f"{_shown(member.name)} is in the archive twice")
         self._directories.update(path.parents)
-        self._of(member).add(path)
+        kind = self._directories if member.isdir() else self._files if member.isreg() else self._links
+        kind.add(path)
         return path
-
-    def _of(self, member: tarfile.TarInfo) -> set[PurePosixPath]:
-        if member.isdir():
-            return self._directories
-        return self._files if member.isreg() else self._links
 
     def file_of(self, member: tarfile.TarInfo) -> PurePosixPath:
         """Return the target of a hard link. Raises UnusableError if it is not a file."""
