@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic
 
@@ -15,7 +16,7 @@ from naiad.repository.agents.chain import AgentChain
 from naiad.repository.lifecycle import Lifecycle, LoadedVersion, Publish, ReadyRule, V
 from naiad.repository.model_plan import ModelPlan, Update, VersionLoader, by_dependency
 from naiad.repository.stores.namespaces import NamespacedStore, Namespaces
-from naiad.repository.stores.store import ModelEntry, ModelListing, Store
+from naiad.repository.stores.store import ModelEntry, ModelListing, Store, warn_of_ignored
 from naiad.repository.stores.stores import DUPLICATE, Stores
 from naiad.telemetry.process import trim_heap
 
@@ -117,6 +118,9 @@ class Catalog(Generic[V]):
 
     def plan(self, entry: ModelEntry) -> ModelPlan:
         """Return the plan of a model's load. Raises InferError."""
+        if entry.model_dir not in entry.version_dirs.values():  # not a bare model file
+            with suppress(OSError):  # The load itself reports a directory that cannot be read.
+                warn_of_ignored(entry.model_dir)
         plan = self._loader.plan(entry)
         if self.namespaces is not None:
             try:
@@ -235,14 +239,22 @@ class Catalog(Generic[V]):
         self.note_failure(name, reason_of(error), counts=is_attempted, cause=_traceback_of(error))
 
     def note_failure(
-        self, name: str, reason: str, *, counts: bool = False, cause: BaseException | None = None
+        self,
+        name: str,
+        reason: str,
+        *,
+        counts: bool = False,
+        cause: BaseException | None = None,
+        is_known: bool = False,
     ) -> None:
         """Record the reason of a failed load; its served versions stay.
 
         `counts`: whether the failure makes a server unready that needs all its models. `cause` is logged.
+        `is_known`: it was recorded before, and is neither counted nor logged again.
         """
-        self._count_failure()
-        _log.error("failed to load model '%s': %s", name, reason, exc_info=cause)
+        if not is_known:
+            self._count_failure()
+            _log.error("failed to load model '%s': %s", name, reason, exc_info=cause)
         self._lifecycle.fail_model(name, reason, counts=counts)
 
     def _count_failure(self) -> None:

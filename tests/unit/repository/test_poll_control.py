@@ -207,3 +207,40 @@ def test_changed_member_loads_its_ensemble_again_once(tmp_path: Path) -> None:
     for _ in range(3):
         assert repository.poll() == ["e", "x"]
     assert repository.loader.loads == ["x", "e"]
+
+
+def test_model_that_cannot_be_opened_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stores = [LocalStore(tmp_path / name) for name in ("a", "b")]
+    loader = Loader()
+    catalog: RealCatalog[Version] = RealCatalog(stores, loader, loader.publish)
+    trigger = PollTrigger(ModelController(catalog, lambda: None), poll_s=60.0, settle_s=0.0)
+    for name in ("a", "b"):
+        (tmp_path / name / "m" / "1").mkdir(parents=True)
+    for _ in range(3):
+        trigger._poll_once()
+    assert [row.reason.partition(":")[0] for row in catalog.index()] == ["model appears in two or more repositories"]
+    assert catalog.load_failure_count == 1
+    assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
+    (tmp_path / "b" / "m" / "1").rmdir()
+    (tmp_path / "b" / "m").rmdir()
+    trigger._poll_once()
+    wait_until(lambda: "m" in loader.ready)
+    (tmp_path / "b" / "m" / "1").mkdir(parents=True)
+    trigger._poll_once()
+    assert catalog.load_failure_count == 2
+
+
+def test_ignored_directories_are_reported_with_each_load(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    repository = Repository(tmp_path)
+    repository.write("m")
+    (tmp_path / "m" / "02").mkdir()
+
+    def warnings() -> int:
+        return len([record for record in caplog.records if "leading zeros" in record.getMessage()])
+
+    for _ in range(3):
+        assert repository.poll() == ["m"]
+    assert warnings() == 1
+    (tmp_path / "m" / "1" / "weights").write_text("new")
+    repository.poll()
+    assert warnings() == 2

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.repository.stores.store import list_version_dirs, parse_version
+from naiad.repository.stores.store import list_version_dirs, parse_version, warn_of_ignored
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,8 @@ def test_list_version_dirs_skips_what_is_no_version(tmp_path: Path, caplog: pyte
     (tmp_path / "5").write_text("a file is no version")
     with caplog.at_level(logging.WARNING):
         assert list_version_dirs(tmp_path) == {1: tmp_path / "1", 2: tmp_path / "2"}
+        assert not caplog.text
+        warn_of_ignored(tmp_path)
     assert "'03'" in caplog.text
     assert "'-4'" in caplog.text
     assert "assets" not in caplog.text

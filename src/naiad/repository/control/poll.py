@@ -54,6 +54,8 @@ class PollTrigger(Generic[V]):
         self._is_unsettled = False
         self._unreadable: dict[str, str] = {}
         """Why stores cannot be read, by location."""
+        self._problems: dict[str, str] = {}
+        """Why models could not be opened at the last listing."""
         self._seen: dict[str, dict[str, bytes]] = {}
         """Fingerprints of the models of each store when it could be read last."""
         self._pool = ThreadPoolExecutor(_WORK_THREADS, thread_name_prefix="poll-work")
@@ -163,7 +165,7 @@ class PollTrigger(Generic[V]):
         now: dict[str, dict[str, bytes]] = {each: self._seen.get(each, {}) for each in look.unreadable}
         owners = {name: [location] for location, models in now.items() for name in models}
         incomplete: list[str] = []
-        has_problem = False
+        problems: dict[str, str] = {}
         for name, listings in sorted(look.listings.items()):
             where = [*owners.get(name, []), *(location for location, _ in listings)]
             owners[name] = where
@@ -173,14 +175,15 @@ class PollTrigger(Generic[V]):
                 _, listing = listings[0]
                 now.setdefault(where[0], {})[name] = listing.fingerprint or fingerprint_of(listing.open())
             except (InferError, OSError) as error:
-                self._catalog.note_failure(name, reason_of(error))
-                has_problem = True
+                problems[name] = reason = reason_of(error)
+                # Again, because an unload removes it from the index.
+                self._catalog.note_failure(name, reason, is_known=self._problems.get(name) == reason)
                 continue
             if listing.is_incomplete:
                 incomplete.append(name)
-        self._seen = now
+        self._seen, self._problems = now, problems
         seen = {name: look for models in now.values() for name, look in models.items() if len(owners[name]) == 1}
-        return seen, incomplete, has_problem
+        return seen, incomplete, bool(problems)
 
     def _note_unreadable(self, unreadable: Mapping[str, str]) -> None:
         for location, reason in unreadable.items():

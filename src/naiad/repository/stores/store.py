@@ -56,28 +56,31 @@ def _is_directory(child: "os.DirEntry[str]") -> bool:
 
 
 def list_version_dirs(model_dir: Path) -> dict[int, Path]:
-    """Return the version directories of a model by number, lowest first.
+    """Return the version directories of a model by number, lowest first."""
+    names = {parse_version(name): name for name in _list_directories(model_dir)}
+    return {version: model_dir / names[version] for version in sorted(v for v in names if v is not None)}
 
-    Directories with a probable mistake (a leading zero, a name that is not a number) are left out with a warning.
-    """
-    found: dict[int, Path] = {}
-    with os.scandir(model_dir) as children:
-        directories = sorted(filter(_is_directory, children), key=lambda child: child.name)
-    for child in directories:
-        if child.name in RESERVED or child.name.startswith("."):
+
+def warn_of_ignored(model_dir: Path) -> None:
+    """Log the directories of a model that are no versions, probably by mistake: a leading zero, a sign."""
+    for name in _list_directories(model_dir):
+        if parse_version(name) is not None:
             continue
-        version = parse_version(child.name)
-        if version is not None:
-            found[version] = model_dir / child.name
-        elif child.name.isdigit():
+        if name.isdigit():
             _log.warning(
-                "ignore version directory '%s' of model '%s': its name has leading zeros", child.name, model_dir.name
+                "ignore version directory '%s' of model '%s': its name has leading zeros", name, model_dir.name
             )
-        elif child.name.lstrip("-").isdigit():
-            _log.warning("ignore version directory '%s' of model '%s': it is negative", child.name, model_dir.name)
+        elif name.lstrip("-").isdigit():
+            _log.warning("ignore version directory '%s' of model '%s': it is negative", name, model_dir.name)
         else:
-            _log.debug("ignore directory '%s' of model '%s': its name is no version", child.name, model_dir.name)
-    return dict(sorted(found.items()))
+            _log.debug("ignore directory '%s' of model '%s': its name is no version", name, model_dir.name)
+
+
+def _list_directories(model_dir: Path) -> list[str]:
+    """Return the names of a model's directories that may be versions, sorted."""
+    with os.scandir(model_dir) as children:
+        names = sorted(child.name for child in filter(_is_directory, children))
+    return [name for name in names if name not in RESERVED and not name.startswith(".")]
 
 
 CONFIG_FILE = "config.pbtxt"
