@@ -25,6 +25,8 @@ def run(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.repository is None and (options.format_only or options.push is None):
         parser.error("name the REPOSITORY, or a server with --push URL")
+    if str(options.repository).startswith(("http:/", "https:/", "grpc:/", "grpcs:/")):
+        parser.error("REPOSITORY is a directory; to send the model to a server: naiad export PACKAGE --push URL")
     if options.format_only and (options.push or options.name):
         parser.error("--format-only excludes --push and --name")
     try:

@@ -48,3 +48,9 @@ def test_missing_directory_of_ranks_is_named(tmp_path, capsys):
 def test_closed_reader_of_output_is_no_reason():
     with pytest.raises(BrokenPipeError):
         fail("naiad perf", BrokenPipeError(32, "Broken pipe"))
+
+
+def test_address_in_place_of_a_repository_names_the_flag(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["export", "package", "http://localhost:8000"])
+    assert "to send the model to a server: naiad export PACKAGE --push URL\n" in capsys.readouterr().err
