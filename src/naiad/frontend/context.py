@@ -10,10 +10,11 @@ result does not depend on when the check happens.
 """
 
 import enum
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from naiad.core.errors import ErrorCode, InferError
+from naiad.core.errors import ErrorCode, InferError, excerpt, internal
 from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer
 from naiad.telemetry.server_timing import RequestTiming
@@ -35,6 +36,17 @@ class CancelReason(enum.Enum):
         """Return the error of a cancelled request, which `waited` for an instance or was executed."""
         code, words = self.value
         return InferError(code, f"{words} while {'it waited' if waited else 'it was executed'}")
+
+
+_log = logging.getLogger(__name__)
+
+
+def encoding_error(error: Exception, request: InferRequest) -> InferError:
+    """Return the error in place of a response that cannot be encoded; a defect is logged, and fails one request."""
+    if isinstance(error, InferError):
+        return error.with_traceback(None)  # which refers to frames with the response
+    _log.error("encoding the response to request '%s' failed", excerpt(request.id), exc_info=error)
+    return internal("internal error; see the server log")
 
 
 def version_of(request: InferRequest) -> str:

@@ -214,6 +214,14 @@ class TestInfer:
         assert it.status == 12
         assert len(failures()) == 1
 
+    def test_defect_of_a_response_is_a_failure(self, service, engine, failures):
+        it = call(service, "ModelInfer", infer_message())
+        (request,) = engine.submitted
+        header = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.FP32, ("x",))])
+        request.on_response(request, InferResponse(header, [b"5678"]))
+        assert it.status == 13
+        assert len(failures()) == 1
+
     def test_defect_costs_one_call(self, service, engine, caplog):
         engine.rejection = ZeroDivisionError("defect")
         it = call(service, "ModelInfer", infer_message())

@@ -306,6 +306,13 @@ class TestErrors:
         assert "'p'" in sent.error_message
         assert final_of(sent) is True
 
+    def test_defect_of_a_response_is_an_error(self, stage):
+        stage.send("a", "b")
+        header = ResponseHeader("m", "1", [TensorSpec("y", DataType.FP32, ("x",))])
+        stage.request("a").on_response(stage.request("a"), InferResponse(header, [b"5678"]))
+        stage.answer("b")
+        assert [sent.error_message for sent in stage.call.sent] == ["internal error; see the server log", ""]
+
     def test_defect_ends_call_and_cancels_open_requests(self, stage):
         stage.send("a")
         stage.engine.rejection = ZeroDivisionError("defect")

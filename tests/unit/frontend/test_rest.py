@@ -401,6 +401,16 @@ def test_response_that_json_cannot_carry_is_a_failure(server, logged):
     assert len(logged) == 1
 
 
+def test_defect_of_a_response_is_a_failure(server, logged, caplog):
+    context = server.call("POST", "/v2/models/m/infer", infer_body())
+    (request,) = server.engine.submitted
+    header = ResponseHeader("m", "1", [TensorSpec("OUT", DataType.FP64, (1,))])
+    request.on_response(request, InferResponse(header, [b"123"]))  # no whole element
+    assert failure(context)[:2] == (500, "internal error; see the server log")
+    assert len(logged) == 1
+    assert "encoding the response to request" in caplog.text
+
+
 def test_decoupled_model_is_rejected(server, logged):
     server.engine.decoupled = True
     assert failure(server.call("POST", "/v2/models/m/infer", infer_body()))[:2] == (

@@ -10,7 +10,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
-from naiad.frontend.context import CancelReason, GrpcCall, version_of
+from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
 from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls, SettingsCalls, SharedMemoryCalls
@@ -247,9 +247,8 @@ class InferenceGrpcService:
                 else:
                     self._compression.respond(call, parts)
                 return
-            except InferError as too_large:
-                # Its traceback refers to this frame: only the garbage collector would free the response.
-                error = too_large.with_traceback(None)
+            except Exception as unfit:
+                error = encoding_error(unfit, request)
         grpc_failure.finish_infer(call, request.id, request.header.model_name, response.header.model_version, error)
 
     # --- control ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
 from naiad.engine.inference import Engine
 from naiad.frontend.connections.body_reservation import BUDGET_EXCEEDED
-from naiad.frontend.context import CancelReason, GrpcCall, version_of
+from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
 from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.grpc.compression import Sender
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_call
@@ -288,8 +288,8 @@ class InferStream:
         else:
             try:
                 parts = encode_stream_response(request.id, response)
-            except InferError as error:
-                self._fail(request, turn, error, final=response.final)
+            except Exception as error:
+                self._fail(request, turn, encoding_error(error, request), final=response.final)
             else:
                 if turn.is_ordered:
                     self._response_bytes = sum(map(len, parts))

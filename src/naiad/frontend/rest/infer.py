@@ -15,7 +15,7 @@ from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
 from naiad.engine.inference import Engine
-from naiad.frontend.context import CancelReason, HttpContext, announced_bytes
+from naiad.frontend.context import CancelReason, HttpContext, announced_bytes, encoding_error
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
 from naiad.frontend.rest import failure as rest_failure
 from naiad.frontend.rest.stream import Framing, StreamedResponse, accepted_framing
@@ -331,8 +331,9 @@ class InferRoute:
             return
         try:
             parts, json_length = encode(request.id, header, response)
-        except InferError as unfit:
-            rest_failure.respond(context, request.id, header.model_name, response.header.model_version, unfit)
+        except Exception as unfit:
+            error = encoding_error(unfit, request)
+            rest_failure.respond(context, request.id, header.model_name, response.header.model_version, error)
             return
         headers = self._headers.get(json_length) or self._make_headers(json_length)
         context.respond(200, (*headers, *more) if more else headers, parts)

@@ -11,7 +11,7 @@ from naiad.core.response import InferResponse
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
-from naiad.frontend.context import CancelReason, HttpContext
+from naiad.frontend.context import CancelReason, HttpContext, encoding_error
 from naiad.frontend.header_forwarding import TraceFields, fields_of_context
 from naiad.frontend.rest import failure as rest_failure
 from naiad.frontend.slice_runner import SliceJob, SliceRunner
@@ -122,8 +122,8 @@ class StreamedResponse:
                 return
             try:
                 text = finish(self._encode(request, response))
-            except InferError as unfit:
-                error = unfit.with_traceback(None)  # which refers to this frame, with the response
+            except Exception as unfit:
+                error = encoding_error(unfit, request)
             else:
                 self._send(text)
         if error is not None:
