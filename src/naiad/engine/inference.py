@@ -23,9 +23,8 @@ from naiad.options.trace import TraceOptions
 from naiad.repository.control.triggers import RepositoryControl
 from naiad.repository.stores.namespaces import ambiguous
 from naiad.repository.stores.store import Store
-from naiad.telemetry.explanation import Explanation, ResourceUse
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.statistics.version import VersionStatistics
+from naiad.telemetry.statistics.version import Explanation, ResourceUse, VersionStatistics
 from naiad.telemetry.trace.settings import Changes, unknown_model
 from naiad.telemetry.trace.tracer import Trace, Tracer
 

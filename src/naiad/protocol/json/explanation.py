@@ -5,8 +5,7 @@ from typing import Any
 import orjson
 
 from naiad.core.model import AdaptiveState, name_of
-from naiad.telemetry.explanation import Explanation
-from naiad.telemetry.statistics.version import Duration, RecentBatch, StepStatistics
+from naiad.telemetry.statistics.version import Duration, Explanation, RecentBatch, StepStatistics
 
 
 def encode_explanation(explanation: Explanation) -> bytes:

@@ -1,11 +1,14 @@
-"""Statistics of one model version at one moment: values only, so that pure packages can encode them."""
+"""One model version at one moment: its statistics, and how it schedules (`Explanation`).
+
+Values only, so that pure packages can encode them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from naiad.core.errors import FailureReason
-from naiad.core.model import model_key
+from naiad.core.model import AdaptiveState, model_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +122,41 @@ class VersionStatistics:
     def key(self) -> tuple[str, str]:
         """Identifies a version: the key of its model, and its number."""
         return model_key(self.namespace, self.name), self.version
+
+
+class ResourceUse(NamedTuple):
+    """A resource of the rate limiter that the instances of a version need."""
+
+    name: str
+    device: int | None
+    """None for one amount of the whole server."""
+    limit: int
+    held: int
+    waiting: int
+    """Number of instances, of all models, that wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One model version at one moment."""
+
+    name: str
+    version: str
+    scheduler: str
+    """default, dynamic, adaptive, "sequence, direct", "sequence, oldest" or ensemble."""
+    rules: Sequence[str]
+    """The rules for a request, in order."""
+    hints: Sequence[str]
+    """Why no requests are batched; empty otherwise."""
+    instance_count: int
+    waiting: int
+    in_flight: int
+    """Number of requests that wait or execute."""
+    counts: VersionStatistics
+    recent: Sequence[RecentBatch]
+    """Oldest first."""
+    adaptive: AdaptiveState | None
+    resources: Sequence[ResourceUse]
+    """Empty without a rate limiter, and if another process has it."""
+    now_ns: int
+    """The time of the explanation, by the clock of `recent`."""
