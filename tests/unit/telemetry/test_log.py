@@ -4,7 +4,6 @@ import io
 import logging
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -71,17 +70,7 @@ class TestFormatter:
             TritonFormatter("json")
 
 
-@pytest.fixture
-def levels_kept() -> Iterator[None]:
-    """Restore the levels of the loggers: at INFO, other tests would not see DEBUG lines."""
-    loggers = [logging.getLogger(), logging.getLogger("naiad")]
-    levels = [logger.level for logger in loggers]
-    yield
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
-
-
-@pytest.mark.usefixtures("levels_kept")
+@pytest.mark.usefixtures("configured")  # restores the levels of loggers
 def test_log_that_ends_on_full_disk_reports(tmp_path: Path) -> None:
     log.configure(LogOptions(file="/dev/full"))
     logging.getLogger("naiad.test").info("lost")
