@@ -204,6 +204,12 @@ def test_ports_of_disabled_endpoints_do_not_collide() -> None:
     assert parse("--http-port=0", "--grpc-port=0", "--metrics-port=0").grpc.port == 0
 
 
+@pytest.mark.parametrize("arguments", [["--model-repository="], ["--model-repository", ""], [""]])
+def test_empty_repository_is_not_the_working_directory(arguments: list[str]) -> None:
+    with pytest.raises(OptionError, match="--model-repository is empty"):
+        parse_options(arguments)
+
+
 def test_repository_is_required() -> None:
     with pytest.raises(OptionError, match="--model-repository must be specified"):
         parse_options(["--http-port=1"])

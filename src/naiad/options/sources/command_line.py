@@ -166,6 +166,9 @@ def _check(options: ServerOptions) -> None:
         raise OptionError(
             "--model-repository must be specified: a repository or a model, as in naiad serve model.onnx"
         )
+    if not all(options.repository.paths):
+        # Often an unset variable; an empty path would be the working directory.
+        raise OptionError("--model-repository is empty; name a repository or a model, or . for the working directory")
     places = problem_of_places(options.http_place, options.grpc_place, options.metrics_place, *options.cloud_places)
     if places:
         raise OptionError(places)
