@@ -7,7 +7,6 @@ buffer shared by all connections, because it is consumed before control returns 
 """
 
 import asyncio
-import contextlib
 import logging
 import socket
 import time
@@ -168,10 +167,6 @@ class Http1Connection(asyncio.BufferedProtocol):
         # uvloop's transports have the methods of asyncio.Transport without being one.
         self._transport = transport = cast("asyncio.Transport", transport)
         self._responses.transport = self._close.transport = transport
-        connected: socket.socket | None = transport.get_extra_info("socket")
-        if connected is not None and transport.get_extra_info("sslcontext") is None:
-            with contextlib.suppress(OSError):
-                self._responses.descriptor = connected.fileno()
         unsupported_reason = self._endpoint.register(self, transport)
         if unsupported_reason:
             self._reader.close()

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -177,7 +176,6 @@ class Http1Responses:
         "_owner",
         "budget",
         "contexts",
-        "descriptor",
         "endpoint",
         "is_gathering",
         "is_write_paused",
@@ -197,8 +195,6 @@ class Http1Responses:
         self.response_headers = endpoint.response_headers
         self.budget = endpoint.budget
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # set when the connection is made
-        self.descriptor = -1
-        """The socket, for responses without TLS that are written at once."""
         self.contexts: deque[Http1Context] = deque()
         self.output_buffers: list[Buffer] = []
         self.is_gathering = False
@@ -253,26 +249,13 @@ class Http1Responses:
                 self._owner.update_reading()
 
     def finish(self, context: Http1Context, response: bytes) -> None:
-        """Send a whole response, without another copy and at once if it is the only one."""
+        """Send a whole response; most are alone and need no more than a write."""
         # hot: bench/micro_http1.py
         transport, contexts = self.transport, self.contexts
-        if (
-            self.descriptor < 0
-            or self.is_gathering
-            or len(contexts) != 1
-            or not context.keep_alive
-            or transport.get_write_buffer_size()
-            or transport.is_closing()
-        ):
+        if self.is_gathering or len(contexts) != 1 or not context.keep_alive or transport.is_closing():
             self.emit(context, [response], done=True)
             return
-        try:
-            # The transport would write at the end of this turn of the loop, and the client would wait for it.
-            sent = os.write(self.descriptor, response)
-        except OSError:
-            sent = 0  # the transport writes when it can, or reports the lost connection
-        if sent < len(response):
-            transport.write(memoryview(response)[sent:])
+        transport.write(response)
         contexts.popleft()
         self._clock.start_ns = 0
         if self.owes_continue:
