@@ -84,9 +84,9 @@ MUTANTS: tuple[Mutant, ...] = (
     # config
     Mutant(
         name="preferred_size_limit",
-        file="src/naiad/config/validate/model.py",
-        text="        elif size > config.max_batch_size:\n",
-        replacement="        elif size > config.max_batch_size + 1:\n",
+        file="src/naiad/config/validate/sequence.py",
+        text="        elif size > largest:\n",
+        replacement="        elif size > largest + 1:\n",
         tests=("unit/config/test_validation.py",),
         harm="a preferred batch size above the maximum is accepted: its batches never form",
     ),
