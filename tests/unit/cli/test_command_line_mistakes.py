@@ -50,7 +50,7 @@ def test_closed_reader_of_output_is_no_reason():
         fail("naiad perf", BrokenPipeError(32, "Broken pipe"))
 
 
-def test_address_in_place_of_a_repository_names_the_flag(capsys):
+def test_address_for_a_repository_names_the_flag(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["export", "package", "http://localhost:8000"])
     assert "to send the model to a server: naiad export PACKAGE --push URL\n" in capsys.readouterr().err
