@@ -182,6 +182,20 @@ def test_headers_without_end_do_not_fill_memory():
     assert len(wire.request_decoder._headers.by_number) < 1100
 
 
+def test_one_batch_may_have_any_number_of_headers(monkeypatch):
+    monkeypatch.setattr("naiad.worker.channel.layout.MOST_HEADERS", 4)
+    wire = Wire()
+    for _ in range(3):
+        sent = [make_request({"IN": np.zeros(size, np.float32)}) for size in range(1, 20)]
+        arrived = wire.forth(sent)
+        assert [request.inputs()[0].as_numpy().size for request in arrived] == list(range(1, 20))
+        tensors = [pb_utils.Tensor("OUT", np.zeros(size, np.float32)) for size in range(1, 20)]
+        frame = wire.back(arrived, [pb_utils.InferenceResponse([each]) for each in tensors])
+        assert [each.header.outputs[0].shape for each in wire.decoder.decode(frame, sent)] == [
+            (size,) for size in range(1, 20)
+        ]
+
+
 def test_bf16_input_keeps_its_bits():
     array = np.array([1.0, -3.5], ml_dtypes.bfloat16)
     (arrived,) = Wire().forth([make_request({"IN": array})])

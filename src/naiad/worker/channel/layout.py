@@ -106,7 +106,9 @@ class ReceivedHeaders(Generic[Value]):
         """Add the headers in the JSON of a frame. Raises ValueError, TypeError and LookupError if malformed."""
         if extra.get("reset"):
             self.by_number.clear()
-        for number, description in extra.get("headers", ()):
-            if len(self.by_number) > 2 * MOST_HEADERS:
-                raise ValueError(f"{len(self.by_number)} headers without a reset")
+        headers = extra.get("headers", ())
+        # A frame may define any number; the sender resets when it defines the next ones.
+        if headers and len(self.by_number) > MOST_HEADERS:
+            raise ValueError(f"{len(self.by_number)} headers without a reset")
+        for number, description in headers:
             self.by_number[number] = self._make(description)
