@@ -112,6 +112,25 @@ def test_connections_of_an_address_are_bounded(first, second, third):
     assert other_port.admit(Connection(), From(second)) == ""
 
 
+def test_address_over_its_limit_closes_no_idle_connection():
+    idle, own = Connection(50), Connection()
+    register = ConnectionRegister(2, AddressLimit(1))
+    assert register.admit(idle, UNIX) == ""
+    assert register.admit(own, From(("10.0.0.1", 1))) == ""
+    assert "one address; the limit is 1" in register.admit(Connection(), From(("10.0.0.1", 2)))
+    assert not idle.has_made_way
+    assert register.open == {idle, own}
+
+
+def test_rejected_connection_does_not_count_for_its_address():
+    busy, later = Connection(), Connection()
+    register = ConnectionRegister(1, AddressLimit(1))
+    assert register.admit(busy, UNIX) == ""
+    assert "too many connections; the limit is 1" in register.admit(Connection(), From(("10.0.0.1", 1)))
+    register.remove(busy)
+    assert register.admit(later, From(("10.0.0.1", 2))) == ""
+
+
 def test_unix_sockets_are_not_counted():
     register = ConnectionRegister(10, AddressLimit(1))
     assert [register.admit(Connection(), UNIX) for _ in range(3)] == ["", "", ""]

@@ -87,13 +87,15 @@ class ConnectionRegister(Generic[C]):
 
     def admit(self, connection: C, transport: asyncio.BaseTransport) -> str:
         """Add a connection. Return an error message if a limit is reached, otherwise an empty text."""
-        if len(self.open) >= self._most and not self._close_one_idle():
-            return f"too many connections; the limit is {self._most}"
         if self._addresses is not None:
+            # First: an address with too many connections does not close those of others.
             address = self._addresses.admit(transport)
             if address is None:
                 return f"too many connections of one address; the limit is {self._addresses.most}"
             self._address_of[connection] = address
+        if len(self.open) >= self._most and not self._close_one_idle():
+            self.remove(connection)
+            return f"too many connections; the limit is {self._most}"
         self.open.add(connection)
         return ""
 
