@@ -88,7 +88,7 @@ class ConnectionRegister(Generic[C]):
     def admit(self, connection: C, transport: asyncio.BaseTransport) -> str:
         """Add a connection. Return an error message if a limit is reached, otherwise an empty text."""
         if self._addresses is not None:
-            # First: an address with too many connections does not close those of others.
+            # First: an address with too many connections closes no connection of another client.
             address = self._addresses.admit(transport)
             if address is None:
                 return f"too many connections of one address; the limit is {self._addresses.most}"
