@@ -50,7 +50,7 @@ from naiad.analyze.variants import Machine, combinations, default_dimensions
 from naiad.backend.cores import usable_cores
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.demo import invoice, ocr_repository
-from naiad.demo.formats import forests
+from naiad.demo.formats import writers
 from naiad.demo.formats.classifier import train
 from naiad.demo.packages import MINILM, fetch
 from naiad.demo.repository import new_model
@@ -80,7 +80,7 @@ def _minilm(root: Path) -> ModelPlan:
 
 
 def _trees(root: Path) -> ModelPlan:
-    forests.write_xgboost(train(), new_model(root, "trees", 'backend: "trees" max_batch_size: 32') / "xgboost.json")
+    writers.write_xgboost(train(), new_model(root, "trees", 'backend: "trees" max_batch_size: 32') / "xgboost.json")
     return ModelPlan("trees")
 
 

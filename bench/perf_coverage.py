@@ -36,7 +36,7 @@ def columns_of(ends_s: np.ndarray, latencies_s: np.ndarray) -> Columns:
         failure=zeros.astype(np.int16),
         model=zeros.astype(np.int16),
         template=zeros.astype(np.int32),
-        sequence_id=zeros,
+        sequence_id=zeros.astype(np.uint64),
         sequence_end=zeros.astype(np.int8),
         gaps_ns=zeros[:0],
     )
