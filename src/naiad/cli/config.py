@@ -9,6 +9,7 @@ from pathlib import Path
 
 from naiad.backend.api import ModelContext
 from naiad.backend.registry import BackendRegistry
+from naiad.backend.signature import DEFAULT_MAX_BATCH_SIZE_SETTING
 from naiad.cli.parser import Parser, fail
 from naiad.config.autofill import autofill, merge_auto_completed
 from naiad.config.forms.template import format_commented
@@ -67,6 +68,7 @@ def build_config(path: Path) -> tuple[ModelConfig, str]:
 
 def _ask_model(entry: ModelEntry, version: int, config: ModelConfig) -> tuple[ModelConfig, str]:
     """Let the backend complete the configuration; on failure, return a note with the reason."""
+    size = entry.default_max_batch_size  # of bare model files
     context = ModelContext(
         name=entry.name,
         version=version,
@@ -74,6 +76,7 @@ def _ask_model(entry: ModelEntry, version: int, config: ModelConfig) -> tuple[Mo
         model_dir=entry.model_dir,
         version_dir=entry.version_dirs[version],
         usable_cores=os.cpu_count() or 1,
+        backend_config={} if size is None else {DEFAULT_MAX_BATCH_SIZE_SETTING: str(size)},
     )
     try:
         completed = BackendRegistry().get(config.backend).auto_complete(context)
