@@ -67,6 +67,7 @@ def test_reports_are_written(server: ServerProcess, tmp_path: Path, protocol: st
     ]
     assert "<svg" in files["html"].read_text()
     assert "Request concurrency: 2" in done.stdout
+    assert f"next: a better configuration: naiad analyze identity --url {protocol}://" in done.stdout
 
 
 def test_rates_are_measured(server: ServerProcess, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from naiad.cli.perf.planning import FlagError, make_plan
 from naiad.client import ConnectionFailedError
 from naiad.core.errors import InferError
 from naiad.perf.generator.keeping import MAX_KEPT_BYTES
-from naiad.perf.plan import Load, Plan, Stop
+from naiad.perf.plan import Load, Plan, Protocol, Stop
 from naiad.perf.records import Measurement
 from naiad.perf.report.charts import ChartsMissingError, check_charts
 from naiad.perf.report.comparison_text import comparison_text
@@ -137,7 +137,18 @@ def _report(result: Result, plan: Plan, flags: argparse.Namespace, *, is_perf_an
     if doubtful and (flags.strict or is_perf_analyzer or (uses_windows and flags.measurement_mode)):
         print(unstable_text(doubtful))
         return NOT_STABLE
+    if not is_perf_analyzer and not flags.quiet:
+        print(_next_text(plan, flags))
     return 0
+
+
+def _next_text(plan: Plan, flags: argparse.Namespace) -> str:
+    """Return what a user can do after a measurement."""
+    charts = "" if flags.html else "the same with --html report.html for charts, or "
+    name, url = plan.models[0].name, plan.service.url
+    is_repository = plan.service.protocol is Protocol.IN_PROCESS
+    better = f"naiad analyze {url} --models {name}" if is_repository else f"naiad analyze {name} --url {url}"
+    return f"\nnext: {charts}a better configuration: {better}"
 
 
 def _is_doubtful(row: Row, *, is_strict: bool) -> bool:
