@@ -144,11 +144,13 @@ def _report(result: Result, plan: Plan, flags: argparse.Namespace, *, is_perf_an
 
 def _next_text(plan: Plan, flags: argparse.Namespace) -> str:
     """Return what a user can do after a measurement."""
-    charts = "" if flags.html else "the same with --html report.html for charts, or "
-    name, url = plan.models[0].name, plan.service.url
-    is_repository = plan.service.protocol is Protocol.IN_PROCESS
-    better = f"naiad analyze {url} --models {name}" if is_repository else f"naiad analyze {name} --url {url}"
-    return f"\nnext: {charts}a better configuration: {better}"
+    found = [] if flags.html else ["the same with --html report.html for charts"]
+    if plan.models:
+        name, url = plan.models[0].name, plan.service.url
+        is_repository = plan.service.protocol is Protocol.IN_PROCESS
+        better = f"naiad analyze {url} --models {name}" if is_repository else f"naiad analyze {name} --url {url}"
+        found.append(f"a better configuration: {better}")
+    return f"\nnext: {', or '.join(found)}" if found else ""
 
 
 def _is_doubtful(row: Row, *, is_strict: bool) -> bool:
