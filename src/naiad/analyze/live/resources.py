@@ -17,8 +17,9 @@ from pathlib import Path
 from naiad.perf.result import Interval
 
 _INTERVAL_S = 0.2
-_PPID, _UTIME, _STIME, _RSS = 1, 11, 12, 21
-"""Fields of /proc/PID/stat after the name (proc(5)); the state is field 0."""
+_PPID, _TIMES, _RSS = 1, slice(11, 15), 21
+"""Fields of /proc/PID/stat after the name (proc(5)); the state is field 0. The times are those of the process and of
+its children that have ended, such as the worker of an earlier variant, which would be missing otherwise."""
 _IDLE = (3, 4)
 """Fields of the line `cpu` of /proc/stat that count no work: idle and iowait."""
 _GUEST = 8
@@ -66,7 +67,7 @@ def _family(pid: int, children: Mapping[int, Sequence[int]]) -> list[int]:
 
 
 def _cpu_s(rows: Mapping[int, Sequence[str]], pids: Iterable[int]) -> float:
-    ticks = sum(int(rows[each][_UTIME]) + int(rows[each][_STIME]) for each in pids)
+    ticks = sum(int(text) for each in pids for text in rows[each][_TIMES])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

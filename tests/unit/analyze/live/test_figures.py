@@ -1,6 +1,7 @@
 """Figures, resources and checks of served configurations."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,26 @@ def test_usage_includes_child_processes(tmp_path: Path):
     assert usage.cpu_s == pytest.approx(600 / os.sysconf("SC_CLK_TCK"))
     assert usage.resident_bytes == 7 * os.sysconf("SC_PAGE_SIZE")
     assert read_usage(99, tmp_path) is None
+
+
+def test_time_of_ended_children_stays(tmp_path: Path):
+    def write(pid: int, parent: int, ticks: int, of_children: int) -> None:
+        (tmp_path / str(pid)).mkdir(exist_ok=True)
+        fields = ["S", parent, *[0] * 9, ticks, 0, of_children, 0, *[0] * 7]
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) " + " ".join(map(str, fields)))
+
+    (tmp_path / "stat").write_text("cpu  600 0 0 9000 0 0 0 0 0 0\n")
+    write(10, 1, 100, 0)
+    write(11, 10, 400, 0)
+    before = read_usage(10, tmp_path)
+    shutil.rmtree(tmp_path / "11")
+    write(10, 1, 110, 400)
+    (tmp_path / "stat").write_text("cpu  610 0 0 9000 0 0 0 0 0 0\n")
+    after = read_usage(10, tmp_path)
+    assert before is not None
+    assert after is not None
+    assert after.cpu_s - before.cpu_s == pytest.approx(10 / os.sysconf("SC_CLK_TCK"))
+    assert after.foreign_s == before.foreign_s
 
 
 def test_usage_of_other_programs_excludes_the_server(tmp_path: Path):
