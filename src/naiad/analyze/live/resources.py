@@ -18,7 +18,7 @@ from naiad.perf.result import Interval
 
 _INTERVAL_S = 0.2
 _PPID, _TIMES, _RSS = 1, slice(11, 15), 21
-"""Fields of /proc/PID/stat after the name (proc(5)); the state is field 0. The times are those of the process and of
+"""Fields of /proc/PID/stat after the name (proc(5)); the state is field 0. The times are of the process itself and of
 its children that have ended, such as the worker of an earlier variant, which would be missing otherwise."""
 _IDLE = (3, 4)
 """Fields of the line `cpu` of /proc/stat that count no work: idle and iowait."""
