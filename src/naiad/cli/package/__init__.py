@@ -1,0 +1,1 @@
+"""`naiad verify` and `naiad export`: what is done with a package of naiad optimize."""
