@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 from tritonclient.grpc import service_pb2
@@ -48,6 +49,17 @@ def test_log_settings_as_json():
     assert settings_json.decode_log_settings(json.dumps(CHANGES).encode(), LOG) == CHANGED
     for nothing in (b"{}", b"[]", b'{"nope":1}'):
         assert settings_json.decode_log_settings(nothing, LOG) == LOG
+
+
+def test_undecodable_file_names_are_escaped():
+    name = os.fsdecode(b"/log\xff")
+    log, trace = LogOptions(file=name), TraceOptions(file=name)
+    assert json.loads(settings_json.encode_log_settings(log))["log_file"] == r"/log\udcff"
+    assert json.loads(settings_json.encode_trace_settings(trace))["trace_file"] == r"/log\udcff"
+    response = service_pb2.LogSettingsResponse.FromString(settings_grpc.encode_log_settings(log))
+    assert response.settings["log_file"].string_param == r"/log\udcff"
+    response = service_pb2.TraceSettingResponse.FromString(settings_grpc.encode_trace_settings(trace))
+    assert response.settings["trace_file"].value == [r"/log\udcff"]
 
 
 @pytest.mark.parametrize(

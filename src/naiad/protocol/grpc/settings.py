@@ -13,7 +13,7 @@ from naiad.options.options import LogOptions
 from naiad.options.trace import TraceOptions
 from naiad.protocol import service_pb2 as pb
 from naiad.protocol.grpc.control import parse_control
-from naiad.protocol.json.settings import LOG_FORMATS, log_file_is_fixed, trace_values
+from naiad.protocol.json.settings import LOG_FORMATS, encodable, log_file_is_fixed, trace_values
 from naiad.protocol.json.tree import MAX_CONTROL_BYTES
 
 _LOG_SETTINGS = {
@@ -49,7 +49,7 @@ def decode_log_settings(message: Buffer, options: LogOptions) -> LogOptions:
 def encode_log_settings(options: LogOptions) -> bytes:
     """Return a LogSettingsResponse message."""
     response = pb.LogSettingsResponse()
-    response.settings["log_file"].string_param = options.file
+    response.settings["log_file"].string_param = encodable(options.file)
     for name, (field, kind) in _LOG_SETTINGS.items():
         setattr(response.settings[name], kind, getattr(options, field))
     return response.SerializeToString()

@@ -23,7 +23,7 @@ def encode_log_settings(options: LogOptions) -> bytes:
     """Return the body of `GET /v2/logging`."""
     return orjson.dumps(
         {
-            "log_file": options.file,
+            "log_file": encodable(options.file),
             "log_info": options.info,
             "log_warning": options.warning,
             "log_error": options.error,
@@ -31,6 +31,11 @@ def encode_log_settings(options: LogOptions) -> bytes:
             "log_format": options.format,
         }
     )
+
+
+def encodable(file: str) -> str:
+    """Return the name of a file with the bytes escaped that are not UTF-8: neither JSON nor protobuf has them."""
+    return file.encode(errors="backslashreplace").decode()
 
 
 def decode_log_settings(body: Buffer, options: LogOptions) -> LogOptions:
@@ -75,7 +80,7 @@ def trace_values(options: TraceOptions) -> Mapping[str, Sequence[str]]:
         "trace_rate": (str(options.rate),),
         "trace_count": (str(options.count),),
         "log_frequency": (str(options.log_frequency),),
-        "trace_file": (options.file,),
+        "trace_file": (encodable(options.file),),
         "trace_mode": (options.mode,),
     }
 
