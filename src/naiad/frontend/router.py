@@ -68,9 +68,9 @@ class Router:
         self._found.clear()
 
     def endpoints(self) -> "list[tuple[str, str]]":
-        """Return pattern and method of every route, without HEAD, which GET implies."""
+        """Return pattern and method of every route, without HEAD, which GET implies, and leading zeros."""
         return [
-            (pattern.pattern, method)
+            (pattern.pattern.replace("0*", ""), method)
             for pattern, actions, _ in self._routes
             for method in actions
             if method != "HEAD"

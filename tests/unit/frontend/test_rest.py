@@ -148,6 +148,7 @@ BINARY += b'"parameters":{"binary_data_output":true}}'
         ("HEAD", "/v2/health/ready", 200, None),
         ("GET", "/v2/models/m/ready", 200, None),
         ("GET", "/v2/models/m/versions/1/ready", 200, None),
+        ("GET", "/v2/models/m/versions/001/ready", 200, None),
         ("GET", "/v2/models/z/ready", 400, {"error": "Model version not ready"}),
         ("GET", "/v2/models/z", 404, {"error": "Request for unknown model: 'z' is not found"}),
         ("GET", "/v2/models/m/versions/7", 404, {"error": "Request for unknown model: 'm' version 7 is not found"}),

@@ -19,6 +19,7 @@ SERVICE = "/inference.GRPCInferenceService/"
         ("/v2/health/live", None),
         ("/v2/models/m/ready", IsModelReady("m", "")),
         ("/v2/models/m/versions/3/ready", IsModelReady("m", "3")),
+        ("/v2/models/m/versions/03/ready", IsModelReady("m", "3")),
         ("/v2/models/stats", AskStatistics()),
         ("/v2/models/m/stats", AskStatistics()),
         ("/v2/models/m/versions/3/stats", AskStatistics()),

@@ -55,7 +55,7 @@ _UNCHANGING_CALLS = frozenset(
 )
 # The index is missing here: the engine itself queries it, on the thread that reads the repository.
 
-_MODEL_READY = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/ready")
+_MODEL_READY = re.compile(r"/v2/models/([^/]+)(?:/versions/0*([0-9]+))?/ready")
 
 
 def query_of_path(path: str) -> Query | None:

@@ -25,7 +25,8 @@ from naiad.protocol.json.explanation import encode_explanation
 _NO_BODY: tuple[bytes, ...] = ()
 _TEXT_HEADERS = ((b"Content-Type", b"text/plain"),)
 
-_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
+_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/0*(?P<version>[0-9]+))?"
+# Triton: a version is a number, so 01 is 1.
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
 
 
