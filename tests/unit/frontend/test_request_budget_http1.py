@@ -6,7 +6,7 @@ import pytest
 
 from naiad.core.request_limits import RequestBudget
 from naiad.frontend.http1.server import Http1Server
-from naiad.wire.http1 import Http1Limits
+from naiad.wire.http1 import Http1Limits, HttpError
 from support.http1_scene import Loop, Peer, answer, post
 
 KB = 1024
@@ -45,6 +45,18 @@ def test_a_body_without_room_gets_503():
     assert b"Retry-After: 1\r\n" in other.output
     assert len(peer.received) == 1
     assert peer.budget.used_bytes == 40 * KB
+
+
+def test_a_body_without_memory_releases_its_reservation(monkeypatch):
+    def refuse(length, offset):
+        raise HttpError(413, "no memory")
+
+    monkeypatch.setattr("naiad.frontend.http1.reading.allocate_body", refuse)
+    peer = BudgetedPeer(100 * KB)
+    peer.send(post(bytes(40 * KB), b"Inference-Header-Content-Length: 10"))
+    assert peer.statuses == [413]
+    assert peer.budget.used_bytes == 0
+    assert not peer.received
 
 
 def test_a_body_above_the_whole_budget_gets_413():

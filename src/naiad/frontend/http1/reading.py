@@ -131,16 +131,22 @@ class RequestReader:
         return at + length
 
     def _take_whole(self, head: RequestHead, arrived: memoryview) -> None:
-        """Deliver a request whose body, not a tiny one, has arrived with its headers. Raises HttpError(503)."""
+        """Deliver a request whose body, not a tiny one, has arrived with its headers. Raises HttpError."""
         length = len(arrived)
-        if not self._endpoint.budget.reserve(length):
+        budget = self._endpoint.budget
+        if not budget.reserve(length):
             raise budget_exceeded()
-        if head.binary_offset:
-            body = allocate_body(length, head.binary_offset)
-            body[:] = arrived
-            self._on_request(head, body.toreadonly(), length)
-        else:
-            self._on_request(head, bytes(arrived), length)
+        try:
+            if head.binary_offset:
+                body = allocate_body(length, head.binary_offset)
+                body[:] = arrived
+                whole: Buffer = body.toreadonly()
+            else:
+                whole = bytes(arrived)
+        except (HttpError, MemoryError):
+            budget.release(length)
+            raise
+        self._on_request(head, whole, length)
 
     def receive_buffer(self, body: memoryview) -> memoryview:
         """Return the part of `body` to receive next: never empty, and reserved."""
