@@ -30,6 +30,7 @@ class CancelReason(enum.Enum):
     """RST_STREAM."""
     DROPPED = (ErrorCode.CANCELLED, "the client was disconnected because it does not read its responses")
     REJECTED = (ErrorCode.CANCELLED, "the call ended because its client sent an invalid message")
+    FAILED = (ErrorCode.CANCELLED, "the call ended because of an internal error")
     DEADLINE = (ErrorCode.DEADLINE_EXCEEDED, "the deadline passed")
 
     def error(self, *, waited: bool) -> InferError:

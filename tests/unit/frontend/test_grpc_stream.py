@@ -18,6 +18,7 @@ from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.protocol import service_pb2 as pb
 from naiad.wire.compression import MAX_INLINE_BYTES
+from naiad.wire.grpc import GrpcStatus
 from support.freed import freed_block
 from support.recording_engine import RecordingEngine
 from support.side_work import Aside
@@ -444,6 +445,16 @@ class TestEndBehindCompression:
         aside.go()
         assert (len(stage.call.encoded), stage.call.status) == (1, 13)
         assert [request.id for request in stage.engine.submitted] == ["a", "b"]
+
+    def test_failed_compression_cancels_the_open_requests(self, stage, aside):
+        stage.send("a", "b", model="d")
+        stage.answer("a", value=bytes(MAX_INLINE_BYTES))
+        _, _, failed = aside.waiting.pop()
+        failed(MemoryError())
+        assert stage.call.status == GrpcStatus.INTERNAL
+        assert [request.id for request in stage.engine.cancelled] == ["b"]
+        stage.answer("b", final=False)
+        assert not stage.call.encoded
 
 
 class TestBounds:

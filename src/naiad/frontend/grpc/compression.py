@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from naiad.core.errors import excerpt, internal
+from naiad.core.errors import InferError, excerpt, internal
 from naiad.core.tensor import Buffer
 from naiad.frontend.context import CancelReason, GrpcCall
 from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.thread_pool import RunInThread
+from naiad.protocol.status import status_of
 from naiad.wire.compression import MAX_INLINE_BYTES, WINDOW_BITS, compress
 from naiad.wire.grpc import ENCODINGS, GrpcStatus
 from naiad.wire.header_fields import Headers
@@ -96,7 +97,8 @@ class StreamCompression:
         if self._end is not None:
             return
         if self._waiting_bytes > _MAX_WAITING_BYTES:
-            self._abort()
+            text = "responses arrive faster than they can be compressed"
+            self._abort(GrpcStatus.RESOURCE_EXHAUSTED, text, CancelReason.DROPPED)
             return
         if self._is_busy:
             self._waiting.append(parts)
@@ -122,7 +124,7 @@ class StreamCompression:
             return
         self._is_busy = True
         self._waiting_bytes += size
-        self._run_in_thread(work, functools.partial(self._go_on, size), functools.partial(_failed, self._call))
+        self._run_in_thread(work, functools.partial(self._go_on, size), self._failed)
 
     def _go_on(self, size: int, message: bytes) -> None:
         self._is_busy = False
@@ -135,13 +137,18 @@ class StreamCompression:
         if self._end is not None and not self._is_busy:
             self._call.finish(*self._end)
 
-    def _abort(self) -> None:
+    def _failed(self, error: Exception) -> None:
+        failure = _log_failure(self._call, error)
+        self._abort(status_of(failure).grpc, failure.message, CancelReason.FAILED)
+
+    def _abort(self, status: int, message: str, why: CancelReason) -> None:
+        """End the call now, and cancel its open requests."""
         call = self._call
-        self._end = (GrpcStatus.RESOURCE_EXHAUSTED, "responses arrive faster than they can be compressed", ())
+        self._end = (status, message, ())
         self._waiting.clear()
         call.finish(*self._end)
         if call.on_cancel is not None:
-            call.on_cancel(CancelReason.DROPPED)
+            call.on_cancel(why)
 
 
 def _respond(call: GrpcCall, encoding: bytes, message: bytes) -> None:
@@ -149,8 +156,13 @@ def _respond(call: GrpcCall, encoding: bytes, message: bytes) -> None:
 
 
 def _failed(call: GrpcCall, error: Exception) -> None:
+    grpc_failure.finish(call, _log_failure(call, error))
+
+
+def _log_failure(call: GrpcCall, error: Exception) -> InferError:
+    """Log a failed compression, and return the error for the client."""
     _log.error("compressing a response of %s failed", excerpt(call.path), exc_info=error)
-    grpc_failure.finish(call, internal(f"internal error in {excerpt(call.path)}; see the server log"))
+    return internal(f"internal error in {excerpt(call.path)}; see the server log")
 
 
 def accepted_encoding(call: GrpcCall) -> bytes | None:
