@@ -14,7 +14,9 @@ from bench.perf_coverage import Arrays, Random, columns_of, queue_closed
 from naiad.perf.plan import Concurrency, Measuring, ModelPlan, Plan, Protocol, Service
 from naiad.perf.records import GeneratorFacts, Measurement
 from naiad.perf.result import Result, Row
-from naiad.perf.statistics import Change, compare, row, verdict
+from naiad.perf.statistics.comparison import Change, compare
+from naiad.perf.statistics.row import row
+from naiad.perf.statistics.stability import verdict
 
 _PLAN = Plan(Service("http://localhost:8000", Protocol.HTTP), [ModelPlan("model")], Concurrency(8))
 _LIMIT_PERCENT = 5.0

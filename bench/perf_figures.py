@@ -26,7 +26,7 @@ from naiad.core.tensor import TensorSpec, to_buffer
 from naiad.perf.exchange import RequestTemplate
 from naiad.perf.generator.local import LocalGenerator
 from naiad.perf.generator.setup import ModelSetup, Setup
-from naiad.perf.inputs import TemplateSet
+from naiad.perf.inputs.templates import TemplateSet
 from naiad.perf.plan import (
     Concurrency,
     InputSettings,

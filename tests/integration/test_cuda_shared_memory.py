@@ -22,7 +22,10 @@ from tritonclient.utils import InferenceServerException
 
 from naiad.client import Client
 from naiad.memory.cuda_runtime import CudaError, CudaRuntime
-from naiad.perf.inputs import InputError, in_shared_memory, memory_blocks, prepare_inputs
+from naiad.perf.inputs import memory_blocks
+from naiad.perf.inputs.shared_memory import in_shared_memory
+from naiad.perf.inputs.signature import InputError
+from naiad.perf.inputs.templates import prepare_inputs
 from naiad.perf.plan import InputSettings, ModelPlan
 from support.model_repository import write_identity, write_python_add_sub
 from support.server_process import serving

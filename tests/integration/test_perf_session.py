@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
-from naiad.perf.inputs import InputError
+from naiad.perf.inputs.signature import InputError
+from naiad.perf.measuring.level import Progress
 from naiad.perf.plan import (
     Concurrency,
     InputSettings,
@@ -28,7 +29,6 @@ from naiad.perf.plan import (
     Service,
     Stop,
 )
-from naiad.perf.progress import NoProgress
 from naiad.perf.session import Session, run
 from support.model_repository import write_identity
 from support.sequence_models import write_running_sum
@@ -232,6 +232,14 @@ def test_decoupled_model_is_measured(server, tmp_path):
     assert row.first_response is not None
 
 
+def test_shapes_of_several_models_are_given_together(server):
+    inputs = InputSettings(shapes={"INPUT0": (4,), "IN": (3,), "DELAY": (3,), "WAIT": (1,)}, sources=("zero",))
+    models = [ModelPlan(name, inputs=inputs) for name in ("identity", "repeat")]
+    service = Service(f"grpc://{server.grpc_url}", Protocol.GRPC, Mode.STREAM)
+    rows = measured(service, Concurrency(2), *models, measuring=COUNTED).rows
+    assert [(row.model, list(row.errors)) for row in rows] == [("identity", []), ("repeat", [])]
+
+
 def test_unknown_model_is_named(service):
     with pytest.raises(InferError, match=rf"model 'nope' at {service.url}: .*unknown model") as raised:
         measured(service, Concurrency(1), ModelPlan("nope"))
@@ -255,7 +263,7 @@ def test_server_that_dies_ends_the_run(tmp_path, monkeypatch):
     write_identity(tmp_path)
     with serving(tmp_path / "log", f"--model-repository={tmp_path}") as server:
 
-        class KillServer(NoProgress):
+        class KillServer(Progress):
             def tick(self, tick):
                 if tick.requests:
                     server.process.kill()
@@ -269,7 +277,7 @@ def test_server_that_dies_ends_the_run(tmp_path, monkeypatch):
 
 
 def test_interrupt_reports_what_was_measured(server):
-    class Interrupt(NoProgress):
+    class Interrupt(Progress):
         is_sent = False
 
         def tick(self, tick):

@@ -13,8 +13,9 @@ import pytest
 
 from naiad.client import Client, InferError
 from naiad.memory.system import DIRECTORY
-from naiad.perf.inputs import in_shared_memory, prepare_inputs
 from naiad.perf.inputs.memory_blocks import SystemBlock
+from naiad.perf.inputs.shared_memory import in_shared_memory
+from naiad.perf.inputs.templates import prepare_inputs
 from naiad.perf.plan import InputSettings, ModelPlan
 from support import onnx_models
 from support.model_repository import add_sub_config, write_identity, write_model

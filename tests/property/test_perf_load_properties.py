@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from naiad.perf.generator.requests import model_chooser
 from naiad.perf.load.arrivals import arrivals_ns, deal
-from naiad.perf.load.mixture import model_chooser
 from naiad.perf.load.search import values
 from naiad.perf.load.sequences import LiveSequence, SequenceSource
 from naiad.perf.plan import Intervals, Phase, Ramp, RequestRate, Schedule, Search, Sequences

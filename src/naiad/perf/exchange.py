@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from naiad.core.request import RequestHeader
-from naiad.core.tensor import Array, Buffer
+from naiad.core.tensor import Array, Buffer, TensorSpec
 
-Body: TypeAlias = list[tuple[Sequence[object], Sequence[Buffer]]]
-"""Output specs (`TensorSpec`) and data of each response to a request."""
+Body: TypeAlias = list[tuple[Sequence[TensorSpec], Sequence[Buffer]]]
+"""Output specs and data of each response to a request."""
 
 
 @dataclass(frozen=True, slots=True)

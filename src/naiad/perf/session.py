@@ -21,13 +21,14 @@ from naiad.core.model import ServerMetadata
 from naiad.perf.exchange import Target
 from naiad.perf.generator.local import LocalGenerator
 from naiad.perf.generator.processes import GeneratorProcesses
-from naiad.perf.generator.setup import ModelSetup, ScriptedRequest, Setup
-from naiad.perf.inputs import Replay, TemplateSet, in_shared_memory, prepare_inputs, replay_inputs
+from naiad.perf.generator.setup import ModelSetup, Setup
+from naiad.perf.inputs.replay import Replay, ReplayedRequest, replay_inputs
+from naiad.perf.inputs.shared_memory import in_shared_memory
+from naiad.perf.inputs.templates import TemplateSet, prepare_inputs
 from naiad.perf.load.arrivals import check_load, is_played_once
 from naiad.perf.load.search import check_loads, load_of, values
-from naiad.perf.measuring.idle_cores import IdleCores
-from naiad.perf.measuring.level import Generator, Level
-from naiad.perf.measuring.metrics_scrape import MetricsScrape
+from naiad.perf.measuring.level import Generator, Level, Progress
+from naiad.perf.measuring.observers import IdleCores, MetricsScrape
 from naiad.perf.measuring.server_model import (
     ModelReader,
     ServerModel,
@@ -49,10 +50,9 @@ from naiad.perf.plan import (
     Search,
     Service,
 )
-from naiad.perf.progress import NoProgress, Progress
 from naiad.perf.records import Measurement
 from naiad.perf.result import Result, Row
-from naiad.perf.statistics import row
+from naiad.perf.statistics.row import row
 from naiad.perf.targets import make_target
 
 _MAX_OUTSTANDING = 10_000
@@ -86,7 +86,7 @@ class Session:
         self.server = ServerMetadata("", "", ())
         self.loads: Search | Load = plan.loads
         """Of the plan, or the schedule of its data or of recorded traffic."""
-        self._progress = progress or NoProgress()
+        self._progress = progress or Progress()
         self._targets = targets
         self._export = export
         self._stack = contextlib.AsyncExitStack()
@@ -125,13 +125,13 @@ class Session:
         self._client = await self._make_client()
         self._stack.callback(self._client.close)
         self.server = await read_server(self._client)
-        script: Sequence[ScriptedRequest] = ()
+        script: Sequence[ReplayedRequest] = ()
         replay: Replay | None = None
         if self.plan.replay_files:
             replay = await asyncio.to_thread(replay_inputs, self.plan)
             named = {model.name: model for model in self.plan.models}
             self.plan = replace(self.plan, models=[named.get(name) or ModelPlan(name) for name in replay.models])
-            self.loads, script = replay.schedule, [ScriptedRequest(*_fields(each)) for each in replay.requests]
+            self.loads, script = replay.schedule, replay.requests
         found = [await read_model(self._client, self.plan, model) for model in self.plan.models]
         self._composing = await composing_models(self._client, found)
         if replay is not None:
@@ -160,8 +160,10 @@ class Session:
     async def _make_client(self) -> ModelReader:
         if self.plan.service.protocol is not Protocol.IN_PROCESS:
             return make_client(self.plan)
-        from naiad.perf.measuring.embedded_client import EmbeddedClient  # modules of a server
-        from naiad.perf.targets.in_process import InProcessTarget
+        from naiad.perf.targets.in_process import (
+            EmbeddedClient,  # modules of a server
+            InProcessTarget,
+        )
 
         if self._processes > 1:
             raise invalid_argument("a model in this process is measured by one process; leave out --processes")
@@ -172,7 +174,14 @@ class Session:
         return EmbeddedClient(target.server)
 
     async def _model(self, plan: ModelPlan, found: ServerModel) -> ModelSetup:
-        inputs = await asyncio.to_thread(prepare_inputs, plan, found.metadata, found.config, self.plan.service)
+        inputs = await asyncio.to_thread(
+            prepare_inputs,
+            plan,
+            found.metadata,
+            found.config,
+            self.plan.service,
+            is_only_model=len(self.plan.models) == 1,
+        )
         kind = plan.inputs.shared_memory
         if kind != "none":
             if not isinstance(self._client, Client):
@@ -440,16 +449,6 @@ def _max_outstanding(models: Sequence[ModelSetup]) -> int:
 
 def _largest_bytes(inputs: TemplateSet) -> int:
     return max(sum(len(data) for data in template.data) for template in inputs.templates)
-
-
-def _fields(request: Any) -> tuple[int, int, int, bool, bool]:
-    return (
-        request.model_index,
-        request.template_index,
-        request.sequence_id,
-        request.sequence_start,
-        request.sequence_end,
-    )
 
 
 def _is_late(late_ns: "np.ndarray[Any, np.dtype[np.int64]]") -> bool:

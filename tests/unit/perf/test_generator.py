@@ -17,9 +17,10 @@ from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec
 from naiad.perf.exchange import Exchange, RequestTemplate
 from naiad.perf.generator.local import LocalGenerator
-from naiad.perf.generator.setup import Chunk, ModelSetup, ScriptedRequest, Setup
-from naiad.perf.inputs import TemplateSet
-from naiad.perf.inputs.output_slots import OutputSlots
+from naiad.perf.generator.setup import Chunk, ModelSetup, Setup
+from naiad.perf.inputs.memory_blocks import OutputSlots
+from naiad.perf.inputs.replay import ReplayedRequest
+from naiad.perf.inputs.templates import TemplateSet
 from naiad.perf.plan import (
     Concurrency,
     Intervals,
@@ -349,7 +350,7 @@ def test_wrong_outputs_are_failures() -> None:
 
 def test_recorded_traffic_is_sent_as_scripted() -> None:
     async def main() -> None:
-        script = [ScriptedRequest(number % 2, 2 - number, 7, number == 0, number == 2) for number in range(3)]
+        script = [ReplayedRequest(number % 2, 2 - number, 7, number == 0, number == 2) for number in range(3)]
         target = ScriptedTarget()
         generator = LocalGenerator(replace(_setup(_PLAIN, _PLAIN), script=script), target)
         await generator.open(1)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 import zlib
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from naiad.client import ConnectionFailedError, InferError
 from naiad.perf.plan import Mode, Protocol, Service
 from naiad.perf.targets import make_target
+from naiad.perf.targets.connections import client_tls
 from support.perf_targets import HttpScript, Last, Sender, opened, run, server_of, service, template
 
 
@@ -45,6 +47,14 @@ def json_of(request):
     head, _, body = request.partition(b"\r\n\r\n")
     length = head.partition(b"Inference-Header-Content-Length: ")[2].partition(b"\r\n")[0]
     return json.loads(body[: int(length)] if length else body)
+
+
+def test_host_name_is_checked_unless_switched_off():
+    checked = [client_tls(Service("https://localhost", Protocol.HTTP, verifies_host=each)) for each in (True, False)]
+    assert [(each.check_hostname, each.verify_mode) for each in checked] == [
+        (True, ssl.CERT_REQUIRED),
+        (False, ssl.CERT_REQUIRED),
+    ]
 
 
 def test_requests_vary_by_id_and_sequence():

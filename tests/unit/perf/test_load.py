@@ -5,8 +5,8 @@ import random
 import pytest
 
 from naiad.core.errors import InferError
+from naiad.perf.generator.requests import model_chooser
 from naiad.perf.load.arrivals import arrivals_ns, check_load, is_played_once
-from naiad.perf.load.mixture import model_chooser
 from naiad.perf.load.search import check_loads, load_of
 from naiad.perf.load.sequences import SequenceSource
 from naiad.perf.plan import (

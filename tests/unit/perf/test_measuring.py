@@ -11,11 +11,9 @@ from naiad.core.request import RequestHeader
 from naiad.perf.exchange import Exchange, RequestTemplate
 from naiad.perf.generator.local import LocalGenerator
 from naiad.perf.generator.setup import ModelSetup, Setup
-from naiad.perf.inputs import TemplateSet
-from naiad.perf.measuring.column_store import ColumnStore
-from naiad.perf.measuring.level import Level
+from naiad.perf.inputs.templates import TemplateSet
+from naiad.perf.measuring.level import ColumnStore, Level, Progress, Tick
 from naiad.perf.plan import Concurrency, Load, Measuring, Protocol, RequestRate, Schedule, Service, Stop
-from naiad.perf.progress import NoProgress, Tick
 from naiad.perf.records import Measurement, Records
 from support.scripted_target import ScriptedTarget
 from support.uvloop_run import run
@@ -24,7 +22,7 @@ _INPUTS = TemplateSet([RequestTemplate(RequestHeader(model_name="m"), [])], [ran
 _SETUP = Setup(Service("http://localhost", Protocol.HTTP), [ModelSetup(_INPUTS)])
 
 
-class _Ticks(NoProgress):
+class _Ticks(Progress):
     """Calls `call` with a tick."""
 
     def __init__(self, call: Callable[[], None], after: int) -> None:

@@ -4,10 +4,10 @@ import time
 
 from naiad.core.request import RequestHeader
 from naiad.perf.exchange import Exchange, Prepared, RequestTemplate
-from naiad.perf.generator.periodic_loop import PeriodicLoop
+from naiad.perf.generator.loops import PeriodicLoop
 from naiad.perf.generator.requests import Requests
 from naiad.perf.generator.setup import ModelSetup, Setup
-from naiad.perf.inputs import TemplateSet
+from naiad.perf.inputs.templates import TemplateSet
 from naiad.perf.plan import PeriodicConcurrency, Protocol, Service
 from naiad.perf.targets.ending import count_response, fail, finish
 

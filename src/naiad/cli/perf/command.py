@@ -13,16 +13,15 @@ from naiad.cli.perf.flags import BAD_OPTION, make_parser
 from naiad.cli.perf.planning import FlagError, make_plan
 from naiad.client import ConnectionFailedError
 from naiad.core.errors import InferError
-from naiad.perf.generator.keeping import MAX_KEPT_BYTES
+from naiad.perf.generator.local import MAX_KEPT_BYTES
 from naiad.perf.plan import Load, Plan, Protocol, Stop
 from naiad.perf.records import Measurement
 from naiad.perf.report.charts import ChartsMissingError, check_charts
-from naiad.perf.report.comparison_text import comparison_text
-from naiad.perf.report.html import write_html
+from naiad.perf.report.html import report
 from naiad.perf.report.latency_csv import write_latency_csv
 from naiad.perf.report.profile_export import ProfileExport
 from naiad.perf.report.result_json import ResultFileError, from_json, to_json
-from naiad.perf.report.text import closing_text, settings_text, unstable_text
+from naiad.perf.report.text import closing_text, comparison_text, settings_text, unstable_text
 from naiad.perf.result import Result, Row
 from naiad.perf.statistics.comparison import compare
 
@@ -127,7 +126,7 @@ def _report(result: Result, plan: Plan, flags: argparse.Namespace, *, is_perf_an
             result, Path(flags.latency_report_file), is_verbose=flags.verbose_csv, has_metrics=bool(plan.metrics_url)
         )
     if flags.html:
-        write_html(result, Path(flags.html), plan.measuring.latency_limit_us)
+        report(result, plan.measuring.latency_limit_us).write(Path(flags.html))
         print(f"\nReport: {flags.html}")
     if result.exit_reason:
         print(f"The run ended early: {result.exit_reason}", file=sys.stderr)

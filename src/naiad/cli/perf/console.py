@@ -4,8 +4,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+from naiad.perf.measuring.level import Progress, Tick
 from naiad.perf.plan import Concurrency, Load, PeriodicConcurrency, RequestRate
-from naiad.perf.progress import Tick
 from naiad.perf.report.text import row_text
 from naiad.perf.result import Row
 
@@ -13,7 +13,7 @@ _PLAIN_INTERVAL_S = 10.0
 """Between lines where the terminal cannot change one, in a log of CI for example."""
 
 
-class ConsoleProgress:
+class ConsoleProgress(Progress):
     """Shows progress on stderr, and results on stdout."""
 
     def __init__(self, percentile: int | None, verbosity: int, *, is_quiet: bool) -> None:

@@ -6,16 +6,15 @@ import gc
 import resource
 import time
 from array import array
+from itertools import accumulate
 
 from naiad.client import ConnectionFailedError
 from naiad.perf.exchange import Body, Exchange, Target
-from naiad.perf.generator.keeping import Keeping
-from naiad.perf.generator.loops import ClosedLoop, Loop, OpenLoop
-from naiad.perf.generator.periodic_loop import PeriodicLoop
+from naiad.perf.generator.loops import ClosedLoop, Loop, OpenLoop, PeriodicLoop
 from naiad.perf.generator.requests import Requests
 from naiad.perf.generator.setup import Chunk, Setup
 from naiad.perf.plan import Concurrency, Load, PeriodicConcurrency
-from naiad.perf.records import Records
+from naiad.perf.records import KeptRequest, Records
 
 _POLL_S = 0.005
 _MAX_CONNECTIONS = 1024
@@ -136,7 +135,7 @@ class LocalGenerator:
 
     def _validate(self, exchange: Exchange, body: Body) -> None:
         inputs = self._setup.models[exchange.model_index].inputs
-        difference = inputs.validate(exchange.template_index, exchange.slot, body)  # type: ignore[arg-type]
+        difference = inputs.validate(exchange.template_index, exchange.slot, body)
         if difference:
             exchange.failure = "validation"
             exchange.failure_message = f"{inputs.templates[exchange.template_index].source}: {difference}"
@@ -175,3 +174,47 @@ def _allow_files(wanted: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):  # Too few show as failed connections.
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+# --- requests that are kept for the profile export ----------------------------------------------------------------
+
+MAX_KEPT_BYTES = 256 * 1024 * 1024
+"""Of a load, over all processes; requests after it are counted only."""
+_REQUEST_BYTES, _RESPONSE_BYTES, _OUTPUT_BYTES = 400, 150, 350
+"""What the objects take beside the data of tensors."""
+
+
+class Keeping:
+    """Keeps the requests of one generator process."""
+
+    def __init__(self, processes: int) -> None:
+        self._limit = MAX_KEPT_BYTES // processes
+        self._size = 0
+
+    def clear(self) -> None:
+        """Begin with a new load."""
+        self._size = 0
+
+    def keep(self, exchange: Exchange, records: Records) -> None:
+        """Add a request without failure to `records`, or count it when the memory is full."""
+        if exchange.failure or not exchange.responses:
+            return
+        body = exchange.body or ()
+        size = _REQUEST_BYTES + _RESPONSE_BYTES * exchange.responses
+        size += sum(_OUTPUT_BYTES + len(each) for _, data in body for each in data)
+        if self._size + size > self._limit:
+            self._size = self._limit  # Later requests are left out, too: the export has no holes.
+            records.unkept += 1
+            return
+        self._size += size
+        records.kept.append(
+            KeptRequest(
+                exchange.model_index,
+                exchange.template_index,
+                exchange.sequence_id,
+                exchange.start_ns,
+                tuple(accumulate(exchange.gaps_ns or (), initial=exchange.first_ns)),
+                # As bytes: a view would keep the whole buffer that it was received in.
+                [list(zip(specs, map(bytes, data), strict=True)) for specs, data in body],
+            )
+        )

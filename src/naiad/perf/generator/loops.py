@@ -1,17 +1,19 @@
-"""The loops that send the requests of a load: closed, with a constant number outstanding, and open, when due."""
+"""The loops that send the requests of a load: closed, with a constant number outstanding, open, and periodic."""
 
 import asyncio
+import ctypes
+import os
+import sys
 import time
 from array import array
 from collections.abc import Callable
 from typing import Protocol
 
 from naiad.perf.exchange import Exchange, Target
-from naiad.perf.generator.due_timer import DueTimer
 from naiad.perf.generator.requests import Requests
 from naiad.perf.generator.setup import Setup
 from naiad.perf.load.arrivals import OpenLoad, arrivals_ns, deal
-from naiad.perf.plan import Concurrency
+from naiad.perf.plan import Concurrency, PeriodicConcurrency
 
 _RETRY_S = 0.02
 """Pause of a slot of a closed loop after a broken connection: a server that is gone must not cost a core."""
@@ -222,3 +224,121 @@ class OpenLoop:
             self._pump()
         elif self._due is not None and self._due[1] <= exchange.end_ns:
             self._pump()
+
+
+class PeriodicLoop:
+    """Sends a group of requests when each request of the group before has got a number of responses, or has ended."""
+
+    def __init__(
+        self,
+        load: PeriodicConcurrency,
+        target: Target,
+        requests: Requests,
+        record: Callable[[Exchange], object],
+    ) -> None:
+        self._load = load
+        self._target = target
+        self._requests = requests
+        self._record = record
+        self._waits_for: set[Exchange] = set()
+        """Requests of the last group with fewer responses than the load asks for."""
+        self._is_stopped = False
+        self.sent = self.outstanding = self.unsent = 0
+
+    def start(self) -> None:
+        """Send the first group."""
+        self._send_group(self._load.start)
+
+    def stop(self, at_ns: int) -> None:
+        """Send no more."""
+        self._is_stopped = True
+
+    @property
+    def is_finished(self) -> bool:
+        """All groups were sent, or the load was stopped, and all requests have ended."""
+        return not self.outstanding and (self._is_stopped or self.sent == self._load.end)
+
+    def _send_group(self, size: int) -> None:
+        for _ in range(size):
+            exchange = Exchange(self._ended)
+            exchange.on_response = self._responded
+            exchange.slot = self.sent
+            prepared = self._requests.in_slot(self.sent, exchange)
+            self.sent += 1
+            self.outstanding += 1
+            self._waits_for.add(exchange)
+            self._target.send(prepared, exchange)
+            exchange.intended_ns = exchange.start_ns
+
+    def _responded(self, exchange: Exchange) -> None:
+        if exchange.responses == self._load.responses:
+            self._period_ended(exchange)
+
+    def _ended(self, exchange: Exchange) -> None:
+        self.outstanding -= 1
+        self._record(exchange)
+        self._period_ended(exchange)
+
+    def _period_ended(self, exchange: Exchange) -> None:
+        if exchange not in self._waits_for:
+            return
+        self._waits_for.remove(exchange)
+        if not self._waits_for and not self._is_stopped and self.sent < self._load.end:
+            self._send_group(self._load.step)
+
+
+_TFD_NONBLOCK, _TFD_CLOEXEC, _TFD_TIMER_ABSTIME, _CLOCK_MONOTONIC = 0o4000, 0o2000000, 1, 1
+# --- timer --------------------------------------------------------------------------------------------------------
+
+_S = 1_000_000_000
+
+
+class DueTimer:
+    """Calls `callback` on the event loop at a moment of the monotonic clock.
+
+    On Linux it is a timerfd, whose expiry has the resolution of the kernel's high-resolution timers and wakes the
+    loop as a readable file; setting it again clears the expiry, so that it is never read. Elsewhere it is the loop's
+    timer. No core spins: the server under test often runs on the same machine.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._handle: asyncio.TimerHandle | None = None
+        self._fd = -1
+        if sys.platform == "linux":
+            self._libc = ctypes.CDLL(None, use_errno=True)
+            self._fd = self._libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
+            if self._fd < 0:
+                raise OSError(ctypes.get_errno(), "timerfd_create failed")
+            self._setting = (ctypes.c_long * 4)()
+            """struct itimerspec: interval, then first expiry, each in seconds and ns."""
+            loop.add_reader(self._fd, callback)
+
+    def arm(self, at_ns: int) -> None:
+        """Fire at `at_ns`, at once if it has passed, instead of the moment set before."""
+        if self._fd >= 0:
+            self._set(max(at_ns, 1))
+            return
+        self.disarm()
+        self._handle = self._loop.call_later(max(0.0, (at_ns - time.monotonic_ns()) / _S), self._callback)
+
+    def disarm(self) -> None:
+        """Do not fire."""
+        if self._fd >= 0:
+            self._set(0)
+        elif self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def close(self) -> None:
+        """Release the file."""
+        self.disarm()
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _set(self, at_ns: int) -> None:
+        self._setting[2], self._setting[3] = divmod(at_ns, _S)
+        self._libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, self._setting, None)

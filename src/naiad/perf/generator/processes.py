@@ -3,8 +3,8 @@
 Theory of operation. One Python process sends some 15,000 to 25,000 requests/s; a load that needs more is shared by
 processes of `naiad.perf.generator.worker`, each with an event loop, a target and a `LocalGenerator` of its own. The
 session has a Unix socket pair to each. The first message is the `Setup`, which has the process's number and the
-number of processes; each later one is a call of a method of the generator, and is answered by its result. A process
-ends when its socket is closed, so none outlives the session.
+number of processes; each later one is a method of the generator and its arguments, and is answered by the result or
+the InferError. A process ends when its socket is closed, so none outlives the session.
 
 - The load is shared without messages: concurrency slots and requests of an open loop are dealt round robin by number,
   so the processes compute the same schedule and each sends every n-th request: arrivals, also Poisson ones, are as
@@ -20,9 +20,9 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from naiad.core.errors import internal
-from naiad.perf.generator.messages import Failed, Message, read, write
+from naiad.core.errors import InferError, internal
 from naiad.perf.generator.setup import Chunk, Setup
+from naiad.perf.generator.worker import read, write
 from naiad.perf.plan import Load
 
 _EXIT_S = 5.0
@@ -53,13 +53,13 @@ class _Worker:
     async def call(self, method: str, *arguments: object) -> Any:
         """Return the result of a method of the generator. Raises its InferError."""
         try:
-            await write(self._writer, Message(method, arguments))
+            await write(self._writer, (method, arguments))
             result = await read(self._reader)
         except (asyncio.IncompleteReadError, ConnectionError):
             status = await self._process.wait()
             raise internal(f"generator process {self._setup.part} exited with status {status}") from None
-        if isinstance(result, Failed):
-            raise result.error
+        if isinstance(result, InferError):
+            raise result
         return result
 
     async def end(self) -> None:

@@ -1,13 +1,12 @@
 """The next request of a load: its model, its data, its place in a sequence."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
 from naiad.core.errors import invalid_argument
 from naiad.perf.exchange import Exchange, Prepared, RequestTemplate
 from naiad.perf.generator.setup import Setup
-from naiad.perf.load.mixture import model_chooser
 from naiad.perf.load.sequences import LiveSequence, SequenceSource
 from naiad.perf.plan import Concurrency, Load, PeriodicConcurrency, Sequences
 
@@ -194,3 +193,28 @@ def _sequence_model(index: int, setup: Setup) -> _SequenceModel | None:
         parts=setup.parts,
     )
     return _SequenceModel(index, source, model.sequences, setup.parts)
+
+
+def model_chooser(weights: Sequence[float]) -> Callable[[], int]:
+    """Return a function that returns the index of the next model, in proportion to the weights.
+
+    The choice is the smooth weighted round robin of nginx: exact over the long run and evenly spread.
+
+    Raises InferError(INVALID_ARG) unless each weight is over 0.
+    """
+    for index, weight in enumerate(weights):
+        if not 0 < weight < float("inf"):
+            raise invalid_argument(f"the weight of model {index} is {weight:g}; expected more than 0")
+    if len(weights) == 1:
+        return lambda: 0
+    total = sum(weights)
+    credit = [0.0] * len(weights)
+
+    def choose() -> int:
+        for index, weight in enumerate(weights):
+            credit[index] += weight
+        chosen = max(range(len(credit)), key=credit.__getitem__)
+        credit[chosen] -= total
+        return chosen
+
+    return choose

@@ -4,7 +4,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from naiad.perf.inputs import TemplateSet
+from naiad.perf.inputs.replay import ReplayedRequest
+from naiad.perf.inputs.templates import TemplateSet
 from naiad.perf.plan import Sequences, Service
 from naiad.perf.records import Records
 
@@ -22,17 +23,6 @@ class ModelSetup:
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptedRequest:
-    """What a request of recorded traffic sends."""
-
-    model_index: int
-    template_index: int
-    sequence_id: int
-    sequence_start: bool
-    sequence_end: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Setup:
     """The run, as a generator process gets it."""
 
@@ -43,7 +33,7 @@ class Setup:
     """Compare the outputs of responses with those that the data expects."""
     keeps_bodies: bool = False
     """Keep responses for the profile export."""
-    script: Sequence[ScriptedRequest] = ()
+    script: Sequence[ReplayedRequest] = ()
     """Recorded traffic: request number i of the schedule sends entry i."""
     max_outstanding: int = 10_000
     """Of an open loop, over all processes; requests that are due beyond it wait."""

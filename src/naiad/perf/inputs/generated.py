@@ -8,8 +8,7 @@ import numpy as np
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Array, Shape
 from naiad.perf.inputs.conversion import is_float, strings
-from naiad.perf.inputs.signature import InputError, ModelTensor, Signature
-from naiad.perf.inputs.step import Step, Stream
+from naiad.perf.inputs.signature import InputError, ModelTensor, Signature, Step, Stream
 from naiad.perf.plan import InputSettings
 
 _RANDOM_REQUESTS = 16

@@ -18,8 +18,7 @@ import orjson
 from naiad.core.errors import InferError
 from naiad.core.tensor import Array, Shape
 from naiad.perf.inputs.conversion import array_of_raw, array_of_values
-from naiad.perf.inputs.signature import InputError, ModelTensor, Signature
-from naiad.perf.inputs.step import Step, Stream
+from naiad.perf.inputs.signature import InputError, ModelTensor, Signature, Step, Stream
 from naiad.protocol.json.tree import parse_document
 
 _OTHER_MEMBERS = ("timestamp", "delay", "session_id")

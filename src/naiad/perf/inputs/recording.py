@@ -2,19 +2,16 @@
 
 import json
 import re
-import statistics
 from binascii import a2b_base64
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 from naiad.core.datatype import DataType
 from naiad.core.errors import excerpt
 from naiad.core.parameters import ParameterValue
-from naiad.core.tensor import Shape, TensorSpec
+from naiad.core.tensor import TensorSpec
 from naiad.telemetry.traffic.recorder import OK
 from naiad.telemetry.traffic.ring import FORMAT_VERSION
 
@@ -31,16 +28,11 @@ class RecordedRequest:
 
     arrival_ns: int
     """Since the arrival of the first request of the recording."""
-    duration_ns: int
-    """Until the final response."""
     outcome: str
     """`OK`, or the name of an error code, such as `INVALID_ARG`."""
-    transport: str
-    """`http`, `http_stream`, `generate`, `grpc` or `grpc_stream`."""
     model: str
     version: str
     """As the client sent it; "" for the newest ready version."""
-    request_id: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[str, ...]
     """Empty: every output of the model."""
@@ -142,12 +134,9 @@ def _request_of(members: _Members, offset_ns: int) -> RecordedRequest:
     sequence_id = members.values.get("sequence_id")
     return RecordedRequest(
         arrival_ns=members.get("arrival_ns", int) + offset_ns,
-        duration_ns=members.get("duration_ns", int, 0),
         outcome=members.get("outcome", str, OK),
-        transport=members.get("transport", str, ""),
         model=members.get("model", str),
         version=members.get("version", str, ""),
-        request_id=members.get("id", str, ""),
         inputs=tuple(map(_spec_of, inputs)),
         outputs=tuple(members.get("outputs", list, [])),
         parameters=members.get("parameters", dict, {}),
@@ -182,42 +171,3 @@ def _payloads_of(members: _Members, input_count: int) -> tuple[bytes | None, ...
         return tuple(None if each is None else a2b_base64(each["b64"], strict_mode=True) for each in data)
     except (TypeError, KeyError, ValueError) as error:
         raise members.problem(f"'data' is not a list of {{\"b64\": <base64>}} ({error})") from None
-
-
-# --- the display ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class RecordingSummary:
-    """What a recording contains, for people."""
-
-    request_count: int
-    error_count: int
-    duration_s: float
-    """From the first arrival to the last."""
-    rate_per_s: float
-    """Mean over the duration; 0 for a single request."""
-    models: Mapping[str, int]
-    """Requests by model, most first."""
-    shapes: Mapping[tuple[str, tuple[Shape, ...]], int]
-    """Requests by model and shapes of the inputs, most first."""
-    burstiness: float
-    """Standard deviation of the gaps between arrivals, divided by their mean: 0 for a constant rate, about 1 for
-    independent clients (Poisson), more for bursts."""
-
-
-def summary(requests: Sequence[RecordedRequest]) -> RecordingSummary:
-    """Return the summary of requests in the order of arrival."""
-    duration_ns = requests[-1].arrival_ns - requests[0].arrival_ns if requests else 0
-    gaps_ns = [after.arrival_ns - before.arrival_ns for before, after in pairwise(requests)]
-    models = Counter(request.model for request in requests)
-    shapes = Counter((request.model, tuple(spec.shape for spec in request.inputs)) for request in requests)
-    return RecordingSummary(
-        request_count=len(requests),
-        error_count=sum(request.outcome != OK for request in requests),
-        duration_s=duration_ns / 1e9,
-        rate_per_s=len(gaps_ns) / (duration_ns / 1e9) if duration_ns else 0.0,
-        models=dict(models.most_common()),
-        shapes=dict(shapes.most_common()),
-        burstiness=statistics.pstdev(gaps_ns) / statistics.fmean(gaps_ns) if duration_ns else 0.0,
-    )

@@ -41,8 +41,6 @@ class Replay:
     models: Sequence[str]
     inputs: Sequence[TemplateSet]
     """Of each model."""
-    skipped: int
-    """Recorded requests that were wrong, and are not sent."""
 
 
 @dataclass(slots=True)
@@ -61,8 +59,7 @@ def replay_inputs(plan: Plan) -> Replay:
     """
     recorded = _read(plan)
     wanted = {model.name for model in plan.models}
-    chosen = [each for each in recorded if not wanted or each.model in wanted]
-    sent = [each for each in chosen if each.outcome not in _WRONG_REQUESTS]
+    sent = [each for each in recorded if (not wanted or each.model in wanted) and each.outcome not in _WRONG_REQUESTS]
     if not sent:
         found = ", ".join(sorted({f"'{each.model}'" for each in recorded})) or "no requests"
         raise InputError(f"{', '.join(plan.replay_files)}: no request to replay; the recording has {found}")
@@ -89,7 +86,7 @@ def replay_inputs(plan: Plan) -> Replay:
     first_ns = sent[0].arrival_ns
     offsets_ns = tuple(round((each.arrival_ns - first_ns) / plan.replay_speed) for each in sent)
     inputs = [TemplateSet(model.templates, [range(len(model.templates))]) for model in models.values()]
-    return Replay(Schedule(offsets_ns), requests, list(models), inputs, len(chosen) - len(sent))
+    return Replay(Schedule(offsets_ns), requests, list(models), inputs)
 
 
 def _read(plan: Plan) -> list[RecordedRequest]:

@@ -12,8 +12,15 @@ from dataclasses import replace
 from naiad.client import Client, ConnectionFailedError, InferError
 from naiad.core.request import SharedMemoryRegion
 from naiad.perf.exchange import RequestTemplate
-from naiad.perf.inputs.memory_blocks import CudaBlock, MemoryBlock, SystemBlock, new_region_name
-from naiad.perf.inputs.output_slots import OutputSlots, aligned, with_memory
+from naiad.perf.inputs.memory_blocks import (
+    CudaBlock,
+    MemoryBlock,
+    OutputSlots,
+    SystemBlock,
+    aligned,
+    new_region_name,
+    with_memory,
+)
 from naiad.perf.inputs.signature import InputError
 from naiad.perf.inputs.templates import TemplateSet
 

@@ -1,13 +1,14 @@
-"""What a model takes and returns, as requests of a plan are made for it: shapes of one sample, and the batch size."""
+"""What a model takes and returns, as requests of a plan are made for it: shapes of a sample, and its values."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from naiad.config.model_config_pb2 import ModelConfig, ModelInput
 from naiad.core.datatype import DataType
 from naiad.core.model import ModelMetadata
-from naiad.core.tensor import Shape, TensorSpec
+from naiad.core.tensor import Array, Shape, TensorSpec
 from naiad.perf.plan import ModelPlan
 
 _LAYOUTS = {ModelInput.FORMAT_NHWC: "NHWC", ModelInput.FORMAT_NCHW: "NCHW"}
@@ -156,3 +157,20 @@ def _input(spec: TensorSpec, hint: ModelInput | None, *, is_batching: bool) -> M
 
 def _names(tensors: Mapping[str, ModelTensor]) -> str:
     return ", ".join(f"'{name}'" for name in tensors) or "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One sample, without a batch dimension."""
+
+    tensors: Mapping[str, Array]
+    source: str
+    """For error messages: `data.json step 3`."""
+    expected: Mapping[str, Array] = field(default_factory=dict)
+    """Outputs that the response must equal."""
+    timestamp_ms: float | None = None
+    """When a fixed schedule sends it, from the start of the run."""
+
+
+Stream: TypeAlias = list[Step]
+"""Samples in the order in which they are sent; a sequence for a stateful model."""

@@ -1,23 +1,26 @@
-"""The requests that a run sends to a model: made once, sent many times."""
+"""The requests that a run sends to a model, made once from all sources, and what their responses must equal."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
+from naiad.core.errors import InferError
 from naiad.core.model import ModelMetadata
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import RequestHeader
-from naiad.core.tensor import Array, TensorSpec, to_buffer
-from naiad.perf.exchange import RequestTemplate
-from naiad.perf.inputs.output_slots import OutputSlots, with_memory
-from naiad.perf.inputs.signature import InputError, ModelTensor, Signature, read_signature
-from naiad.perf.inputs.sources import read_sources
-from naiad.perf.inputs.step import Step, Stream
-from naiad.perf.inputs.validation import Body, validate
+from naiad.core.tensor import Array, Buffer, TensorSpec, to_array, to_buffer
+from naiad.perf.exchange import Body, RequestTemplate
+from naiad.perf.inputs.conversion import is_float
+from naiad.perf.inputs.files import SUFFIXES, read_directory, read_image, read_numpy
+from naiad.perf.inputs.generated import random_stream, zero_stream
+from naiad.perf.inputs.json_data import read_json
+from naiad.perf.inputs.memory_blocks import OutputSlots, with_memory
+from naiad.perf.inputs.signature import InputError, ModelTensor, Signature, Step, Stream, read_signature
 from naiad.perf.plan import Mode, ModelPlan, Protocol, Service
 
 _RESERVED_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output")
@@ -59,15 +62,6 @@ class TemplateSet:
         if outputs is not None and expected:
             body = [(specs, outputs.fill(slot, specs, data)) for specs, data in body]
         return validate(expected, body, self.tolerance)
-
-    def index_of(self, request: int, process: int = 0, processes: int = 1) -> int:
-        """Return the template of a process's request number `request`: in turn, over all processes together."""
-        return (process + request * processes) % len(self.templates)
-
-    def index_in_stream(self, sequence: int, position: int) -> int:
-        """Return the template at a position of sequence number `sequence`; sequences take the streams in turn."""
-        stream = self.streams[sequence % len(self.streams)]
-        return stream[position % len(stream)]
 
 
 def prepare_inputs(
@@ -183,3 +177,98 @@ def _joined(
 
 def _shape_of(sample: Mapping[str, Array], name: str) -> str:
     return str(list(sample[name].shape)) if name in sample else "is missing"
+
+
+# --- sources ------------------------------------------------------------------------------------------------------
+
+
+def read_sources(plan: ModelPlan, signature: Signature) -> list[Stream]:
+    """Return the samples of all sources: one stream, or several if a data file has streams. Raises InputError."""
+    streams: list[Stream] = []
+    are_streams = False
+    for source in plan.inputs.sources:
+        more, has_streams = _read(source, plan, signature)
+        streams += more
+        are_streams |= has_streams
+    if not streams:
+        raise InputError("expected a source of inputs: random, zero, or a path")
+    return streams if are_streams else [[step for stream in streams for step in stream]]
+
+
+def _read(source: str, plan: ModelPlan, signature: Signature) -> tuple[list[Stream], bool]:
+    if source == "random":
+        return [random_stream(signature, plan.inputs, plan.batch_size)], False
+    if source == "zero":
+        return [zero_stream(signature)], False
+    path = Path(source)
+    if not path.exists():
+        raise InputError(f"--input-data {source}: expected random, zero, or a path that exists")
+    if path.suffix == ".json":
+        return read_json(path, signature)
+    if path.is_dir():
+        return [read_directory(path, signature, plan.inputs)], False
+    if path.suffix in (".npy", ".npz"):
+        return [read_numpy(path, signature)], False
+    if path.suffix.lower() in SUFFIXES:
+        return [[read_image(path, signature, plan.inputs)]], False
+    raise InputError(
+        f"--input-data {source}: expected random, zero, a directory, or a .json, .npy, .npz or picture file "
+        f"({', '.join(SUFFIXES)})"
+    )
+
+
+# --- validation ---------------------------------------------------------------------------------------------------
+
+_SHOWN_CHARACTERS = 60
+
+
+def validate(expected: Mapping[str, Array], body: Body, tolerance: float = 0.0) -> str:
+    """Return "" if the responses have all expected outputs, otherwise the first difference.
+
+    An output of several responses is compared in the first one that has it. With a tolerance floating-point values
+    may differ by that share of the expected value; without one all bytes are equal.
+    """
+    outputs: dict[str, tuple[TensorSpec, Buffer]] = {}
+    for specs, data in body:
+        for spec, content in zip(specs, data, strict=True):
+            outputs.setdefault(spec.name, (spec, content))
+    for name, wanted in expected.items():
+        if name not in outputs:
+            return f"output '{name}': missing in the response; it has {', '.join(map(repr, outputs)) or 'none'}"
+        difference = _difference(wanted, *outputs[name], tolerance)
+        if difference:
+            return f"output '{name}'{difference}"
+    return ""
+
+
+def _difference(expected: Array, spec: TensorSpec, data: Buffer, tolerance: float) -> str:
+    if spec.shape != expected.shape:
+        return f": expected shape {list(expected.shape)}, got {list(spec.shape)}"
+    if spec.datatype.numpy == expected.dtype and bytes(data) == bytes(to_buffer(expected)):
+        return ""
+    try:
+        got = to_array(spec, data)
+    except InferError as error:
+        return f": {error.message}"
+    if got.dtype != expected.dtype:
+        return f": expected values of {expected.dtype}, got {spec.datatype.value}"
+    different = np.flatnonzero(_differs(expected, got, tolerance if is_float(spec.datatype) else 0.0))
+    if not different.size:
+        return ""
+    index = tuple(int(part) for part in np.unravel_index(different[0], expected.shape))
+    return f"{list(index)}: expected {_shown(expected[index])}, got {_shown(got[index])}"
+
+
+def _differs(expected: Array, got: Array, tolerance: float) -> Array:
+    if tolerance:
+        wide, found = expected.astype(np.float64), got.astype(np.float64)
+        return np.asarray(~np.isclose(found, wide, rtol=tolerance, atol=0.0, equal_nan=True))
+    if expected.dtype == np.object_:
+        return np.asarray(expected != got, bool)
+    size = expected.dtype.itemsize
+    pairs = (np.ascontiguousarray(each).reshape(-1).view(np.uint8).reshape(-1, size) for each in (expected, got))
+    return np.asarray(np.not_equal(*pairs).any(axis=1))
+
+
+def _shown(value: object) -> str:
+    return (repr(value) if isinstance(value, bytes) else str(value))[:_SHOWN_CHARACTERS]

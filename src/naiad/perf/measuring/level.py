@@ -12,11 +12,49 @@ import numpy as np
 
 from naiad.perf.generator.setup import Chunk
 from naiad.perf.load.arrivals import is_played_once
-from naiad.perf.measuring.column_store import ColumnStore
 from naiad.perf.plan import Concurrency, Load, Measuring, PeriodicConcurrency, Ramp, Stop
-from naiad.perf.progress import Progress, Tick
-from naiad.perf.records import Columns, GeneratorFacts, KeptRequest, Measurement, Records
-from naiad.perf.statistics import Verdict, is_window_complete, verdict
+from naiad.perf.records import (
+    MAX_FAILURE_KINDS,
+    Columns,
+    FailureKind,
+    GeneratorFacts,
+    KeptRequest,
+    Measurement,
+    Records,
+)
+from naiad.perf.result import Row
+from naiad.perf.statistics.stability import Verdict, is_window_complete, verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A load so far."""
+
+    elapsed_s: float
+    """Since the measurement began; 0 during the warm-up."""
+    requests: int
+    failures: int
+    rate_per_s: float
+    """Successes a second since the tick before."""
+    p50_us: float
+    """Of the successes since the tick before; 0 without any."""
+    p99_us: float
+    reason: str
+    """Why the measurement goes on."""
+
+
+class Progress:
+    """Gets called on the event loop, and returns quickly; this one shows nothing."""
+
+    def level_started(self, load: Load) -> None:
+        """A load begins."""
+
+    def tick(self, tick: Tick) -> None:
+        """Some hundred ms have passed."""
+
+    def level_done(self, rows: Sequence[Row]) -> None:
+        """A load has been measured: a row for each model."""
+
 
 ReadStatistics = Callable[[], Awaitable[Mapping[str, Any]]]
 
@@ -242,3 +280,70 @@ class Level:
             kept=self._totals.kept,
             unkept=self._totals.unkept,
         )
+
+
+# --- columns ------------------------------------------------------------------------------------------------------
+
+_NAMES = (
+    "intended_ns", "start_ns", "sent_ns", "first_ns", "end_ns", "responses", "failure", "model", "template",
+    "sequence_id", "sequence_end",
+)  # fmt: skip
+"""The columns with an entry for each request."""
+
+
+class ColumnStore:
+    """Joins records into columns sorted by their end."""
+
+    def __init__(self) -> None:
+        self._failures: list[FailureKind] = []
+        self.columns = self._columns_of(Records())
+
+    def add(self, chunks: Sequence[Records]) -> Columns:
+        """Append records; return them alone, sorted by their end."""
+        added = _joined([self._columns_of(records) for records in chunks])
+        self.columns = _joined([self.columns, added])
+        self.columns.failures = added.failures = self._failures
+        return added
+
+    def _columns_of(self, records: Records) -> Columns:
+        # The generator appends no more to these records, so their memory is used as it is.
+        values: dict[str, Any] = {name: np.asarray(getattr(records, name)) for name in _NAMES}
+        if records.failures:
+            numbers = np.array([0, *(self._number(each) for each in records.failures)], np.int16)
+            values["failure"] = numbers[values["failure"]]
+        gaps_ns = np.array(records.gaps_ns, np.int64)
+        return Columns(**values, gaps_ns=gaps_ns, failures=self._failures, timings=records.timings)
+
+    def _number(self, failure: FailureKind) -> int:
+        """Return 1 + the index of a kind, and count its failures."""
+        kinds = [each.kind for each in self._failures]
+        index = kinds.index(failure.kind) if failure.kind in kinds else min(len(kinds), MAX_FAILURE_KINDS - 1)
+        if index == len(kinds):
+            self._failures.append(FailureKind(failure.kind, failure.message))
+        self._failures[index].count += failure.count
+        return index + 1
+
+
+def _joined(parts: Sequence[Columns]) -> Columns:
+    if len(parts) == 1:
+        return _sorted(parts[0])
+    timings: list[tuple[int, str]] = []
+    start = 0
+    for part in parts:
+        timings += [(start + index, text) for index, text in part.timings]
+        start += len(part.end_ns)
+    values = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _NAMES}
+    values["gaps_ns"] = np.concatenate([part.gaps_ns for part in parts])
+    return _sorted(Columns(**values, failures=parts[0].failures, timings=timings))
+
+
+def _sorted(columns: Columns) -> Columns:
+    ends = columns.end_ns
+    if len(ends) < 2 or bool((ends[1:] >= ends[:-1]).all()):
+        return columns
+    order = np.argsort(ends, kind="stable")
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    values = {name: getattr(columns, name)[order] for name in _NAMES}
+    timings = sorted((int(places[index]), text) for index, text in columns.timings)
+    return Columns(**values, gaps_ns=columns.gaps_ns, failures=columns.failures, timings=timings)

@@ -1,7 +1,5 @@
 """The HTML report of a run."""
 
-from pathlib import Path
-
 from naiad.perf.report import charts
 from naiad.perf.report.page import Page
 from naiad.perf.report.text import row_title
@@ -18,11 +16,6 @@ _COLUMNS = (
     "stable",
 )  # fmt: skip
 _TEXTS = (8, 9)
-
-
-def write_html(result: Result, path: Path, latency_limit_us: float = 0.0) -> None:
-    """Write the report. Raises OSError and ChartsMissingError."""
-    report(result, latency_limit_us).write(path)
 
 
 def report(result: Result, latency_limit_us: float = 0.0) -> Page:

@@ -17,7 +17,7 @@ import numpy as np
 from naiad import __version__
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Array, Buffer, TensorSpec, to_array
-from naiad.perf.inputs import TemplateSet
+from naiad.perf.inputs.templates import TemplateSet
 from naiad.perf.plan import Load, Protocol, Service
 from naiad.perf.records import KeptRequest, Measurement
 from naiad.perf.statistics.row import mode_and_value

@@ -9,11 +9,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 
-from naiad.perf.records import Int64s
+from naiad.perf.records import Columns, Int64s
+from naiad.perf.result import Parts
+from naiad.perf.statistics.intervals import percents
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
@@ -90,7 +93,7 @@ def _nanoseconds(milliseconds: str) -> int | None:
     return round(value * 1e6) if 0 <= value < _MAX_MILLISECONDS and math.isfinite(value) else None
 
 
-class Parts(NamedTuple):
+class RequestParts(NamedTuple):
     """The parts of one request in ns, in order; their sum is the end-to-end time of the client."""
 
     client_encode: int
@@ -117,13 +120,13 @@ class Parts(NamedTuple):
     """Until the client had the whole response."""
 
 
-_SERVER_PARTS = frozenset(Parts._fields) - {"client_encode", "send", "receive"}
+_SERVER_PARTS = frozenset(RequestParts._fields) - {"client_encode", "send", "receive"}
 
 
 class Waterfall(NamedTuple):
     """The parts of a request, and how they were joined."""
 
-    parts: Parts
+    parts: RequestParts
     is_one_clock: bool
     """Client and server share a clock. Otherwise half of the time on the network counts as `send`."""
 
@@ -144,10 +147,10 @@ def waterfall(sent_begin_ns: int, sent_ns: int, first_byte_ns: int, end_ns: int,
     moments = (sent_begin_ns, min(sent_ns, arrival_ns), *accumulate(durations_ns, initial=arrival_ns), end_ns)
     # Times of a server that do not fit in are cut off, so that the sum holds.
     bounded = accumulate((min(moment, end_ns) for moment in moments), max)
-    return Waterfall(Parts(*(end - begin for begin, end in pairwise(bounded))), is_one_clock)
+    return Waterfall(RequestParts(*(end - begin for begin, end in pairwise(bounded))), is_one_clock)
 
 
-def part_percentiles(parts: Sequence[Parts], percentiles: Sequence[float]) -> dict[str, Int64s]:
+def part_percentiles(parts: Sequence[RequestParts], percentiles: Sequence[float]) -> dict[str, Int64s]:
     """Return the percentiles of each part over many requests in ns, by nearest rank: name to one value for each.
 
     Raises ValueError without requests, and for a percentile outside 0 to 100.
@@ -155,4 +158,43 @@ def part_percentiles(parts: Sequence[Parts], percentiles: Sequence[float]) -> di
     if not parts:
         raise ValueError("percentiles of parts need at least one request")
     columns = np.percentile(np.array(parts, np.int64), percentiles, axis=0, method="inverted_cdf")
-    return {name: columns[:, index].astype(np.int64) for index, name in enumerate(Parts._fields)}
+    return {name: columns[:, index].astype(np.int64) for index, name in enumerate(RequestParts._fields)}
+
+
+# --- parts of many requests ---------------------------------------------------------------------------------------
+
+_MAX_REQUESTS = 10_000
+"""More are thinned evenly."""
+
+
+def parts(columns: Columns, places: Int64s, percentile: int | None) -> Parts | None:
+    """Parts of the requests at `places`, ascending; None where no response had times."""
+    falls = _waterfalls(columns, places)
+    if not falls:
+        return None
+    each_parts = [fall.parts for fall in falls]
+    wanted = percents(percentile)
+    return Parts(
+        requests=len(falls),
+        is_same_host=fmean(fall.is_one_clock for fall in falls) > 0.5,
+        percentiles_us={
+            name: dict(zip(wanted, (values_ns / 1e3).tolist(), strict=True))
+            for name, values_ns in part_percentiles(each_parts, wanted).items()
+        },
+        mean_us=dict(zip(each_parts[0]._fields, (np.mean(each_parts, axis=0) / 1e3).tolist(), strict=True)),
+    )
+
+
+def _waterfalls(columns: Columns, places: Int64s) -> Sequence[Waterfall]:
+    timed = np.array([place for place, _ in columns.timings], np.int64)
+    chosen = np.flatnonzero(np.isin(timed, places))
+    falls = []
+    for number in chosen[:: len(chosen) // _MAX_REQUESTS + 1].tolist():
+        place, value = columns.timings[number]
+        timing = parse_server_timing(value)
+        if timing is not None:
+            start_ns, sent_ns = int(columns.start_ns[place]), int(columns.sent_ns[place])
+            falls.append(
+                waterfall(start_ns, sent_ns, int(columns.first_ns[place]), int(columns.end_ns[place]), timing)
+            )
+    return falls

@@ -7,13 +7,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar, cast
 
-from naiad.client.connecting import Address, ConnectionFailedError, Connector, default_tls, parse_address
+from naiad.client.connecting import ConnectionFailedError, Connector, default_tls, parse_address
 from naiad.core.errors import invalid_argument
 from naiad.core.tensor import Buffer
 from naiad.perf.exchange import Exchange
 from naiad.perf.plan import Service
-from naiad.perf.targets.deadlines import Deadlines
-from naiad.perf.targets.ending import CONNECTION, TIMEOUT, fail
+from naiad.perf.targets.ending import CONNECTION, TIMEOUT, Deadlines, fail
 from naiad.wire.header_fields import check_field
 
 _CONNECT_TIMEOUT_S = 10.0
@@ -103,7 +102,7 @@ class SocketTarget(Generic[C]):
         self._service = service
         self._headers = _checked_headers(service)
         self._address = address
-        self._connector = Connector(address, default_tls(address, service_tls(service, address)), _CONNECT_TIMEOUT_S)
+        self._connector = Connector(address, default_tls(address, client_tls(service)), _CONNECT_TIMEOUT_S)
         self._connections: list[C] = []
         self._retired: list[C] = []
         """Connections that carry no new requests."""
@@ -260,12 +259,7 @@ def _checked_headers(service: Service) -> list[tuple[bytes, bytes]]:
 
 def client_tls(service: Service) -> ssl.SSLContext | None:
     """Return the TLS context of a service; None without TLS. Raises InferError(INVALID_ARG)."""
-    return service_tls(service, parse_address(service.url))
-
-
-def service_tls(service: Service, address: Address) -> ssl.SSLContext | None:
-    """Return the TLS context of a service at its address; None without TLS. Raises InferError(INVALID_ARG)."""
-    if not address.uses_tls:
+    if not parse_address(service.url).uses_tls:
         return None
     try:
         context = ssl.create_default_context(cafile=service.ca_file or None)
@@ -274,7 +268,7 @@ def service_tls(service: Service, address: Address) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         files = [each for each in (service.ca_file, service.certificate_file, service.key_file) if each]
         raise invalid_argument(f"cannot read the TLS files {', '.join(files)}: {error}; expected PEM files") from None
+    context.check_hostname = service.verifies_peer and service.verifies_host
     if not service.verifies_peer:
-        context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context

@@ -8,10 +8,8 @@ import pytest
 from PIL import Image
 
 from naiad.core.datatype import DataType
-from naiad.perf.inputs import InputError
-from naiad.perf.inputs.files import read_directory, read_numpy
-from naiad.perf.inputs.images import read_image
-from naiad.perf.inputs.signature import ModelTensor, Signature
+from naiad.perf.inputs.files import read_directory, read_image, read_numpy
+from naiad.perf.inputs.signature import InputError, ModelTensor, Signature
 from naiad.perf.plan import InputSettings
 
 SETTINGS = InputSettings()

@@ -11,7 +11,8 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.model import ModelMetadata
 from naiad.core.tensor import TensorSpec, to_array
-from naiad.perf.inputs import InputError, prepare_inputs
+from naiad.perf.inputs.signature import InputError
+from naiad.perf.inputs.templates import prepare_inputs
 from naiad.perf.plan import InputSettings, Mode, ModelPlan, Protocol, Service
 
 
@@ -119,7 +120,6 @@ def test_streams_match_the_file(tmp_path):
     prepared = prepare(described, batch_size=2, sources=json_file(tmp_path, data))
     assert prepared.streams == [range(2), range(2, 3)]
     assert arrays(prepared.templates[1])["A"].tolist() == [[2], [2]]
-    assert [prepared.index_in_stream(2, position) for position in range(3)] == [0, 1, 0]
 
 
 def test_sources_are_mixed_in_order(tmp_path):
@@ -127,13 +127,6 @@ def test_sources_are_mixed_in_order(tmp_path):
     prepared = prepare(model(("A", DataType.INT32, (1,))), sources=("zero", *file, "random"))
     assert [arrays(each)["A"][0] for each in prepared.templates[:2]] == [0, 7]
     assert prepared.streams == [range(18)]
-
-
-def test_processes_share_templates_in_turn(tmp_path):
-    file = json_file(tmp_path, [{"A": [i]} for i in range(4)])
-    prepared = prepare(model(("A", DataType.INT32, (1,))), sources=file)
-    sent = [prepared.index_of(request, process, 2) for request in range(2) for process in range(2)]
-    assert sent == [0, 1, 2, 3]
 
 
 def test_timestamps_are_a_fixed_schedule(tmp_path):

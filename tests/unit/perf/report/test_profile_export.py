@@ -12,10 +12,10 @@ from naiad.core.datatype import DataType
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import Array, Buffer, TensorSpec, encode_bytes_elements, to_buffer
 from naiad.perf.exchange import Exchange, RequestTemplate
-from naiad.perf.generator import keeping
-from naiad.perf.generator.keeping import Keeping
-from naiad.perf.inputs import TemplateSet
-from naiad.perf.measuring.column_store import ColumnStore
+from naiad.perf.generator import local
+from naiad.perf.generator.local import Keeping
+from naiad.perf.inputs.templates import TemplateSet
+from naiad.perf.measuring.level import ColumnStore
 from naiad.perf.plan import Concurrency, Protocol, RequestRate, Service
 from naiad.perf.records import GeneratorFacts, KeptRequest, Measurement, Records
 from naiad.perf.report.profile_export import ProfileExport
@@ -130,7 +130,7 @@ def exchange(byte_size: int, failure: str = "") -> Exchange:
 
 
 def test_memory_of_a_load_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "MAX_KEPT_BYTES", 10_000)
+    monkeypatch.setattr(local, "MAX_KEPT_BYTES", 10_000)
     kept, records = Keeping(2), Records()
     for byte_size in (1000, 1000, 3000, 1):
         kept.keep(exchange(byte_size), records)

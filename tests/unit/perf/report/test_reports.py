@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.perf.report.html import report, write_html
+from naiad.perf.report.html import report
 from naiad.perf.report.latency_csv import write_latency_csv
 from naiad.perf.report.text import closing_text, row_text, unstable_text
 from naiad.perf.result import (
@@ -123,7 +123,7 @@ def test_html_needs_no_network_and_escapes(tmp_path: Path) -> None:
     parts = Parts(10, True, {name: {50: 1.0, 99: 2.0} for name in PARTS}, dict.fromkeys(PARTS, 5.0))
     hostile = replace(row(1, 1000.0), model="<script>alert(1)</script>", parts=parts)
     path = tmp_path / "report.html"
-    write_html(result(hostile, row(2, 1500.0)), path, 2000.0)
+    report(result(hostile, row(2, 1500.0)), 2000.0).write(path)
     text = path.read_text()
     assert "<script" not in text
     assert not re.findall(r'(?:src|href)="(?:https?:)?//', text)

@@ -8,7 +8,8 @@ from bench.perf_coverage import columns_of
 from naiad.perf.plan import Concurrency, ModelPlan, Plan, Protocol, Service
 from naiad.perf.records import GeneratorFacts, Measurement
 from naiad.perf.result import Interval, Result
-from naiad.perf.statistics import Change, compare, row
+from naiad.perf.statistics.comparison import Change, compare
+from naiad.perf.statistics.row import row
 
 PAIRS = 20
 FACTS = GeneratorFacts(1, 1.0, 0.1, 0.1, np.zeros(0, np.int64), 1e6)

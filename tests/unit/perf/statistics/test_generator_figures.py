@@ -3,8 +3,8 @@ import pytest
 
 from naiad.perf.records import GeneratorFacts
 from naiad.perf.result import ClientFigures
-from naiad.perf.statistics.generator_figures import generator_figures, is_remote, limited_by
-from naiad.perf.statistics.latency import latency_without_times
+from naiad.perf.statistics.intervals import latency_without_times
+from naiad.perf.statistics.row import generator_figures, is_remote, limited_by
 
 SERVICE = latency_without_times(np.full(100, 10_000_000))  # 10 ms
 

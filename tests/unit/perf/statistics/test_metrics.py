@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.perf.statistics.metrics import metric_figures, samples
+from naiad.perf.statistics.server_figures import metric_figures, samples
 
 TEXT = """# HELP nv_gpu_utilization GPU utilization rate
 # TYPE nv_gpu_utilization gauge

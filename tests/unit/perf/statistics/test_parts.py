@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from bench.perf_coverage import columns_of
 
-from naiad.perf.statistics.parts import parts
+from naiad.perf.statistics.timing import parts
 
 TIMING = 'clock;desc="{arrival}", queue;dur=2, compute;dur=3'
 

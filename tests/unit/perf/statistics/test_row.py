@@ -22,8 +22,7 @@ from naiad.perf.plan import (
     Stop,
 )
 from naiad.perf.records import FailureKind, GeneratorFacts, Measurement
-from naiad.perf.statistics import row
-from naiad.perf.statistics.row import mode_and_value
+from naiad.perf.statistics.row import mode_and_value, row
 
 SECOND = 1_000_000_000
 

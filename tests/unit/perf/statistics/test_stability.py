@@ -4,7 +4,7 @@ from bench.perf_coverage import bimodal, columns_of, queue_open, stall, steady, 
 
 from naiad.perf.plan import Concurrency, Measuring, Phase, Ramp, RequestRate, Schedule, Stop
 from naiad.perf.records import FailureKind
-from naiad.perf.statistics import is_window_complete, verdict
+from naiad.perf.statistics.stability import is_window_complete, verdict
 
 SECOND = 1_000_000_000
 CLOSED = Concurrency(1)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from naiad.perf.statistics.timing import Parts, ServerTiming, parse_server_timing, part_percentiles, waterfall
+from naiad.perf.statistics.timing import RequestParts, ServerTiming, parse_server_timing, part_percentiles, waterfall
 
 TIMING = ServerTiming(1000, 10, 20, 30, 0, 40, 50, 60, 70)
 
@@ -35,7 +35,7 @@ def test_other_metrics_are_ignored(other: str) -> None:
 def test_parts_of_one_clock_are_contiguous() -> None:
     parts, is_one_clock = waterfall(800, 950, 1290, 1300, TIMING)
     assert is_one_clock
-    assert parts == Parts(150, 50, 10, 20, 30, 0, 40, 50, 60, 70, 20)
+    assert parts == RequestParts(150, 50, 10, 20, 30, 0, 40, 50, 60, 70, 20)
     assert sum(parts) == 500
 
 
@@ -50,19 +50,19 @@ def test_other_clock_halves_the_network(arrival_ns: int) -> None:
     other = ServerTiming(arrival_ns, *TIMING.durations_ns)
     parts, is_one_clock = waterfall(800, 900, 1290, 1300, other)
     assert not is_one_clock
-    assert parts == Parts(100, 55, 10, 20, 30, 0, 40, 50, 60, 70, 65)
+    assert parts == RequestParts(100, 55, 10, 20, 30, 0, 40, 50, 60, 70, 65)
 
 
 def test_times_beyond_the_end_are_cut() -> None:
     parts, is_one_clock = waterfall(0, 10, 50, 60, TIMING)
     assert not is_one_clock
-    assert parts == Parts(10, 0, 10, 20, 20, 0, 0, 0, 0, 0, 0)
+    assert parts == RequestParts(10, 0, 10, 20, 20, 0, 0, 0, 0, 0, 0)
 
 
 def test_percentiles_are_by_nearest_rank() -> None:
-    rows = [Parts(*[number] * 10, 7) for number in range(1, 101)]
+    rows = [RequestParts(*[number] * 10, 7) for number in range(1, 101)]
     found = part_percentiles(rows, (50, 99, 100))
-    assert list(found) == list(Parts._fields)
+    assert list(found) == list(RequestParts._fields)
     np.testing.assert_array_equal(found["compute"], [50, 99, 100])
     np.testing.assert_array_equal(found["receive"], [7, 7, 7])
 

@@ -1,8 +1,10 @@
-"""Reading of the server's metrics during a measurement, in a thread, so that the generator is not disturbed."""
+"""What is observed beside the requests of a measurement: the server's metrics, and idle cores of this machine."""
 
+import os
 import threading
 import time
 import urllib.request
+from pathlib import Path
 
 from naiad.core.errors import invalid_argument
 
@@ -11,7 +13,10 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 
 class MetricsScrape:
-    """Keeps the moment and text of each scrape; one that fails is left out."""
+    """Reads the server's metrics in a thread, so that the generator is not disturbed.
+
+    Keeps the moment and text of each scrape; one that fails is left out.
+    """
 
     def __init__(self, url: str, interval_s: float) -> None:
         """Raises InferError(INVALID_ARG) for an address that is not of HTTP."""
@@ -43,3 +48,31 @@ class MetricsScrape:
             if text and not self._is_over.is_set():
                 self.scrapes.append((time.monotonic_ns(), text))
             self._is_over.wait(self._interval_s)
+
+
+_STAT = Path("/proc/stat")
+
+
+class IdleCores:
+    """How many cores are idle, so that another generator process has one.
+
+    Measures from its creation on; Linux only, elsewhere none are idle.
+    """
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self._idle_s = _idle_s()
+
+    def mean(self) -> float:
+        """Return the mean number of idle cores."""
+        elapsed_s = time.monotonic() - self._began_s
+        return max(0.0, _idle_s() - self._idle_s) / elapsed_s if elapsed_s > 0 else 0.0
+
+
+def _idle_s() -> float:
+    """Return the idle seconds of all cores so far (proc(5), `cpu`: user, nice, system, idle, ...)."""
+    try:
+        fields = _STAT.read_text().split("\n", 1)[0].split()
+        return int(fields[4]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return 0.0
