@@ -21,7 +21,7 @@ from naiad.config.validate.members import ensemble_member_problems
 from naiad.config.validate.model import validate
 from naiad.config.version_policy import NO_VERSION, select_versions
 from naiad.core.errors import InferError
-from naiad.repository.stores.bare_files import bare_backend, files_of_folder, model_name
+from naiad.repository.stores.bare_files import bare_backend, files_of_folder, model_name, usual_file_in
 from naiad.repository.stores.model_file import kind_of, way_out
 from naiad.repository.stores.store import (
     CONFIG_FILE,
@@ -219,27 +219,30 @@ def check_path(
     `strict` checks as a server with --disable-auto-complete-config: the configuration must be there and complete.
     """
     rules = _Rules(known_backends, strict, gpu_count)
-    if path.is_file() or (path.is_dir() and not is_model_dir(path) and bare_backend(path)):
+    if path.is_file():
         return [_check_file(path, rules)]
     if not path.is_dir():
         report = ModelReport(path.name, path)
         report.add("no such file or directory", path, expected="a repository, a model or a config.pbtxt")
         return [report]
+    is_model = is_model_dir(path)
+    if not is_model and bare_backend(path):
+        return [_check_file(path, rules)]
     if files := files_of_folder(path):
         return [_check_file(file, rules) for file in files.values()]
-    if is_model_dir(path):
+    if is_model:
         return [_check_model(path, rules)]
+    if file := usual_file_in(path):
+        return [_check_file(file, rules, name=Path(os.path.abspath(path)).name)]
     return _check_repository(path, rules)
 
 
 def is_model_dir(path: Path) -> bool:
-    """Distinguish a model's directory from a repository: it has a configuration, a model file or version
+    """Distinguish a model's directory from a repository and from bare models: it has a configuration or version
     directories.
     """
     names = names_in(path)
-    if CONFIG_FILE in names or not names.isdisjoint(FILENAMES):
-        return True
-    if any(name.endswith(CONFIG_SUFFIXES) for name in names):
+    if any(name == CONFIG_FILE or name.endswith(CONFIG_SUFFIXES) for name in names):
         return True
     versions = [path / name for name in names if parse_version(name) is not None]
     return any(CONFIG_FILE not in names_in(version) and not _has_version_dir(version) for version in versions)
@@ -307,9 +310,10 @@ def _check_ensembles(reports: Sequence[ModelReport]) -> None:
 # --- one model ------------------------------------------------------------------------------------------------------
 
 
-def _check_file(path: Path, rules: _Rules) -> ModelReport:
-    """Check a configuration file without the files in it; a bare model file has no configuration."""
-    report = ModelReport(path.parent.resolve().name if path.name == CONFIG_FILE else model_name(path), path)
+def _check_file(path: Path, rules: _Rules, *, name: str = "") -> ModelReport:
+    """Check a configuration file without the files in it; a bare model has no configuration."""
+    own_name = path.parent.resolve().name if path.name == CONFIG_FILE else model_name(Path(os.path.abspath(path)))
+    report = ModelReport(name or own_name, path)
     if backend := bare_backend(path):
         preset = ModelConfig(backend=backend, default_model_filename=path.name)
         report.config = autofill(preset, model_name=report.name)
@@ -325,7 +329,7 @@ def _check_file(path: Path, rules: _Rules) -> ModelReport:
 
 
 def _check_model(model_dir: Path, rules: _Rules) -> ModelReport:
-    report = ModelReport(model_dir.name, model_dir)
+    report = ModelReport(Path(os.path.abspath(model_dir)).name, model_dir)
     try:
         check_model_name(report.name)
         os.scandir(model_dir).close()

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from naiad.config.backends import SERVABLE_FILENAMES
 from naiad.core.errors import invalid_argument
 from naiad.repository.cloud.url import CloudUrl, is_cloud_url, parse_cloud_url
 from naiad.repository.stores.bare_files import (
@@ -18,6 +17,7 @@ from naiad.repository.stores.bare_files import (
     files_of_folder,
     model_files,
     other_formats,
+    usual_file_in,
 )
 from naiad.repository.stores.store import CONFIG_FILE, LocalStore, SingleModelStore, Store, entry_of_directory
 
@@ -88,10 +88,8 @@ def open_path(
         for note in other_formats(path):
             _log.warning("%s: not served: %s", path, note)
         return BareFilesStore(path, max_batch_size=bare_max_batch_size)
-    for name in SERVABLE_FILENAMES:
-        if (path / name).exists():
-            entry = bare_file(path / name, name=path.name, max_batch_size=bare_max_batch_size)
-            return SingleModelStore(entry, path)
+    if file := usual_file_in(path):
+        return SingleModelStore(bare_file(file, name=path.name, max_batch_size=bare_max_batch_size), path)
     stray = [file.name for file in model_files(path)]
     if stray:
         _log.warning("%s: not served, because %s has directories of models: %s", path, path.name, ", ".join(stray))

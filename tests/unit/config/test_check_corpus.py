@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from naiad.repository.check import check_path, is_model_dir
+from naiad.repository.opening import open_path
 
 BACKENDS = ("identity", "onnxruntime", "python")
 GOOD = """backend: "python"
@@ -469,6 +470,33 @@ def test_bare_model_file_has_nothing_to_check(tmp_path: Path):
         (report,) = check_path(tmp_path / name, known_backends=BACKENDS)
         assert report.is_ok
         assert (report.name, report.config.backend) == ("mine", backend)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"m/MLmodel": "", "m/model.skops": ""},
+        {"m/model.safetensors": "", "m/config.json": "{}"},
+        {"m/saved_model.pb": "", "m/variables/variables.index": ""},
+        {"m/model.onnx": "", "m/labels.txt": ""},
+        {"m/model.py": ""},
+    ],
+)
+def test_bare_directory_is_what_a_server_opens(tmp_path: Path, files: dict[str, str]):
+    build(tmp_path, files)
+    (report,) = check_path(tmp_path / "m", known_backends=BACKENDS)
+    served = open_path(tmp_path / "m").open_model("m")
+    assert report.is_ok, report.problems
+    assert (report.name, report.config.backend) == (served.name, served.preset.backend)
+
+
+@pytest.mark.parametrize("files", [model(), {"m/MLmodel": ""}, {"m/model.py": "", "m/notes.txt": ""}])
+def test_current_directory_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]):
+    build(tmp_path, files)
+    monkeypatch.chdir(tmp_path / "m")
+    (report,) = check_path(Path(), known_backends=BACKENDS)
+    assert report.is_ok, report.problems
+    assert report.name == "m"
 
 
 def test_huge_file_is_not_read(tmp_path: Path):

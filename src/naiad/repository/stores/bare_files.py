@@ -53,6 +53,11 @@ def model_name(path: Path) -> str:
     return path.name if path.is_dir() and path.suffix != ".savedmodel" else path.stem
 
 
+def usual_file_in(directory: Path) -> Path | None:
+    """Return the model file in a directory by its usual name, such as model.onnx; None without one."""
+    return next((path for name in SERVABLE_FILENAMES if (path := directory / name).exists()), None)
+
+
 def files_of_folder(directory: Path) -> Mapping[str, Path]:
     """Return the model files of a folder of bare ones, by model; empty if the directory is something else.
 
