@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -146,6 +147,7 @@ def test_invalid_commands_give_reasons(tmp_path: Path) -> None:
         ((path, "--stages=2", "--data", wrong_shape), "input 'x' is float32"),
         ((path, "--stages=2", "--data", wrong_name), "no input 'image'"),
         ((path, "--stages=2", "--data", text), "is not a .npz file"),
+        ((path, "--stages=2", "--data", tmp_path / "none.npz"), "none.npz cannot be read: No such file"),
         ((random, "--stages=2"), "differs from the whole model's"),
     ]:
         done = split(*arguments, "--output", output)
@@ -153,6 +155,23 @@ def test_invalid_commands_give_reasons(tmp_path: Path) -> None:
         assert reason in done.stderr
         assert not output.exists()
     assert split(path, "--stages=1").returncode == 2
+
+
+def test_output_on_another_file_system(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        if Path(elsewhere).stat().st_dev == tmp_path.stat().st_dev:
+            pytest.skip("/dev/shm is on the file system of temporary files")
+        output = tmp_path / "models"
+        output.symlink_to(elsewhere)
+        done = split(write_network(tmp_path / "net.onnx"), "--stages=2", "--output", output)
+        assert done.returncode == 0, done.stderr
+        assert sorted(each.name for each in output.iterdir()) == ["net", "net_stage0", "net_stage1"]
+
+
+def test_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    done = split(write_network(tmp_path / "net.onnx"), "--stages=2", "--output", "/proc/models")
+    assert done.returncode == 1
+    assert "--output /proc/models cannot be written: No such file or directory" in done.stderr
 
 
 def test_output_that_is_no_tensor_is_named(tmp_path: Path) -> None:

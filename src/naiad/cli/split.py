@@ -48,7 +48,7 @@ def run(argv: Sequence[str]) -> int:
     except InferError as error:
         return fail("naiad split", error.message)
     except OSError as error:
-        return fail("naiad split", f"{error.filename} cannot be written: {error.strerror}")
+        return fail("naiad split", f"--output {options.output} cannot be written: {error.strerror}")
     print(format_table(split))
     print(f"\nnaiad serve {options.output}")
     return 0

@@ -26,9 +26,10 @@ def plan_cuts(weights: Sequence[float], crossing_costs: Sequence[float], stage_c
     costs = np.array([np.inf, *crossing_costs[1:count]], np.float64)
     possible = int(np.isfinite(costs).sum())
     if stage_count - 1 > possible:
+        fix = f"use --stages {possible + 1} or fewer" if possible else "serve it as it is"
         raise invalid_argument(
-            f"{stage_count} stages need {stage_count - 1} cuts, the model can be cut at {possible} places "
-            f"between its {count} nodes; use --stages {possible + 1} or fewer"
+            f"{stage_count} stages need {stage_count - 1} cuts, and the model has {possible} places for one among its "
+            f"nodes ({count}); {fix}"
         )
     ends = np.concatenate(([0.0], np.cumsum(np.asarray(weights, np.float64))))
     limit = _least_bottleneck(ends, costs, stage_count) * (1 + TOLERANCE)

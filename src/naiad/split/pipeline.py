@@ -75,9 +75,10 @@ def split_model(path: Path, output: Path, options: SplitOptions) -> Split:
     threads = max(1, usable_cores() // options.stage_count)
     source = _read_source(path, threads, options.data)
     feeds = source.feeds
-    parent = output.absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".split-", dir=parent) as directory:
+    # The stages are renamed into an existing repository: its parent may be read-only, or another file system.
+    home = output if output.is_dir() else output.absolute().parent
+    home.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".split-", dir=home) as directory:
         plan = _balance(_Work(Path(directory), name, source), options)
         differences = _prove(source.whole, plan.sessions, feeds)
         can_batch = rows_are_independent(plan.sessions, feeds, [*plan.crossing, *source.outputs])

@@ -127,7 +127,9 @@ def _read(path: Path) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
+    except OSError as error:
+        raise invalid_argument(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, TypeError, EOFError, BadZipFile) as error:
         raise invalid_argument(f"{path} is not a .npz file with the inputs by name (numpy.savez): {error}") from error
 
 
