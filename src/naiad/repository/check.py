@@ -230,11 +230,15 @@ def check_path(
         return [_check_file(path, rules)]
     if files := files_of_folder(path):
         return [_check_file(file, rules) for file in files.values()]
-    if is_model:
-        return [_check_model(path, rules)]
-    if file := usual_file_in(path):
-        return [_check_file(file, rules, name=Path(os.path.abspath(path)).name)]
-    return _check_repository(path, rules)
+    file = None if is_model else usual_file_in(path)
+    if file is not None:
+        return [_check_file(file, rules, name=_name_of(path))]
+    return [_check_model(path, rules)] if is_model else _check_repository(path, rules)
+
+
+def _name_of(directory: Path) -> str:
+    """Return the name of a directory, also of `.`, which has none in its path."""
+    return Path(os.path.abspath(directory)).name
 
 
 def is_model_dir(path: Path) -> bool:
@@ -329,7 +333,7 @@ def _check_file(path: Path, rules: _Rules, *, name: str = "") -> ModelReport:
 
 
 def _check_model(model_dir: Path, rules: _Rules) -> ModelReport:
-    report = ModelReport(Path(os.path.abspath(model_dir)).name, model_dir)
+    report = ModelReport(_name_of(model_dir), model_dir)
     try:
         check_model_name(report.name)
         os.scandir(model_dir).close()
