@@ -28,8 +28,8 @@ def plan_cuts(weights: Sequence[float], crossing_costs: Sequence[float], stage_c
     if stage_count - 1 > possible:
         fix = f"use --stages {possible + 1} or fewer" if possible else "serve it as it is"
         raise invalid_argument(
-            f"{stage_count} stages need {stage_count - 1} cuts, the model can be cut at {possible} places between its "
-            f"{count} nodes; {fix}"
+            f"{stage_count} stages need {stage_count - 1} cuts, the model can be cut at {possible} places between "
+            f"its {count} nodes; {fix}"
         )
     ends = np.concatenate(([0.0], np.cumsum(np.asarray(weights, np.float64))))
     limit = _least_bottleneck(ends, costs, stage_count) * (1 + TOLERANCE)
