@@ -19,7 +19,7 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.engine.inference import Engine
 from naiad.engine.serving.served import Served
-from naiad.frontend.http1.server import Http1Server
+from naiad.frontend.http1.connection import Http1Server
 from naiad.frontend.rest.routes import RestApi
 from naiad.telemetry.metrics.metrics import Registry
 

@@ -16,7 +16,7 @@ import hpack
 
 from naiad.core.tensor import Buffer
 from naiad.frontend.context import GrpcCall
-from naiad.frontend.http2.server import Http2Server
+from naiad.frontend.http2.connection import Http2Server
 from naiad.wire.http2.frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, frame
 from naiad.wire.preface import PREFACE
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bench.micro_http2 import CountingTransport, EchoService
 from naiad.core.tensor import Buffer
 from naiad.frontend.context import GrpcCall
-from naiad.frontend.http2.server import Http2Server
+from naiad.frontend.http2.connection import Http2Server
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame
 from naiad.wire.http2.headers import encode_fields

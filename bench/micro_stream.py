@@ -25,8 +25,7 @@ from naiad.core.tensor import Buffer, TensorSpec
 from naiad.engine.inference import Engine
 from naiad.engine.serving.served import Served
 from naiad.frontend.grpc.service import InferenceGrpcService
-from naiad.frontend.http2.connection import Http2Protocol
-from naiad.frontend.http2.server import Http2Server
+from naiad.frontend.http2.connection import Http2Protocol, Http2Server
 from naiad.protocol.grpc.infer import encode_stream_response
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.wire.http2.frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, frame

@@ -8,7 +8,7 @@ from fuzz.fakes import Loop, Transport
 from fuzz.mutation import cut, mutate_bytes, mutate_pieces
 from fuzz.target import Target
 from naiad.frontend.context import HttpContext
-from naiad.frontend.http1.server import Http1Server
+from naiad.frontend.http1.connection import Http1Server
 from naiad.wire.http1 import Http1Limits
 
 _LIMITS = Http1Limits(head_bytes=2048, body_bytes=5000, pipelined_requests=4)

@@ -11,7 +11,7 @@ from fuzz.mutation import cut, mutate_bytes, mutate_pieces
 from fuzz.target import Target
 from naiad.core.tensor import Buffer
 from naiad.frontend.context import GrpcCall
-from naiad.frontend.http2.server import Http2Server
+from naiad.frontend.http2.connection import Http2Server
 from naiad.wire.http2.frames import (
     CONTINUATION,
     DATA,

@@ -12,7 +12,7 @@ import h2.connection
 import h2.events
 import pytest
 
-from naiad.frontend.http2.server import Http2Server
+from naiad.frontend.http2.connection import Http2Server
 
 MIB = 2**20
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]

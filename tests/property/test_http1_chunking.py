@@ -6,7 +6,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.frontend.http1.server import Http1Server
+from naiad.frontend.http1.connection import Http1Server
 from naiad.wire.http1 import ChunkedDecoder, Http1Limits, HttpError
 
 

@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from naiad.core.request_limits import RequestBudget
-from naiad.frontend.http1.server import Http1Server
-from naiad.frontend.http2.rest_headers import RestSide
+from naiad.frontend.http1.connection import Http1Server
+from naiad.frontend.http2.endpoint import RestSide
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame
 from support.http1_scene import Loop, Peer, post

@@ -4,7 +4,7 @@ import asyncio
 import re
 import socket
 
-from naiad.frontend.http1.server import Http1Server
+from naiad.frontend.http1.connection import Http1Server
 from naiad.wire.http1 import Http1Limits
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -2,7 +2,7 @@
 
 import hpack
 
-from naiad.frontend.http2.server import Http2Server
+from naiad.frontend.http2.connection import Http2Server
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame
 from support.http2_peer import GRPC_FIELDS, OPENING, data_frame, split_frames

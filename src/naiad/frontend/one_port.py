@@ -9,9 +9,8 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
-from naiad.frontend.http1.connection import Http1Connection
-from naiad.frontend.http1.server import Http1Server
-from naiad.frontend.http2.server import Http2Server
+from naiad.frontend.http1.connection import Http1Connection, Http1Server
+from naiad.frontend.http2.connection import Http2Server
 from naiad.wire.preface import ALPN, HttpVersion, version_of
 
 

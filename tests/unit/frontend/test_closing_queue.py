@@ -6,9 +6,9 @@ import weakref
 
 import pytest
 
-from naiad.frontend.connections.closing_queue import ClosingQueue
-from naiad.frontend.http1.server import Http1Server
-from naiad.frontend.http2.server import Http2Server
+from naiad.frontend.connections.endpoint import ClosingQueue
+from naiad.frontend.http1.connection import Http1Server
+from naiad.frontend.http2.connection import Http2Server
 from support.http1_scene import Transport as Http1Transport
 from support.http2_peer import OPENING
 from support.http2_scene import FakeTransport as Http2Transport

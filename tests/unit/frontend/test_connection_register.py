@@ -4,10 +4,11 @@ import time
 
 import pytest
 
-from naiad.frontend.connections.connection_register import AddressLimit, ConnectionRegister
-from naiad.frontend.http1.server import Http1Server
+from naiad.frontend.connections.endpoint import AddressLimit, Endpoint
+from naiad.frontend.http1.connection import Http1Server
 from naiad.wire.http1 import Http1Limits
 from naiad.wire.http2 import frames as wire
+from naiad.wire.http2.limits import Http2Limits
 from support.http1_scene import GET, Loop, Peer, Transport, answer
 from support.http2_scene import FakeTransport, Scene
 
@@ -34,10 +35,18 @@ class From:
 UNIX = From("")
 
 
+class Register(Endpoint):
+    def __init__(self, most, addresses=None):
+        super().__init__(Loop(), most, addresses)
+
+    def set_date(self, wall_s):
+        pass
+
+
 def full(*connections):
-    register = ConnectionRegister(len(connections))
+    register = Register(len(connections))
     for connection in connections:
-        assert register.admit(connection, UNIX) == ""
+        assert register.register(connection, UNIX) == ""
     return register
 
 
@@ -45,20 +54,20 @@ def test_longest_idle_connection_is_closed():
     idle = [Connection(30), Connection(50), Connection(40), Connection()]
     register = full(*idle)
     for _ in range(2):
-        assert register.admit(Connection(), UNIX) == ""
+        assert register.register(Connection(), UNIX) == ""
     assert [connection.has_made_way for connection in idle] == [False, True, True, False]
-    assert len(register.open) == 4
+    assert len(register.connections) == 4
 
 
 def test_busy_connections_stay_and_new_one_is_rejected():
     busy = Connection()
-    assert "the limit is 1" in full(busy).admit(Connection(), UNIX)
+    assert "the limit is 1" in full(busy).register(Connection(), UNIX)
     assert not busy.has_made_way
 
 
 def test_a_connection_that_has_just_begun_stays():
     young = Connection(0.1)
-    assert "the limit is 1" in full(young).admit(Connection(), UNIX)
+    assert "the limit is 1" in full(young).register(Connection(), UNIX)
     assert not young.has_made_way
 
 
@@ -66,10 +75,10 @@ def test_a_connection_that_was_used_since_stays():
     used, idle = Connection(50), Connection(40)
     other = Connection(60)
     register = full(used, idle, other)
-    assert register.admit(Connection(), UNIX) == ""
+    assert register.register(Connection(), UNIX) == ""
     assert other.has_made_way
     used.idle_since_ns = 0
-    assert register.admit(Connection(), UNIX) == ""
+    assert register.register(Connection(), UNIX) == ""
     assert (used.has_made_way, idle.has_made_way) == (False, True)
 
 
@@ -88,7 +97,7 @@ def test_connections_are_sorted_at_most_once_a_second():
 
     register = full(*(Counting() for _ in range(10)))
     for _ in range(100):
-        assert register.admit(Connection(), UNIX)
+        assert register.register(Connection(), UNIX)
     assert Counting.looks == 10
 
 
@@ -103,37 +112,37 @@ def test_connections_are_sorted_at_most_once_a_second():
 )
 def test_connections_of_an_address_are_bounded(first, second, third):
     limit = AddressLimit(1)
-    register, other_port = ConnectionRegister(10, limit), ConnectionRegister(10, limit)
+    register, other_port = Register(10, limit), Register(10, limit)
     held = Connection()
-    assert register.admit(held, From(first)) == ""
-    assert "one address; the limit is 1" in other_port.admit(Connection(), From(second))
-    assert other_port.admit(Connection(), From(third)) == ""
-    register.remove(held)
-    assert other_port.admit(Connection(), From(second)) == ""
+    assert register.register(held, From(first)) == ""
+    assert "one address; the limit is 1" in other_port.register(Connection(), From(second))
+    assert other_port.register(Connection(), From(third)) == ""
+    register.unregister(held)
+    assert other_port.register(Connection(), From(second)) == ""
 
 
 def test_address_over_its_limit_closes_no_idle_connection():
     idle, own = Connection(50), Connection()
-    register = ConnectionRegister(2, AddressLimit(1))
-    assert register.admit(idle, UNIX) == ""
-    assert register.admit(own, From(("10.0.0.1", 1))) == ""
-    assert "one address; the limit is 1" in register.admit(Connection(), From(("10.0.0.1", 2)))
+    register = Register(2, AddressLimit(1))
+    assert register.register(idle, UNIX) == ""
+    assert register.register(own, From(("10.0.0.1", 1))) == ""
+    assert "one address; the limit is 1" in register.register(Connection(), From(("10.0.0.1", 2)))
     assert not idle.has_made_way
-    assert register.open == {idle, own}
+    assert register.connections == {idle, own}
 
 
 def test_rejected_connection_does_not_count_for_its_address():
     busy, later = Connection(), Connection()
-    register = ConnectionRegister(1, AddressLimit(1))
-    assert register.admit(busy, UNIX) == ""
-    assert "too many connections; the limit is 1" in register.admit(Connection(), From(("10.0.0.1", 1)))
-    register.remove(busy)
-    assert register.admit(later, From(("10.0.0.1", 2))) == ""
+    register = Register(1, AddressLimit(1))
+    assert register.register(busy, UNIX) == ""
+    assert "too many connections; the limit is 1" in register.register(Connection(), From(("10.0.0.1", 1)))
+    register.unregister(busy)
+    assert register.register(later, From(("10.0.0.1", 2))) == ""
 
 
 def test_unix_sockets_are_not_counted():
-    register = ConnectionRegister(10, AddressLimit(1))
-    assert [register.admit(Connection(), UNIX) for _ in range(3)] == ["", "", ""]
+    register = Register(10, AddressLimit(1))
+    assert [register.register(Connection(), UNIX) for _ in range(3)] == ["", "", ""]
 
 
 # --- the connections of both protocols ------------------------------------------------------------------------------
@@ -155,7 +164,7 @@ def test_idle_http1_connection_is_closed_for_new_one():
 
 
 def test_idle_http2_connection_is_closed_for_new_one(monkeypatch):
-    scene = Scene(connections=ConnectionRegister(1)).open()
+    scene = Scene(limits=Http2Limits(connections=1)).open()
     now_ns = time.monotonic_ns()
     monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns + 60 * SECOND_NS)
     second = scene.server.protocol()
@@ -169,7 +178,7 @@ def test_idle_http2_connection_is_closed_for_new_one(monkeypatch):
 
 
 def test_an_http2_connection_with_a_call_stays(monkeypatch):
-    scene = Scene(connections=ConnectionRegister(1)).open()
+    scene = Scene(limits=Http2Limits(connections=1)).open()
     scene.send(scene.request(1, b"a", "/s/Keep"))
     now_ns = time.monotonic_ns()
     monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns + 60 * SECOND_NS)

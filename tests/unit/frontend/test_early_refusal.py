@@ -8,8 +8,8 @@ import pytest
 from naiad.core.errors import not_found
 from naiad.core.request_limits import RequestBudget, unlimited
 from naiad.frontend.access import Rejection
-from naiad.frontend.http1.server import Http1Server
-from naiad.frontend.http2.rest_headers import RestSide
+from naiad.frontend.http1.connection import Http1Server
+from naiad.frontend.http2.endpoint import RestSide
 from naiad.frontend.rest.cors import Cors
 from naiad.frontend.rest.infer import InferRoute
 from naiad.frontend.router import Route, Router

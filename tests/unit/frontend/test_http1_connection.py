@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from naiad.frontend.context import CancelReason
-from naiad.frontend.http1.server import Http1Server
+from naiad.frontend.http1.connection import Http1Server
 from support.http1_scene import GET, Loop, Peer, answer, post
 
 

@@ -5,9 +5,9 @@ import weakref
 
 import pytest
 
-from naiad.frontend.connections.connection_register import ConnectionRegister
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame
+from naiad.wire.http2.limits import Http2Limits
 from support.http2_peer import split_frames
 from support.http2_scene import FakeTransport, Scene
 
@@ -120,7 +120,7 @@ def test_connection_error_is_sent_and_closes(scene):
 
 
 def test_connections_are_counted_and_bounded():
-    scene = Scene(connections=ConnectionRegister(1))
+    scene = Scene(limits=Http2Limits(connections=1))
     assert scene.server.connection_count == 1
     second = scene.server.protocol()
     transport = FakeTransport()

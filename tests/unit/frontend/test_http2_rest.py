@@ -7,8 +7,8 @@ import pytest
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import Closed
 from naiad.frontend.context import CancelReason
-from naiad.frontend.http2.rest_headers import Http2ResponseHeaders, RestSide
-from naiad.frontend.http2.server import Http2Server
+from naiad.frontend.http2.connection import Http2Server
+from naiad.frontend.http2.endpoint import Http2ResponseHeaders, RestSide
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame, settings, window_update
 from naiad.wire.http2.limits import Http2Limits

@@ -5,7 +5,7 @@ import zlib
 import pytest
 
 from naiad.core.request_limits import RequestBudget
-from naiad.frontend.http2.rest_headers import RestSide
+from naiad.frontend.http2.endpoint import RestSide
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame
 from naiad.wire.http2.limits import Http2Limits

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from naiad.frontend.http1.server import Http1Server
-from naiad.frontend.http2.server import Http2Server
+from naiad.frontend.http1.connection import Http1Server
+from naiad.frontend.http2.connection import Http2Server
 from support.http2_peer import OPENING
 
 COUNT = 1000

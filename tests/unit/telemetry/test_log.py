@@ -310,7 +310,7 @@ class TestRepeatFilter:
         sums.setLevel(logging.INFO)
         return RepeatFilter(sums, ("naiad.frontend.",), FloodGate(**limits))
 
-    def record(self, name="naiad.frontend.http2.server", level=logging.INFO, text="closed: %s"):
+    def record(self, name="naiad.frontend.http2.connection", level=logging.INFO, text="closed: %s"):
         return logging.LogRecord(name, level, "file", 1, text, ("why",), None)
 
     def test_equal_lines_are_counted(self, caplog):
@@ -318,7 +318,7 @@ class TestRepeatFilter:
         assert sum(limited.filter(self.record()) for _ in range(10)) == 3
         assert limited.filter(self.record(text="another line"))
         limited.flush()
-        assert caplog.messages == ["7 more lines of naiad.frontend.http2.server were not logged: closed: %s"]
+        assert caplog.messages == ["7 more lines of naiad.frontend.http2.connection were not logged: closed: %s"]
 
     @pytest.mark.parametrize(("name", "level"), [("naiad.model", logging.INFO), ("naiad.frontend.x", logging.DEBUG)])
     def test_other_lines_pass(self, caplog, name, level):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.wire.least_rate import LeastRate
+from naiad.frontend.connections.linger import LeastRate
 
 SECOND_NS = 10**9
 

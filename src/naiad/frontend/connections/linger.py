@@ -1,4 +1,4 @@
-"""Detects peers that read too slowly, before a connection is closed and after.
+"""Detects peers that are too slow: least rates, and peers that do not read, before a connection is closed and after.
 
 A closed transport continues until all data is sent, however long that takes, and with TLS until the peer closes as
 well. Neither ends by itself if a peer does nothing, so every closed connection is watched until its end.
@@ -11,8 +11,6 @@ import fcntl
 import socket
 import struct
 import termios
-
-from naiad.wire.least_rate import LeastRate
 
 LINGER_S = 5.0
 """Time in which a peer that has received everything must close its side."""
@@ -50,6 +48,36 @@ def acknowledged_bytes(transport: asyncio.Transport) -> int:
     except OSError:
         return 0
     return int(_ACKNOWLEDGED.unpack_from(state, _ACKNOWLEDGED_AT)[0]) if len(state) == _TCP_INFO_BYTES else 0
+
+
+class LeastRate:
+    """Judges a growing count of bytes: a body that arrives, or responses that are read. Time is an argument.
+
+    A peer begins with a grace. Time uses it up, bytes earn it back at the rate, and never more than the whole of it:
+    a fast beginning does not pay for a long silence later.
+    """
+
+    __slots__ = ("_bytes_per_s", "_grace_ns", "_left_ns", "_seen_bytes", "_seen_ns")
+
+    def __init__(self, bytes_per_s: int, grace_s: float, now_ns: int = 0) -> None:
+        """Without `now_ns` the grace begins with the first check."""
+        self._bytes_per_s = bytes_per_s
+        self._grace_ns = self._left_ns = int(grace_s * 1e9)
+        self._seen_bytes = 0
+        self._seen_ns = now_ns
+
+    def is_too_slow(self, total_bytes: int, now_ns: int) -> bool:
+        """Record `total_bytes` so far; return whether the grace is used up."""
+        elapsed_ns = now_ns - self._seen_ns if self._seen_ns else 0
+        earned_ns = max(0, total_bytes - self._seen_bytes) * 1_000_000_000 // self._bytes_per_s
+        self._left_ns = min(self._grace_ns, self._left_ns - elapsed_ns + earned_ns)
+        self._seen_bytes = total_bytes
+        self._seen_ns = now_ns
+        return self._left_ns <= 0
+
+    def excuse(self, now_ns: int) -> None:
+        """Exclude the time since the last check: the peer could not continue."""
+        self._seen_ns = now_ns
 
 
 class ResponseQueue:

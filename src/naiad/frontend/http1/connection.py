@@ -16,10 +16,9 @@ from typing import cast
 from naiad.core.errors import Rejection
 from naiad.core.tensor import Buffer
 from naiad.frontend.connections.linger import LINGER_S, LingeringClose, ResponseQueue, undelivered_bytes
-from naiad.frontend.http1.encoding import CONTINUE
 from naiad.frontend.http1.endpoint import Http1Endpoint, PhaseClock
 from naiad.frontend.http1.reading import RejectedByHeadersError, RequestReader
-from naiad.frontend.http1.responses import Http1Context, Http1Responses
+from naiad.frontend.http1.responses import CONTINUE, Http1Context, Http1Responses
 from naiad.protocol.json.control import encode_error
 from naiad.telemetry.metrics.responses import rejection_of_status, rejections
 from naiad.wire.header_fields import Headers
@@ -408,3 +407,29 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._reader.close()
         self._transport.close()
         self._endpoint.call_later(LINGER_S, self._transport.abort)  # with TLS the peer has to close, too
+
+
+class Http1Server(Http1Endpoint):
+    """The connections of one endpoint. `protocol` is the factory for `loop.create_server`."""
+
+    def protocol(self) -> Http1Connection:
+        """Return the protocol of a new connection."""
+        return Http1Connection(self)
+
+    def announce_drain(self) -> None:
+        """Add `Connection: close` to the responses of requests in flight."""
+        self.is_draining = True
+        self.last_arrival_ns = time.monotonic_ns()
+
+    def drain(self) -> None:
+        """Close busy connections after their last response, with `Connection: close`; keep serving idle ones until
+        `finish`.
+
+        The caller must have stopped listening.
+        """
+        self.announce_drain()
+
+    def finish(self) -> None:
+        """Close all connections: idle ones soon, busy ones after their last response. Follows `drain`."""
+        self.is_finishing = True
+        self.sweep(time.monotonic_ns())

@@ -1,14 +1,22 @@
-"""Shared state of the connections of one HTTP/1.1 endpoint, and the clock that measures their phases."""
+"""Shared state of the connections of one HTTP/1.1 endpoint: limits, caches and response headers."""
 
+import http
 from collections.abc import Callable
+from email.utils import formatdate
 
 from naiad.core.ports import Loop
 from naiad.core.request_limits import RequestBudget
-from naiad.frontend.connections.connection_register import AddressLimit, ConnectionRegister
-from naiad.frontend.connections.endpoint import Endpoint, EndpointConnection
+from naiad.frontend.connections.endpoint import AddressLimit, Endpoint, EndpointConnection
 from naiad.frontend.context import HttpContext, RejectEarly
-from naiad.frontend.http1.encoding import Http1ResponseHeaders
+from naiad.telemetry.metrics.responses import http_responses
+from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import HeadCache, Http1Limits
+
+_RECEIVE_BYTES = 65536
+_STATUS_LINES = {status.value: b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in http.HTTPStatus}
+_CACHED_PREFIXES = 256
+
+Handle = Callable[[HttpContext], None]
 
 
 class PhaseClock:
@@ -32,9 +40,42 @@ class PhaseClock:
         return (now_ns - self.start_ns) / 1e9
 
 
-_RECEIVE_BYTES = 65536
+class Http1ResponseHeaders:
+    """Encodes response headers, and counts them; caches the headers of successful responses, which repeat."""
 
-Handle = Callable[[HttpContext], None]
+    def __init__(self) -> None:
+        self._prefixes: dict[object, bytes] = {}
+        self._framing = b""
+        self.set_date(0.0)
+
+    def set_date(self, wall_s: float) -> None:
+        """Set the Date of the following responses; called about once a second."""
+        self._framing = b"Date: %s\r\nContent-Length: %%d\r\n\r\n" % formatdate(wall_s, usegmt=True).encode()
+
+    def complete(self, status: int, headers: Headers, length: int, connection: bytes) -> bytes:
+        """Return the headers of a response of `length` bytes; `connection` is a Connection option or empty."""
+        http_responses[status] += 1
+        key = (status, headers, connection) if type(headers) is tuple else None
+        prefix = self._prefixes.get(key)
+        if prefix is None:
+            prefix = self._prefix(status, headers, connection)
+            if key is not None and status == http.HTTPStatus.OK:
+                if len(self._prefixes) >= _CACHED_PREFIXES:
+                    self._prefixes.clear()
+                self._prefixes[key] = prefix
+        return prefix + self._framing % length
+
+    def streamed(self, status: int, headers: Headers, connection: bytes, *, chunked: bool) -> bytes:
+        """Return the headers of a response of unknown length."""
+        http_responses[status] += 1
+        date = self._framing.partition(b"\r\n")[0]
+        coding = b"Transfer-Encoding: chunked\r\n" if chunked else b""
+        return b"%s%s\r\n%s\r\n" % (self._prefix(status, headers, connection), date, coding)
+
+    def _prefix(self, status: int, headers: Headers, connection: bytes) -> bytes:
+        line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
+        fields = b"".join([b"%s: %s\r\n" % field for field in headers])
+        return line + fields + (b"Connection: %s\r\n" % connection if connection else b"")
 
 
 class Http1Endpoint(Endpoint[EndpointConnection]):
@@ -56,7 +97,7 @@ class Http1Endpoint(Endpoint[EndpointConnection]):
         address.
         """
         self.limits = limits = limits or Http1Limits()
-        Endpoint.__init__(self, loop, ConnectionRegister(limits.connections, addresses))
+        Endpoint.__init__(self, loop, limits.connections, addresses)
         self.handle = handle
         self.reject = reject
         self.budget = budget or RequestBudget()

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from naiad.core.request_limits import UNCOUNTED_BYTES
 from naiad.core.tensor import Buffer
 from naiad.frontend.connections.body_reservation import BodyReservation, budget_exceeded, check_length
+from naiad.frontend.connections.linger import LeastRate
 from naiad.frontend.context import EARLY_REJECTION_BYTES, UnreadRequest
 from naiad.frontend.http1.endpoint import Http1Endpoint, PhaseClock
 from naiad.frontend.http1.responses import Http1Responses
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import ChunkedDecoder, HeadParser, HttpError, RequestHead, allocate_body
-from naiad.wire.least_rate import LeastRate
 
 OnRequest = Callable[[RequestHead, Buffer, int], None]
 """Receives a complete request, and the number of bytes that are reserved for it in the budget."""

@@ -8,13 +8,17 @@ from typing import Protocol
 
 from naiad.core.tensor import Buffer
 from naiad.frontend.context import CancelReason, OnCancel
-from naiad.frontend.http1.encoding import CONTINUE, COPY_LIMIT_BYTES, LAST_CHUNK, chunk, gather
 from naiad.frontend.http1.endpoint import Http1Endpoint, PhaseClock
 from naiad.telemetry.server_timing import RequestTiming
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import RequestHead
 
 _log = logging.getLogger(__name__)
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_LAST_CHUNK = b"0\r\n\r\n"
+_COPY_LIMIT_BYTES = 32768
+"""Parts up to this size are joined with adjacent ones; larger ones are written without a copy."""
 
 
 class Http1Context:
@@ -73,10 +77,10 @@ class Http1Context:
         if self.method == "HEAD":
             # RFC 9110 9.3.2: a HEAD response has the fields of GET, including Content-Length, without the body.
             connection.emit(self, [head], done=True)
-        elif length <= COPY_LIMIT_BYTES:
+        elif length <= _COPY_LIMIT_BYTES:
             connection.finish(self, b"".join((head, *parts)))
         else:
-            connection.emit(self, gather(head, parts), done=True)
+            connection.emit(self, _gather(head, parts), done=True)
 
     def start_stream(self, status: int, headers: Headers) -> None:
         """Start a response of unknown length: chunked, or ended by the close of the connection for HTTP/1.0."""
@@ -94,7 +98,7 @@ class Http1Context:
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send a piece of a streamed response."""
         if self._connection is not None and not self.done and self.method != "HEAD":
-            buffers = chunk(parts) if self._is_chunked else list(parts)
+            buffers = _chunk(parts) if self._is_chunked else list(parts)
             self._connection.emit(self, buffers, done=False)
             self._connection.streamed(self, sum(map(len, buffers)))
 
@@ -111,7 +115,7 @@ class Http1Context:
             self.done = True
             self.on_disconnect = self.on_pause = None
             self.release_bytes(self.reserved_bytes)
-            last: list[Buffer] = [LAST_CHUNK] if self._is_chunked and self.method != "HEAD" else []
+            last: list[Buffer] = [_LAST_CHUNK] if self._is_chunked and self.method != "HEAD" else []
             self._connection.emit(self, last, done=True)
 
     def reserve_bytes(self, size: int) -> bool:
@@ -334,3 +338,29 @@ class Http1Responses:
             self.transport.write(buffers[0])
         else:
             self.transport.writelines(buffers)
+
+
+def _gather(head: bytes, parts: Sequence[Buffer]) -> list[Buffer]:
+    """Return headers and body in few buffers: small parts are joined, large ones stay as they are."""
+    buffers: list[Buffer] = []
+    small: list[Buffer] = [head]
+    for part in parts:
+        if len(part) <= _COPY_LIMIT_BYTES:
+            small.append(part)
+            continue
+        if small:
+            buffers.append(b"".join(small))
+            small = []
+        buffers.append(part)
+    if small:
+        buffers.append(b"".join(small))
+    return buffers
+
+
+def _chunk(parts: Sequence[Buffer]) -> list[Buffer]:
+    """Return the parts as one chunk of the chunked coding; nothing for an empty chunk, which would end the body."""
+    length = sum(map(len, parts))
+    if not length:
+        return []
+    buffers = [b"%x\r\n" % length, *parts, b"\r\n"]
+    return [b"".join(buffers)] if length <= _COPY_LIMIT_BYTES else buffers

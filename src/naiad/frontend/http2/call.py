@@ -14,7 +14,7 @@ from naiad.core.errors import Rejection, excerpt
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule, category_of_call
 from naiad.frontend.context import CancelReason, GrpcService
-from naiad.frontend.http2.rest_headers import RestHeaders
+from naiad.frontend.http2.endpoint import RestHeaders
 from naiad.protocol.status import status_of
 from naiad.telemetry.metrics.responses import grpc_responses, http_responses, rejections
 from naiad.telemetry.server_timing import TIMING_FIELD, TIMING_VALUE, RequestTiming

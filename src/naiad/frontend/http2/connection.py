@@ -13,13 +13,14 @@ import logging
 import random
 import socket
 import time
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from naiad.core.errors import excerpt
 from naiad.core.ports import Loop
 from naiad.frontend.connections.linger import LINGER_S, LingeringClose, ResponseQueue, undelivered_bytes
 from naiad.frontend.context import GrpcService
 from naiad.frontend.http2.call import Http2Call
+from naiad.frontend.http2.endpoint import Http2Endpoint
 from naiad.frontend.http2.receiving import Http2Receiving
 from naiad.frontend.http2.responses import Http2Responses
 from naiad.frontend.http2.time_limits import Http2Clock
@@ -29,9 +30,6 @@ from naiad.wire.http2.keepalive import Keepalive, KeepaliveStep
 from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.http2.server import ServerConnection
 from naiad.wire.preface import is_http1
-
-if TYPE_CHECKING:
-    from naiad.frontend.http2.endpoint import Http2Endpoint
 
 _log = logging.getLogger(__name__)
 
@@ -222,7 +220,7 @@ _LONG_NS = 2_000_000
 class Http2Protocol(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, server: "Http2Endpoint[Http2Protocol]") -> None:
+    def __init__(self, server: "Http2Server") -> None:
         self._server = server
         self._receiving = Http2Receiving(server, self.flush)
         self._connection = self._receiving.connection
@@ -407,3 +405,31 @@ def _keep_alive(transport: asyncio.Transport) -> None:
     connected: socket.socket | None = transport.get_extra_info("socket")
     if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+class Http2Server(Http2Endpoint[Http2Protocol]):
+    """The connections of one endpoint. `protocol` is the factory for `loop.create_server`."""
+
+    def protocol(self) -> Http2Protocol:
+        """Return the protocol of a new connection."""
+        return Http2Protocol(self)
+
+    def announce_drain(self) -> None:
+        """Do nothing yet: after GOAWAY clients would reconnect while this server still listens."""
+
+    def drain(self) -> None:
+        """End every connection: send GOAWAY now, close after the last response.
+
+        The caller must have stopped listening.
+        """
+        self.is_draining = True
+        for connection in list(self.connections):
+            connection.drain()
+
+    def finish(self) -> None:
+        """Do nothing: `drain` has sent GOAWAY on idle connections as well."""
+
+    def rule_changed(self) -> None:
+        """Check access again for all further requests."""
+        for connection in self.connections:
+            connection.forget_plans()

@@ -11,7 +11,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from naiad.core.errors import excerpt
 from naiad.core.request_limits import UNCOUNTED_BYTES
@@ -19,9 +19,9 @@ from naiad.core.tensor import Buffer
 from naiad.frontend.connections.body_reservation import BudgetExceededError
 from naiad.frontend.context import EARLY_REJECTION_BYTES, CancelReason
 from naiad.frontend.http2.call import CallPlan, Http2Call, PausedBody, RestContext, make_plan
+from naiad.frontend.http2.endpoint import Http2Endpoint, RestHeaders
 from naiad.frontend.http2.responses import SMALL_MESSAGE_BYTES, Http2Responses
 from naiad.frontend.http2.rest_context import Http2Context
-from naiad.frontend.http2.rest_headers import RestHeaders
 from naiad.frontend.http2.time_limits import DeadlineTimer
 from naiad.telemetry.server_timing import RequestTiming
 from naiad.wire.grpc import PREFIX, PREFIX_BYTES, CompressedMessage, GrpcError, GrpcStatus, MessageAssembler
@@ -29,9 +29,6 @@ from naiad.wire.http1 import HttpError
 from naiad.wire.http2.frames import Http2Code
 from naiad.wire.http2.headers import Fields, RequestHead
 from naiad.wire.http2.server import ServerConnection
-
-if TYPE_CHECKING:
-    from naiad.frontend.http2.endpoint import Http2Endpoint
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +49,7 @@ _CODES = frozenset(Http2Code)
 class Http2Receiving:
     """The sink of a `ServerConnection`, which it creates, together with the response side."""
 
-    def __init__(self, server: "Http2Endpoint[Any]", flush: Callable[[], object]) -> None:
+    def __init__(self, server: Http2Endpoint[Any], flush: Callable[[], object]) -> None:
         """`flush` writes the output of the connection."""
         self._server = server
         self._service = server.service

@@ -8,7 +8,7 @@ from naiad.core.tensor import Buffer
 from naiad.frontend.connections.body_reservation import check_length
 from naiad.frontend.context import OnCancel, UnreadRequest
 from naiad.frontend.http2.call import Http2Call
-from naiad.frontend.http2.rest_headers import RestHeaders, RestSide
+from naiad.frontend.http2.endpoint import RestHeaders, RestSide
 from naiad.protocol.json.control import encode_error
 from naiad.telemetry.server_timing import RequestTiming
 from naiad.wire.header_fields import Headers

@@ -8,10 +8,10 @@ expires, for the earliest deadline of the open calls. A call costs one compariso
 from collections.abc import Callable, Iterable
 
 from naiad.core.ports import Loop, TimerHandle
+from naiad.frontend.connections.linger import LeastRate
 from naiad.frontend.http2.call import Http2Call
 from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.http2.output import Http2Output
-from naiad.wire.least_rate import LeastRate
 
 _LATELY_NS = 5_000_000_000
 """A response sent before this time has been read, unless the peer's machine has not even received it."""

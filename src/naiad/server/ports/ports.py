@@ -11,14 +11,14 @@ from naiad.core.request_limits import RequestBudget
 from naiad.engine.inference import Engine
 from naiad.frontend import access as client_files
 from naiad.frontend.access import AccessRule, AllOf, ApiKeyRule, Closed, MayBringFiles, Restrictions
-from naiad.frontend.connections.connection_register import AddressLimit, ConnectionRegister
+from naiad.frontend.connections.endpoint import AddressLimit
 from naiad.frontend.grpc.compression import LEVELS, GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
-from naiad.frontend.http1.server import Http1Server
-from naiad.frontend.http2.rest_headers import RestSide
-from naiad.frontend.http2.server import Http2Server
+from naiad.frontend.http1.connection import Http1Server
+from naiad.frontend.http2.connection import Http2Server
+from naiad.frontend.http2.endpoint import RestSide
 from naiad.frontend.one_port import OnePort
 from naiad.frontend.rest.compression import ContentCodings
 from naiad.frontend.rest.control import RepositoryRoutes
@@ -327,7 +327,7 @@ class Ports:
             self._service,
             self._loop,
             _http2_limits(options.grpc, options.http.body_timeout_s),
-            connections=ConnectionRegister(options.grpc.max_connections, self._connections_of_addresses),
+            addresses=self._connections_of_addresses,
             rule=rule,
             run_in_thread=self._side_threads.run,
             rest=RestSide(self._front.handle, options.http.max_body_bytes, self._front.reject) if rest else None,
@@ -354,6 +354,7 @@ def _http1_limits(options: HttpOptions) -> Http1Limits:
 def _http2_limits(options: GrpcOptions, body_timeout_s: float) -> Http2Limits:
     return Http2Limits(
         body_timeout_s=body_timeout_s,
+        connections=options.max_connections,
         concurrent_streams=options.max_concurrent_streams,
         message_bytes=options.max_message_bytes,
         decompressed_bytes=options.max_decompressed_bytes,

@@ -58,6 +58,8 @@ class Http2Limits:
 
     A stream is then reset; a connection whose socket takes too little is dropped."""
     write_rate_bytes_per_s: int = 1024
+    connections: int = 16384
+    """Open connections of one endpoint; beyond it the longest idle is closed, or else the new one."""
     keepalive: KeepaliveRules = field(default_factory=KeepaliveRules)
 
     def __post_init__(self) -> None:
