@@ -47,7 +47,7 @@ GROWING = {
     "engine.transforms.shared_memory:_outputs": BY_OPEN,
     "engine.transforms.shared_memory:memo": BY_COUNT,
     "engine.serving.busy_polling:@may_busy_poll": "no arguments",
-    "frontend.clouds.multi_model:_models": "the loaded models, each by a load of SageMaker",
+    "frontend.multi_model:_models": "the loaded models, each by a load of SageMaker",
     "frontend.connections.endpoint:_address_of": BY_OPEN,
     "frontend.connections.endpoint:_counts": BY_OPEN,
     "frontend.http1.endpoint:_prefixes": BY_COUNT,

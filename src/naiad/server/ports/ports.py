@@ -41,7 +41,7 @@ from naiad.wire.http2.keepalive import KeepaliveRules
 from naiad.wire.http2.limits import Http2Limits
 
 if TYPE_CHECKING:
-    from naiad.frontend.clouds.vertex_ai import VertexAi
+    from naiad.frontend.clouds import VertexAi
 
 _log = logging.getLogger(__name__)
 
@@ -271,17 +271,15 @@ class Ports:
 
     def _clouds(self) -> Iterator[Service]:
         # Most servers do not need these modules.
-        from naiad.frontend.clouds.azure_ml import AzureMl
-        from naiad.frontend.clouds.multi_model import MultiModelRoutes
-        from naiad.frontend.clouds.sagemaker import SageMaker
-        from naiad.frontend.clouds.vertex_ai import VertexAi
+        from naiad.frontend.clouds import VertexAi, azure_ml_router, sagemaker_router
+        from naiad.frontend.multi_model import MultiModelRoutes
 
         options, engine, rest = self._options, self._engine, self._front
         if options.sagemaker.allow:
             reason = f"--processes={options.process_count}; use --processes=1" if options.process_count > 1 else ""
             directory = Path(options.sagemaker.base_directory).absolute() / "models"
             models = MultiModelRoutes(engine, self._control_threads.run, directory, reason)
-            router = SageMaker(options.sagemaker, rest, models).router()
+            router = sagemaker_router(options.sagemaker, rest, models)
             rule = self._rule(options.access.http_restricted, "API")
             if rule is not None:
                 router.restrict(rule)
@@ -290,7 +288,7 @@ class Ports:
             self._vertex_ai = VertexAi(options.vertex_ai, engine, rest, self._metrics_route().handle)
             yield self._cloud("vertex-ai", self._vertex_ai.router())
         if options.azure_ml.allow:
-            yield self._cloud("azure-ml", AzureMl(options.azure_ml, engine, rest).router())
+            yield self._cloud("azure-ml", azure_ml_router(options.azure_ml, engine, rest))
 
     def _cloud(self, flag: str, router: Router) -> Service:
         limits, per_address = _http1_limits(self._options.http), self._connections_of_addresses

@@ -1,0 +1,241 @@
+"""The container contracts of clouds: routes of their own endpoints, forwarded to the REST routes.
+
+- Azure Machine Learning: a deployment names the port and path of its scoring, liveness and readiness routes.
+- Amazon SageMaker: /ping and /invocations, and the routes of multi-model endpoints (`multi_model`).
+- Vertex AI: health and predict routes. A header field sends a prediction to any path of the REST routes that reads,
+  with the method of that path.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from naiad.core.errors import excerpt, invalid_argument, permission_denied
+from naiad.core.model import name_of
+from naiad.core.tensor import Buffer
+from naiad.engine.inference import Engine
+from naiad.frontend.context import HttpContext, HttpContextLayer
+from naiad.frontend.multi_model import MultiModelRoutes, is_out_of_memory
+from naiad.frontend.router import Action, Route, Router
+from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
+from naiad.wire.header_fields import HeaderFields, Headers, written_fields
+
+_JSON_LENGTH = b"inference-header-content-length"
+_CONTENT_TYPE = b"content-type"
+_MAX_LISTED_MODELS = 5
+_SAGEMAKER_MIME_TYPE = b"application/vnd.sagemaker-triton.binary+json;json-header-size="
+_VERTEX_MIME_TYPE = b"application/vnd.vertex-ai-triton.binary+json;json-header-size="
+_INSUFFICIENT_STORAGE = 507
+"""SageMaker then unloads models that were not used for long, and sends the request again."""
+_REDIRECT = b"x-vertex-ai-triton-redirect"
+_POSTED = re.compile(
+    r"/v2/models/[^/]+(?:/versions/[0-9]+)?/(?:infer|generate|generate_stream)|/v2/repository/.*index"
+)
+_CHANGING = re.compile(r"/v2/(?:system|cuda)sharedmemory/.*register|/v2/repository/.*load")
+
+_Path = Callable[[Mapping[str, str]], str]
+"""Returns the REST path of a request from the arguments of its route."""
+
+
+class Handler(Protocol):
+    """The REST routes: handle a request, or reject it by its headers."""
+
+    def handle(self, context: HttpContext) -> None:
+        """Handle a request."""
+
+    def reject(self, context: HttpContext) -> None:
+        """Respond to a request without its body if its headers are enough to reject it."""
+
+
+def _forward(handle: Callable[[HttpContext], object], path: _Path) -> Action:
+    """Return an action that handles a request as one for another path."""
+
+    def forward(context: HttpContext, arguments: Mapping[str, str]) -> None:
+        context.path = path(arguments)
+        handle(context)
+
+    return forward
+
+
+def azure_ml_router(options: AzureMlOptions, engine: Engine, rest: Handler) -> Router:
+    """Return the router of the Azure ML endpoint."""
+
+    def infer(arguments: Mapping[str, str]) -> str:
+        return f"/v2/models/{_default_model(engine, '--azure-ml-default-model', options.default_model)}/infer"
+
+    def unchanged(context: HttpContext, arguments: Mapping[str, str]) -> None:
+        rest.handle(context)
+
+    def check(context: HttpContext, arguments: Mapping[str, str]) -> None:
+        rest.reject(context)
+
+    return Router(
+        [
+            Route("/", {"GET": _forward(rest.handle, lambda _: "/v2/health/live")}),
+            Route("/ready", {"GET": _forward(rest.handle, lambda _: "/v2/health/ready")}),
+            Route("/score", {"POST": _forward(rest.handle, infer)}, _forward(rest.reject, infer)),
+            Route(r"/v2.*", {"GET": unchanged, "POST": unchanged}, check),
+        ]
+    )
+
+
+def sagemaker_router(options: SageMakerOptions, rest: Handler, models: MultiModelRoutes) -> Router:
+    """Return the router of the SageMaker endpoint."""
+
+    def invocation(arguments: Mapping[str, str]) -> str:
+        return f"/v2/models/{options.default_model}/{options.inference_type}"
+
+    def invocation_of_model(arguments: Mapping[str, str]) -> str:
+        return f"/v2/models/{models.model(arguments['name'])}/infer"
+
+    def invoke(context: HttpContext) -> None:
+        context.headers = _binary_headers(context, _SAGEMAKER_MIME_TYPE)
+        rest.handle(_Invocation(context))
+
+    def check_model(context: HttpContext, arguments: Mapping[str, str]) -> None:
+        models.model(arguments["name"])  # raises for one that is not loaded
+
+    named = "/models/(?P<name>[^/]+)"
+    control = "model-repository"
+    return Router(
+        [
+            Route(
+                "/ping", {"GET": _forward(rest.handle, lambda _: f"/v2/health/{options.ping_mode}")}, None, "health"
+            ),
+            Route(
+                "/invocations", {"POST": _forward(invoke, invocation)}, _forward(rest.reject, invocation), "inference"
+            ),
+            Route("/models/?", {"GET": models.list, "POST": models.load}, category=control),
+            Route(named, {"GET": models.get, "DELETE": models.unload}, category=control),
+            Route(named + "/invoke", {"POST": _forward(invoke, invocation_of_model)}, check_model, "inference"),
+        ]
+    )
+
+
+class _Invocation(HttpContextLayer):
+    """A request whose response has the length of its JSON part in the content type."""
+
+    __slots__ = ()
+
+    def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
+        """Send a response; one that reports a lack of memory gets the status that SageMaker knows."""
+        if status >= 400 and is_out_of_memory(bytes(parts[0]).decode("utf-8", "replace") if parts else ""):
+            status = _INSUFFICIENT_STORAGE
+        length = next((value for name, value in headers if name.lower() == _JSON_LENGTH), None)
+        if length is not None:
+            kept = [field for field in headers if field[0].lower() not in (_JSON_LENGTH, b"content-type")]
+            headers = ((b"Content-Type", _SAGEMAKER_MIME_TYPE + length), *kept)
+        self._context.respond(status, headers, parts)
+
+
+class VertexAi:
+    """The routes of the Vertex AI endpoint."""
+
+    def __init__(
+        self, options: VertexAiOptions, engine: Engine, rest: Handler, metrics: Callable[[HttpContext], object]
+    ) -> None:
+        """`metrics` responds to `GET /metrics`."""
+        self._options = options
+        self._engine = engine
+        self._rest = rest
+        self._metrics = metrics
+
+    def router(self) -> Router:
+        """Return the router of the endpoint."""
+        return Router(
+            [
+                Route(
+                    re.escape(self._options.health_route),
+                    {"GET": _forward(self._rest.handle, lambda _: "/v2/health/ready")},
+                ),
+                Route(re.escape(self._options.predict_route), {"POST": self._predict}, self._check),
+            ]
+        )
+
+    def check_model(self) -> None:
+        """Raise InferError if there is no default model. Triton: the server then does not start."""
+        model = self._default_model()
+        if all(model not in (row.name, getattr(row.name, "name", "")) for row in self._engine.repository_index(True)):
+            raise invalid_argument(f"Expect the default model '{excerpt(model)}' is loaded")
+
+    def _default_model(self) -> str:
+        return _default_model(self._engine, "--vertex-ai-default-model", self._options.default_model)
+
+    def _predict(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        path = self._path(context)
+        context.headers = _binary_headers(context, _VERTEX_MIME_TYPE)
+        if path == "/metrics":
+            context.path, context.method = path, "GET"
+            self._metrics(context)
+        else:
+            context.path, context.method = path, _method(path)
+            self._rest.handle(context)
+
+    def _check(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        path = self._path(context)
+        if path != "/metrics":
+            context.path, context.method = path, _method(path)
+            self._rest.reject(context)
+
+    def _path(self, context: HttpContext) -> str:
+        """Return the REST path of a prediction. Raises InferError."""
+        redirect = context.headers.get(_REDIRECT)
+        if redirect is None:
+            return f"/v2/models/{self._default_model()}/infer"
+        return f"/{redirect.decode('latin-1')}"
+
+
+def _method(path: str) -> str:
+    """Return the method of a redirected request. Raises InferError(PERMISSION_DENIED) if it changes the server."""
+    if _CHANGING.fullmatch(path):
+        raise permission_denied(
+            f"X-Vertex-Ai-Triton-Redirect: {excerpt(path[1:])} changes the server; use the HTTP endpoint for it"
+        )
+    return "POST" if _POSTED.fullmatch(path) else "GET"
+
+
+def _binary_headers(context: HttpContext, mime_type: bytes) -> Mapping[bytes, bytes]:
+    """Return the header fields of a request with the length of its JSON part from the content type.
+
+    `mime_type` ends with `json-header-size=`. Fields of other content types stay. Raises InferError(INVALID_ARG) with
+    Triton's texts.
+    """
+    content_type = context.headers.get(_CONTENT_TYPE, b"")
+    place = content_type.find(mime_type)
+    if place < 0:
+        return context.headers
+    if place > 0:
+        raise invalid_argument(
+            f"expect MIME type for binary data starts with '{mime_type.decode()}', got: {_shown(content_type)}"
+        )
+    text = content_type[len(mime_type) :].strip()
+    if not text.removeprefix(b"-").isdigit():
+        raise invalid_argument(f"Unable to parse inference header size, got: {_shown(text)}")
+    if text.startswith(b"-") or len(text) > 18 or int(text) > len(context.body):
+        raise invalid_argument(
+            f"inference header size should be in range (0, {len(context.body)}), got: {_shown(text)}"
+        )
+    fields = HeaderFields()
+    fields.update(context.headers)
+    fields[_JSON_LENGTH] = text
+    fields.written = list(written_fields(context.headers))
+    return fields
+
+
+def _shown(text: bytes) -> str:
+    return excerpt(text.decode("latin-1"))
+
+
+def _default_model(engine: Engine, flag: str, name: str) -> str:
+    """Return `name`, the value of `flag`; empty: the name of the only ready model. Raises InferError without one."""
+    if name:
+        return name
+    names = sorted({name_of(row.name) for row in engine.repository_index(ready_only=True)})
+    if len(names) == 1:
+        return names[0]
+    more = ", ..." if len(names) > _MAX_LISTED_MODELS else ""
+    listed = f" ({', '.join(map(excerpt, names[:_MAX_LISTED_MODELS]))}{more})" if names else ""
+    raise invalid_argument(
+        "Expect the model repository contains only a single model if default model is not specified; "
+        f"{len(names)} models are ready{listed}: set {flag}"
+    )

@@ -1,1 +1,0 @@
-"""The container contracts of clouds: routes of their own endpoints, forwarded to the REST routes."""
