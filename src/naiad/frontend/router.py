@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, Rejection, excerpt
+from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule, category_of_path
 from naiad.frontend.context import HttpContext
 from naiad.protocol.json.control import encode_error
@@ -188,6 +189,15 @@ def _respond_not_allowed(context: HttpContext, actions: Mapping[str, Action]) ->
 def _with_head(actions: Mapping[str, Action]) -> Mapping[str, Action]:
     """Allow HEAD where GET is allowed; the transport omits the body."""
     return {**actions, "HEAD": actions["GET"]} if "GET" in actions else actions
+
+
+def json_action(work: Callable[[Mapping[str, str], Buffer], bytes | None]) -> Action:
+    """Return an action that responds with the document that `work` makes of the arguments and the body, if any."""
+
+    def act(context: HttpContext, arguments: Mapping[str, str]) -> None:
+        context.respond(200, JSON_HEADERS, (work(arguments, context.body) or b"",))
+
+    return act
 
 
 def respond_error(context: HttpContext, status: int, message: str, headers: Headers = ()) -> None:

@@ -5,18 +5,28 @@ The repository calls run on other threads than the event loop, because they may 
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from naiad.core.errors import InferError, excerpt, internal
+from naiad.core.errors import InferError, excerpt, internal, unavailable
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend.access import MayBringFiles, check_files
 from naiad.frontend.context import GrpcCall
 from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.thread_pool import RunInThread, run_at_once
-from naiad.memory.regions import SharedMemory
 from naiad.protocol.grpc import control as control_grpc
-from naiad.protocol.grpc.control import EMPTY_RESPONSE
+from naiad.protocol.grpc.control import (
+    HEALTH_NOT_SERVING,
+    HEALTH_SERVING,
+    decode_model_reference,
+    encode_model_config,
+    encode_model_metadata,
+    encode_model_ready,
+    encode_model_statistics,
+    encode_server_live,
+    encode_server_metadata,
+    encode_server_ready,
+)
 from naiad.protocol.grpc.settings import (
     decode_cuda_registration,
     decode_log_settings,
@@ -96,62 +106,48 @@ def _fail(call: GrpcCall, error: Exception) -> None:
     grpc_failure.finish(call, error)
 
 
-class SettingsCalls:
-    """Handles the calls for settings; a request without changes only reads them."""
+Handler = Callable[[Buffer], bytes | None]
+"""Handles the message of a call and returns the message of its response, None for an empty one."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
 
-    def handlers(self) -> Mapping[str, Callable[[Buffer], bytes]]:
-        """Return the handlers by method name."""
-        return {"LogSettings": self._log_settings, "TraceSetting": self._trace_settings}
+def control_handlers(engine: Engine) -> dict[str, Handler]:
+    """Return the handlers of the calls that are answered on the event loop, by path."""
+    regions = engine.shared_memory
 
-    def _log_settings(self, message: Buffer) -> bytes:
+    def server_ready(message: Buffer) -> bytes:
+        if engine.is_draining:
+            raise unavailable("Server exiting")
+        return encode_server_ready(engine.is_ready())
+
+    def log_settings(message: Buffer) -> bytes:
         log.change(decode_log_settings(message, log.settings()))
         return encode_log_settings(log.settings())
 
-    def _trace_settings(self, message: Buffer) -> bytes:
+    def trace_settings(message: Buffer) -> bytes:
         model, changes = decode_trace_settings(message)
-        if changes:
-            self._engine.change_trace_settings(model, changes)
-        return encode_trace_settings(self._engine.trace_settings(model))
+        if changes:  # a request without changes only reads the settings
+            engine.change_trace_settings(model, changes)
+        return encode_trace_settings(engine.trace_settings(model))
 
+    def of_version(encode: Callable[[str, str], bytes]) -> Callable[[Buffer], bytes]:
+        return lambda message: encode(*decode_model_reference(message))
 
-class SharedMemoryCalls:
-    """Handles the calls for shared-memory regions."""
-
-    def __init__(self, regions: SharedMemory) -> None:
-        self._regions = regions
-
-    def handlers(self) -> Mapping[str, Callable[[Buffer], bytes]]:
-        """Return the handlers by method name."""
-        return {
-            "SystemSharedMemoryStatus": self._system_status,
-            "SystemSharedMemoryRegister": self._register_system,
-            "SystemSharedMemoryUnregister": self._unregister_system,
-            "CudaSharedMemoryStatus": self._cuda_status,
-            "CudaSharedMemoryRegister": self._register_cuda,
-            "CudaSharedMemoryUnregister": self._unregister_cuda,
-        }
-
-    def _system_status(self, message: Buffer) -> bytes:
-        return encode_system_status(self._regions.system_status(decode_name(message)))
-
-    def _cuda_status(self, message: Buffer) -> bytes:
-        return encode_cuda_status(self._regions.cuda_status(decode_name(message)))
-
-    def _register_system(self, message: Buffer) -> bytes:
-        self._regions.register_system(*decode_system_registration(message))
-        return EMPTY_RESPONSE
-
-    def _register_cuda(self, message: Buffer) -> bytes:
-        self._regions.register_cuda(*decode_cuda_registration(message))
-        return EMPTY_RESPONSE
-
-    def _unregister_system(self, message: Buffer) -> bytes:
-        self._regions.unregister_system(decode_name(message))
-        return EMPTY_RESPONSE
-
-    def _unregister_cuda(self, message: Buffer) -> bytes:
-        self._regions.unregister_cuda(decode_name(message))
-        return EMPTY_RESPONSE
+    handlers: dict[str, Handler] = {
+        "ServerLive": lambda _: encode_server_live(engine.is_live()),
+        "ServerReady": server_ready,
+        "ServerMetadata": lambda _: encode_server_metadata(engine.server_metadata()),
+        "ModelReady": of_version(lambda *version: encode_model_ready(engine.is_model_ready(*version))),
+        "ModelMetadata": of_version(lambda *version: encode_model_metadata(engine.model_metadata(*version))),
+        "ModelConfig": of_version(lambda *version: encode_model_config(engine.model_config(*version))),
+        "ModelStatistics": of_version(lambda *version: encode_model_statistics(engine.statistics(*version))),
+        "LogSettings": log_settings,
+        "TraceSetting": trace_settings,
+        "SystemSharedMemoryStatus": lambda message: encode_system_status(regions.system_status(decode_name(message))),
+        "SystemSharedMemoryRegister": lambda message: regions.register_system(*decode_system_registration(message)),
+        "SystemSharedMemoryUnregister": lambda message: regions.unregister_system(decode_name(message)),
+        "CudaSharedMemoryStatus": lambda message: encode_cuda_status(regions.cuda_status(decode_name(message))),
+        "CudaSharedMemoryRegister": lambda message: regions.register_cuda(*decode_cuda_registration(message)),
+        "CudaSharedMemoryUnregister": lambda message: regions.unregister_cuda(decode_name(message)),
+    }
+    health = {"/grpc.health.v1.Health/Check": lambda _: HEALTH_SERVING if engine.is_ready() else HEALTH_NOT_SERVING}
+    return {_SERVICE + name: handler for name, handler in handlers.items()} | health

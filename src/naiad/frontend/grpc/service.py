@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from functools import partial
 
-from naiad.core.errors import InferError, excerpt, internal, unavailable, unsupported
+from naiad.core.errors import InferError, excerpt, internal, unsupported
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
@@ -13,7 +12,7 @@ from naiad.engine.inference import Engine
 from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
 from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.grpc.compression import GrpcCompression
-from naiad.frontend.grpc.control import RepositoryCalls, SettingsCalls, SharedMemoryCalls
+from naiad.frontend.grpc.control import RepositoryCalls, control_handlers
 from naiad.frontend.grpc.stream import ENDED, EndedStream, InferStream, Prepared, prepare
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_call
 from naiad.frontend.slice_runner import SliceJob, SliceRunner
@@ -53,18 +52,7 @@ class InferenceGrpcService:
         self._decode = self._decoder.decode
         self.control_delay_s = 0.0
         """Delay of calls other than inference (Triton: a test hook)."""
-        self._handlers: dict[str, Callable[[Buffer], bytes]] = {
-            _SERVICE + "ServerLive": self._server_live,
-            _SERVICE + "ServerReady": self._server_ready,
-            _SERVICE + "ModelReady": self._model_ready,
-            _SERVICE + "ServerMetadata": self._server_metadata,
-            _SERVICE + "ModelMetadata": self._model_metadata,
-            _SERVICE + "ModelConfig": self._model_config,
-            _SERVICE + "ModelStatistics": self._model_statistics,
-            "/grpc.health.v1.Health/Check": self._health_check,
-            **{_SERVICE + name: call for name, call in SettingsCalls(engine).handlers().items()},
-            **{_SERVICE + name: call for name, call in SharedMemoryCalls(engine.shared_memory).handlers().items()},
-        }
+        self._handlers = control_handlers(engine)
 
     # --- called by the transport -----------------------------------------------------------------------------
 
@@ -264,7 +252,7 @@ class InferenceGrpcService:
         except InferError as error:
             grpc_failure.finish(call, error)
         else:
-            call.respond([response])
+            call.respond([response or control_grpc.EMPTY_RESPONSE])
 
     def _control_later(self, call: GrpcCall, message: bytes) -> None:
         def handle() -> None:
@@ -274,33 +262,3 @@ class InferenceGrpcService:
                 self._fail(call)
 
         asyncio.get_running_loop().call_later(self.control_delay_s, handle)
-
-    def _server_live(self, message: Buffer) -> bytes:
-        return control_grpc.encode_server_live(self._engine.is_live())
-
-    def _server_ready(self, message: Buffer) -> bytes:
-        if self._engine.is_draining:
-            raise unavailable("Server exiting")
-        return control_grpc.encode_server_ready(self._engine.is_ready())
-
-    def _health_check(self, message: Buffer) -> bytes:
-        return control_grpc.HEALTH_SERVING if self._engine.is_ready() else control_grpc.HEALTH_NOT_SERVING
-
-    def _model_ready(self, message: Buffer) -> bytes:
-        name, version = control_grpc.decode_model_reference(message)
-        return control_grpc.encode_model_ready(self._engine.is_model_ready(name, version))
-
-    def _server_metadata(self, message: Buffer) -> bytes:
-        return control_grpc.encode_server_metadata(self._engine.server_metadata())
-
-    def _model_metadata(self, message: Buffer) -> bytes:
-        name, version = control_grpc.decode_model_reference(message)
-        return control_grpc.encode_model_metadata(self._engine.model_metadata(name, version))
-
-    def _model_config(self, message: Buffer) -> bytes:
-        name, version = control_grpc.decode_model_reference(message)
-        return control_grpc.encode_model_config(self._engine.model_config(name, version))
-
-    def _model_statistics(self, message: Buffer) -> bytes:
-        name, version = control_grpc.decode_model_reference(message)
-        return control_grpc.encode_model_statistics(self._engine.statistics(name, version))

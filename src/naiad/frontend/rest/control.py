@@ -12,7 +12,7 @@ from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend.access import MayBringFiles, check_files
 from naiad.frontend.context import HttpContext
-from naiad.frontend.router import JSON_HEADERS, Route, respond_error
+from naiad.frontend.router import JSON_HEADERS, Route, json_action, respond_error
 from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.memory.regions import SharedMemory
 from naiad.protocol.json.control import (
@@ -39,46 +39,29 @@ _SYSTEM = "/v2/systemsharedmemory" + _REGION
 _CUDA = "/v2/cudasharedmemory" + _REGION
 
 
-class SharedMemoryRoutes:
-    """The shared-memory routes."""
+def shared_memory_routes(regions: SharedMemory) -> list[Route]:
+    """Return the shared-memory routes."""
 
-    def __init__(self, regions: SharedMemory) -> None:
-        self._regions = regions
+    def register_system(arguments: Mapping[str, str], body: Buffer) -> None:
+        regions.register_system(_required(arguments, "system"), *decode_system_registration(body))
 
-    def routes(self) -> list[Route]:
-        """Return the routes for the router of the HTTP endpoint."""
-        return [
-            Route(_SYSTEM + "/status", {"GET": self._system_status}),
-            Route(_SYSTEM + "/register", {"POST": self._register_system}),
-            Route(_SYSTEM + "/unregister", {"POST": self._unregister_system}),
-            Route(_CUDA + "/status", {"GET": self._cuda_status}),
-            Route(_CUDA + "/register", {"POST": self._register_cuda}),
-            Route(_CUDA + "/unregister", {"POST": self._unregister_cuda}),
-        ]
+    def register_cuda(arguments: Mapping[str, str], body: Buffer) -> None:
+        regions.register_cuda(_required(arguments, "cuda"), *decode_cuda_registration(body))
 
-    def _system_status(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        context.respond(200, JSON_HEADERS, (encode_system_status(self._regions.system_status(arguments["region"])),))
+    def get(path: str, work: Callable[[str], bytes]) -> Route:
+        return Route(path, {"GET": json_action(lambda arguments, _: work(arguments["region"]))})
 
-    def _cuda_status(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        context.respond(200, JSON_HEADERS, (encode_cuda_status(self._regions.cuda_status(arguments["region"])),))
+    def post(path: str, work: Callable[[Mapping[str, str], Buffer], None]) -> Route:
+        return Route(path, {"POST": json_action(work)})
 
-    def _register_system(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        name = _required(arguments, "system")
-        self._regions.register_system(name, *decode_system_registration(context.body))
-        context.respond(200, JSON_HEADERS, ())
-
-    def _register_cuda(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        name = _required(arguments, "cuda")
-        self._regions.register_cuda(name, *decode_cuda_registration(context.body))
-        context.respond(200, JSON_HEADERS, ())
-
-    def _unregister_system(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        self._regions.unregister_system(arguments["region"])
-        context.respond(200, JSON_HEADERS, ())
-
-    def _unregister_cuda(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        self._regions.unregister_cuda(arguments["region"])
-        context.respond(200, JSON_HEADERS, ())
+    return [
+        get(_SYSTEM + "/status", lambda region: encode_system_status(regions.system_status(region))),
+        post(_SYSTEM + "/register", register_system),
+        post(_SYSTEM + "/unregister", lambda arguments, _: regions.unregister_system(arguments["region"])),
+        get(_CUDA + "/status", lambda region: encode_cuda_status(regions.cuda_status(region))),
+        post(_CUDA + "/register", register_cuda),
+        post(_CUDA + "/unregister", lambda arguments, _: regions.unregister_cuda(arguments["region"])),
+    ]
 
 
 def _required(arguments: Mapping[str, str], kind: str) -> str:
@@ -88,39 +71,29 @@ def _required(arguments: Mapping[str, str], kind: str) -> str:
     return name
 
 
-class SettingsRoutes:
-    """The actions of `/v2/logging` and `/v2[/models/{model}]/trace/setting`."""
+def settings_routes(engine: Engine) -> list[Route]:
+    """Return the routes of `/v2/logging` and `/v2[/models/{model}]/trace/setting`; changes return all settings."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def log_settings(arguments: Mapping[str, str], body: Buffer) -> bytes:
+        return encode_log_settings(log.settings())
 
-    def routes(self) -> "list[Route]":
-        """Return the routes."""
-        traces = {"GET": self.trace_settings, "POST": self.change_trace_settings}
-        return [
-            Route(r"/v2/logging", {"GET": self.log_settings, "POST": self.change_log_settings}),
-            Route(r"/v2/trace/setting", traces),
-            Route(r"/v2/models/(?P<model>[^/]+)/trace/setting", traces),
-        ]
+    def change_log_settings(arguments: Mapping[str, str], body: Buffer) -> bytes:
+        log.change(decode_log_settings(body, log.settings()))
+        return log_settings(arguments, body)
 
-    def log_settings(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        """Respond with the log settings."""
-        context.respond(200, JSON_HEADERS, (encode_log_settings(log.settings()),))
+    def trace_settings(arguments: Mapping[str, str], body: Buffer) -> bytes:
+        return encode_trace_settings(engine.trace_settings(arguments.get("model", "")))
 
-    def change_log_settings(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        """Change log settings and respond with all of them."""
-        log.change(decode_log_settings(context.body, log.settings()))
-        self.log_settings(context, arguments)
+    def change_trace_settings(arguments: Mapping[str, str], body: Buffer) -> bytes:
+        engine.change_trace_settings(arguments.get("model", ""), decode_trace_settings(body))
+        return trace_settings(arguments, body)
 
-    def trace_settings(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        """Respond with the trace settings of a model, or of the server."""
-        options = self._engine.trace_settings(arguments.get("model", ""))
-        context.respond(200, JSON_HEADERS, (encode_trace_settings(options),))
-
-    def change_trace_settings(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        """Change trace settings and respond with all of them."""
-        self._engine.change_trace_settings(arguments.get("model", ""), decode_trace_settings(context.body))
-        self.trace_settings(context, arguments)
+    traces = {"GET": json_action(trace_settings), "POST": json_action(change_trace_settings)}
+    return [
+        Route(r"/v2/logging", {"GET": json_action(log_settings), "POST": json_action(change_log_settings)}),
+        Route(r"/v2/trace/setting", traces),
+        Route(r"/v2/models/(?P<model>[^/]+)/trace/setting", traces),
+    ]
 
 
 _log = logging.getLogger(__name__)

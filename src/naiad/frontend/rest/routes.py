@@ -1,6 +1,6 @@
 """The REST side of KServe v2: health, metadata, configuration, statistics, repository, inference."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from naiad.core.errors import unavailable
 from naiad.engine.inference import Engine
@@ -8,10 +8,10 @@ from naiad.frontend.context import HttpContext
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest.api_page import ApiPageRoutes
 from naiad.frontend.rest.compression import ContentCodings
-from naiad.frontend.rest.control import RepositoryRoutes, SettingsRoutes, SharedMemoryRoutes
+from naiad.frontend.rest.control import RepositoryRoutes, settings_routes, shared_memory_routes
 from naiad.frontend.rest.generate import GenerateRoutes
 from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferRoute
-from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, respond_error
+from naiad.frontend.router import Action, Route, Router, json_action, respond_error
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.protocol.json.control import (
@@ -56,8 +56,7 @@ class RestApi:
 
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""
-        get, post = _get, _post
-        settings = SettingsRoutes(self._engine)
+        get, post, engine = _get, _post, self._engine
         api_page = ApiPageRoutes(self._engine, self._run_in_thread)
         infer = self._infer.handle if self._codings is None else self._codings.wrap(self._infer.handle)
         router = Router(
@@ -65,19 +64,23 @@ class RestApi:
                 Route(_MODEL + "/infer", post(infer), self._infer.check),
                 Route(_MODEL + "/generate", post(self._generate.generate), self._generate.check),
                 Route(_MODEL + "/generate_stream", post(self._generate.generate_stream), self._generate.check),
-                Route(r"/v2", get(self._server_metadata)),
+                Route(r"/v2", _document(lambda: encode_server_metadata(engine.server_metadata()))),
                 Route(r"/v2/health/live", get(self._live)),
                 Route(r"/v2/health/ready", get(self._ready)),
                 # Triton: the bare path has priority over a model named "stats".
-                Route(r"/v2/models/stats", get(self._all_statistics)),
-                Route(_MODEL, get(self._model_metadata)),
+                Route(r"/v2/models/stats", _document(lambda: encode_statistics(engine.statistics()))),
+                Route(_MODEL, _document(lambda *version: encode_model_metadata(engine.model_metadata(*version)))),
                 Route(_MODEL + "/ready", get(self._model_ready)),
-                Route(_MODEL + "/config", get(self._model_config)),
-                Route(_MODEL + "/stats", get(self._model_statistics)),
-                Route(_MODEL + "/explain", get(self._model_explanation)),
+                Route(
+                    _MODEL + "/config", _document(lambda *version: encode_model_config(engine.model_config(*version)))
+                ),
+                Route(_MODEL + "/stats", _document(lambda *version: encode_statistics(engine.statistics(*version)))),
+                Route(
+                    _MODEL + "/explain", _document(lambda *version: encode_explanation(engine.explanation(*version)))
+                ),
                 *api_page.routes(with_page=self._with_page),
-                *settings.routes(),
-                *SharedMemoryRoutes(self._engine.shared_memory).routes(),
+                *settings_routes(engine),
+                *shared_memory_routes(engine.shared_memory),
                 Route(_REPOSITORY + "/index", post(self._repository.index)),
                 Route(_REPOSITORY + "/models/(?P<model>[^/]+)/load", post(self._repository.load)),
                 Route(_REPOSITORY + "/models/(?P<model>[^/]+)/unload", post(self._repository.unload)),
@@ -104,29 +107,10 @@ class RestApi:
         else:
             respond_error(context, 400, "Model version not ready")
 
-    # --- metadata ---------------------------------------------------------------------------------------------------
 
-    def _server_metadata(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        context.respond(200, JSON_HEADERS, (encode_server_metadata(self._engine.server_metadata()),))
-
-    def _model_metadata(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        metadata = self._engine.model_metadata(arguments["model"], arguments["version"])
-        context.respond(200, JSON_HEADERS, (encode_model_metadata(metadata),))
-
-    def _model_config(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        config = self._engine.model_config(arguments["model"], arguments["version"])
-        context.respond(200, JSON_HEADERS, (encode_model_config(config),))
-
-    def _all_statistics(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        context.respond(200, JSON_HEADERS, (encode_statistics(self._engine.statistics()),))
-
-    def _model_statistics(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        rows = self._engine.statistics(arguments["model"], arguments["version"])
-        context.respond(200, JSON_HEADERS, (encode_statistics(rows),))
-
-    def _model_explanation(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        explanation = self._engine.explanation(arguments["model"], arguments["version"])
-        context.respond(200, JSON_HEADERS, (encode_explanation(explanation),))
+def _document(encode: Callable[..., bytes]) -> Mapping[str, Action]:
+    """Return the action of a document; `encode` takes the model and version if the path has them."""
+    return {"GET": json_action(lambda arguments, _: encode(*arguments.values()))}
 
 
 def _get(action: Action) -> Mapping[str, Action]:
