@@ -116,9 +116,10 @@ def document_of(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 def in_flags(message: str) -> str:
-    """Return an error about a key of the document as one about the flag that sets it."""
+    """Return an error about a key of the document, or of a model in it, as one about the flag that sets it."""
     key, _, rest = message.partition(" ")
-    return f"{_FLAG_OF_KEY.get(key, key)} {rest}"
+    name = key.rpartition(".")[2] if key.startswith("profile_models.") else key
+    return f"{_FLAG_OF_KEY.get(name, key)} {rest}"
 
 
 def _target(flags: argparse.Namespace) -> dict[str, Any]:
@@ -193,9 +194,6 @@ def run(argv: Sequence[str]) -> int:
         settings = replace(
             read_settings(document_of(flags)), is_applied=flags.apply, capacity_per_s=flags.capacity or 0.0
         )
-        check_output("--report", Path(flags.report), is_folder=True)
-        if flags.output:
-            check_output("--output", Path(flags.output), is_folder=True)
         return _analyze(settings, is_quiet=flags.quiet)
     except (SettingsError, FlagError) as error:
         is_model_analyzer = bool(argv) and argv[0] in COMMANDS
@@ -213,6 +211,7 @@ def _model_analyzer_settings(command: str, arguments: Sequence[str]) -> Settings
 
 
 def _analyze(settings: Settings, *, is_quiet: bool) -> int:
+    _check_outputs(settings)
     for note in settings.notes:
         print(f"note: {note}", file=sys.stderr)
     inputs = {model.name: _inputs(model) for model in settings.models}
@@ -225,6 +224,21 @@ def _analyze(settings: Settings, *, is_quiet: bool) -> int:
     if any(each.ranking.is_interrupted for each in found):
         return 128 + signal.SIGINT
     return 0 if all(each.ranking.winner for each in found) else FAILED
+
+
+def _check_outputs(settings: Settings) -> None:
+    """Raise SettingsError for a folder that could not be written after the measurements."""
+    folders = {
+        "export_path": settings.export_folder,
+        "output_model_repository_path": settings.output_repository,
+        "checkpoint_directory": settings.checkpoint_folder,
+    }
+    for key, folder in folders.items():
+        if folder:
+            try:
+                check_output(key, Path(folder), is_folder=True)
+            except ValueError as error:
+                raise SettingsError(str(error)) from None
 
 
 def _inputs(model: ModelSettings) -> InputSettings:

@@ -10,7 +10,7 @@ from pathlib import Path
 from naiad.backend.api import ModelContext
 from naiad.backend.registry import BackendRegistry
 from naiad.backend.signature import DEFAULT_MAX_BATCH_SIZE_SETTING
-from naiad.cli.parser import Parser, fail
+from naiad.cli.parser import FAILED, Parser, fail
 from naiad.config.autofill import autofill, merge_auto_completed
 from naiad.config.forms.template import format_commented
 from naiad.config.model_config_pb2 import ModelConfig
@@ -25,8 +25,10 @@ from naiad.telemetry.logs.console import print_failure
 _DESCRIPTION = """\
 Print a config.pbtxt for MODEL, a model file (model.onnx, model.py) or the directory of a model. Inputs, outputs and
 batching are read from the model itself if its backend supports that.
-The exit status is 1 if there is no model, 2 for an invalid command line.
+The exit status is 1 if there is no model or it cannot be read, 2 for an invalid command line.
 """
+INSTALL = "pip install"
+"""What a note of `build_config` contains if only a package is missing."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -45,7 +47,7 @@ def run(argv: Sequence[str]) -> int:
         print(f"naiad config init: {note}", file=sys.stderr)
     if options.output is None:
         print(text, end="")
-    return 0
+    return FAILED if note and INSTALL not in note else 0
 
 
 def build_config(path: Path) -> tuple[ModelConfig, str]:
@@ -106,7 +108,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="print the effective values of naiad serve, and where each is from",
         description="Print the values that 'naiad serve' with these flags would have, as a file for --config, and "
         "where each is from: default, FILE:LINE, command line, or the name of a variable. The exit status is 1 if "
-        "the server would not start with them.",
+        "the server would not start with them; MODEL or --model-repository may be left out.",
     )
     show.epilog = "example: naiad config show --http-port 9000 > naiad.toml"
     show.add_argument("flags", nargs="*", metavar="FLAG", help="the arguments of naiad serve")
@@ -117,14 +119,17 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 _VALUE_COLUMNS = 50
+_REPOSITORY = "model-repository"
 
 
 def show(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Print the values as a file for --config; return 1 if a server would not start with them."""
     try:
-        print("\n".join(_lines(read_settings(arguments, environ))))
+        settings = read_settings(arguments, environ)
+        print("\n".join(_lines(settings)))
         sys.stdout.flush()
-        parse_options(arguments, environ)
+        has_repository = any(each.flag.name == _REPOSITORY for each in settings)
+        parse_options(arguments if has_repository else [*arguments, f"--{_REPOSITORY}=."], environ)
     except OptionError as error:
         print_failure(f"naiad config show: {error}")
         return 1

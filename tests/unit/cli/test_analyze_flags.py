@@ -16,6 +16,13 @@ from naiad.cli.analyze import _Progress, run
         (["--url", "localhost:1"], "TARGET is missing; name a model, as in naiad analyze resnet --url localhost:1"),
         (["full", "--mode", "fast"], "--mode has an unknown name 'fast'; use one of predict, brute, quick, optuna"),
         (["full", "--seconds", "long"], "--seconds"),
+        (["full", "--concurrency", "abc"], "--concurrency "),
+        (["full", "--report", "net.onnx/x"], "--report net.onnx/x cannot be written: net.onnx is a file"),
+        (["full", "--output", "net.onnx/x"], "--output net.onnx/x cannot be written: net.onnx is a file"),
+        (
+            ["profile", "--model-repository", "full", "--profile-models", "model", "--export-path", "net.onnx/x"],
+            "export_path net.onnx/x cannot be written: net.onnx is a file",
+        ),
     ],
 )
 def test_mistake_names_argument_and_fix(tmp_path, monkeypatch, capsys, arguments, message):

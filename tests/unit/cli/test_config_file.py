@@ -123,7 +123,15 @@ def test_shown_values_are_a_file(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_show_reports_what_keeps_a_server_from_starting(capsys: pytest.CaptureFixture[str]) -> None:
-    assert show(["--http-port=8001"], {}) == 1
+    assert show(["--http-port=8001", "--http-header-forward-pattern=("], {}) == 1
     printed = capsys.readouterr()
     assert "http-port = 8001" in printed.out
-    assert "--model-repository must be specified" in printed.err
+    assert "--http-header-forward-pattern" in printed.err
+
+
+def test_show_needs_no_repository(capsys: pytest.CaptureFixture[str]) -> None:
+    assert show(["--http-port=9000"], {}) == 0
+    printed = capsys.readouterr()
+    assert "http-port = 9000" in printed.out
+    assert "# model-repository" in printed.out
+    assert not printed.err

@@ -118,11 +118,19 @@ def test_config_init_describes_onnx_file_as_served(tmp_path: Path, capsys: pytes
 
 def test_config_init_reports_unknown_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "m" / "1").mkdir(parents=True)
-    (tmp_path / "m" / "1" / "model.plan").touch()
+    (tmp_path / "m" / "1" / "model.plan").write_bytes(b"ftrt")
     assert config_verb.run(["init", str(tmp_path / "m")]) == 0
     printed = capsys.readouterr()
     assert "pip install 'naiad[tensorrt]'" in printed.err
     assert parse_pbtxt(printed.out).config.backend == "tensorrt"
+
+
+@pytest.mark.parametrize("content", [b"", b"\x08\x08\x3a\x40cut off"])
+def test_config_init_fails_for_a_damaged_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes):
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "net.onnx").write_bytes(content)
+    assert config_verb.run(["init", str(tmp_path / "net.onnx")]) == 1
+    assert "inputs and outputs could not be read from the model" in capsys.readouterr().err
 
 
 def test_config_init_needs_one_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 
 from naiad.backend.registry import load_backend
-from naiad.cli.config import build_config
+from naiad.cli.config import INSTALL, build_config
 from naiad.cli.inspect.archives import read_keras, read_skops, read_torch
 from naiad.cli.inspect.messages import read_graph_def, read_onnx, read_saved_model
 from naiad.cli.inspect.report import Inspection, TensorRow
@@ -96,7 +96,6 @@ _READERS: Mapping[str, Callable[[Path, Inspection], None]] = {
 }
 _EXECUTING = ("a Python file", _PICKLE)
 """Formats whose load executes code of the file."""
-_INSTALL = "pip install"
 _NOT_YET = "not as it is; see the problem"
 
 
@@ -148,7 +147,7 @@ def _ask_backend(path: Path, backend: str, found: Inspection, what: str) -> None
         _check_package(backend)
         load_backend(backend, BUILT_IN[backend])
     except InferError as error:
-        found.served = f"after {error.message[error.message.index(_INSTALL) :]}" if _INSTALL in error.message else ""
+        found.served = f"after {error.message[error.message.index(INSTALL) :]}" if INSTALL in error.message else ""
         found.problems += [] if found.served else [error.message]
         found.unread.append("names, shapes and batching as they are served: the framework is not installed")
         return
@@ -164,8 +163,8 @@ def _ask_backend(path: Path, backend: str, found: Inspection, what: str) -> None
         found.served = _NOT_YET
         found.problems.append(error.message)
         return
-    if _INSTALL in note:
-        found.served = f"after {note[note.index(_INSTALL) :]}"
+    if INSTALL in note:
+        found.served = f"after {note[note.index(INSTALL) :]}"
         return
     if note or not config.input:
         if note:

@@ -137,11 +137,12 @@ def _report(result: Result, plan: Plan, flags: argparse.Namespace, *, is_perf_an
         print(unstable_text(doubtful))
         return NOT_STABLE
     if not is_perf_analyzer and not flags.quiet:
-        print(_next_text(plan, flags))
+        for line in _next_lines(plan, flags):
+            print(line)
     return 0
 
 
-def _next_text(plan: Plan, flags: argparse.Namespace) -> str:
+def _next_lines(plan: Plan, flags: argparse.Namespace) -> list[str]:
     """Return what a user can do after a measurement."""
     found = [] if flags.html else ["the same with --html report.html for charts"]
     if plan.models:
@@ -149,7 +150,7 @@ def _next_text(plan: Plan, flags: argparse.Namespace) -> str:
         is_repository = plan.service.protocol is Protocol.IN_PROCESS
         better = f"naiad analyze {url} --models {name}" if is_repository else f"naiad analyze {name} --url {url}"
         found.append(f"a better configuration: {better}")
-    return f"\nnext: {', or '.join(found)}" if found else ""
+    return ["", f"next: {', or '.join(found)}"] if found else []
 
 
 def _is_doubtful(row: Row, *, is_strict: bool) -> bool:
