@@ -31,6 +31,7 @@ from naiad.repository.stores.store import (
     LocalStore,
     check_model_name,
     parse_version,
+    read_file_text,
 )
 
 
@@ -368,7 +369,7 @@ def _read_config(report: ModelReport, path: Path) -> None:
                 "the file is larger than any configuration", path, expected=f"at most {MAX_CONFIG_BYTES} bytes"
             )
             return
-        text = path.read_text(encoding="utf-8")
+        text = read_file_text(path)
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         column = error.start - error.object.rfind(b"\n", 0, error.start)

@@ -94,7 +94,9 @@ class ReadyRule:
 
     def __init__(self, rule: str = "all") -> None:
         self._rule = rule
-        self._names = frozenset(name.strip() for name in rule.split(",") if name.strip())
+        given = frozenset(name.strip() for name in rule.split(",") if name.strip())
+        self.names = frozenset[str]() if rule in ("all", "any", "none") else given
+        """The models of a rule that names them."""
 
     def holds(self, ready: AbstractSet[str], has_failed: bool, ill: Collection[str] = ()) -> bool:
         """Return whether the rule holds: `ready` models have a ready version, `ill` ones cannot execute.
@@ -107,7 +109,7 @@ class ReadyRule:
             return bool(ready - frozenset(ill) if ill else ready)
         if self._rule == "all":
             return not ill and not has_failed
-        return self._names <= {*map(name_of, ready)} and self._names.isdisjoint(map(name_of, ill))
+        return self.names <= {*map(name_of, ready)} and self.names.isdisjoint(map(name_of, ill))
 
 
 class Lifecycle(Generic[V]):

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,8 @@ import pytest
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.errors import ErrorCode, InferError
 from naiad.engine.loading.configuration import finish_config, prepare_config, read_config
+from naiad.repository.check import check_path
+from naiad.repository.control.override import config_of_files
 from naiad.repository.opening import open_path
 from naiad.repository.stores.store import LocalStore, ModelEntry
 
@@ -43,6 +46,19 @@ def test_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m" / "config.pbtxt").write_bytes(b"\xff\xfe")
     with pytest.raises(InferError, match="not UTF-8"):
         read_config(entry, required=False)
+
+
+@pytest.mark.timeout(20)
+def test_pipe_is_not_read_as_a_configuration(tmp_path: Path) -> None:
+    entry = make_entry(tmp_path, "")
+    path = tmp_path / "m" / "config.pbtxt"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InferError, match="cannot be read: not a regular file"):
+        read_config(entry, required=False)
+    assert config_of_files(entry) == ModelConfig()
+    (report,) = check_path(tmp_path, known_backends=())
+    assert "cannot be read: not a regular file" in report.problems[0].message
 
 
 def test_missing_file_needs_auto_complete(tmp_path: Path) -> None:

@@ -49,6 +49,16 @@ def test_explicit_mode_starts_without_loaded_models(caplog) -> None:
     assert not warnings(caplog)
 
 
+@pytest.mark.parametrize(
+    ("rule", "absent"), [("m,other", ""), ("any", ""), ("all", ""), ("none", ""), ("m, typo,lost", "lost, typo")]
+)
+def test_absent_names_in_ready_models_are_reported(caplog, rule: str, absent: str) -> None:
+    engine = Engine(IndexEntry("m", "1", ModelState.READY), others=[IndexEntry("other")])
+    log_models(engine, RepositoryOptions(paths=("/a",), ready_models=rule))
+    expected = f"--ready-models={rule}: no repository has a model named {absent}; the server is not ready without it"
+    assert warnings(caplog) == ([expected] if absent else [])
+
+
 def test_loading_text_is_bounded_and_oldest_first() -> None:
     assert loading_text({}, 5.0) == "reading the model repository (5 s)"
     assert loading_text({"bert": 3.2, "densenet": 12.4}, 15.0) == "densenet (12 s), bert (3 s)"

@@ -348,6 +348,29 @@ def test_file_is_valid_after_every_trace(path):
     file.close()
 
 
+@pytest.mark.parametrize(("name", "reason"), [("absent/t", "No such file"), ("folder", "Is a directory")])
+def test_unwritable_file_is_logged_at_the_start(tmp_path, caplog, name, reason):
+    (tmp_path / "folder").mkdir()
+    Scene(tmp_path / name)
+    assert caplog.text.count("traces cannot be written") == 1
+    assert reason in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_unwritable_file_is_logged_when_tracing_begins(tmp_path, caplog):
+    scene = Scene(tmp_path / "absent" / "t", level=("OFF",))
+    assert not caplog.text
+    scene.tracer.change("m", {"trace_level": ["TIMESTAMPS"]})
+    assert caplog.text.count("traces cannot be written") == 1
+
+
+def test_file_that_can_be_written_is_not_logged(tmp_path, caplog):
+    (tmp_path / "t").mkdir()
+    Scene(tmp_path / "t", log_frequency=1)
+    Scene(tmp_path / "new")
+    assert not caplog.text
+
+
 def test_file_that_cannot_be_written_is_logged_once(tmp_path, caplog):
     scene = Scene(tmp_path / "nowhere" / "trace.json")
     for number in range(3):

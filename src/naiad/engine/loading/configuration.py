@@ -18,7 +18,7 @@ from naiad.config.problem import errors_of, problems_error, raise_problems
 from naiad.config.profile import MAX_PROFILE_BYTES, PROFILE_FILE, ModelProfile, parse_profile
 from naiad.config.validate.model import validate
 from naiad.core.errors import InferError, invalid_argument
-from naiad.repository.stores.store import CONFIG_FILE, ModelEntry
+from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, read_file_text
 
 _log = logging.getLogger(__name__)
 _MAX_BYTES = 64 * 1024 * 1024
@@ -62,7 +62,7 @@ def _read(model: str, output: str, filename: str, model_dir: Path) -> Sequence[s
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise invalid_argument(f"{where} is larger than {_MAX_BYTES} bytes: is it a label file?")
-        text = path.read_text(encoding="utf-8")
+        text = read_file_text(path)
     except OSError as error:
         raise invalid_argument(f"{where} cannot be read: {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -94,7 +94,7 @@ def read_config(entry: ModelEntry, *, required: bool) -> ParsedConfig:
         parsed.config.CopyFrom(entry.preset)
         return parsed
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file_text(path)
     except OSError as error:
         raise invalid_argument(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -10,7 +10,7 @@ from naiad.config.forms.json_form import config_from_json
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
-from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, check_model_name, list_version_dirs
+from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, check_model_name, list_version_dirs, read_file_text
 
 _FILE = "file:"
 FORCE = "force"
@@ -103,7 +103,7 @@ def config_of_files(entry: ModelEntry) -> ModelConfig:
     if entry.config_path is None:
         return entry.preset
     try:
-        text = entry.config_path.read_text(encoding="utf-8")
+        text = read_file_text(entry.config_path)
     except (OSError, UnicodeDecodeError):
         return ModelConfig()
     return parse_pbtxt(text, str(entry.config_path)).config

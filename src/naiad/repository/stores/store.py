@@ -4,9 +4,11 @@ The first functions parse version directories.
 """
 
 import abc
+import errno
 import functools
 import logging
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -92,6 +94,19 @@ INCOMPLETE_MARK = ".uploading"
 """A file of this name in a model's directory marks a model that is being written."""
 _MAX_NAME = 255
 """Limit of file systems."""
+_ESCAPED_BYTE = re.compile(r"\\x[89a-f][0-9a-f]")
+"""In names of `LocalStore.list_models`: a byte of a name that is not UTF-8."""
+
+
+def read_file_text(path: Path) -> str:
+    """Return the text of a file of a model. Raises OSError, and UnicodeDecodeError if it is not UTF-8.
+
+    OSError also for a pipe or a device: reading it could block.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path.read_text(encoding="utf-8")
 
 
 def _keep() -> None:
@@ -264,6 +279,8 @@ def check_model_name(name: str) -> None:
     """Refuse names that cannot be a directory of a repository. Raises InferError(INVALID_ARG)."""
     if not name:
         raise invalid_argument("model name must not be empty")
+    if _ESCAPED_BYTE.search(name):
+        raise invalid_argument(f"model name {shown(name)} has escaped bytes that are not UTF-8; rename the directory")
     if name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
         raise invalid_argument(f"model name {shown(name)} must not be a path: '/', '\\' and '..' are refused")
     if not name.isprintable():

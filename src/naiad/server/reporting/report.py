@@ -4,10 +4,11 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from naiad.core.errors import InferError, excerpt
-from naiad.core.model import IndexEntry
+from naiad.core.model import IndexEntry, name_of
 from naiad.engine.inference import Engine
 from naiad.options.network.addresses import host_of, is_unix, unix_path
 from naiad.options.options import RepositoryOptions, ServerOptions
+from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.stores.bare_files import nothing_to_serve
 from naiad.server.ports.listener import addresses, has_tls
 from naiad.telemetry.logs.console import GREEN, YELLOW
@@ -21,12 +22,21 @@ _MAX_LOADING = 5
 def log_models(engine: Engine, options: RepositoryOptions) -> None:
     """Log the table of model versions: name, version, backend, instances, seconds to load, state and its reason.
 
-    Warns if the repositories contain no model; in explicit mode it reads them again: not for the event loop.
+    Warns if the repositories contain no model, or lack one of --ready-models. It may read them again: not for the
+    event loop.
     """
     rows = engine.repository_index()
     is_explicit = options.control_mode == "explicit"
     if options.paths and not rows and not (is_explicit and engine.survey_repository()):
         _log.warning("%s", nothing_to_serve(options.paths))
+    names = ReadyRule(options.ready_rule).names.difference(row.name for row in rows)
+    if absent := names and names.difference(name_of(row.name) for row in engine.survey_repository()):
+        shown = excerpt(", ".join(sorted(absent)))
+        _log.warning(
+            "--ready-models=%s: no repository has a model named %s; the server is not ready without it",
+            options.ready_models,
+            shown,
+        )
     headings = ["Model", "Version", "Backend", "Instances", "Load (s)", "Status"]
     log_table(_log, headings, [_model_row(engine, row) for row in rows])
 

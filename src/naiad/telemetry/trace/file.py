@@ -1,5 +1,6 @@
 """Trace files in Triton's form: JSON arrays, written by a thread of their own."""
 
+import errno
 import functools
 import logging
 import os
@@ -145,6 +146,21 @@ class TraceFile:
             file.close()
 
 
+def obstacle(path: str, frequency: int) -> OSError | None:
+    """Return why no trace can be written to a path, if that shows before the first one; creates no file."""
+    path = f"{path}.0" if frequency else path
+    directory = os.path.dirname(path) or "."
+    if os.path.isdir(path):
+        number = errno.EISDIR
+    elif not os.path.isdir(directory):
+        number = errno.ENOENT
+    elif not os.access(path if os.path.exists(path) else directory, os.W_OK):
+        number = errno.EACCES
+    else:
+        return None
+    return OSError(number, os.strerror(number), path)
+
+
 class TraceSink(Protocol):
     """Destination of traces; used by one thread."""
 
@@ -166,6 +182,13 @@ class TraceWriter:
         self._waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lost_count = 0
+        self._has_failed = False
+
+    def report(self, error: OSError) -> None:
+        """Log why traces cannot be written: once until one is written again."""
+        if not self._has_failed:
+            _log.error("traces cannot be written: %s", error)
+        self._has_failed = True
 
     def put(self, record: TraceRecord, series: TraceSeries) -> None:
         """Queue a trace; never blocks."""
@@ -189,16 +212,13 @@ class TraceWriter:
             self._thread.join(_CLOSE_TIMEOUT_S)
 
     def _write(self) -> None:
-        has_failed = False
         while (work := self._waiting.get()) is not None:
             try:
                 work()
             except OSError as error:
-                if not has_failed:
-                    _log.error("traces cannot be written: %s", error)
-                has_failed = True
+                self.report(error)
             else:
-                has_failed = False
+                self._has_failed = False
             lost, self._lost_count = self._lost_count, 0
             if lost:
                 _log.warning("%d traces were lost: they arrived faster than they could be written", lost)

@@ -18,8 +18,8 @@ from naiad.core.model_call import ModelCall
 from naiad.core.request import ExecutionTimes, InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
-from naiad.options.trace import OPENTELEMETRY, TENSORS, TIMESTAMPS, TraceOptions
-from naiad.telemetry.trace.file import TraceFile, TraceSeries, TraceSink, TraceWriter
+from naiad.options.trace import OPENTELEMETRY, TENSORS, TIMESTAMPS, TRITON, TraceOptions
+from naiad.telemetry.trace.file import TraceFile, TraceSeries, TraceSink, TraceWriter, obstacle
 from naiad.telemetry.trace.record import (
     SpanIds,
     TraceContext,
@@ -99,6 +99,7 @@ class Tracer:
         self._numbers = count(1)
         self._server = _Sampler(options)
         self._models: dict[str, _Sampler] = {}
+        self._check_file(options)
 
     @property
     def is_on(self) -> bool:
@@ -118,6 +119,12 @@ class Tracer:
         for name, sampler in before.items():
             if now.get(name) is not sampler:
                 self._writer.end(sampler.series, is_complete=False)
+        self._check_file(self.settings.of_model(model))
+
+    def _check_file(self, options: TraceOptions) -> None:
+        """Log a file that cannot be written, before the first trace is lost."""
+        if options.is_on and options.mode == TRITON and (error := obstacle(options.file, options.log_frequency)):
+            self._writer.report(error)
 
     def options_of(self, model: str) -> TraceOptions:
         """Return the settings of a model, or of the server with "", with the number of traces left of the count."""
