@@ -17,6 +17,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from naiad.worker.api.failure import text_of
 from naiad.worker.api.logger import Logger
 from naiad.worker.channel.flags_page import FlagsPage
 
@@ -161,7 +162,7 @@ class Readiness:
             if inspect.iscoroutine(answer):
                 answer = asyncio.run(answer)
         except Exception as error:
-            return f"is_ready has raised {type(error).__name__}: {error}"
+            return f"is_ready has raised {text_of(error)}"
         if not isinstance(answer, bool):
             return f"is_ready must return a bool, not {type(answer).__name__}"
         return "" if answer else "is_ready returned False"

@@ -26,3 +26,24 @@ def test_worker_frames_are_left_out(module):
     assert text.startswith(f"ValueError: no such animal\n\nAt:\n{here}(")
     assert all(line.startswith(here) for line in text.splitlines()[3:])
     assert inspect.getfile(module) not in failure.format_traceback(caught.value)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError(), "ValueError: <EMPTY MESSAGE>"),
+        (
+            Unprintable(),
+            "Unprintable: <MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>\n\n"
+            "MESSAGE UNAVAILABLE DUE TO EXCEPTION: KeyError",
+        ),
+    ],
+)
+def test_exceptions_without_text_keep_their_class(error, text):
+    assert failure.describe(error) == text
+    assert type(error).__name__ in failure.format_traceback(error)

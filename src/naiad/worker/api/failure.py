@@ -61,7 +61,19 @@ def describe(error: BaseException) -> str:
         for frame in reversed(traceback.extract_tb(error.__traceback__))
         if not _is_own(frame.filename)
     ]
-    return f"{type(error).__name__}: {error}" + ("\n\nAt:\n" + "".join(frames) if frames else "")
+    return text_of(error) + ("\n\nAt:\n" + "".join(frames) if frames else "")
+
+
+def text_of(error: BaseException) -> str:
+    """Return type and text of an exception, with Triton's words for an empty text and for a failing `__str__`."""
+    try:
+        text = str(error) or "<EMPTY MESSAGE>"
+    except Exception as other:
+        text = (
+            "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>\n\n"
+            f"MESSAGE UNAVAILABLE DUE TO EXCEPTION: {type(other).__name__}"
+        )
+    return f"{type(error).__name__}: {text}"
 
 
 def format_traceback(error: BaseException) -> str:
