@@ -43,6 +43,13 @@ def test_an_answer_without_any_output_is_an_error() -> None:
     assert error.message == "model 'm' returned none of its outputs: 'ONE', 'TWO'"
 
 
+def test_empty_answer_names_only_requested_outputs() -> None:
+    named = RequestHeader(model_name="m", outputs=[RequestedOutput("TWO")])
+    error = rules().missing(request(Answers(), made=named), [])
+    assert error is not None
+    assert error.message == "model 'm' returned none of the outputs that the request asks for: 'TWO'"
+
+
 # --- answers that are not what the configuration says ---------------------------------------------------------------
 
 

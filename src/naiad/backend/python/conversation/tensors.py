@@ -102,8 +102,9 @@ class TensorRules:
             return None
         present = {spec.name for spec in specs}
         if not present:
-            names = ", ".join(f"'{name}'" for name in self._outputs)
-            return internal(f"model '{self._model_name}' returned none of its outputs: {names}")
+            whose = "the outputs that the request asks for" if outputs else "its outputs"
+            names = ", ".join(f"'{name}'" for name in ([output.name for output in outputs] or self._outputs))
+            return internal(f"model '{self._model_name}' returned none of {whose}: {names}")
         for output in outputs:
             if output.name not in present:
                 return internal(
