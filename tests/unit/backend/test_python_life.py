@@ -12,6 +12,7 @@ import pytest
 from naiad.backend.python import worker_life as python_life
 from naiad.backend.python.worker.process import Event
 from naiad.backend.python.worker_life import StartError, WorkerLife, begin
+from naiad.core.errors import InferError
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.frame import Frame
 
@@ -76,6 +77,35 @@ def test_unload_does_not_wait_for_worker() -> None:
     process: Any = Starting(Event.REPLY, Event.WAKE)
     with pytest.raises(StartError, match="the model is being unloaded"):
         begin(process, SETTINGS, {}, -1, lambda: True)
+
+
+class Broken(Starting):
+    """A worker whose start meets a mistake of the server."""
+
+    def __init__(self) -> None:
+        super().__init__(Event.REPLY)
+        self.gone = threading.Event()
+        self.is_closed = False
+
+    def localized(self, notes: dict[str, Any]) -> dict[str, Any]:
+        raise KeyError("args")
+
+    def kill(self) -> None:
+        self.gone.set()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_unexpected_exception_fails_the_start() -> None:
+    anything: Any = None
+    process: Any = Broken()
+    life = WorkerLife("m_0", SETTINGS, lambda: process, {}, anything, lambda health: None)
+    with pytest.raises(InferError) as caught:
+        life.start()
+    assert caught.value.message == "instance 'm_0': the worker cannot be run: KeyError: 'args'"
+    assert process.gone.is_set()
+    assert process.is_closed
 
 
 class Dying(Starting):

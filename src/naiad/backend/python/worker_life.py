@@ -208,7 +208,13 @@ class WorkerLife:
     def _run(self) -> None:
         try:
             while not self._closing:
-                self._live()
+                try:
+                    self._live()
+                except Exception as error:
+                    # A mistake of the server. Without this thread requests would wait for a worker in vain.
+                    _log.exception("the thread of instance '%s' failed", self._name)
+                    how = f"{type(error).__name__}: {error}"
+                    self._fail(StartError(ErrorCode.INTERNAL, f"the worker cannot be run: {how}"))
                 if not self._started.is_set() or self._closing:
                     break
                 self._await_restart()
@@ -231,21 +237,24 @@ class WorkerLife:
         try:
             begin(process, self._settings, self._notes, self._wake_read, lambda: self._closing)
             process.await_ready(self._wake_read, lambda: self._closing)
-        except InferError as error:
+            conversation = self._converse(process)
+        except Exception as error:
             process.kill()
             end(process, 0.0, self._wake_read)
             process.close()
+            if not isinstance(error, InferError):
+                raise
             self._fail(error)
             return
-        self.conversation = self._converse(process)
+        self.conversation = conversation
         warming = self._begin_warm_up(process)
         self._started.set()
-        self._watch(process, self.conversation)
+        self._watch(process, conversation)
         process.settled.set()
         if warming is not None:
             warming.join(_RELEASE_S)
         is_free = self._wait_until_free()
-        self.conversation.close()
+        conversation.close()
         self.conversation = None
         process.close()
         if is_free:
