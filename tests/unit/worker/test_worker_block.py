@@ -175,3 +175,12 @@ def test_new_block_in_dropped_place_is_not_released(pair):
     pair.carry()
     assert bytes(pair.buffer_user.view(number, 70_000)) == b"y" * 70_000
     assert number in pair.buffer_owner._lent
+
+
+def test_failed_copy_gives_its_block_back(pair):
+    with pytest.raises(ValueError, match="broadcast"):
+        pair.buffer_owner.lend([bytes(LIMIT)], 1)
+    pair.carry()
+    pair.buffer_owner.trim(0.0)
+    pair.carry()
+    assert (pair.buffer_owner.total_bytes, pair.buffer_user.total_bytes) == (0, 0)

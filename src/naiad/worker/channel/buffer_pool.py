@@ -109,8 +109,7 @@ class BufferOwner:
             # numpy releases the GIL while it copies; slices of a memoryview would not.
             target[position : position + size] = np.frombuffer(part, np.uint8)
             position += size
-        self._free.pop(block.number, None)
-        self._lent[block.number] = block
+        self._lent[block.number] = self._free.pop(block.number)
         return block.number
 
     def take_back(self, numbers: Iterable[int]) -> None:
@@ -183,6 +182,9 @@ class BufferOwner:
             self.board[block.number % NUMBERS] = 0
         self.opened.append((block.number, size_bytes, descriptor))
         self.total_bytes += size_bytes
+        # Free until it has its payload: a failed copy leaves it to the next one.
+        block.free_since_s = time.monotonic()
+        self._free[block.number] = block
         return block
 
     def _drop(self, block: _Block) -> None:
