@@ -356,3 +356,18 @@ def test_malformed_worker_frame_is_only_an_error(words, payload, extra):
     except ChannelError:
         return
     assert all(slot <= 30 for slot, _ in emitted)
+
+
+def test_final_response_ignores_the_next_cancellation(ends: Ends) -> None:
+    stream = ends.stream(slot=3)
+    send = ends.channel.send
+
+    def send_and_reuse(*args, **options):
+        send(*args, **options)
+        # The server gives the slot to another request as soon as it has the final response.
+        ends.server_board.slots[3] = CANCELLED
+
+    ends.channel.send = send_and_reuse
+    InferenceResponseSender(stream).send(flags=FINAL)
+    assert stream.is_closed
+    assert not stream.is_cancelled()

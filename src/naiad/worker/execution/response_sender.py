@@ -84,9 +84,9 @@ class Stream:
             return self._was_cancelled
         return bool(self._response_sender.board.slots[self.slot] & CANCELLED)
 
-    def close(self) -> None:
-        """Note that the final response is on its way: the slot soon belongs to another request."""
-        self._was_cancelled = self.is_cancelled()
+    def close(self, *, was_cancelled: bool) -> None:
+        """Note that the final response is on its way: the slot belongs to another request as soon as it arrives."""
+        self._was_cancelled = was_cancelled
         self.is_closed = True
 
     def _wait_for_client(self) -> None:
@@ -135,7 +135,8 @@ class ResponseSender:
         with self._lock:
             if stream.is_closed:
                 raise closed_sender()
-            if not is_final and board.slots[stream.slot] & CANCELLED:
+            was_cancelled = bool(board.slots[stream.slot] & CANCELLED)
+            if was_cancelled and not is_final:
                 return  # the server ignores it
             mark, index = self._reply.mark(), self._count
             try:
@@ -157,7 +158,7 @@ class ResponseSender:
                 self._count = index
                 raise
             if is_final:
-                stream.close()
+                stream.close(was_cancelled=was_cancelled)
         if stream.yields_left:
             if stream.yields_left == _YIELD_COUNT:
                 self._served.count = getattr(self._served, "count", 0) + 1
@@ -203,7 +204,7 @@ class ResponseSender:
         with self._lock:
             self._flush_for_loop()
             for stream in streams:
-                stream.close()
+                stream.close(was_cancelled=stream.is_cancelled())
             self._channel.send(frames.FAILED, extra=notes)
 
     def fail(self, streams: Sequence[Stream], message: str) -> None:
@@ -221,7 +222,7 @@ class ResponseSender:
                 if not stream.is_closed:
                     self._reply.words.append(stream.slot << SLOT_SHIFT | RESCHEDULED)
                     self._count += 1
-                    stream.close()
+                    stream.close(was_cancelled=stream.is_cancelled())
             self._flush()
 
     def trim(self) -> None:
