@@ -1031,6 +1031,19 @@ def test_output_of_model_is_logged_with_request_ids(models, caplog):
     assert record.filename == "model.py"
 
 
+def test_incomplete_last_line_is_logged(models, caplog):
+    caplog.set_level(logging.INFO, "naiad.model")
+    instance = models.executing(
+        """
+        print("unfinished", end="")
+        return [answer(OUT=value(request)) for request in requests]
+        """
+    )
+    execute(instance, [make_request({"IN": FLOATS})])
+    instance.close()
+    assert "model 'm': unfinished" in [record.getMessage() for record in caplog.records]
+
+
 def test_a_crash_leaves_the_place_in_the_log(models, caplog):
     caplog.set_level(logging.INFO, "naiad.model")
     instance = models.executing("ctypes.string_at(0)", restart_limit="1")

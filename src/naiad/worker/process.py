@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import faulthandler
 import logging
@@ -56,6 +58,14 @@ def _redirect(side: ControlSocket) -> None:
     set_sink(side.log)
     sys.stdout = LineStream(side.log, 1)
     sys.stderr = LineStream(side.log, 2)
+    # Registered first, so that they run after the exit handlers of the model.
+    for stream in (sys.stdout, sys.stderr):
+        atexit.register(_send_rest, stream)
     root = logging.getLogger()
     root.addHandler(SinkHandler(side.log))
     root.setLevel(logging.INFO)
+
+
+def _send_rest(stream: LineStream) -> None:
+    with contextlib.suppress(OSError):  # the server has exited, and its log with it
+        stream.send_rest()

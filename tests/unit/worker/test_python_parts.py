@@ -231,6 +231,15 @@ def test_prints_become_lines():
     assert (stream.fileno(), stream.encoding, stream.writable()) == (1, "utf-8", True)
 
 
+def test_incomplete_last_line_is_sent_at_exit():
+    lines = []
+    stream = LineStream(lambda level, file, line, text: lines.append(text), 1)
+    stream.write("one\ntwo")
+    stream.send_rest()
+    stream.send_rest()
+    assert lines == ["one", "two"]
+
+
 def test_lines_that_several_threads_print_are_not_mixed():
     lines = []
     stream = LineStream(lambda level, file, line, text: lines.append(text), 1)

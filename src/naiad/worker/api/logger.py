@@ -134,6 +134,11 @@ class LineStream(io.TextIOBase):
     def flush(self) -> None:
         """Do nothing: only complete lines are sent."""
 
+    def send_rest(self) -> None:
+        """Send the incomplete line of the calling thread, at the end of the process."""
+        if self._begun.text:
+            self.write("\n")
+
     def writable(self) -> bool:
         """Return True."""
         return True
