@@ -155,7 +155,8 @@ def identities(width: int) -> tuple[Instance, PythonInstance]:
     context = ModelContext("m", 1, config, Path(), Path(), 1)
     spec = InstanceSpec("m_0", 0, "KIND_CPU")
     inside = BackendRegistry({}).get("identity").load(context).create_instance(spec)
-    isolated = BackendRegistry({}).get_isolated("identity").load(context).create_instance(spec)
+    config.parameters["isolation"].string_value = "process"
+    isolated = BackendRegistry({}).get_for(config, "m").load(context).create_instance(spec)
     assert isinstance(isolated, PythonInstance)
     return inside, isolated
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 from naiad.backend.api import Backend
 from naiad.config.backends import BUILT_IN, EXTRAS, RUNTIMES, canonical_name
@@ -19,6 +20,7 @@ from naiad.config.naiad_parameters import is_isolated
 from naiad.config.problem import nearest
 from naiad.core.errors import internal, invalid_argument
 
+_Key = TypeVar("_Key")
 PYTHON_RUNTIME = "model.py"
 """Triton: the `runtime` of Python-based backends."""
 
@@ -36,7 +38,8 @@ class BackendRegistry:
         self._directory = directory
         self._backends: dict[str, Backend] = {}
         self._python_based: dict[str, Backend] = {}
-        self._isolated: dict[str, Backend] = {}
+        self._isolated: dict[tuple[str, str], Backend] = {}
+        """By the names of backend and model: the environments of models differ, and so may their support of GPUs."""
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
@@ -46,7 +49,7 @@ class BackendRegistry:
     def modules(self) -> dict[str, str]:
         """Return the backends in use, name to module or file."""
         modules = {name: type(backend).__module__ for name, backend in list(self._backends.items())}
-        modules |= {name: self._points[name].partition(":")[0] for name in list(self._isolated)}
+        modules |= {name: self._points[name].partition(":")[0] for name, _ in list(self._isolated)}
         return modules | {name: str(self._file(name)) for name in list(self._python_based)}
 
     def runtime_of(self, name: str) -> str:
@@ -61,7 +64,7 @@ class BackendRegistry:
         runtime = self._runtime(config.backend, config.runtime)
         # Python models run in worker processes anyway.
         if config.backend != "python" and runtime != PYTHON_RUNTIME and is_isolated(config, settings):
-            return self.get_isolated(config.backend)
+            return self._get_isolated(config.backend, model)
         return self.get(config.backend, config.runtime, model)
 
     def get(self, name: str, runtime: str = "", model: str = "") -> Backend:
@@ -81,20 +84,17 @@ class BackendRegistry:
             )
         return self._kept(self._backends, name, lambda: load_backend(name, self._point(name)))
 
-    def get_isolated(self, name: str) -> Backend:
-        """Return what runs the instances of the backend `name` in worker processes, without importing it here.
-
-        Raises InferError(INVALID_ARG) for a name that nothing provides.
-        """
+    def _get_isolated(self, name: str, model: str) -> Backend:
+        """Return what runs instances of the backend `name` in worker processes, without importing it here."""
         point = self._point(name)
         module = importlib.import_module("naiad.backend.isolation.backend")
-        return self._kept(self._isolated, name, lambda: module.IsolatedBackend(name, point))
+        return self._kept(self._isolated, (name, model), lambda: module.IsolatedBackend(name, point))
 
-    def _kept(self, backends: dict[str, Backend], name: str, make: Callable[[], Backend]) -> Backend:
+    def _kept(self, backends: dict[_Key, Backend], key: _Key, make: Callable[[], Backend]) -> Backend:
         with self._lock:
-            if name not in backends:
-                backends[name] = make()
-            return backends[name]
+            if key not in backends:
+                backends[key] = make()
+            return backends[key]
 
     def _runtime(self, name: str, runtime: str) -> str:
         """Return the runtime that chooses the backend: none where the package of that name supports it itself."""

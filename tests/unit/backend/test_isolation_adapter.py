@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
+from naiad.backend.isolation import backend as isolation
 from naiad.backend.isolation.adapter import MAX_HEADERS, InstanceAdapter
 from naiad.backend.isolation.backend import IsolatedBackend
 from naiad.backend.registry import BackendRegistry
@@ -266,3 +267,19 @@ def test_isolating_an_unknown_backend_is_an_error():
     config.parameters["isolation"].string_value = "process"
     with pytest.raises(InferError, match="unknown backend 'identiti', did you mean 'identity'"):
         BackendRegistry({}).get_for(config, "m")
+
+
+def test_each_model_has_its_own_gpu_reason(monkeypatch, tmp_path):
+    reasons = {"one": "", "two": "its package is for the CPU"}
+    monkeypatch.setattr(
+        isolation, "ask_once", lambda context, *_: {"gpu_unsupported_reason": reasons[context.name], "config": {}}
+    )
+    registry = BackendRegistry({})
+    backends = {}
+    for name in reasons:
+        config = ModelConfig(name=name, backend="identity")
+        config.parameters["isolation"].string_value = "process"
+        backends[name] = registry.get_for(config, name)
+        backends[name].auto_complete(make_context(config, tmp_path))
+    assert {name: backend.gpu_unsupported_reason() for name, backend in backends.items()} == reasons
+    assert registry.modules() == {"identity": "naiad.backend.identity"}

@@ -28,7 +28,7 @@ _NEEDS = ("numpy", "protobuf>=5.29", "ml_dtypes>=0.4", "orjson>=3.10")
 
 
 class IsolatedBackend(Backend):
-    """Represents the backend `name` at `point` (`module:class`), which workers import."""
+    """Represents the backend `name` at `point` (`module:class`), which workers import, for one model."""
 
     def __init__(self, name: str, point: str) -> None:
         self.name = name  # type: ignore[misc]  # a ClassVar of ordinary backends
