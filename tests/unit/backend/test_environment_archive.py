@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from naiad.backend.python.worker.environment import UnusableError, unpack
+from naiad.backend.python.worker.environment import UnusableError, find_interpreter, unpack
+from naiad.core.errors import InferError
 
 Member = tuple[str, object]
 """Path, and content (bytes), symbolic link (str), hard link ("=target") or a directory (None)."""
@@ -113,3 +114,11 @@ def test_device_is_refused(tmp_path: Path) -> None:
         opened.addfile(info)
     with pytest.raises(UnusableError, match="is no file, directory or link"):
         unpack(tmp_path / "packed.tar", tmp_path / "home")
+
+
+def test_cache_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "requirements.txt").touch()
+    monkeypatch.setenv("NAIAD_CACHE", str(tmp_path / "file"))
+    with pytest.raises(InferError, match="file/environments cannot be made: .*; set NAIAD_CACHE"):
+        find_interpreter("m", {"EXECUTION_ENV_PATH": "requirements.txt"}, tmp_path)

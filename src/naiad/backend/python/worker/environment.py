@@ -229,7 +229,12 @@ def _prepare(model: str, path: Path, key: str, base: str, wheels_dir: str, needs
     if path.is_dir():
         return _probe(path, path)
     home = cache_dir() / key
-    home.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnusableError(
+            f"{home.parent} cannot be made: {error.strerror}; set NAIAD_CACHE to a directory that the server can write"
+        ) from error
     with _only_one(home):
         if not (home / _COMPLETE).exists():
             shutil.rmtree(home, ignore_errors=True)
