@@ -50,7 +50,9 @@ def test_wrong_method_and_body(server: ServerProcess) -> None:
     answer = ask(server, "GET", "/score")
     assert (answer.status, answer.headers["Allow"]) == (405, "POST")
     assert ask(server, "POST", "/score", b"[").status == 400
-    assert ask(server, "GET", "/other").status == 404
+    other = ask(server, "GET", "/other")
+    assert other.status == 404
+    assert other.json["error"].endswith("requests for a model go to /score")
 
 
 def test_scoring_needs_one_model(tmp_path: Path, start_server: StartServer) -> None:

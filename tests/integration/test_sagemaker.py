@@ -109,7 +109,9 @@ def test_wrong_method_and_path(single: ServerProcess) -> None:
     answer = ask(single, "GET", "/invocations")
     assert (answer.status, answer.headers["Allow"]) == (405, "POST")
     assert ask(single, "POST", "/ping").status == 405
-    assert ask(single, "GET", "/v2/health/ready").status == 404
+    other = ask(single, "GET", "/v2/health/ready")
+    assert other.status == 404
+    assert other.json["error"].endswith("requests for a model go to /invocations")
     assert ask(single, "PUT", "/models").status == 405
 
 
@@ -360,7 +362,7 @@ def test_serve_without_arguments_serves_the_only_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("models", "variables", "words"),
     [
-        ((), {}, "has no model; set SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"),
+        ((), {}, "has no model; the archive of the model needs a directory"),
         (("a", "b"), {}, "has 2 models (a, b); set SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"),
         (
             ("a",),

@@ -123,7 +123,9 @@ def test_settings_cannot_be_changed_by_redirect(server: ServerProcess) -> None:
 def test_wrong_method_and_path(server: ServerProcess) -> None:
     answer = server.get(VARIABLES["AIP_PREDICT_ROUTE"], url=server.cloud_url)
     assert (answer.status, answer.headers["Allow"]) == (405, "POST")
-    assert server.get("/v2", url=server.cloud_url).status == 404
+    other = server.get("/v2", url=server.cloud_url)
+    assert other.status == 404
+    assert other.json["error"].endswith(f"requests for a model go to {VARIABLES['AIP_PREDICT_ROUTE']}")
 
 
 def test_flags_replace_the_variables(tmp_path: Path, start_server: StartServer) -> None:

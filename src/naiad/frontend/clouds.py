@@ -75,7 +75,8 @@ def azure_ml_router(options: AzureMlOptions, engine: Engine, rest: Handler) -> R
             Route("/ready", {"GET": _forward(rest.handle, lambda _: "/v2/health/ready")}),
             Route("/score", {"POST": _forward(rest.handle, infer)}, _forward(rest.reject, infer)),
             Route(r"/v2.*", {"GET": unchanged, "POST": unchanged}, check),
-        ]
+        ],
+        inference_path="/score",
     )
 
 
@@ -108,7 +109,8 @@ def sagemaker_router(options: SageMakerOptions, rest: Handler, models: MultiMode
             Route("/models/?", {"GET": models.list, "POST": models.load}, category=control),
             Route(named, {"GET": models.get, "DELETE": models.unload}, category=control),
             Route(named + "/invoke", {"POST": _forward(invoke, invocation_of_model)}, check_model, "inference"),
-        ]
+        ],
+        inference_path="/invocations",
     )
 
 
@@ -149,7 +151,8 @@ class VertexAi:
                     {"GET": _forward(self._rest.handle, lambda _: "/v2/health/ready")},
                 ),
                 Route(re.escape(self._options.predict_route), {"POST": self._predict}, self._check),
-            ]
+            ],
+            inference_path=self._options.predict_route,
         )
 
     def check_model(self) -> None:

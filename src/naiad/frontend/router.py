@@ -53,7 +53,11 @@ class _Found:
 class Router:
     """Finds the action of a request. The result for a path is remembered, so a known path costs one look-up."""
 
-    def __init__(self, routes: "list[Route]", *, cached_paths: int = 4096) -> None:
+    def __init__(
+        self, routes: "list[Route]", *, cached_paths: int = 4096, inference_path: str = "/v2/models/NAME/infer"
+    ) -> None:
+        """`inference_path` is named to clients that ask for a path without a route."""
+        self._inference_path = inference_path
         self._routes = [(re.compile(route.pattern), _with_head(route.actions), route) for route in routes]
         self._found: BoundedCache[str, _Found | None] = BoundedCache(
             max_entries=cached_paths, max_bytes=_CACHED_CHARACTERS, max_entry_bytes=_MAX_CACHED_PATH_CHARACTERS
@@ -126,7 +130,7 @@ class Router:
 
     def _not_found(self, path: str) -> str:
         if path != "/metrics":
-            return f"Not Found: there is no {excerpt(path)} here; requests for a model go to /v2/models/NAME/infer"
+            return f"Not Found: there is no {excerpt(path)} here; requests for a model go to {self._inference_path}"
         if self.metrics_port is None:
             return "Not Found: metrics are off; start the server with --allow-metrics=true"
         return f"Not Found: metrics have a port of their own, --metrics-port ({self.metrics_port or 'a Unix socket'})"

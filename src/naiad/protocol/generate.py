@@ -121,7 +121,10 @@ class _Reading:
         spec = TensorSpec(name, declared.datatype, _shape(declared, len(elements)))
         # Checked before memory is allocated; the size of strings is known only afterwards.
         self._count(name, spec.byte_size)
-        data = decode_data(spec, elements)
+        try:
+            data = decode_data(spec, elements)
+        except InferError as error:
+            raise error.with_message(f"{error.message} (input '{excerpt(name)}')") from None
         if spec.datatype is DataType.BYTES:
             self._count(name, len(data))
         self.specs.append(spec)

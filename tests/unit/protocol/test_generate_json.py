@@ -129,6 +129,11 @@ def test_only_the_outer_list_is_counted():
     assert message.startswith("Unable to parse 'data': Shape does not match true shape of 'data' field; got 4 ")
 
 
+def test_error_names_the_input():
+    for body, name in (({"ids": 1.5}, "ids"), ({"text_input": 5}, "text_input")):
+        assert refusal(body)[1].endswith(f" (input '{name}')")
+
+
 NESTED = "Converting keyword: 'parameters': "
 NO_STRING = "Unable to parse JSON bytes array: attempt to access JSON non-string as string"
 BAD_TYPE = "parameter 'x' has invalid type. It should be either 'int', 'bool', or 'string'."

@@ -88,8 +88,14 @@ def _only_model(directory: Path) -> str:
     names = sorted(child.name for child in directory.iterdir() if child.is_dir()) if directory.is_dir() else []
     if len(names) == 1:
         return names[0]
-    found = f"has {len(names)} models ({', '.join(names)})" if names else "has no model"
-    raise OptionError(f"{directory} {found}; set {_DEFAULT_MODEL} to the name of the one that /invocations serves")
+    if not names:
+        raise OptionError(
+            f"{directory} has no model; the archive of the model needs a directory for it, as in NAME/1/"
+        )
+    raise OptionError(
+        f"{directory} has {len(names)} models ({', '.join(names)}); set {_DEFAULT_MODEL} to the name of the one that "
+        "/invocations serves"
+    )
 
 
 def _model_directory(environ: Mapping[str, str]) -> Path:
