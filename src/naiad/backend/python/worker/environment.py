@@ -233,7 +233,7 @@ def _prepare(model: str, path: Path, key: str, base: str, wheels_dir: str, needs
         home.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UnusableError(
-            f"{home.parent} cannot be made: {error.strerror}; set NAIAD_CACHE to a directory that the server can write"
+            f"{home.parent} cannot be made: {error.strerror}; set NAIAD_CACHE to a writable directory"
         ) from error
     with _only_one(home):
         if not (home / _COMPLETE).exists():
