@@ -323,7 +323,7 @@ def failure(context):
 @pytest.fixture
 def logged(monkeypatch):
     lines = []
-    monkeypatch.setattr("naiad.frontend.rest.failure.log_request_failure", lambda **fields: lines.append(fields))
+    monkeypatch.setattr("naiad.frontend.failure.log_request_failure", lambda **fields: lines.append(fields))
     return lines
 
 

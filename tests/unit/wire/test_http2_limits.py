@@ -1,7 +1,6 @@
 import pytest
 
-from naiad.wire.http2.flood import FloodMeter
-from naiad.wire.http2.limits import Http2Limits
+from naiad.wire.http2.limits import FloodMeter, Http2Limits
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,9 @@ from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry
 from naiad.core.tensor import Buffer
 from naiad.engine.calls import ModelCommands
+from naiad.frontend import failure
 from naiad.frontend.access import AccessRule, category_of_call, category_of_path
 from naiad.frontend.context import GrpcCall, HttpContext
-from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls
 from naiad.frontend.grpc.service import InferenceGrpcService
@@ -298,10 +298,10 @@ async def _end_on_failure(call: GrpcCall, work: Coroutine[object, object, None])
     try:
         await work
     except InferError as error:
-        grpc_failure.finish(call, error)
+        failure.finish(call, error)
     except Exception:
         _log.exception("gRPC call %s failed", call.path)
-        grpc_failure.finish(call, internal(f"internal error of the server in {call.path}; see its log"))
+        failure.finish(call, internal(f"internal error of the server in {call.path}; see its log"))
 
 
 class ClusterMetricsRoute(MetricsRoute):
@@ -341,7 +341,7 @@ class ClusterGrpcService(InferenceGrpcService):
         try:
             query = query_of_call(call.path, message)
         except InferError as error:
-            grpc_failure.finish(call, error)
+            failure.finish(call, error)
             return
         if query is not None:
             self._sharing.spawn(_end_on_failure(call, self._ask_and_answer(query, call, message)))

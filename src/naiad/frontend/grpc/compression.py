@@ -8,8 +8,8 @@ from typing import Protocol
 
 from naiad.core.errors import InferError, excerpt, internal
 from naiad.core.tensor import Buffer
+from naiad.frontend import failure
 from naiad.frontend.context import CancelReason, GrpcCall
-from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.thread_pool import RunInThread
 from naiad.protocol.status import status_of
 from naiad.wire.compression import MAX_INLINE_BYTES, WINDOW_BITS, compress
@@ -138,8 +138,8 @@ class StreamCompression:
             self._call.finish(*self._end)
 
     def _failed(self, error: Exception) -> None:
-        failure = _log_failure(self._call, error)
-        self._abort(status_of(failure).grpc, failure.message, CancelReason.FAILED)
+        reason = _log_failure(self._call, error)
+        self._abort(status_of(reason).grpc, reason.message, CancelReason.FAILED)
 
     def _abort(self, status: int, message: str, why: CancelReason) -> None:
         """End the call now, and cancel its open requests."""
@@ -156,7 +156,7 @@ def _respond(call: GrpcCall, encoding: bytes, message: bytes) -> None:
 
 
 def _failed(call: GrpcCall, error: Exception) -> None:
-    grpc_failure.finish(call, _log_failure(call, error))
+    failure.finish(call, _log_failure(call, error))
 
 
 def _log_failure(call: GrpcCall, error: Exception) -> InferError:

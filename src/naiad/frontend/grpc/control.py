@@ -10,9 +10,9 @@ from collections.abc import Callable
 from naiad.core.errors import InferError, excerpt, internal, unavailable
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
+from naiad.frontend import failure
 from naiad.frontend.access import MayBringFiles, check_files
 from naiad.frontend.context import GrpcCall
-from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.protocol.grpc import control as control_grpc
 from naiad.protocol.grpc.control import (
@@ -103,7 +103,7 @@ def _fail(call: GrpcCall, error: Exception) -> None:
     if not isinstance(error, InferError):
         _log.error("gRPC call %s failed", excerpt(call.path), exc_info=error)
         error = internal(f"internal error in {excerpt(call.path)}; see the server log")
-    grpc_failure.finish(call, error)
+    failure.finish(call, error)
 
 
 Handler = Callable[[Buffer], bytes | None]

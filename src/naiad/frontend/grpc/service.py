@@ -9,8 +9,8 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
+from naiad.frontend import failure
 from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
-from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls, control_handlers
 from naiad.frontend.grpc.stream import ENDED, EndedStream, InferStream, Prepared, prepare
@@ -72,7 +72,7 @@ class InferenceGrpcService:
     def _fail(self, call: GrpcCall) -> None:
         """End a call whose handler has raised: a defect fails one call, not the connection."""
         _log.exception("gRPC call %s failed", call.path)
-        grpc_failure.finish(call, internal(f"internal error in {excerpt(call.path)}; see the server log"))
+        failure.finish(call, internal(f"internal error in {excerpt(call.path)}; see the server log"))
 
     def rejection(self, path: str) -> InferError | None:
         """Return why calls to `path` are rejected before any message is read; None if they are served."""
@@ -89,7 +89,7 @@ class InferenceGrpcService:
             if self._engine.served(model_name, model_version).is_decoupled:
                 raise unsupported(_DECOUPLED)
         except InferError as error:
-            grpc_failure.finish_infer(call, request_id, model_name, model_version, error)
+            failure.finish_infer(call, request_id, model_name, model_version, error)
 
     def is_streaming(self, path: str) -> bool:
         """Return whether messages of calls to `path` are delivered one by one."""
@@ -147,7 +147,7 @@ class InferenceGrpcService:
             try:
                 header = self._forwarding.apply(header, call.metadata)
             except InferError as error:
-                grpc_failure.finish_infer(call, request_id, header.model_name, header.model_version, error)
+                failure.finish_infer(call, request_id, header.model_name, header.model_version, error)
                 return
         request = InferRequest(
             header, data, self._on_response, id=request_id, arrival_ns=call.arrival_ns, context=call
@@ -165,7 +165,7 @@ class InferenceGrpcService:
             self._engine.submit(request, served)
         except InferError as error:
             call.on_cancel = None
-            grpc_failure.finish_infer(call, request_id, header.model_name, header.model_version, error)
+            failure.finish_infer(call, request_id, header.model_name, header.model_version, error)
 
     def _decode_large(self, call: GrpcCall, message: Buffer) -> None:
         """Decode a large message in slices, then submit it."""
@@ -182,14 +182,14 @@ class InferenceGrpcService:
     def _cancel_decoding(self, call: GrpcCall, job: SliceJob, why: CancelReason) -> None:
         """Cancel the decoding of a request whose client has disconnected or whose deadline has passed."""
         self._runner.cancel(job)
-        grpc_failure.finish_infer(call, "", "", "", why.error(waited=True))
+        failure.finish_infer(call, "", "", "", why.error(waited=True))
 
     def _submit_large(self, call: GrpcCall, prepared: Prepared) -> None:
         try:
             self._infer(call, b"", prepared)
         except Exception:
             _log.exception("gRPC call %s failed", call.path)
-            grpc_failure.finish(call, internal(f"internal error in {call.path}; see the server log"))
+            failure.finish(call, internal(f"internal error in {call.path}; see the server log"))
 
     def trace_fields(self, request: InferRequest) -> TraceFields:
         """Return the trace fields of a request."""
@@ -208,14 +208,14 @@ class InferenceGrpcService:
                 raise unsupported(_DECOUPLED)
         except InferError as earlier:
             error = earlier.with_traceback(None)  # which refers to this frame, with the message
-        grpc_failure.finish_infer(call, request_id, model_name, model_version, error)
+        failure.finish_infer(call, request_id, model_name, model_version, error)
 
     def _abandon(self, request: InferRequest, why: CancelReason) -> None:
         """Cancel a request whose client has disconnected or whose deadline has passed; log it and finish the call."""
         call: GrpcCall = request.context  # type: ignore[assignment]  # set in _infer
         waited = self._engine.cancel(request)
         error = why.error(waited=waited)
-        grpc_failure.finish_infer(call, request.id, request.header.model_name, version_of(request), error)
+        failure.finish_infer(call, request.id, request.header.model_name, version_of(request), error)
 
     def _on_response(self, request: InferRequest, response: InferResponse) -> None:
         call: GrpcCall = request.context  # type: ignore[assignment]  # set in _infer
@@ -237,7 +237,7 @@ class InferenceGrpcService:
                 return
             except Exception as unfit:
                 error = encoding_error(unfit, request)
-        grpc_failure.finish_infer(call, request.id, request.header.model_name, response.header.model_version, error)
+        failure.finish_infer(call, request.id, request.header.model_name, response.header.model_version, error)
 
     # --- control ---------------------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class InferenceGrpcService:
                 raise control_grpc.refusal(call.path)
             response = handler(message)
         except InferError as error:
-            grpc_failure.finish(call, error)
+            failure.finish(call, error)
         else:
             call.respond([response or control_grpc.EMPTY_RESPONSE])
 

@@ -17,9 +17,9 @@ from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
 from naiad.engine.inference import Engine
+from naiad.frontend import failure
 from naiad.frontend.connections.body_reservation import BUDGET_EXCEEDED
 from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
-from naiad.frontend.grpc import failure as grpc_failure
 from naiad.frontend.grpc.compression import Sender
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_call
 from naiad.frontend.slice_runner import SliceJob, SliceRunner
@@ -254,7 +254,7 @@ class InferStream:
         for request in self._cancel_open():
             waited = self._engine.cancel(request)
             error = why.error(waited=waited)
-            grpc_failure.log(request.id, request.header.model_name, version_of(request), error)
+            failure.log("gRPC", request.id, request.header.model_name, version_of(request), error)
 
     def fail(self) -> None:
         """Cancel all open requests after a failure that is logged elsewhere; write nothing more."""
@@ -314,9 +314,9 @@ class InferStream:
         if self._is_strict:
             # Triton: with `triton_grpc_error` the first inference error ends the call.
             self.fail()
-            grpc_failure.finish_infer(self._sender, request.id, header.model_name, header.model_version, error)
+            failure.finish_infer(self._sender, request.id, header.model_name, header.model_version, error)
             return
-        _, message = grpc_failure.log(request.id, header.model_name, header.model_version, error)
+        _, message = failure.log("gRPC", request.id, header.model_name, header.model_version, error)
         text = _text(message, error)
         self._respond(turn, (encode_failure(request.id, header.model_name, header.model_version, text, final=final),))
 
@@ -363,7 +363,7 @@ class InferStream:
         self._reject(turn, request_id, model_name, model_version, error)
 
     def _reject(self, turn: _Turn, request_id: str, model: str, version: str, error: InferError) -> None:
-        _, text = grpc_failure.log(request_id, model, version, error)
+        _, text = failure.log("gRPC", request_id, model, version, error)
         if turn.is_ordered and (not self._order or self._order[-1] is not turn):
             self._order.append(turn)
         self._respond(turn, (encode_refusal(request_id, _text(text, error)),))

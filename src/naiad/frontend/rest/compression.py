@@ -13,9 +13,9 @@ from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, Rejection, internal, invalid_argument, unavailable
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
+from naiad.frontend import failure
 from naiad.frontend.connections.body_reservation import BUDGET_EXCEEDED
 from naiad.frontend.context import CancelReason, HttpContext, HttpContextLayer
-from naiad.frontend.rest import failure as rest_failure
 from naiad.frontend.router import Action
 from naiad.frontend.thread_pool import RunInThread
 from naiad.wire.compression import (
@@ -170,7 +170,7 @@ class ContentCodings:
         self._fail(context, arguments, rejection)
 
     def _fail(self, context: HttpContext, arguments: Mapping[str, str], error: InferError) -> None:
-        rest_failure.respond(context, "", arguments["model"], arguments["version"], error)
+        failure.respond(context, "", arguments["model"], arguments["version"], error)
 
 
 class _WaitingBody:
@@ -237,4 +237,4 @@ class CompressedResponse(HttpContextLayer):
 
     def _failed(self, error: Exception) -> None:
         _log.error("compressing a response failed", exc_info=error)
-        rest_failure.respond(self._context, "", "", "", internal("internal error; see the server log"))
+        failure.respond(self._context, "", "", "", internal("internal error; see the server log"))

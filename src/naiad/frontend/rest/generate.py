@@ -10,9 +10,9 @@ from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
 from naiad.engine.inference import Engine
+from naiad.frontend import failure
 from naiad.frontend.context import HttpContext, announced_bytes
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
-from naiad.frontend.rest import failure as rest_failure
 from naiad.frontend.rest.infer import MAX_INPUT_BYTES, Prepared, cancel_job
 from naiad.frontend.rest.stream import GENERATE_EVENTS, StreamedResponse
 from naiad.frontend.router import JSON_HEADERS
@@ -58,7 +58,7 @@ class GenerateRoutes:
             self._inputs_of(model, version)
             self._check_body(context, announced_bytes(context.headers))
         except InferError as error:
-            rest_failure.respond(context, "", model, version, error)
+            failure.respond(context, "", model, version, error)
 
     def _check_body(self, context: HttpContext, body_bytes: int) -> None:
         """Check encoding and size. Raises InferError."""
@@ -91,7 +91,7 @@ class GenerateRoutes:
         return decoded, (yield from count_elements(*decoded))
 
     def _reject(self, context: HttpContext, model: str, version: str, error: InferError) -> None:
-        rest_failure.respond(context, rest_failure.find_id(context.body), model, version, error)
+        failure.respond(context, failure.find_id(context.body), model, version, error)
 
     def _submit(self, context: HttpContext, receiver: "StreamedResponse | _OnlyResponse", prepared: Prepared) -> None:
         (header, request_id, data), element_counts = prepared
@@ -103,7 +103,7 @@ class GenerateRoutes:
             receiver.watch(request, self._engine)
             self._engine.submit(request)
         except InferError as error:
-            rest_failure.respond(context, request_id, header.model_name, header.model_version, error)
+            failure.respond(context, request_id, header.model_name, header.model_version, error)
 
     def _inputs_of(self, model: str, version: str) -> Inputs:
         config = self._engine.model_config(model, version)
@@ -137,7 +137,7 @@ class _OnlyResponse:
 
     def watch(self, request: InferRequest, engine: Engine) -> None:
         """Cancel the request when its client disconnects."""
-        self._context.on_disconnect = functools.partial(rest_failure.abandon, engine, request)
+        self._context.on_disconnect = functools.partial(failure.abandon, engine, request)
 
     def trace_fields(self, request: InferRequest) -> TraceFields:
         """Return the trace fields of a request."""
@@ -180,7 +180,7 @@ class _OnlyResponse:
     def _fail(self, request: InferRequest, response: InferResponse, error: InferError) -> None:
         self._is_over = True
         model = request.header.model_name
-        rest_failure.respond(self._context, request.id, model, response.header.model_version, error)
+        failure.respond(self._context, request.id, model, response.header.model_version, error)
 
 
 def _wrong_count() -> InferError:

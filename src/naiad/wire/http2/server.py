@@ -9,12 +9,11 @@ from typing import ClassVar, Protocol, TypeVar
 
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.connection import FRAME_HANDLERS, NO_TRAILERS, FrameHandlers, Http2Connection, Http2Sink
-from naiad.wire.http2.flood import SMALL_FRAME
 from naiad.wire.http2.frames import Http2Code, Http2Error, StreamError
 from naiad.wire.http2.headers import HeaderBlock, RequestHead, encode_fields
 from naiad.wire.http2.hpack import HeaderDecoder
 from naiad.wire.http2.keepalive import PingStrikes
-from naiad.wire.http2.limits import Http2Limits
+from naiad.wire.http2.limits import SMALL_FRAME, Http2Limits
 from naiad.wire.http2.stream import Stream
 from naiad.wire.http2.windows import server_settings
 from naiad.wire.preface import PREFACE, TLS_REFUSAL, is_tls
