@@ -100,9 +100,8 @@ def _play(pieces: Sequence[bytes]) -> _Outcome:
     outcome = _Outcome(sorted(service.seen), _sorted_frames(written), transport.is_closed, output.window)
     protocol.connection_lost(None)
     assert not streams
-    request_bytes = protocol._responses.request_bytes
-    assert not request_bytes.collecting_bytes
-    assert not request_bytes.reserved_bytes
+    assert not protocol._responses.collecting_bytes
+    assert not protocol._responses.reserved_bytes
     return outcome
 
 

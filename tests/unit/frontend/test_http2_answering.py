@@ -191,7 +191,7 @@ def test_waiting_large_messages_stop_window_updates():
     assert scene.service.cancelled == [(scene.service.calls[0], CancelReason.CANCELLED)]
     assert len(connection_updates(scene.frames())) == 1
     scene.service.calls[1].finish(13)
-    assert scene.protocol._responses.request_bytes.reserved_bytes == 60_000
+    assert scene.protocol._responses.reserved_bytes == 60_000
 
 
 def test_window_of_waiting_messages_returns_with_response():
@@ -227,7 +227,7 @@ def test_requests_wait_while_peer_does_not_read(size):
     assert scene.service.messages == [b"a", message, message]
     answers = scene.answers()
     assert [answers[stream_id][1] for stream_id in (3, 5)] == [framed(message)] * 2
-    assert scene.protocol._responses.request_bytes.reserved_bytes == 0
+    assert scene.protocol._responses.reserved_bytes == 0
 
 
 def test_waiting_requests_are_served_after_cancelled_response():

@@ -71,7 +71,6 @@ class Http2Receiving:
         self.new_stream = functools.partial(Http2Call, self.responses)
         """Creates the call of a new stream from its id, its head and its receive window."""
         self._output = self.connection.output
-        self._request_bytes = self.responses.request_bytes
         self.arrival_ns = 0
         """Arrival time of the bytes being processed; set by the owner before it passes them to the connection."""
         self._has_found_fault = False
@@ -105,7 +104,7 @@ class Http2Receiving:
                 flag == 0
                 and length == size
                 and size <= self._max_message_bytes
-                and (size <= UNCOUNTED_BYTES or self._request_bytes.reserve(call, size))
+                and (size <= UNCOUNTED_BYTES or self.responses.reserve_bytes(call, size))
             ):
                 if plan.has_settings:
                     self._apply(plan, call)
@@ -151,11 +150,11 @@ class Http2Receiving:
         try:
             if call.is_held and call.paused_body is not None:
                 call.paused_body.append(data)
-                self._request_bytes.collect(call, call.assembler.pending_bytes + call.paused_body.unread_bytes)
+                self.responses.collect(call, call.assembler.pending_bytes + call.paused_body.unread_bytes)
                 return
             self._feed(call, call.assembler, data)
         except GrpcError as error:
-            self.reject(call, error)
+            self.responses.reject(call, error)
 
     def end_received(self, call: Http2Call, trailers: Fields) -> None:
         """Deliver the rest: the message of a unary call, the half-close of a streaming one."""
@@ -172,10 +171,10 @@ class Http2Receiving:
             if not call.is_streaming and call.message is None:
                 raise GrpcError(GrpcStatus.UNIMPLEMENTED, "a unary call needs one request message, got none")
         except GrpcError as error:
-            self.reject(call, error)
+            self.responses.reject(call, error)
             return
         call.arrival_ns = self.arrival_ns
-        self._request_bytes.collect(call, 0)
+        self.responses.collect(call, 0)
         message, call.message = call.message, None
         if isinstance(message, CompressedMessage):
             if self._has_room_for(call, len(message)):
@@ -191,9 +190,9 @@ class Http2Receiving:
     def _has_room_for(self, call: Http2Call, size: int) -> bool:
         """Reserve a complete message; return False if there is no room, and reject the call."""
         try:
-            self._request_bytes.count(call, size)
+            self.responses.count(call, size)
         except GrpcError as error:
-            self.reject(call, error)
+            self.responses.reject(call, error)
             return False
         return True
 
@@ -237,7 +236,7 @@ class Http2Receiving:
         if call.assembler is not None and not call.is_local_closed:
             complete_bytes = 0 if call.message is None else len(call.message)
             unread_bytes = 0 if call.paused_body is None else call.paused_body.unread_bytes
-            self._request_bytes.collect(call, assembler.pending_bytes + complete_bytes + unread_bytes)
+            self.responses.collect(call, assembler.pending_bytes + complete_bytes + unread_bytes)
             if not call.is_streaming and call.body_bytes - len(data) <= EARLY_REJECTION_BYTES < call.body_bytes:
                 self._service.message_began(call, assembler.beginning())
 
@@ -274,7 +273,7 @@ class Http2Receiving:
         """
         reserved_bytes = message.most_plain_bytes
         if not call.reserve_bytes(reserved_bytes):
-            self.reject(call, BudgetExceededError())
+            self.responses.reject(call, BudgetExceededError())
             return
         call.is_decompressing = True
         if call.is_streaming:
@@ -303,10 +302,6 @@ class Http2Receiving:
         if not isinstance(error, GrpcError):
             _log.error("decompressing a message of gRPC call %s failed", excerpt(call.path), exc_info=error)
             error = GrpcError(GrpcStatus.INTERNAL, "internal error; see the server log")
-        self.reject(call, error)
-
-    def reject(self, call: Http2Call, error: GrpcError | HttpError) -> None:
-        """Reject a call with an invalid request."""
         self.responses.reject(call, error)
 
     # --- paused streaming calls -------------------------------------------------------------------------------------
@@ -332,7 +327,7 @@ class Http2Receiving:
             while paused.unread_bytes and not call.is_held and not call.is_local_closed:
                 self._feed(call, assembler, paused.take_chunk())
         except GrpcError as error:
-            self.reject(call, error)
+            self.responses.reject(call, error)
         if call.is_held or call.is_local_closed:
             return
         self.connection.release(call)
@@ -350,18 +345,18 @@ class Http2Receiving:
         try:
             context.begin(self._server.budget)
         except HttpError as error:
-            self.reject(call, error)
+            self.responses.reject(call, error)
 
     def _receive_rest(self, call: Http2Call, context: RestContext, data: memoryview) -> None:
         call.body_bytes += len(data)
         try:
             context.receive(data)
-            self._request_bytes.collect(call, context.received_bytes)
+            self.responses.collect(call, context.received_bytes)
         except (HttpError, GrpcError) as error:
-            self.reject(call, error)
+            self.responses.reject(call, error)
 
     def _end_rest(self, call: Http2Call, context: RestContext) -> None:
-        self._request_bytes.collect(call, 0)
+        self.responses.collect(call, 0)
         if self._has_room_for(call, context.received_bytes):
             call.arrival_ns = self.arrival_ns
             self.responses.serve_rest(call)

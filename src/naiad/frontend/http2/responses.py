@@ -19,84 +19,21 @@ from naiad.wire.http1 import HttpError
 from naiad.wire.http2.frames import Http2Code
 from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.http2.server import ServerConnection
-from naiad.wire.http2.windows import ReceiveWindows
 
 SMALL_MESSAGE_BYTES = 64 * 1024
 """Messages up to this size are delivered at once if they arrive in one piece."""
 
 
-class RequestBytes:
-    """Counts incomplete requests, which are rejected above a limit, and complete ones that wait for their responses.
-
-    While too many bytes of complete requests wait, the peer gets no window for more bodies. Both kinds are reserved
-    in the budget that all connections of the server share.
-    """
-
-    __slots__ = ("_budget", "_limits", "_windows", "collecting_bytes", "reserved_bytes")
-
-    def __init__(self, windows: ReceiveWindows, limits: Http2Limits, budget: RequestBudget) -> None:
-        self._budget = budget
-        self._windows = windows
-        self._limits = limits
-        self.collecting_bytes = 0
-        """Bytes of incomplete requests."""
-        self.reserved_bytes = 0
-        """Bytes of complete requests without a response."""
-
-    def collect(self, call: Http2Call, pending_bytes: int) -> None:
-        """Count `pending_bytes` of an incomplete request. Raises GrpcError if there is no room for it."""
-        change = pending_bytes - call.collected_bytes
-        if change <= 0:
-            self._budget.release(-change)
-        elif self.collecting_bytes + change > self._limits.collecting_bytes:
-            limit = self._limits.collecting_bytes
-            raise GrpcError(
-                GrpcStatus.RESOURCE_EXHAUSTED, f"incomplete messages of this connection exceed {limit} bytes"
-            )
-        elif not self._budget.reserve(change):
-            raise BudgetExceededError
-        self.collecting_bytes += change
-        call.collected_bytes = pending_bytes
-
-    def count(self, call: Http2Call, size: int) -> None:
-        """Count a message that is not tiny until the response. Raises GrpcError if there is no room."""
-        if size > UNCOUNTED_BYTES and not self.reserve(call, size):
-            raise BudgetExceededError
-
-    def reserve(self, call: Http2Call, size: int) -> bool:
-        """Reserve `size` more bytes for a call; return False if there is no room for them."""
-        if not self._budget.reserve(size):
-            return False
-        call.reserved_bytes += size
-        self.reserved_bytes += size
-        if self.reserved_bytes > self._limits.outstanding_bytes:
-            self._windows.hold()
-        return True
-
-    def release(self, call: Http2Call) -> bool:
-        """Release all bytes of a call; return whether the peer gets its window back."""
-        if call.collected_bytes:
-            self.collect(call, 0)
-        return self.release_some(call, call.reserved_bytes)
-
-    def release_some(self, call: Http2Call, size: int) -> bool:
-        """Release `size` bytes of a call; return whether the peer gets its window back."""
-        size = min(size, call.reserved_bytes)
-        self._budget.release(size)
-        self.reserved_bytes -= size
-        call.reserved_bytes -= size
-        if self._windows.is_held and self.reserved_bytes <= self._limits.outstanding_bytes:
-            self._windows.release()
-            return True
-        return False
-
-
 _HTTP_STATUS = {GrpcStatus.DEADLINE_EXCEEDED: 408, GrpcStatus.RESOURCE_EXHAUSTED: 413}
-"""Content type of the transport's own errors."""
 
 
 class Http2Responses:
-    """The owner of the calls of a connection: implements `frontend.http2.call.CallOwner`."""
+    """The owner of the calls of a connection: implements `frontend.http2.call.CallOwner`.
+
+    It counts incomplete requests, which are rejected above a limit, and complete ones that wait for their responses.
+    While too many bytes of complete requests wait, the peer gets no window for more bodies. Both kinds are reserved
+    in the budget that all connections of the server share.
+    """
 
     def __init__(
         self,
@@ -119,7 +56,13 @@ class Http2Responses:
         """The output is written at the end of this callback, or soon."""
         self.pause_messages = pause_messages
         self.resume_messages = resume_messages
-        self.request_bytes = RequestBytes(connection.windows, limits, budget)
+        self._budget = budget
+        self._windows = connection.windows
+        self._limits = limits
+        self.collecting_bytes = 0
+        """Bytes of incomplete requests."""
+        self.reserved_bytes = 0
+        """Bytes of complete requests without a response."""
         self._service = service
         self._streams = connection.streams
         self._flush = flush
@@ -226,21 +169,56 @@ class Http2Responses:
             call = next(iter(self.waiting))
             self._serve_now(call, self.waiting.pop(call))
 
-    # --- calls that end without a response of the service -----------------------------------------------------------
+    # --- bytes of requests ------------------------------------------------------------------------------------------
 
-    def release(self, call: Http2Call) -> None:
-        """Release the bytes of a call's messages."""
-        if self.request_bytes.release(call) and not self.is_dirty:
-            self.mark_dirty()
+    def collect(self, call: Http2Call, pending_bytes: int) -> None:
+        """Count `pending_bytes` of an incomplete request. Raises GrpcError if there is no room for it."""
+        change = pending_bytes - call.collected_bytes
+        if change <= 0:
+            self._budget.release(-change)
+        elif self.collecting_bytes + change > self._limits.collecting_bytes:
+            limit = self._limits.collecting_bytes
+            raise GrpcError(
+                GrpcStatus.RESOURCE_EXHAUSTED, f"incomplete messages of this connection exceed {limit} bytes"
+            )
+        elif not self._budget.reserve(change):
+            raise BudgetExceededError
+        self.collecting_bytes += change
+        call.collected_bytes = pending_bytes
+
+    def count(self, call: Http2Call, size: int) -> None:
+        """Count a message that is not tiny until the response. Raises GrpcError if there is no room."""
+        if size > UNCOUNTED_BYTES and not self.reserve_bytes(call, size):
+            raise BudgetExceededError
 
     def reserve_bytes(self, call: Http2Call, size: int) -> bool:
-        """Reserve more bytes for a call; return False if the server has no room for them."""
-        return self.request_bytes.reserve(call, size)
+        """Reserve `size` more bytes for a call; return False if there is no room for them."""
+        if not self._budget.reserve(size):
+            return False
+        call.reserved_bytes += size
+        self.reserved_bytes += size
+        if self.reserved_bytes > self._limits.outstanding_bytes:
+            self._windows.hold()
+        return True
+
+    def release(self, call: Http2Call) -> None:
+        """Release all bytes of a call."""
+        if call.collected_bytes:
+            self.collect(call, 0)
+        self.release_bytes(call, call.reserved_bytes)
 
     def release_bytes(self, call: Http2Call, size: int) -> None:
-        """Release bytes of a call."""
-        if self.request_bytes.release_some(call, size) and not self.is_dirty:
-            self.mark_dirty()
+        """Release `size` bytes of a call; the peer gets its window back when few enough are left."""
+        size = min(size, call.reserved_bytes)
+        self._budget.release(size)
+        self.reserved_bytes -= size
+        call.reserved_bytes -= size
+        if self._windows.is_held and self.reserved_bytes <= self._limits.outstanding_bytes:
+            self._windows.release()
+            if not self.is_dirty:
+                self.mark_dirty()
+
+    # --- calls that end without a response of the service -----------------------------------------------------------
 
     def reject(self, call: Http2Call, error: GrpcError | HttpError) -> None:
         """Reject a call with an invalid request."""
@@ -295,7 +273,7 @@ class Http2Responses:
     def _drop(self, call: Http2Call, why: CancelReason) -> None:
         """Discard the state of a call that is finished here, and notify the service."""
         self.waiting.pop(call, None)
-        self.request_bytes.collect(call, 0)
+        self.collect(call, 0)
         call.cancel(why)
         call.forget_request()
 

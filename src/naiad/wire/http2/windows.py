@@ -86,26 +86,20 @@ _MAX_SETTINGS_BYTES = 64 * wire.SETTING.size
 
 def server_settings(limits: Http2Limits) -> bytes:
     """Return the SETTINGS frame of a server with these limits."""
-    return wire.settings(
-        {
-            wire.SETTING_MAX_CONCURRENT_STREAMS: limits.concurrent_streams,
-            wire.SETTING_INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
-            wire.SETTING_MAX_FRAME_SIZE: limits.frame_bytes,
-            wire.SETTING_MAX_HEADER_LIST_SIZE: limits.header_list_bytes,
-        }
-    )
+    return wire.settings({wire.SETTING_MAX_CONCURRENT_STREAMS: limits.concurrent_streams, **_settings_of(limits)})
 
 
 def client_settings(limits: Http2Limits) -> bytes:
     """Return the SETTINGS frame of a client with these limits; it takes no pushed responses."""
-    return wire.settings(
-        {
-            wire.SETTING_ENABLE_PUSH: 0,
-            wire.SETTING_INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
-            wire.SETTING_MAX_FRAME_SIZE: limits.frame_bytes,
-            wire.SETTING_MAX_HEADER_LIST_SIZE: limits.header_list_bytes,
-        }
-    )
+    return wire.settings({wire.SETTING_ENABLE_PUSH: 0, **_settings_of(limits)})
+
+
+def _settings_of(limits: Http2Limits) -> dict[int, int]:
+    return {
+        wire.SETTING_INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
+        wire.SETTING_MAX_FRAME_SIZE: limits.frame_bytes,
+        wire.SETTING_MAX_HEADER_LIST_SIZE: limits.header_list_bytes,
+    }
 
 
 def apply_settings(payload: memoryview, output: Http2Output) -> int:
