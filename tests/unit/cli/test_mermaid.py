@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from naiad.cli.explain.drawing import draw_mermaid
+from naiad.cli.explain.graph import draw_mermaid
 from naiad.cli.explain.layout import lay_out
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import DataType, ModelConfig
