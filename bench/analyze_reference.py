@@ -13,7 +13,7 @@
 
 Each begins with one instance and without dynamic batching. Every configuration of the grid is measured at one
 concurrency, in several turns. The mode `predict` searches the same grid: once on the server, and `--searches` times
-on the record, where a measurement of a configuration is one of its turns by chance. The first five of the grid, all
+on the record, where a measurement of a configuration is one of its turns by chance. The first twelve of the grid, all
 choices and the configuration at the beginning are then measured again in turns, and the medians of these are
 compared, because the best of the grid owes its place to chance, too. `trees` needs xgboost and scikit-learn,
 `minilm` and `ocr` the packages of `naiad demo`. `--save` keeps the measurements, and `--replay` searches on them
@@ -56,7 +56,7 @@ from naiad.demo.packages import MINILM, fetch
 from naiad.demo.repository import new_model
 from naiad.perf.plan import InputSettings, ModelPlan
 
-_FINALISTS = 5
+_FINALISTS = 12
 _MINILM_CONFIG = """backend: "onnxruntime" max_batch_size: 16
 input [ { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] },
         { name: "attention_mask" data_type: TYPE_INT64 dims: [ -1 ] },

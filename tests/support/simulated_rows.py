@@ -54,8 +54,11 @@ def _figures(name, executions):
     )
 
 
-def measure(truth, point, seed=7):
-    """Measure a point on a server that has the costs of `truth`, a Fitted, with one model under load."""
+def measure(truth, point, seed=7, *, knows_loop=False):
+    """Measure a point on a server that has the costs of `truth`, a Fitted, with one model under load.
+
+    `knows_loop`: the CPU time of the event loop is measured.
+    """
     run = simulate(truth.system(point)[0], load_of(point), seed)
     (model,) = truth.loaded
     client_ns = truth.requests[model, point.batch_size].client_ns
@@ -94,4 +97,4 @@ def measure(truth, point, seed=7):
         verdict="",
     )
     metrics = {model: {"cpu_utilization": _exactly(run.cpu_cores)}}
-    return Measured(point, {model: row}, metrics)
+    return Measured(point, {model: row}, metrics, loop_cores=run.loop_ns / run.span_ns if knows_loop else 0.0)

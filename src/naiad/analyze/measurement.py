@@ -24,6 +24,8 @@ class Measured:
     """Measurements of the point that are combined here."""
     foreign_cores: float = 0.0
     """Cores of the server's machine that other programs used meanwhile; 0 where that is not known."""
+    loop_cores: float = 0.0
+    """Cores that the main thread of the server used, which runs naiad's event loop; 0 where that is not known."""
 
 
 class Instrument(Protocol):

@@ -185,7 +185,7 @@ class LiveInstrument:
         finally:
             meter.stop()
         measured = _result(point, dict(zip(self._models, rows, strict=True)), meter.metrics())
-        return replace(measured, foreign_cores=meter.foreign_cores())
+        return replace(measured, foreign_cores=meter.foreign_cores(), loop_cores=meter.loop_cores())
 
     async def _session_for(self, point: Point) -> Session:
         """Return an open session for the point; it is kept while the requests stay the same."""

@@ -37,6 +37,8 @@ class Usage:
     """Pages that processes share count for each of them."""
     foreign_s: float = 0.0
     """CPU time of the machine that neither these processes nor this one and its descendants have used."""
+    main_s: float = 0.0
+    """CPU time of the main thread of the first process; 0 where the kernel does not count it."""
 
 
 def read_usage(pid: int, proc: Path = Path("/proc")) -> Usage | None:
@@ -55,6 +57,7 @@ def read_usage(pid: int, proc: Path = Path("/proc")) -> Usage | None:
         _cpu_s(rows, family),
         pages * mmap.PAGESIZE,
         _machine_s(proc) - _cpu_s(rows, known),
+        _main_thread_s(pid, proc),
     )
 
 
@@ -69,6 +72,14 @@ def _family(pid: int, children: Mapping[int, Sequence[int]]) -> list[int]:
 def _cpu_s(rows: Mapping[int, Sequence[str]], pids: Iterable[int]) -> float:
     ticks = sum(int(text) for each in pids for text in rows[each][_TIMES])
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _main_thread_s(pid: int, proc: Path) -> float:
+    """Return the CPU time of a main thread, which `stat` would give in ticks of 10 ms."""
+    try:
+        return int((proc / str(pid) / "task" / str(pid) / "schedstat").read_text().split()[0]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _machine_s(proc: Path) -> float:
@@ -130,6 +141,14 @@ class ResourceMeter:
             return 0.0
         first, last = usages[0], usages[-1]
         return max(0.0, (last.foreign_s - first.foreign_s) / (last.at_s - first.at_s))
+
+    def loop_cores(self) -> float:
+        """Return the cores that the main thread has used on the mean; 0 when too little was read."""
+        usages = list(self.usages)[1:]  # The first interval has the start of the load.
+        if len(usages) < 2:
+            return 0.0
+        first, last = usages[0], usages[-1]
+        return (last.main_s - first.main_s) / (last.at_s - first.at_s)
 
     def metrics(self) -> dict[str, Interval]:
         """Return cores in use and the largest memory (MB); empty when too little was read."""

@@ -41,6 +41,10 @@ _LONE = 1.5
 """Requests outstanding, below which none waits for another."""
 _FEW_OTHERS = 0.2
 """Batches beside a batch, up to which they do not slow it down."""
+_LEAST_LOOP_NS = 2_000
+"""Of CPU time of the main thread for a request, below which the event loop is elsewhere, as in other servers."""
+_LOOP_SHARES = (0.4, 0.6, 0.8, 1.0)
+"""Of the measured time of the event loop, which also polls, and executes batches of very small models."""
 _LEAST_ERROR = 0.02
 _QUANTILES = 101
 _LONGEST_TAIL = 20.0
@@ -85,6 +89,10 @@ class _Requests:
     outstanding: float
     client_ns: float
     """CPU time of the load generator."""
+    batches: float
+    """Of all models, for a request."""
+    loop_ns: float
+    """CPU time of the event loop; 0 where that is not known."""
 
     @property
     def figure_ns(self) -> float:
@@ -189,6 +197,7 @@ def _cycle_ns(row: Row, figures: ServerFigures) -> float:
 
 def _requests(index: int, measured: Measured, models: Mapping[str, Configured]) -> list[_Requests]:
     found = []
+    total = sum(row.throughput.value for row in measured.rows.values())
     for name, row in measured.rows.items():
         leaves, steps = _leaves(name, row.server), route_steps(name, models)
         inside_us = sum(
@@ -200,8 +209,19 @@ def _requests(index: int, measured: Measured, models: Mapping[str, Configured]) 
         overhead_ns, inside_ns = (latency_us - inside_us) * 1e3, inside_us * 1e3
         outstanding = row.throughput.value * latency_us / 1e6
         client_ns = row.generator.cpu_share / max(1.0, row.throughput.value) * 1e9
+        batches = sum(each.execution_count for each in leaves.values())
         found.append(
-            _Requests(index, (name, row.batch_size), len(steps) + 1, overhead_ns, inside_ns, outstanding, client_ns)
+            _Requests(
+                measured=index,
+                key=(name, row.batch_size),
+                passes=len(steps) + 1,
+                overhead_ns=overhead_ns,
+                inside_ns=inside_ns,
+                outstanding=outstanding,
+                client_ns=client_ns,
+                batches=batches / max(1, row.server.success_count if row.server else 1),
+                loop_ns=measured.loop_cores * 1e9 / max(1.0, total),
+            )
         )
     return found
 
@@ -237,7 +257,8 @@ def _first(
             client_ns=min(client_ns, most_ns),
             client_turn_ns=max(0.0, min(light.client_ns, most_ns) - client_ns),
         )
-        costs[key] = _request_cost(light, cost, _FIRST_PASS_SHARE * _share_ns(light, cost))
+        first_ns = (_FIRST_PASS_SHARE * _share_ns(light, cost), 0.0)
+        costs[key] = _request_cost(light, cost, *(_loop_costs(requests, key) or first_ns))
     loaded = tuple(dict.fromkeys(name for each in usable for name in each.rows))
     return Fitted(configs, loaded, cores, batches, costs, processes)
 
@@ -261,9 +282,25 @@ def _share_ns(light: _Requests, known: RequestCost) -> float:
     return max(0.0, light.overhead_ns - known.client_ns - known.client_turn_ns) / light.passes
 
 
-def _request_cost(light: _Requests, known: RequestCost, pass_ns: float) -> RequestCost:
+def _request_cost(light: _Requests, known: RequestCost, pass_ns: float, batch_ns: float) -> RequestCost:
     """Return a cost whose parts make the overhead of a lone request."""
-    return replace(known, pass_ns=pass_ns, delay_ns=light.passes * max(0.0, _share_ns(light, known) - pass_ns))
+    left_ns = light.passes * (_share_ns(light, known) - pass_ns) - light.batches * batch_ns
+    return replace(known, pass_ns=pass_ns, batch_ns=batch_ns, delay_ns=max(0.0, left_ns))
+
+
+def _loop_costs(requests: Sequence[_Requests], key: tuple[str, int]) -> tuple[float, float] | None:
+    """Return the work of the event loop for a pass and for a batch; None where its CPU time was not measured.
+
+    For a lone client the event loop polls, which is no work of the request.
+    """
+    seen = [each for each in requests if each.key == key and each.batches and each.loop_ns >= _LEAST_LOOP_NS]
+    seen = [each for each in seen if each.outstanding >= _LONE] or seen
+    if not seen:
+        return None
+    batch_ns, request_ns = fit_line(
+        [1 / each.batches for each in seen], [each.loop_ns / each.batches for each in seen]
+    )
+    return request_ns / seen[0].passes, batch_ns
 
 
 def _spreads(usable: Sequence[Measured], requests: Sequence[_Requests]) -> dict[str, Sequence[float]]:
@@ -383,9 +420,13 @@ def _fit_requests(
         few = _spread_out(seen)
         points = [usable[each.measured] for each in few]
         share_ns = _share_ns(light, cost)
-        passes_ns = [each * cost.pass_ns for each in factors] or [each * share_ns for each in _PASS_SHARES]
+        costs_ns = [(each * cost.pass_ns, each * cost.batch_ns) for each in factors]
+        if not costs_ns and (loop := _loop_costs(requests, key)):
+            costs_ns = [(each * loop[0], each * loop[1]) for each in _LOOP_SHARES]
+        elif not costs_ns:
+            costs_ns = [(each * share_ns, 0.0) for each in _PASS_SHARES]
         tried = [
-            replace(fitted, requests={**fitted.requests, key: _request_cost(light, cost, each)}) for each in passes_ns
+            replace(fitted, requests={**fitted.requests, key: _request_cost(light, cost, *each)}) for each in costs_ns
         ]
         fitted = min(tried, key=lambda each: _misfit(points, few, _simulate(each, points, _FEW_STEPS)))
     return fitted

@@ -66,6 +66,8 @@ class RequestCost:
     """Of the load generator, for a turn of its event loop, which handles all that waits. In a closed loop a turn
     receives responses and sends the next requests; an open loop needs two.
     """
+    batch_ns: float = 0.0
+    """Of the event loop, once for each batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +372,13 @@ class Simulation:
             executions.busy_ns += work_ns * self._system.models[name].threads
             executions.duration_ns += count * (batch.exec_end_ns - batch.exec_start_ns)
             executions.queue_ns += sum([batch.exec_start_ns - request.arrival_ns for request in batch.requests])
+        # Without work it is called at once: a busy loop counts for the passes of the requests.
+        if client.route.cost.batch_ns:
+            self._loops[client.process].call(client.route.cost.batch_ns, functools.partial(self._end_steps, batch))
+        else:
+            self._end_steps(batch)
+
+    def _end_steps(self, batch: Batch) -> None:
         for request in batch.requests:
             self._end_step(*cast("tuple[_Client, int]", request.context))
 

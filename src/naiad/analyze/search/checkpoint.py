@@ -140,4 +140,5 @@ def _measured(document: Mapping[str, Any]) -> Measured:
         document["duration_s"],
         document["repeats"],
         document.get("foreign_cores", 0.0),
+        document.get("loop_cores", 0.0),
     )

@@ -162,10 +162,14 @@ def combine(repeats: Sequence[Measured]) -> Measured:
         for model, names in latest.metrics.items()
     }
     rows = {model: _mean_row([each.rows[model] for each in good if model in each.rows]) for model in latest.rows}
-    duration_s = sum(each.duration_s for each in good)
-    foreign_cores = fmean([each.foreign_cores for each in good])
     return replace(
-        latest, metrics=metrics, rows=rows, duration_s=duration_s, repeats=len(good), foreign_cores=foreign_cores
+        latest,
+        metrics=metrics,
+        rows=rows,
+        duration_s=sum(each.duration_s for each in good),
+        repeats=len(good),
+        foreign_cores=fmean([each.foreign_cores for each in good]),
+        loop_cores=fmean([each.loop_cores for each in good]),
     )
 
 

@@ -25,7 +25,13 @@ def best_points(survey: Survey) -> list[Measured]:
     if not usable:
         return []
     reference = usable[0]
-    ordered = sorted(usable, key=lambda each: rank(survey.goals, each, reference), reverse=True)
+
+    def order(measured: Measured) -> tuple[float, float]:
+        missed, gained = rank(survey.goals, measured, reference)
+        estimate = survey.estimates.get(measured.point.key)
+        return missed, gained if estimate is None else rank(survey.goals, estimate, reference)[1]
+
+    ordered = sorted(usable, key=order, reverse=True)
     best: dict[str, Measured] = {}
     for each in ordered:
         best.setdefault(configuration_key(each.point.variants), each)
@@ -39,9 +45,9 @@ async def separate(survey: Survey, budget: int) -> None:
     """
     left = budget
     for turn in range(survey.settings.rounds):
-        contenders = _contenders(survey, best_points(survey)[: survey.settings.top])
+        contenders = _contenders(survey, best_points(survey)[: survey.settings.top])[:left]
         left -= len(contenders)
-        if _is_decided(survey, contenders) or left < 0:
+        if not contenders or _is_decided(survey, contenders):
             return
         survey.expected = survey.count + len(contenders) + 1
         for each in contenders if turn % 2 else reversed(contenders):

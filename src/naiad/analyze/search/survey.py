@@ -1,6 +1,6 @@
 """The measurements of a search: recorded at once and not made twice; failed variants are skipped."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from naiad.analyze.measurement import Instrument, Measured, Prediction
@@ -29,6 +29,8 @@ class Survey:
         self.phase = ""
         self.expected = 0
         self.predictions: Sequence[Prediction] = ()
+        self.estimates: Mapping[str, Measured] = {}
+        """What is expected of measured points, by their keys, with what is known of other points."""
         self._instrument = instrument
         self._checkpoint = checkpoint
         self._progress = progress

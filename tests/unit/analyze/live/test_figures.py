@@ -117,6 +117,26 @@ def test_usage_of_other_programs_excludes_the_server(tmp_path: Path):
     assert usage.foreign_s == pytest.approx((390 - 300) / os.sysconf("SC_CLK_TCK"))
 
 
+def test_usage_includes_the_main_thread(tmp_path: Path):
+    fields = " ".join(["S", "1", *["0"] * 20])
+    (tmp_path / "10" / "task" / "10").mkdir(parents=True)
+    (tmp_path / "10" / "stat").write_text(f"10 (a) {fields}")
+    usage = read_usage(10, tmp_path)
+    assert usage is not None
+    assert usage.main_s == 0  # a kernel without schedstat
+    (tmp_path / "10" / "task" / "10" / "schedstat").write_text("1500000000 7 3\n")
+    usage = read_usage(10, tmp_path)
+    assert usage is not None
+    assert usage.main_s == 1.5
+
+
+def test_meter_gives_the_cores_of_the_event_loop():
+    meter = ResourceMeter(0)
+    assert meter.loop_cores() == 0
+    meter.usages = [Usage(at_s, 0, 1, main_s=main_s) for at_s, main_s in ((0, 9), (1, 10), (3, 11))]
+    assert meter.loop_cores() == 0.5
+
+
 def test_meter_gives_the_mean_of_other_programs():
     meter = ResourceMeter(0)
     assert meter.foreign_cores() == 0

@@ -20,13 +20,24 @@ SPREAD = tuple(0.9 + 0.002 * index for index in range(101))
 
 
 def server(
-    fixed_us, row_us, *, slowdown=0.0, pass_us=30, delay_us=100, client_us=0, cores=4.0, configs=None, loaded="m"
+    fixed_us,
+    row_us,
+    *,
+    slowdown=0.0,
+    pass_us=30,
+    batch_us=0,
+    delay_us=100,
+    client_us=0,
+    cores=4.0,
+    configs=None,
+    loaded="m",
 ):
     """A server with these costs, for all models."""
     configs = configs or {"m": config_of()}
     cost = BatchCost(fixed_us * US, row_us * US, slowdown, SPREAD)
     batches = {(name, 1): FittedBatch(cost, 8, 4) for name in configs}
-    requests = {(loaded, 1): RequestCost(pass_us * US, delay_us * US, client_ns=client_us * US)}
+    request = RequestCost(pass_us * US, delay_us * US, client_ns=client_us * US, batch_ns=batch_us * US)
+    requests = {(loaded, 1): request}
     return Fitted(configs, (loaded,), cores, batches, requests)
 
 
@@ -113,6 +124,15 @@ def test_points_not_measured_are_predicted(fixed_us, row_us, slowdown, cores):
         expected, actual = predict(point, truth), predict(point, found)
         assert actual.throughput == pytest.approx(expected.throughput, rel=0.1)
         assert actual.latency_us[50] == pytest.approx(expected.latency_us[50], rel=0.15)
+
+
+def test_measured_loop_time_gives_its_costs():
+    truth = server(10, 2, pass_us=20, batch_us=60, delay_us=200)
+    found = fit([measure(truth, point, knows_loop=True) for point in FEW], truth.configs, truth.cores)
+    cost = found.requests["m", 1]
+    assert cost.pass_ns == pytest.approx(20 * US, rel=0.25)
+    assert cost.batch_ns == pytest.approx(60 * US, rel=0.25)
+    assert fitted_of(truth, FEW).requests["m", 1].batch_ns == 0
 
 
 def ensemble():

@@ -124,6 +124,15 @@ def test_the_event_loop_limits_small_models(pass_us, processes):
     assert result.throughput == pytest.approx(processes * 1e6 / (2 * pass_us), rel=0.03)
 
 
+def test_batches_cost_the_event_loop_once():
+    config = config_of(max_batch_size=8)
+    costs = RequestCost(10 * US), RequestCost(10 * US, batch_ns=400 * US)
+    free, costly = (simulate(one(100, config=config, cost=cost), Load(concurrency=16)) for cost in costs)
+    batches, requests = costly.executions["m"].batches, costly.executions["m"].requests
+    assert costly.loop_ns == pytest.approx(requests * 20 * US + batches * 400 * US, rel=0.05)
+    assert costly.throughput < 0.6 * free.throughput
+
+
 @SMALL
 @given(cores=st.integers(1, 4), instances=st.integers(4, 8))
 def test_instances_share_the_cores(cores, instances):

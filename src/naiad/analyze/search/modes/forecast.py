@@ -7,8 +7,9 @@ from typing import Protocol
 
 from naiad.analyze.measurement import Measured, Prediction
 from naiad.analyze.search.configurations import Configuration, configuration_key, useful_loads
-from naiad.analyze.search.distance import Places, distance
+from naiad.analyze.search.distance import Places
 from naiad.analyze.search.goal_score import miss_share, rank
+from naiad.analyze.search.modes.error_model import ErrorModel
 from naiad.analyze.search.survey import Survey
 from naiad.analyze.space import Point, Space
 from naiad.perf.result import Interval
@@ -18,11 +19,6 @@ _LATENCY_MARGIN = 1.03
 
 _LONGEST_US = 1e12
 """An overloaded server has no latency; gains need a number."""
-
-_REACH = 0.5
-"""Distance between configurations over which an error of the prediction fades to a third."""
-_NO_ERROR = 0.02
-"""Weight of a prediction without an error, against 1 for an error that was measured at the same configuration."""
 
 
 class Predictor(Protocol):
@@ -59,12 +55,19 @@ class Forecaster:
         self._measured: dict[str, list[Measured]] = {}
         for each in survey.usable:
             self._measured.setdefault(configuration_key(each.point.variants), []).append(each)
-        self._near = [(self._places.of(each[0].point.variants), each) for each in self._measured.values()]
+        self._errors = ErrorModel(
+            [self._places.of(each[0].point.variants) for each in self._measured.values()],
+            [sum(one.repeats for one in each) for each in self._measured.values()],
+        )
 
-    def novelty(self, configuration: Configuration) -> float:
-        """Return the distance to the nearest configuration that was measured."""
-        place = self._places.of(configuration)
-        return min((distance(place, other) for other, _ in self._near), default=0.0)
+    def deviation(self, configuration: Configuration) -> float:
+        """Return the standard deviation of the error of a forecast, as a share."""
+        return self._errors.deviation(self._places.of(configuration))
+
+    def estimates(self) -> dict[str, Measured]:
+        """Return the forecasts of the measured points, by their keys."""
+        forecasts = [self.forecast(each.point) for each in self._survey.usable]
+        return {each.figures.point.key: each.figures for each in forecasts if each is not None}
 
     @property
     def predictions(self) -> list[Prediction]:
@@ -117,18 +120,16 @@ class Forecaster:
     def _figures(self, prediction: Prediction) -> Measured:
         metrics = _metrics(prediction)
         key = configuration_key(prediction.point.variants)
-        place = self._places.of(prediction.point.variants)
-        near = (
-            [(1.0, self._measured[key])]
-            if key in self._measured
-            else [(math.exp(-distance(place, other) / _REACH), each) for other, each in self._near]
-        )
-        errors = [(weight, self._nearest_load(each, prediction.point)) for weight, each in near]
+        weights = self._errors.weights(self._places.of(prediction.point.variants))
+        errors = [
+            (float(weight), self._nearest_load(each, prediction.point))
+            for weight, each in zip(weights, self._measured.values(), strict=True)
+        ]
         share = 1 / max(1, len(self._survey.space.models))
         found: dict[str, Mapping[str, Interval]] = {}
         for model in self._survey.space.models:
             # What is not predicted, such as memory, is taken from the configuration at another load.
-            known = errors[0][1].metrics.get(model, {}) if key in self._measured else {}
+            known = self._measured[key][0].metrics.get(model, {}) if key in self._measured else {}
             values = {
                 name: value * (share if name == "perf_throughput" else 1.0) * self._error(errors, model, name, share)
                 for name, value in metrics.items()
@@ -141,14 +142,13 @@ class Forecaster:
         return min(measured, key=lambda each: _load_distance(each.point, point))
 
     def _error(self, measured: Sequence[tuple[float, Measured]], model: str, name: str, share: float) -> float:
-        """Return how much greater a metric was than predicted: the mean, by weight, of logarithms."""
-        total, weights = 0.0, 0.0 if len(measured) == 1 else _NO_ERROR
+        """Return how much greater a metric is expected to be than predicted."""
+        total = 0.0
         for weight, each in measured:
             expected = self._predictor.predict(each.point)
             then = _metrics(expected) if expected is not None else {}
             total += weight * math.log(_ratio(each.metrics.get(model, {}), then, name, share))
-            weights += weight
-        return math.exp(total / weights) if weights else 1.0
+        return math.exp(total)
 
     def _is_better(self, forecast: Forecast, other: Forecast) -> bool:
         goals = self._survey.goals

@@ -18,30 +18,33 @@ from naiad.analyze.search.goal_score import gain, misses, rank
 from naiad.analyze.search.modes.forecast import Forecast, Forecaster, Predictor
 from naiad.analyze.search.modes.quick import quick
 from naiad.analyze.search.rejects import best_points, separate
-from naiad.analyze.search.settings import SearchSettings
 from naiad.analyze.search.survey import Survey
 from naiad.analyze.space import Point
 
-_PLANNED_SHARE = 0.4
-"""Of the budget, for the measurements that the model is fitted to."""
+_COMPARED_SHARE = 6
+"""The budget / the measurements that are kept for the comparison of the best."""
 _MOST_PREDICTED = 300
 """Configurations that are predicted at first: a simulation takes some 20 ms, and a configuration needs a few."""
 _MOST_SPREAD = 2000
 """Configurations among which the first measurements are spread."""
-_AGAIN = 50
+_AGAIN = 100
 """Configurations that are predicted again after each measurement."""
 _SHORTLIST = 10
 """Configurations whose load is refined by prediction."""
-_UNKNOWN = 0.1
-"""Gain that a configuration may have beyond its prediction, for each unit of distance from the measured ones."""
+_CONFIDENCE = 1.0
+"""Standard deviations of its forecast that a configuration may be better."""
 _SPARED = 2
 """Of the least number of measurements, for the best again and for the drift; the other ones are used up."""
-_PROMISING = 0.02
-"""Gain over the best measurement above which a predicted point is measured."""
+_ENOUGH = 0.05
+"""Gain over the best measurement that a point must perhaps have to be measured, after the least number."""
+_MOST_REPEATS = 3
+"""Measurements of a point, before the comparison of the best."""
+_NEARLY = 0.02
+"""Share that a measurement may be worse than the best, for which the load is adjusted to the limit of the latency."""
 
 
 async def predict(survey: Survey, predictor: Predictor) -> None:
-    """Measure the points that are predicted to be the best, and these again until the best is known.
+    """Measure the points that may be the best, until there is none or the budget is used up, and the best again.
 
     Raises ServerLostError, and ValueError for a space that is too large.
     """
@@ -50,14 +53,11 @@ async def predict(survey: Survey, predictor: Predictor) -> None:
     budget = measurement_budget(survey, everything) - 1
     survey.expected = budget + 1
     survey.phase = "measurements that predictions start from"
-    planned = min(round(budget * _PLANNED_SHARE), budget)
-    for point in predictor.plan(survey.space, 1)[:1]:
+    first = [*predictor.plan(survey.space, 1)[:1], _farthest(survey, everything)]
+    for point in first[: budget - survey.count]:
         await survey.measure(point)
-    for point in _spread(survey, everything, planned - survey.count):
-        if survey.count < planned:
-            await survey.measure(point)
     exploration = _Exploration(survey, predictor, everything)
-    limit = budget - _reserve(survey.settings, budget)
+    limit = budget - max(1, min(2 * survey.settings.top, budget // _COMPARED_SHARE))
     before = -1
     while before < survey.count < budget:
         before = survey.count
@@ -68,19 +68,18 @@ async def predict(survey: Survey, predictor: Predictor) -> None:
             await quick(survey)
             return
         survey.phase = "comparison of the best"
+        exploration.estimate()
         await separate(survey, budget - survey.count)
+    exploration.estimate()
 
 
-def _spread(survey: Survey, everything: Sequence[Configuration], count: int) -> list[Point]:
-    """Return points, each of a configuration that is as far as possible from all earlier ones."""
+def _farthest(survey: Survey, everything: Sequence[Configuration]) -> Point:
+    """Return a point of the configuration that is farthest from those that were measured."""
     places = Places(survey.space, survey.settings)
     some = everything[:: math.ceil(len(everything) / _MOST_SPREAD)]
     taken = [places.of(each.point.variants) for each in survey.measurements]
-    found: list[Point] = []
-    for number, index in enumerate(farthest([places.of(each) for each in some], taken, count)):
-        loads = saturating_loads(survey.space, some[index], survey.settings)
-        found.append(loads[number % len(loads)].of(some[index]))
-    return found
+    index = (farthest([places.of(each) for each in some], taken, 1) or [0])[0]
+    return saturating_loads(survey.space, some[index], survey.settings)[0].of(some[index])
 
 
 def measurement_budget(survey: Survey, everything: Sequence[Configuration]) -> int:
@@ -89,11 +88,6 @@ def measurement_budget(survey: Survey, everything: Sequence[Configuration]) -> i
     points = sum(len(useful_loads(survey.space, each, settings)) for each in everything)
     share = int(points * settings.budget_percent / 100)
     return max(settings.min_measurements, min(share, settings.max_measurements))
-
-
-def _reserve(settings: SearchSettings, budget: int) -> int:
-    """Return the measurements that are kept for the comparison of the best."""
-    return min(2 * settings.top + 1, budget // 3)
 
 
 class _Exploration:
@@ -118,19 +112,23 @@ class _Exploration:
             if not wanted:
                 return
 
+    def estimate(self) -> None:
+        """Estimate the measured points with what is known of all others."""
+        self._survey.estimates = Forecaster(self._survey, self._predictor).estimates()
+
     async def _measure(self, point: Point, limit: int) -> None:
         """Measure a point; where the latency is over its limit, a load that fits the limit too."""
         survey = self._survey
-        measured = await survey.measure(point)
+        measured = await survey.repeat(point)
         if measured.error or survey.count >= limit:
             return
         best = best_points(survey)[0]
         fitting = _fitting_load(survey, measured)
-        if fitting is not None and (gain(survey.goals, measured, best).value > -_PROMISING):
+        if fitting is not None and (gain(survey.goals, measured, best).value > -_NEARLY):
             await survey.measure(fitting)
 
     async def _promising(self) -> list[Forecast]:
-        """Return forecasts of points that are not measured yet, the best first."""
+        """Return forecasts of the points that are worth a measurement, or another one, the best first."""
         survey = self._survey
         forecaster = Forecaster(survey, self._predictor)
         usable = [each for each in self._ordered if not survey.has_failed(each)]
@@ -152,11 +150,11 @@ class _Exploration:
         if self._is_first:
             survey.predictions = forecaster.predictions
             self._ordered = [each.figures.point.variants for each in ordered]
-        wanted = [each for each in refined if not survey.repeats(each.figures.point)]
+        refined = [each for each in refined if len(survey.repeats(each.figures.point)) < _MOST_REPEATS]
         if self._is_first or survey.count < survey.settings.min_measurements - _SPARED:
-            return wanted
-        least = (rank(survey.goals, best, best)[0], _PROMISING)
-        return [each for each in wanted if _hope(survey, forecaster, each, best) > least]
+            return refined
+        least = (rank(survey.goals, best, best)[0], _ENOUGH)
+        return [each for each in refined if _hope(survey, forecaster, each, best) > least]
 
     async def _forecasts(self, forecaster: Forecaster, chosen: Sequence[Configuration]) -> list[Forecast]:
         """Return the forecasts of configurations, the best first; those that cannot be predicted are left out."""
@@ -191,6 +189,6 @@ def _ordered(survey: Survey, forecasts: Sequence[Forecast]) -> list[Forecast]:
 
 
 def _hope(survey: Survey, forecaster: Forecaster, forecast: Forecast, best: Measured) -> tuple[float, float]:
-    """Return what a point is chosen by: its predicted rank, and more for what is far from all measurements."""
+    """Return what a point is chosen by: the rank that it may have (an upper confidence bound)."""
     missed, gained = rank(survey.goals, forecast.figures, best)
-    return missed, gained + _UNKNOWN * forecaster.novelty(forecast.figures.point.variants)
+    return missed, gained + _CONFIDENCE * forecaster.deviation(forecast.figures.point.variants)
