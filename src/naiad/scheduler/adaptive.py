@@ -176,9 +176,10 @@ class Concurrency:
         self._beside_share_ns = self._beside_share_ns * kept + share_ns
         self._beside_work_ns = self._beside_work_ns * kept + work_ns
         self._beside_count += 1
-        if self._beside_count < _LEARNING_COUNT or self._beside_share_ns <= 0:
+        # Without work: batches were alone for longer than whole ones take, because the machine is slower than before.
+        if self._beside_count < _LEARNING_COUNT or self._beside_share_ns <= 0 or self._beside_work_ns <= 0:
             return
-        self.gain = min(max(0.0, self._beside_work_ns / self._beside_share_ns), float(self.instance_count))
+        self.gain = min(self._beside_work_ns / self._beside_share_ns, float(self.instance_count))
         is_slowed = self._beside_work_ns < _FULL_SPEED * self._beside_ns
         self.limit = max(1, math.ceil(self.gain - (1.0 - _FULL_SPEED))) if is_slowed else self.instance_count
 

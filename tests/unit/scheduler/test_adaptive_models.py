@@ -97,7 +97,7 @@ class TestBatchCost:
 class TestConcurrency:
     """Pairs of batches of which the second begins when the first is half done; a batch takes 100 us alone."""
 
-    def learned(self, *, slowdown, instances=2, pairs=40, failed=False):
+    def learned(self, *, slowdown, instances=2, pairs=40, failed=False, rest_ns=50 * US):
         cost = BatchCost()
         concurrency = Concurrency(cost, instances)
         now_ns = 1
@@ -109,7 +109,7 @@ class TestConcurrency:
             concurrency.begin(second, now_ns + 50 * US)
             first.exec_end_ns = now_ns + 50 * US + int(50 * US * slowdown)
             concurrency.end(first, failed=failed)
-            second.exec_end_ns = first.exec_end_ns + 50 * US
+            second.exec_end_ns = first.exec_end_ns + rest_ns
             concurrency.end(second, failed=failed)
             now_ns = second.exec_end_ns + 1
         return concurrency, now_ns
@@ -138,6 +138,11 @@ class TestConcurrency:
 
     def test_nothing_is_limited_before_enough_is_known(self):
         concurrency, _ = self.learned(slowdown=2.0, pairs=9)
+        assert (concurrency.limit, concurrency.gain) == (2, 1.0)
+
+    def test_work_without_company_shows_no_gain(self):
+        # A busy machine: the second batch is alone for longer than the whole batch would take.
+        concurrency, _ = self.learned(slowdown=2.0, rest_ns=150 * US)
         assert (concurrency.limit, concurrency.gain) == (2, 1.0)
 
     def test_failed_batches_show_nothing(self):
