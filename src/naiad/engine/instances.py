@@ -1,6 +1,6 @@
 """Creates instances from instance groups, passive instances included.
 
-Passive instances are created and kept with a version, but get no requests.
+Passive instances are created and kept with a version, but get no requests. Triton: they are not warmed up.
 """
 
 import functools
@@ -85,8 +85,8 @@ def create_instances(
             instance.warm_up_after_restart(functools.partial(warm_up, instance, spec))
         return instance
 
-    if len(specs) == 1:
-        return [create(specs[0])]
+    if len(specs) <= 1:
+        return [create(spec) for spec in specs]
     with ThreadPoolExecutor(min(len(specs), _CREATING_THREADS), thread_name_prefix="instance") as pool:
         futures = [pool.submit(create, spec) for spec in specs]
     failures = [error for future in futures if (error := future.exception()) is not None]
@@ -96,36 +96,3 @@ def create_instances(
                 future.result().close()
         raise failures[0]
     return [future.result() for future in futures]
-
-
-class ModelWithPassiveInstances(Model):
-    """A version with passive instances, which live as long as it does."""
-
-    def __init__(self, model: Model, instances: Sequence[Instance]) -> None:
-        self._model = model
-        self._instances = instances
-
-    def create_instance(self, spec: InstanceSpec) -> Instance:
-        """Create an active instance. Raises InferError."""
-        return self._model.create_instance(spec)
-
-    def update_config(self, config: ModelConfig) -> None:
-        """Note changed instance groups."""
-        self._model.update_config(config)
-
-    def close(self) -> None:
-        """Close the passive instances, then the model."""
-        for instance in self._instances:
-            instance.close()
-        self._model.close()
-
-
-def with_passive_instances(model: Model, config: ModelConfig, host_policies: Mapping[str, frozenset[int]]) -> Model:
-    """Return the model with its passive instances. Raises InferError; all instances are closed then.
-
-    Triton: they are not warmed up.
-    """
-    specs = instance_specs(config, passive=True)
-    if not specs:
-        return model
-    return ModelWithPassiveInstances(model, create_instances(model, specs, None, host_policies))

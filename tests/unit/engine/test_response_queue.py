@@ -2,6 +2,8 @@
 
 from collections import deque
 
+import pytest
+
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.serving.responses import OrderedResponseQueue, ResponseQueue
@@ -10,8 +12,8 @@ from support.engine_parts import Answers, StepLoop, request
 HEADER = ResponseHeader("m", "1", ())
 
 
-def response() -> InferResponse:
-    return InferResponse(HEADER, [])
+def response(*, final: bool = True) -> InferResponse:
+    return InferResponse(HEADER, [], final=final)
 
 
 def ids(answers: Answers) -> list[str]:
@@ -68,6 +70,7 @@ def test_broken_callback_does_not_stop_other_responses(loop: StepLoop) -> None:
 
 
 def test_order_of_acceptance_holds_for_any_thread(loop: StepLoop) -> None:
+    # B13
     answers = Answers()
     response_queue = OrderedResponseQueue(loop)
     first, second, third = requests(answers, "abc")
@@ -78,6 +81,27 @@ def test_order_of_acceptance_holds_for_any_thread(loop: StepLoop) -> None:
     assert ids(answers) == []
     response_queue.hand_over([first], [response()], on_loop=True)
     assert ids(answers) == ["a", "b", "c"]
+
+
+def test_partial_response_leaves_when_request_is_oldest(loop: StepLoop) -> None:
+    # B13
+    answers = Answers()
+    response_queue = OrderedResponseQueue(loop)
+    first, second = requests(answers, "ab")
+    response_queue.expect(first)
+    response_queue.expect(second)
+    response_queue.hand_over([second], [response(final=False)], on_loop=True)
+    assert ids(answers) == []
+    response_queue.hand_over([first], [response(final=False)], on_loop=True)
+    assert ids(answers) == ["a"]
+    response_queue.hand_over([first], [response()], on_loop=True)
+    assert ids(answers) == ["a", "a", "b"]
+
+
+def test_a_request_that_is_not_expected_is_refused(loop: StepLoop) -> None:
+    (unexpected,) = requests(Answers(), "a")
+    with pytest.raises(KeyError):
+        OrderedResponseQueue(loop).hand_over([unexpected], [response()])
 
 
 def test_order_holds_if_a_thread_pauses_before_delivery(loop: StepLoop) -> None:

@@ -3,18 +3,12 @@
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig, ModelQueuePolicy
-from naiad.core.response import InferResponse, ResponseHeader
-from naiad.engine.serving.responses import OrderedRelease
 from naiad.options.artificial_delays import ArtificialDelays
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import DynamicScheduler
 from naiad.scheduler.factory import create_scheduler
 from naiad.scheduler.queue import Deadlines, RequestQueue
 from support.scheduling import MS, enqueue_all, waiting_request
-
-
-def answer(*, final=True):
-    return InferResponse(ResponseHeader("m", "1", ()), final=final)
 
 
 class TestLane:
@@ -98,36 +92,6 @@ class TestDirect:
         scheduler.cancel(first)
         assert scheduler.drain() == [second]
         assert scheduler.take(0) is None
-
-
-class TestOrderedRelease:
-    def test_responses_leave_in_order_of_arrival(self):
-        # B13
-        release = OrderedRelease()
-        first, second, third = requests = [waiting_request() for _ in range(3)]
-        for request in requests:
-            release.expect(request)
-        late, early, middle = answer(), answer(), answer()
-        assert release.complete([third], [late]) == []
-        assert release.complete([first], [early]) == [(first, early)]
-        assert release.complete([second], [middle]) == [(second, middle), (third, late)]
-        assert len(release) == 0
-
-    def test_partial_response_leaves_when_request_is_oldest(self):
-        # B13
-        release = OrderedRelease()
-        first, second = waiting_request(), waiting_request()
-        release.expect(first)
-        release.expect(second)
-        part, ahead, last = answer(final=False), answer(final=False), answer()
-        assert release.complete([second], [ahead]) == []
-        assert release.complete([first], [part]) == [(first, part)]
-        assert release.complete([first], [last]) == [(first, last), (second, ahead)]
-        assert len(release) == 1
-
-    def test_a_request_that_is_not_expected_is_refused(self):
-        with pytest.raises(KeyError):
-            OrderedRelease().complete([waiting_request()], [answer()])
 
 
 class TestFactory:

@@ -28,13 +28,12 @@ from naiad.engine.cache.store import ResponseStore
 from naiad.engine.custom_batching import read_strategy
 from naiad.engine.ensemble.graph import find_device_steps, find_members
 from naiad.engine.ensemble.model import EnsembleModel
-from naiad.engine.instances import create_instances, instance_specs, with_passive_instances
+from naiad.engine.instances import create_instances, instance_specs
 from naiad.engine.loading.configuration import finish_config, prepare_config, read_config, read_labels, read_profile
-from naiad.engine.loading.instance_updates import InstanceUpdate, kept_instances
 from naiad.engine.loading.warmup import WarmUp
 from naiad.engine.resources import ModelResources, Resources, needs_resources
 from naiad.engine.serving.served import Router, Served
-from naiad.engine.serving.served_model import ServedModel
+from naiad.engine.serving.served_model import InstanceUpdate, ServedModel, kept_instances
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.options.artificial_delays import ArtificialDelays
 from naiad.options.limits import DEFAULT_EXECUTE_TIMEOUT_S, read_execute_timeout_s, read_refuse_after_deaths
@@ -200,19 +199,23 @@ class ModelLoader:
         resources = self._register(context.config)
         model: Model | None = None
         instances: list[Instance] = []
+        passive: list[Instance] = []
         try:
             model = backend.load(context)
             labels = {**model.labels, **labels}
-            model = with_passive_instances(model, context.config, self._host_policies)
+            passive_specs = instance_specs(context.config, passive=True)
+            passive = create_instances(model, passive_specs, None, self._host_policies)
             specs = instance_specs(context.config)
             instances = create_instances(model, specs, _warm_up(context), self._host_policies)
             if strategy is not None:
                 strategy.start(context.config)
             origin = self._batch_size_origin(plan, backend)
-            return self._serve(context, backend, model, instances, labels, resources, strategy, origin)
+            served = self._serve(context, backend, model, instances, labels, resources, strategy, origin)
         except BaseException:
-            _close(instances, model, resources)
+            _close([*instances, *passive], model, resources)
             raise
+        served.passive_instances = passive
+        return served
 
     def _register(self, config: ModelConfig) -> ModelResources | None:
         """Register the resources of the instances. Raises InferError if one of them could never execute."""

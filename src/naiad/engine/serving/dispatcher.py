@@ -391,11 +391,15 @@ class Dispatcher:
 
     def reject_unexecutable(self, runner: InstanceRunner) -> None:
         """Fail the requests that only an unhealthy instance could execute, unless it is being restarted."""
-        reason = self._unhealthy_reason(runner)
-        if reason and not self._awaits_restart(runner):
-            with self._lock:
-                left = self._drain_for(runner)
-            self._drop([(r, InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.BACKEND)) for r in left])
+        reason = self.runners.health
+        if reason and not self.runners.await_restart:
+            self._reject_queued(self._scheduler.drain, reason)
+
+    def _reject_queued(self, drain: Callable[[], list[InferRequest]], reason: str) -> None:
+        """Fail the requests that `drain` takes from the scheduler, because an instance cannot execute them."""
+        with self._lock:
+            left = drain()
+        self._drop([(r, InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.BACKEND)) for r in left])
 
     def abort(self, reason: str) -> None:
         """Fail all queued and executing requests with UNAVAILABLE: the server exits. On the loop."""
@@ -409,14 +413,6 @@ class Dispatcher:
             self.open_requests.bind_loop_thread()
             self.open_requests.abandon(InferResponse(self._error_header, error=unavailable(reason)))
 
-    def _unhealthy_reason(self, runner: InstanceRunner) -> str:
-        """Return why no instance can execute the requests of an unhealthy one; empty if another one can."""
-        return self.runners.health
-
-    def _awaits_restart(self, runner: InstanceRunner) -> bool:
-        """Return whether an instance will soon execute the requests of an unhealthy one."""
-        return self.runners.await_restart
-
     def put_back(self, batch: Batch) -> bool:
         """Queue the requests of a batch again that its instance has not begun; return False if that is impossible.
 
@@ -425,7 +421,8 @@ class Dispatcher:
         batch.exec_end_ns = now_ns = _now_ns()
         refused: list[tuple[InferRequest, InferError]] = []
         with self._lock:
-            if self.is_stopping or not self._may_execute_elsewhere():
+            # Requests of a sequence keep their order and their instance.
+            if self.is_stopping or self._scheduler.is_by_instance:
                 return False
             if self._scheduler.learns:
                 self._scheduler.record_execution(batch, failed=True)
@@ -444,10 +441,6 @@ class Dispatcher:
         self._loop.call_soon_threadsafe(self._look_again)
         return True
 
-    def _may_execute_elsewhere(self) -> bool:
-        """Return whether any instance may execute any request."""
-        return True
-
     def _look_again(self) -> None:
         """Wake an instance for requests that were put back, and set the timer of their timeouts."""
         with self._lock:
@@ -457,10 +450,6 @@ class Dispatcher:
             idle.wake()
         if expire_ns:
             self._arm_timer(expire_ns)
-
-    def _drain_for(self, runner: InstanceRunner) -> list[InferRequest]:
-        """Remove and return the requests that no instance can execute then. The lock is held."""
-        return self._scheduler.drain()
 
     def note_executed(self, batch: Batch, *, failed: bool = False) -> None:
         """Note that the instance of a taken batch is free again; called once per batch."""

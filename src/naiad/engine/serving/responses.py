@@ -77,8 +77,8 @@ class _Expected:
         self.is_complete = False
 
 
-class OrderedRelease:
-    """preserve_ordering: holds responses back until the responses of all earlier requests have left.
+class OrderedResponseQueue(ResponseQueue):
+    """preserve_ordering: sends responses in the order in which their requests were accepted.
 
     Every expected request must be completed, failures included; otherwise all later responses are held back. The
     requests in flight bound its size.
@@ -86,64 +86,35 @@ class OrderedRelease:
     Triton: documents this rule, but with several instances its own responses can leave out of order.
     """
 
-    def __init__(self) -> None:
-        self._arrivals: deque[_Expected] = deque()
-        self._by_request: dict[int, _Expected] = {}
-
-    def __len__(self) -> int:
-        return len(self._arrivals)
-
-    def expect(self, request: InferRequest) -> None:
-        """Note the arrival of a request, after the earlier ones."""
-        expected = _Expected(request)
-        self._arrivals.append(expected)
-        self._by_request[id(request)] = expected
-
-    def complete(self, requests: Sequence[InferRequest], responses: Sequence[InferResponse]) -> list[Answer]:
-        """Take one response for each request and return the responses that may leave now, in order of arrival.
-
-        A response that is not final leaves as soon as its request is the oldest. Raises KeyError for a request that
-        is not expected.
-        """
-        for request, response in zip(requests, responses, strict=True):
-            expected = self._by_request[id(request)]
-            expected.responses.append(response)
-            if response.final:
-                expected.is_complete = True
-                del self._by_request[id(request)]
-        return self._released()
-
-    def _released(self) -> list[Answer]:
-        released: list[Answer] = []
-        while self._arrivals:
-            oldest = self._arrivals[0]
-            released.extend((oldest.request, response) for response in oldest.responses)
-            oldest.responses.clear()
-            if not oldest.is_complete:
-                break
-            self._arrivals.popleft()
-        return released
-
-
-class OrderedResponseQueue(ResponseQueue):
-    """Sends responses in the order in which their requests were accepted."""
-
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
-        self._ordered = OrderedRelease()
+        self._arrivals: deque[_Expected] = deque()
+        self._by_request: dict[int, _Expected] = {}
         self._lock = threading.Lock()
 
     def expect(self, request: InferRequest) -> None:
         """Note an accepted request, after the earlier ones. It must get a response."""
+        expected = _Expected(request)
         with self._lock:
-            self._ordered.expect(request)
+            self._arrivals.append(expected)
+            self._by_request[id(request)] = expected
 
     def hand_over(
         self, requests: Sequence[InferRequest], responses: Sequence[InferResponse], *, on_loop: bool = False
     ) -> None:
-        """Send the responses that may leave now, at once if the caller is the loop; hold the later ones back."""
+        """Send the responses that may leave now, at once if the caller is the loop; hold the later ones back.
+
+        A response that is not final leaves as soon as its request is the oldest. Raises KeyError for a request that
+        is not expected.
+        """
         with self._lock:
-            released = self._ordered.complete(requests, responses)
+            for request, response in zip(requests, responses, strict=True):
+                expected = self._by_request[id(request)]
+                expected.responses.append(response)
+                if response.final:
+                    expected.is_complete = True
+                    del self._by_request[id(request)]
+            released = self._released()
             if released:
                 # Under the lock: another thread releases the following responses as soon as it can.
                 answers = [request for request, _ in released], [response for _, response in released]
@@ -153,6 +124,18 @@ class OrderedResponseQueue(ResponseQueue):
                     self.post(*answers)
         if on_loop:
             self._deliver()
+
+    def _released(self) -> list[Answer]:
+        """Remove and return the responses that may leave now, in order of arrival."""
+        released: list[Answer] = []
+        while self._arrivals:
+            oldest = self._arrivals[0]
+            released.extend((oldest.request, response) for response in oldest.responses)
+            oldest.responses.clear()
+            if not oldest.is_complete:
+                break
+            self._arrivals.popleft()
+        return released
 
 
 def _answer(requests: Sequence[InferRequest], responses: Sequence[InferResponse]) -> None:

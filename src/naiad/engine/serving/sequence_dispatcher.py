@@ -7,6 +7,7 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from naiad.config.execution import Control
 from naiad.config.model_config_pb2 import DataType, ModelConfig
@@ -234,11 +235,14 @@ class SequenceDispatcher(Dispatcher):
         """Handle the queue of an instance that cannot execute; a leaving one does not wait for a restart."""
         serves_on = super().handle_unhealthy(runner)
         if runner in self._leaving and not self.is_stopping:
-            reason = runner.instance.health
-            with self._lock:
-                left = self._scheduler.drain_instance(runner.index)
-            self._drop([(r, InferError(ErrorCode.UNAVAILABLE, reason, reason=FailureReason.BACKEND)) for r in left])
+            self._reject_queued(partial(self._scheduler.drain_instance, runner.index), runner.instance.health)
         return serves_on
+
+    def reject_unexecutable(self, runner: InstanceRunner) -> None:
+        """Fail the requests of an unhealthy instance, unless it is being restarted."""
+        reason = runner.instance.health
+        if reason and not runner.instance.awaits_restart:
+            self._reject_queued(partial(self._scheduler.drain_instance, runner.index), reason)
 
     def join_idle_if_empty(self, runner: InstanceRunner) -> bool:
         """Return False: an instance first checks for ended sequences."""
@@ -301,16 +305,3 @@ class SequenceDispatcher(Dispatcher):
             # Other runners may have joined the idle list while this one had the last request.
             self.runners.wake_all()
         return wake_ns
-
-    def _unhealthy_reason(self, runner: InstanceRunner) -> str:
-        return runner.instance.health
-
-    def _awaits_restart(self, runner: InstanceRunner) -> bool:
-        return runner.instance.awaits_restart
-
-    def _may_execute_elsewhere(self) -> bool:
-        # Requests of a sequence keep their order and their instance.
-        return False
-
-    def _drain_for(self, runner: InstanceRunner) -> list[InferRequest]:
-        return self._scheduler.drain_instance(runner.index)

@@ -1,13 +1,18 @@
-"""One served model version: its state, the path of requests into it, and its life cycle."""
+"""One served model version: its state, the path of requests into it, and its life cycle.
+
+`InstanceUpdate` changes its instance groups while it serves: instances stay, are added, or are retired. Requests are
+not affected: the version owns the queue, and a retired instance finishes its batch first.
+"""
 
 import functools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from naiad.backend.api import Instance, InstanceState, Model, RemoteInstance
+from naiad.backend.api import Instance, InstanceSpec, InstanceState, Model, RemoteInstance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.padding import read_padding
 from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
@@ -17,6 +22,7 @@ from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.engine.admission import CONFIGURED_BATCH_SIZE, Admission, AdmissionRules
+from naiad.engine.instances import create_instances, groups, groups_of_instances, instance_specs
 from naiad.engine.resources import ModelResources
 from naiad.engine.serving.decoupled import SLOW_CLIENT_S
 from naiad.engine.serving.dispatcher import Dispatcher
@@ -82,6 +88,8 @@ class ServedModel(Served):
         super().__init__(name, str(version), config, statistics, is_decoupled=is_decoupled, labels=labels)
         self.backend_model = backend_model
         """Creates the instances, and owns their shared resources."""
+        self.passive_instances: Sequence[Instance] = ()
+        """Instances that live as long as the version, but get no requests."""
         self._scheduler = scheduler
         self._loop = loop
         self._rules = AdmissionRules(config, batch_size_origin)
@@ -335,7 +343,7 @@ class ServedModel(Served):
             self._resources.close()
         for retired in self._retired:
             retired.wait(deadline_s)
-        for instance in self.instances:
+        for instance in (*self.instances, *self.passive_instances):
             instance.close()
         self.backend_model.close()
         return have_finished
@@ -390,3 +398,78 @@ class RetiredInstances:
                 break
         self._dispatcher.forget_runners([runner])
         runner.instance.close()
+
+
+class InstanceUpdate:
+    """The instances of a version for another configuration; new instances are created but do not serve yet."""
+
+    def __init__(
+        self, served: Served, model: ServedModel, config: ModelConfig, kept: Sequence[Instance | None]
+    ) -> None:
+        """`served` is the engine's entry of `model`; `kept` has None for instances to create."""
+        self._served = served
+        self._model = model
+        self._config = config
+        self._instances = list(kept)
+        self._created: list[Instance] = []
+
+    def create(
+        self, warm_up: Callable[[Instance, InstanceSpec], None] | None, host_policies: Mapping[str, frozenset[int]]
+    ) -> None:
+        """Create and warm up the missing instances. Raises InferError; all new instances are closed then."""
+        specs = instance_specs(self._config)
+        missing = [spec for spec, instance in zip(specs, self._instances, strict=True) if instance is None]
+        if not missing:
+            return
+        backend_model = self._model.backend_model
+        backend_model.update_config(self._config)
+        try:
+            self._created = create_instances(backend_model, missing, warm_up, host_policies)
+        except BaseException:
+            backend_model.update_config(self._model.config)
+            raise
+
+    def commit(self) -> RetiredInstances | None:
+        """Activate the instances; return the retired ones, which the caller stops."""
+        created = iter(self._created)
+        instances = [next(created) if instance is None else instance for instance in self._instances]
+        self._served.config = self._config
+        return self._model.change_instances(instances, self._config)
+
+    def discard(self) -> None:
+        """Close the created instances."""
+        self._model.backend_model.update_config(self._model.config)
+        for instance in self._created:
+            instance.close()
+
+
+def kept_instances(model: ServedModel, config: ModelConfig) -> list[Instance | None] | None:
+    """Return for each instance of `config` the existing one, or None if it must be created.
+
+    None as a whole if the version cannot be changed in place: ordered responses and shared resources belong to
+    particular instances, and a model may not be on the requested devices.
+    """
+    if groups(model.config, passive=True) != groups(config, passive=True):
+        return None
+    there = dict(zip(_identities(model.config), model.instances, strict=True))
+    wanted = _identities(config)
+    if list(there) == wanted:
+        return list(model.instances)
+    devices = {(spec.kind, spec.device_id) for spec in instance_specs(model.config)}
+    if not model.can_change_instances or any((s.kind, s.device_id) not in devices for s in instance_specs(config)):
+        return None
+    return [there.get(identity) for identity in wanted]
+
+
+def _identities(config: ModelConfig) -> list[tuple[str, int, bytes, int]]:
+    """Return the identities of the instances of a configuration.
+
+    Triton: name and count of a group are no part of it. Equal instances are numbered.
+    """
+    alike: Counter[tuple[str, int, bytes]] = Counter()
+    identities = []
+    for spec, group in zip(instance_specs(config), groups_of_instances(config), strict=True):
+        kind = (spec.kind, spec.device_id, group)
+        identities.append((*kind, alike[kind]))
+        alike[kind] += 1
+    return identities
