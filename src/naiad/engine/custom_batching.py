@@ -137,30 +137,29 @@ class PythonStrategy:
     def __init__(self, origin: str, model: str, functions: Mapping[str, Callable[..., Any]]) -> None:
         self._origin = origin
         self._model = model
+        self._functions = functions
         self._include = functions[INCLUDE]
-        self._begin = functions.get("model_batch_initialize")
-        self._end = functions.get("model_batch_finalize")
-        self._initialize = functions.get("model_batcher_initialize")
-        self._finalize = functions.get("model_batcher_finalize")
         self._batcher: Any = None
         self._failure_count = 0
         self._quiet_until_ns = 0
 
     def start(self, config: ModelConfig) -> None:
         """Call the initialization. Raises InferError if it fails."""
-        if self._initialize is None:
+        initialize = self._functions.get("model_batcher_initialize")
+        if initialize is None:
             return
         try:
-            self._batcher = self._initialize(json.loads(config_to_json(config)))
+            self._batcher = initialize(json.loads(config_to_json(config)))
         except Exception as error:
             raise strategy_failed(self._origin, self._model, "model_batcher_initialize", error) from error
 
     def begin(self) -> Any:
         """Return the record of a new batch."""
-        if self._begin is None:
+        begin = self._functions.get("model_batch_initialize")
+        if begin is None:
             return {}
         try:
-            return self._begin(self._batcher)
+            return begin(self._batcher)
         except Exception as error:
             self._note("model_batch_initialize", error)
             return _BROKEN
@@ -180,21 +179,21 @@ class PythonStrategy:
 
     def end(self, record: Any) -> None:
         """Call the function for a complete batch."""
-        if self._end is None or record is _BROKEN:
-            return
-        try:
-            self._end(record)
-        except Exception as error:
-            self._note("model_batch_finalize", error)
+        if record is not _BROKEN:
+            self._finalize("model_batch_finalize", record)
 
     def close(self) -> None:
         """Call the finalization."""
-        if self._finalize is None:
+        self._finalize("model_batcher_finalize", self._batcher)
+
+    def _finalize(self, name: str, argument: Any) -> None:
+        function = self._functions.get(name)
+        if function is None:
             return
         try:
-            self._finalize(self._batcher)
+            function(argument)
         except Exception as error:
-            self._note("model_batcher_finalize", error)
+            self._note(name, error)
 
     def _note(self, function: str, error: Exception) -> None:
         self._failure_count += 1

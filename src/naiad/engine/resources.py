@@ -20,8 +20,9 @@ class Resources:
 
     def __init__(self, amounts: Sequence[ResourceAmount] = ()) -> None:
         """`amounts` limits resources; without any, the largest claim sets the amount of each."""
-        self._limiter = RateLimiter(amounts)
-        self._lock = threading.Lock()
+        self.limiter = RateLimiter(amounts)
+        self.lock = threading.Lock()
+        """Guards the limiter and all claims."""
 
     def register(self, config: ModelConfig) -> "ModelResources":
         """Register the instances of a model version with complete instance groups, in their order.
@@ -29,56 +30,21 @@ class Resources:
         Raises InferError(INVALID_ARG) if one of them could never execute.
         """
         claims = _claims_of(config)
-        with self._lock:
-            granted = self._limiter.register(claims)
-            self._log_limits()
+        with self.lock:
+            granted = self.limiter.register(claims)
+            self.log_limits()
         _wake(granted)
         return ModelResources(self, claims)
 
     def usage(self) -> list[Usage]:
         """Return the state of every resource."""
-        with self._lock:
-            return self._limiter.usage()
+        with self.lock:
+            return self.limiter.usage()
 
-    def acquire(self, claim: Claim) -> bool:
-        """Claim resources, and release the held ones; return False if the owner will be woken instead."""
-        with self._lock:
-            granted = () if claim.state == GRANTED else self._limiter.ask(claim)
-            has_it = claim.state == GRANTED
-        _wake(other for other in granted if other is not claim)
-        return has_it
-
-    def start(self, claim: Claim) -> None:
-        """Note that an execution begins with the acquired resources."""
-        with self._lock:
-            self._limiter.start(claim)
-
-    def release(self, claim: Claim) -> None:
-        """Release the resources of a claim, or cancel its wait."""
-        with self._lock:
-            granted = self._limiter.release(claim)
-        _wake(granted)
-
-    def withdraw(self, claim: Claim) -> bool:
-        """Cancel the wait of a claim; return False if it did not wait, or is about to be woken."""
-        with self._lock:
-            if claim.state != WAITING:
-                return False
-            granted = self._limiter.release(claim)
-        _wake(granted)
-        return True
-
-    def unregister(self, claims: Sequence[Claim]) -> None:
-        """Remove claims."""
-        with self._lock:
-            granted = self._limiter.unregister(claims)
-            self._log_limits()
-        _wake(granted)
-
-    def _log_limits(self) -> None:
+    def log_limits(self) -> None:
         """Log the limits of all resources after a change of models, as Triton does with --log-verbose=1."""
         if _log.isEnabledFor(logging.DEBUG):
-            _log.debug("%s", self._limiter.limits_text())
+            _log.debug("%s", self.limiter.limits_text())
 
 
 class ModelResources:
@@ -86,6 +52,7 @@ class ModelResources:
 
     def __init__(self, resources: Resources, claims: Sequence[Claim]) -> None:
         self._resources = resources
+        self._limiter, self._lock = resources.limiter, resources.lock
         self._claims = claims
 
     def bind(self, runners: Sequence[Wakeable]) -> None:
@@ -94,9 +61,18 @@ class ModelResources:
             claim.owner = runner
 
     def acquire(self, index: int) -> bool:
-        """Return whether an instance may execute now; otherwise its runner is woken, once, when it may."""
+        """Return whether an instance may execute now; otherwise its runner is woken, once, when it may.
+
+        The resources of its last execution are released.
+        """
         claim = self._claims[index]
-        return not claim.needs or self._resources.acquire(claim)
+        if not claim.needs:
+            return True
+        with self._lock:
+            granted = () if claim.state == GRANTED else self._limiter.ask(claim)
+            has_it = claim.state == GRANTED
+        _wake(other for other in granted if other is not claim)
+        return has_it
 
     def take(self, scheduler: Scheduler, now_ns: int, index: int) -> Batch | None:
         """Return the next batch of an instance that has its resources; release the resources of its last execution.
@@ -118,18 +94,26 @@ class ModelResources:
         """Note that an execution begins; it lasts until the next `acquire` or `release`."""
         claim = self._claims[index]
         if claim.needs:
-            self._resources.start(claim)
+            with self._lock:
+                self._limiter.start(claim)
 
     def release(self, index: int) -> None:
         """Release the resources of an instance, or cancel its wait."""
         claim = self._claims[index]
         if claim.needs:
-            self._resources.release(claim)
+            with self._lock:
+                granted = self._limiter.release(claim)
+            _wake(granted)
 
     def withdraw(self, index: int) -> bool:
         """Cancel the wait of an instance; return False if it does not wait or its runner is about to be woken."""
         claim = self._claims[index]
-        return bool(claim.needs) and self._resources.withdraw(claim)
+        with self._lock:
+            if claim.state != WAITING:
+                return False
+            granted = self._limiter.release(claim)
+        _wake(granted)
+        return True
 
     def is_waiting(self, index: int) -> bool:
         """Return whether a waiting instance is going to be woken."""
@@ -142,7 +126,10 @@ class ModelResources:
 
     def close(self) -> None:
         """Remove all claims; the instances do not execute any more."""
-        self._resources.unregister(self._claims)
+        with self._lock:
+            granted = self._limiter.unregister(self._claims)
+            self._resources.log_limits()
+        _wake(granted)
 
 
 def _claims_of(config: ModelConfig) -> list[Claim]:

@@ -1,4 +1,4 @@
-"""Lanes, the default scheduler, ordered release, and the choice of a scheduler."""
+"""Queues, the default scheduler, and the choice of a scheduler."""
 
 import pytest
 

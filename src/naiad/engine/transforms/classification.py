@@ -19,16 +19,6 @@ _SHORT_ENTRY = 64
 _MAX_LONG_ENTRIES = 1000
 
 _FLOATS = (DataType.FP32, DataType.FP64)
-_INTEGERS = (
-    DataType.UINT8,
-    DataType.UINT16,
-    DataType.UINT32,
-    DataType.UINT64,
-    DataType.INT8,
-    DataType.INT16,
-    DataType.INT32,
-    DataType.INT64,
-)
 
 
 def class_shape(shape: Shape, count: int, *, is_batching: bool) -> Shape:
@@ -44,7 +34,7 @@ def classify(spec: TensorSpec, data: Buffer, count: int, labels: Sequence[str], 
     writes them. A class without a label, or with an empty one, has none. Raises InferError(INVALID_ARG) for datatypes
     without an order or that Triton does not classify.
     """
-    if spec.datatype not in _FLOATS and spec.datatype not in _INTEGERS:
+    if spec.datatype not in _FLOATS and spec.datatype.numpy.kind not in "iu":
         raise invalid_argument(
             f"class result not available for output due to unsupported type '{spec.datatype.value}'"
         )
