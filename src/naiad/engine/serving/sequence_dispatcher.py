@@ -8,17 +8,20 @@ import logging
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from naiad.config.execution import Control
 from naiad.config.model_config_pb2 import DataType, ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, cancelled_request, excerpt, request_prefix
+from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
+from naiad.engine.resources import ModelResources
 from naiad.engine.serving.dispatcher import STOPPED, Dispatcher
+from naiad.engine.serving.responses import ResponseQueue
 from naiad.engine.serving.runners import InstanceRunner
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.scheduler.api import Scheduler
+from naiad.telemetry.statistics.model import ModelStatistics
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
@@ -124,11 +127,21 @@ class SequenceDispatcher(Dispatcher):
         *,
         config: ModelConfig,
         scheduler: Scheduler,
+        statistics: ModelStatistics,
+        response_queue: ResponseQueue,
+        loop: Loop,
         sequence_tensors: SequenceTensors | None = None,
-        **options: Any,
+        resources: ModelResources | None = None,
     ) -> None:
-        """`sequence_tensors`: the controls and states of the model, if any. `options`: see the base class."""
-        super().__init__(config=config, scheduler=scheduler, **options)
+        """`sequence_tensors`: the controls and states of the model, if any."""
+        super().__init__(
+            config=config,
+            scheduler=scheduler,
+            statistics=statistics,
+            response_queue=response_queue,
+            loop=loop,
+            resources=resources,
+        )
         self._sequence_tensors = sequence_tensors
         is_iterative = config.sequence_batching.iterative_sequence
         self._iterative = IterativeRequests(config, scheduler) if is_iterative else None
