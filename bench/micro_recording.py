@@ -15,9 +15,7 @@ from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
-from naiad.telemetry.traffic.recorder import Recorder
-from naiad.telemetry.traffic.ring import RingFile
-from naiad.telemetry.traffic.writer import TrafficWriter
+from naiad.telemetry.traffic import Recorder, RingFile, TrafficWriter
 
 _SPECS = [TensorSpec(name, DataType.FP32, (1, 16)) for name in ("INPUT0", "INPUT1")]
 _HEADER = RequestHeader(model_name="add_sub", inputs=_SPECS)

@@ -21,7 +21,7 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from naiad.client import Client
-from naiad.memory.cuda_runtime import CudaError, CudaRuntime
+from naiad.memory.cuda import CudaError, CudaRuntime
 from naiad.perf.inputs import memory_blocks
 from naiad.perf.inputs.shared_memory import in_shared_memory
 from naiad.perf.inputs.signature import InputError

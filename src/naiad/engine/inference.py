@@ -25,11 +25,10 @@ from naiad.repository.stores.namespaces import ambiguous
 from naiad.repository.stores.store import Store
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.statistics.version import Explanation, ResourceUse, VersionStatistics
-from naiad.telemetry.trace.settings import Changes, unknown_model
-from naiad.telemetry.trace.tracer import Trace, Tracer
+from naiad.telemetry.trace.tracer import Changes, Trace, Tracer, unknown_model
 
 if TYPE_CHECKING:
-    from naiad.telemetry.traffic.recorder import Recorder
+    from naiad.telemetry.traffic import Recorder
 
 EXTENSIONS = (
     "classification",

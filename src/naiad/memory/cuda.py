@@ -1,13 +1,193 @@
-"""CUDA shared memory: a GPU allocation of the client, opened by its inter-process handle through the CUDA runtime.
+"""CUDA: its runtime through ctypes, and shared memory, which is an allocation that a client has made.
 
-Tensors are copied between GPU and host once in each direction. The runtime is loaded when the first region is
-registered.
+libcudart is loaded from the loader's path under its usual names, or from NVIDIA's Python packages, when the first
+region is registered. Tensors are copied between GPU and host once in each direction.
 """
+
+import ctypes
+import ctypes.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from naiad.core.errors import InferError, excerpt, internal, invalid_argument
 from naiad.core.model import CudaRegionStatus
 from naiad.core.tensor import Buffer
-from naiad.memory.cuda_runtime import HANDLE_BYTES, CudaError, CudaRuntime
+
+HANDLE_BYTES = 64
+"""sizeof(cudaIpcMemHandle_t)."""
+_NAMES = ("libcudart.so", "libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0")
+_HOST_TO_DEVICE = 1
+_DEVICE_TO_HOST = 2
+_DEVICE_TO_DEVICE = 3
+_LAZY_ENABLE_PEER_ACCESS = 1
+_NON_BLOCKING = 1
+"""cudaStreamNonBlocking: the stream does not wait for the legacy default stream."""
+_SUCCESS = 0
+
+
+class _IpcHandle(ctypes.Structure):
+    """`cudaIpcMemHandle_t`, which is passed by value."""
+
+    _fields_ = (("reserved", ctypes.c_char * HANDLE_BYTES),)
+
+
+class CudaError(Exception):
+    """A call of the runtime failed; the text names the call and the reason."""
+
+
+class CudaRuntime:
+    """The calls of libcudart that naiad needs; memory and streams are integer addresses.
+
+    CUDA has a current device for each thread. All calls raise CudaError.
+    """
+
+    def __init__(self, library: Any) -> None:
+        """`library` is a loaded libcudart. Raises CudaError if it lacks a call or there is no GPU."""
+        self._library = library
+        pointer, size = ctypes.c_void_p, ctypes.c_size_t
+        signatures: dict[str, tuple[Any, ...]] = {
+            "cudaGetDeviceCount": (ctypes.POINTER(ctypes.c_int),),
+            "cudaSetDevice": (ctypes.c_int,),
+            "cudaIpcOpenMemHandle": (ctypes.POINTER(pointer), _IpcHandle, ctypes.c_uint),
+            "cudaIpcCloseMemHandle": (pointer,),
+            "cudaIpcGetMemHandle": (ctypes.POINTER(_IpcHandle), pointer),
+            "cudaMemcpy": (pointer, pointer, size, ctypes.c_int),
+            "cudaMalloc": (ctypes.POINTER(pointer), size),
+            "cudaFree": (pointer,),
+            "cudaHostAlloc": (ctypes.POINTER(pointer), size, ctypes.c_uint),
+            "cudaFreeHost": (pointer,),
+            "cudaStreamCreateWithFlags": (ctypes.POINTER(pointer), ctypes.c_uint),
+            "cudaStreamDestroy": (pointer,),
+            "cudaStreamSynchronize": (pointer,),
+            "cudaMemcpyAsync": (pointer, pointer, size, ctypes.c_int, pointer),
+        }
+        try:
+            for name, arguments in signatures.items():
+                function = getattr(library, name)
+                function.argtypes, function.restype = arguments, ctypes.c_int
+            library.cudaGetErrorString.argtypes = (ctypes.c_int,)
+            library.cudaGetErrorString.restype = ctypes.c_char_p
+        except AttributeError as error:
+            raise CudaError(f"the CUDA runtime lacks a call: {error}") from None
+        count = ctypes.c_int(0)
+        self._call("cudaGetDeviceCount", ctypes.byref(count))
+        self.device_count = count.value
+        if not self.device_count:
+            raise CudaError("there is no GPU")
+
+    def open(self, handle: bytes, device_id: int) -> int:
+        """Map another process's allocation and return its address. Raises CudaError."""
+        address = ctypes.c_void_p()
+        self.set_device(device_id)
+        self._call(
+            "cudaIpcOpenMemHandle",
+            ctypes.byref(address),
+            _IpcHandle.from_buffer_copy(handle),
+            _LAZY_ENABLE_PEER_ACCESS,
+        )
+        return address.value or 0
+
+    def close(self, address: int, device_id: int) -> None:
+        """Unmap what `open` returned. Raises CudaError."""
+        self.set_device(device_id)
+        self._call("cudaIpcCloseMemHandle", address)
+
+    def export(self, address: int) -> bytes:
+        """Return the handle by which another process opens memory that `allocate` returned. Raises CudaError."""
+        handle = _IpcHandle()
+        self._call("cudaIpcGetMemHandle", ctypes.byref(handle), address)
+        return bytes(handle)
+
+    def read(self, address: int, byte_size: int, device_id: int) -> Buffer:
+        """Return a copy of device memory. Raises CudaError."""
+        target = np.empty(byte_size, np.uint8)
+        self.set_device(device_id)
+        self._call("cudaMemcpy", target.ctypes.data, address, byte_size, _DEVICE_TO_HOST)
+        return memoryview(target.data)
+
+    def write(self, address: int, data: Buffer, device_id: int) -> None:
+        """Copy `data` to device memory. Raises CudaError."""
+        source = np.frombuffer(data, np.uint8)
+        self.set_device(device_id)
+        self._call("cudaMemcpy", address, source.ctypes.data, source.nbytes, _HOST_TO_DEVICE)
+
+    def set_device(self, device_id: int) -> None:
+        """Make a device the current one of this thread."""
+        self._call("cudaSetDevice", device_id)
+
+    def allocate(self, byte_size: int) -> int:
+        """Return memory of the current device."""
+        return self._create("cudaMalloc", byte_size)
+
+    def free(self, address: int) -> None:
+        """Release what `allocate` returned."""
+        self._call("cudaFree", address)
+
+    def allocate_pinned(self, byte_size: int) -> int:
+        """Return page-locked host memory, which devices copy from and to without the CPU."""
+        return self._create("cudaHostAlloc", byte_size, 0)
+
+    def free_pinned(self, address: int) -> None:
+        """Release what `allocate_pinned` returned."""
+        self._call("cudaFreeHost", address)
+
+    def create_stream(self) -> int:
+        """Return a stream of the current device."""
+        return self._create("cudaStreamCreateWithFlags", _NON_BLOCKING)
+
+    def destroy_stream(self, stream: int) -> None:
+        """Release a stream."""
+        self._call("cudaStreamDestroy", stream)
+
+    def wait_for(self, stream: int) -> None:
+        """Wait until all work of a stream is done; other threads of Python run meanwhile."""
+        self._call("cudaStreamSynchronize", stream)
+
+    def copy_to_device(self, device: int, host: int, byte_size: int, stream: int) -> None:
+        """Begin to copy from pinned memory."""
+        self._call("cudaMemcpyAsync", device, host, byte_size, _HOST_TO_DEVICE, stream)
+
+    def copy_to_host(self, host: int, device: int, byte_size: int, stream: int) -> None:
+        """Begin to copy to pinned memory."""
+        self._call("cudaMemcpyAsync", host, device, byte_size, _DEVICE_TO_HOST, stream)
+
+    def copy_on_device(self, target: int, source: int, byte_size: int, stream: int) -> None:
+        """Begin to copy from device memory to device memory."""
+        self._call("cudaMemcpyAsync", target, source, byte_size, _DEVICE_TO_DEVICE, stream)
+
+    def _create(self, name: str, *arguments: object) -> int:
+        created = ctypes.c_void_p()
+        self._call(name, ctypes.byref(created), *arguments)
+        return created.value or 0
+
+    def _call(self, name: str, *arguments: object) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status != _SUCCESS:
+            text = self._library.cudaGetErrorString(status) or b""
+            raise CudaError(f"{name} failed with error {status}: {text.decode('utf-8', 'replace')}")
+
+
+def load_runtime() -> CudaRuntime:
+    """Return the CUDA runtime of this machine. Raises CudaError if there is none, or no GPU."""
+    for name in _candidates():
+        try:
+            library = ctypes.CDLL(name)
+        except OSError:
+            continue
+        return CudaRuntime(library)
+    raise CudaError("libcudart was not found; install the CUDA runtime, or pip install nvidia-cuda-runtime-cu12")
+
+
+def _candidates() -> list[str]:
+    found = ctypes.util.find_library("cudart")
+    packaged = [
+        str(path)
+        for folder in ("cuda_runtime", "cu13")
+        for path in sorted(Path(np.__file__).parents[1].glob(f"nvidia/{folder}/lib/libcudart.so.*"), reverse=True)
+    ]
+    return [*_NAMES, *([found] if found else []), *packaged]
 
 
 class CudaRegion:

@@ -7,8 +7,7 @@ from typing import TypeVar
 from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument, not_found, unavailable, unsupported
 from naiad.core.model import CudaRegionStatus, SystemRegionStatus
 from naiad.core.request import SharedMemoryRegion
-from naiad.memory.cuda import CudaRegion
-from naiad.memory.cuda_runtime import CudaError, CudaRuntime, load_runtime
+from naiad.memory.cuda import CudaError, CudaRegion, CudaRuntime, load_runtime
 from naiad.memory.system import DIRECTORY, SystemRegion
 
 _log = logging.getLogger(__name__)

@@ -41,16 +41,14 @@ from naiad.server.reporting.metrics import (
     show_responses,
 )
 from naiad.server.reporting.ready_set import ReadySetPublisher, settle
-from naiad.server.reporting.report import first_model, loading_text, log_backends, log_models, log_ready
+from naiad.server.reporting.report import failed_start, first_model, loading_text, log_backends, log_models, log_ready
 from naiad.telemetry.logs import log
 from naiad.telemetry.metrics.gpus import GpuMeter
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.metrics.responses import rejections
 from naiad.telemetry.process import trim_heap
 from naiad.telemetry.trace.tracer import Tracer
-from naiad.telemetry.traffic.recorder import Recorder
-from naiad.telemetry.traffic.ring import RingFile
-from naiad.telemetry.traffic.writer import TrafficWriter
+from naiad.telemetry.traffic import Recorder, RingFile, TrafficWriter
 
 _log = logging.getLogger(__name__)
 
@@ -254,8 +252,6 @@ class Server:
         await asyncio.to_thread(log_models, self._engine, self._options.repository)
         if all_loaded or not self._options.repository.exit_on_error:
             return
-        from naiad.server.reporting.start_failure import failed_start  # a start without failures does not need it
-
         rows = self._engine.repository_index()
         await asyncio.to_thread(control.unload_all, _STARTUP_UNLOAD_S)
         raise await asyncio.to_thread(

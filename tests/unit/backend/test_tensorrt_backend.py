@@ -8,7 +8,7 @@ import pytest
 from naiad.backend.api import InstanceSpec
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
-from naiad.memory import cuda_runtime
+from naiad.memory import cuda
 from support import fake_tensorrt
 from support.backend_parts import (
     execute,
@@ -30,7 +30,7 @@ def cudart(tmp_path_factory):
 def backend(cudart, monkeypatch):
     """A backend on a machine with two GPUs."""
     monkeypatch.setitem(sys.modules, "tensorrt", fake_tensorrt)
-    monkeypatch.setattr(cuda_runtime, "_NAMES", (str(cudart),))
+    monkeypatch.setattr(cuda, "_NAMES", (str(cudart),))
     monkeypatch.setenv("FAKE_CUDA_DEVICES", "2")
     from naiad.backend.tensorrt.backend import TensorRtBackend
 

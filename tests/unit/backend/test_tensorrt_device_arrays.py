@@ -9,7 +9,7 @@ from naiad.core.datatype import DataType
 from naiad.core.device_tensor import DeviceTensor
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.tensor import TensorSpec
-from naiad.memory.cuda_runtime import CudaRuntime
+from naiad.memory.cuda import CudaRuntime
 from naiad.worker.api.dlpack import header_of
 from support.backend_parts import execute
 from support.tensorrt_engines import engine, tensor
@@ -122,7 +122,7 @@ def test_tensor_outlives_its_instance(backend, tmp_path, new_instance):
 def test_capsules_have_datatype_and_device(backend, cudart, datatype, code, bits):
     backend.gpu_unsupported_reason()
     from naiad.backend.tensorrt.buffers import Blocks, DeviceArray
-    from naiad.memory.cuda_runtime import load_runtime
+    from naiad.memory.cuda import load_runtime
 
     blocks = Blocks(load_runtime(), 64)
     tensor = DeviceArray(blocks, (2, 3), DataType[datatype], (2, 1))

@@ -7,7 +7,7 @@ from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.errors import ErrorCode, InferError
 from naiad.engine.loading.configuration import finish_config, prepare_config, read_config
 from naiad.repository.check import check_path
-from naiad.repository.control.override import config_of_files
+from naiad.repository.control.load_order import config_of_files
 from naiad.repository.opening import open_path
 from naiad.repository.stores.store import LocalStore, ModelEntry
 

@@ -9,7 +9,7 @@ from naiad.core.request import InferRequest, RequestedOutput, RequestHeader, Sha
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec, decode_bytes_elements
 from naiad.engine.transforms.shared_memory import SharedMemoryTensors
-from naiad.memory.cuda_runtime import CudaError
+from naiad.memory.cuda import CudaError
 from naiad.memory.regions import SharedMemory
 
 A = TensorSpec("A", DataType.UINT8, (1, 4))

@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from naiad.memory import cuda_runtime as cuda
+from naiad.memory import cuda
 
 
 class Function:

@@ -5,7 +5,7 @@ import pytest
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.model import CudaRegionStatus, SystemRegionStatus
 from naiad.core.request import SharedMemoryRegion
-from naiad.memory.cuda_runtime import HANDLE_BYTES, CudaError
+from naiad.memory.cuda import HANDLE_BYTES, CudaError
 from naiad.memory.regions import SharedMemory
 
 HANDLE = bytes(HANDLE_BYTES)

@@ -5,7 +5,7 @@ import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
-from naiad.repository.control.override import UploadedFiles, read_override, with_config
+from naiad.repository.control.load_order import UploadedFiles, read_override, with_config
 from naiad.repository.stores.store import ModelEntry
 
 CONFIG = json.dumps({"backend": "python", "max_batch_size": 3})

@@ -14,9 +14,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.frontend.header_forwarding import _with_parameters
 from naiad.options.trace import TraceOptions
 from naiad.telemetry.trace.tracer import Tracer
-from naiad.telemetry.traffic.recorder import Recorder
-from naiad.telemetry.traffic.ring import RingFile
-from naiad.telemetry.traffic.writer import TrafficWriter
+from naiad.telemetry.traffic import Recorder, RingFile, TrafficWriter
 from support.waiting import wait_until
 
 X = TensorSpec("X", DataType.FP32, (1, 2))

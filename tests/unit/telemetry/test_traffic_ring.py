@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from naiad.telemetry.traffic.ring import RingFile
+from naiad.telemetry.traffic import RingFile
 
 SIZE = 1 << 12
 

@@ -15,7 +15,7 @@ from naiad.backend.tensorrt.profiles import Profile, choose_profile, max_rows, n
 from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.errors import invalid_argument, unsupported
-from naiad.memory.cuda_runtime import CudaError, CudaRuntime, load_runtime
+from naiad.memory.cuda import CudaError, CudaRuntime, load_runtime
 
 _log = logging.getLogger(__name__)
 

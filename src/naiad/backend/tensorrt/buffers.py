@@ -18,7 +18,7 @@ import numpy as np
 from naiad.core.datatype import DataType
 from naiad.core.device_tensor import Device
 from naiad.core.tensor import Array, Buffer, Shape
-from naiad.memory.cuda_runtime import CudaError, CudaRuntime
+from naiad.memory.cuda import CudaError, CudaRuntime
 from naiad.worker.api.dlpack import export_array, header_of
 
 _log = logging.getLogger(__name__)

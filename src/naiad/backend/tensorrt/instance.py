@@ -18,7 +18,7 @@ from naiad.backend.tensorrt.library import Messages, TensorRtOptions
 from naiad.backend.tensorrt.profiles import Profile, choose_profile, no_profile
 from naiad.core.errors import InferError, internal, unavailable, unsupported
 from naiad.core.tensor import Array, Shape
-from naiad.memory.cuda_runtime import CudaError, CudaRuntime
+from naiad.memory.cuda import CudaError, CudaRuntime
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from naiad.client import Client
 from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.memory.cuda_runtime import CudaError, CudaRuntime, load_runtime
+from naiad.memory.cuda import CudaError, CudaRuntime, load_runtime
 from naiad.memory.system import DIRECTORY
 from naiad.perf.inputs.signature import InputError
 

@@ -12,8 +12,7 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import excerpt
 from naiad.core.parameters import ParameterValue
 from naiad.core.tensor import TensorSpec
-from naiad.telemetry.traffic.recorder import OK
-from naiad.telemetry.traffic.ring import FORMAT_VERSION
+from naiad.telemetry.traffic import FORMAT_VERSION, OK
 
 _T = TypeVar("_T")
 

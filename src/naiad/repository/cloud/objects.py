@@ -1,14 +1,17 @@
 """Objects of one repository in a cloud: listing them and bringing their content, with obstore.
 
-Everything here blocks. Failures have a kind (away, denied, missing, transient); transient ones are retried.
+Everything here blocks. Failures have a kind (away, denied, missing, transient); transient ones are retried. The
+library has classes for few failures and puts the rest into one; its text has what the server answered.
 """
 
+import enum
 import logging
 import os
 import random
+import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +19,101 @@ from typing import Any, TypeVar
 
 from naiad.core.errors import InferError, internal, invalid_argument, not_found, unavailable
 from naiad.repository.cloud.credentials import Credential
-from naiad.repository.cloud.failure import Failure, Kind, classify
 from naiad.repository.cloud.provider import FIXES, is_installed, make_client
 from naiad.repository.cloud.url import CloudUrl
+
+
+class Kind(enum.Enum):
+    """What kind of failure it was, and so what to do about it."""
+
+    MISSING = enum.auto()
+    DENIED = enum.auto()
+    NO_CREDENTIAL = enum.auto()
+    PASSING = enum.auto()
+    """Worth another attempt: the network, a busy server, an incomplete answer."""
+    BAD_KEY = enum.auto()
+    """An object whose name is no path."""
+    OTHER = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failure in words and of a kind."""
+
+    kind: Kind
+    text: str
+
+
+_STATUS = re.compile(r"status code: (\d{3})(?: ([A-Za-z ]+))?")
+_CODE = re.compile(r"<Code>([\w.]+)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]{1,300})")
+_NO_ANSWER = re.compile(r"HTTP error: ([^\n]{1,200})")
+_IN_DETAIL = re.compile(r'(?:message: |ConnectError\(|error: )"([^"\n]{1,200})"')
+# Addresses of the identity service of a machine, a container and Google's machines.
+_IDENTITY_SERVICE = re.compile(
+    r"169\.254\.(169\.254|170\.)|/latest/(api/token|meta-data)|metadata\.google\.internal|/metadata/identity"
+)
+_DENIED_CODES = frozenset(
+    {
+        "AccessDenied",
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "ExpiredToken",
+        "InvalidToken",
+        "AllAccessDisabled",
+    }
+)
+_CLASSES = {
+    "NotFoundError": Kind.MISSING,
+    "FileNotFoundError": Kind.MISSING,
+    "PermissionDeniedError": Kind.DENIED,
+    "UnauthenticatedError": Kind.DENIED,
+    "InvalidPathError": Kind.BAD_KEY,
+}
+"""By the name of the class, so that the library is not needed here."""
+
+
+def classify(error: Exception) -> Failure:
+    """Return the kind of a failure and its reason: what the server said, or what kept it from answering."""
+    text = str(error)
+    status = _STATUS.search(text)
+    code = _CODE.search(text)
+    reason = " ".join(_reason(text, status, code))
+    if _IDENTITY_SERVICE.search(text):
+        return Failure(Kind.NO_CREDENTIAL, reason)
+    return Failure(
+        _kind(type(error).__name__, int(status[1]) if status else 0, code[1] if code else "", text), reason
+    )
+
+
+def _kind(name: str, status: int, code: str, text: str) -> Kind:
+    if code in _DENIED_CODES or status in (401, 403):
+        return Kind.DENIED
+    if name in _CLASSES:
+        return _CLASSES[name]
+    if status:
+        if status == 404:
+            return Kind.MISSING
+        return Kind.PASSING if status in (408, 425, 429) or status >= 500 else Kind.OTHER
+    if name in ("ConnectionError", "TimeoutError") or _NO_ANSWER.search(text):
+        return Kind.PASSING
+    return Kind.OTHER
+
+
+def _reason(text: str, status: re.Match[str] | None, code: re.Match[str] | None) -> Iterator[str]:
+    if status is not None:
+        message = _MESSAGE.search(text)
+        yield f"HTTP {status[1]} {code[1] if code else (status[2] or '').strip()}".rstrip()
+        if message is not None:
+            yield message[1].strip()
+    elif found := _NO_ANSWER.search(text):
+        yield found[1].strip()
+        detail = _IN_DETAIL.findall(text)
+        if detail:
+            yield f"({detail[-1]})"
+    else:
+        yield text.strip().partition("\n")[0][:300] or "no reason was given"
+
 
 _log = logging.getLogger(__name__)
 

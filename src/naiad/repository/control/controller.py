@@ -18,10 +18,11 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, excerpt, invalid_argument, unavailable
 from naiad.core.model import ModelKey, name_of
 from naiad.repository.catalog import Catalog, reason_of, stop_version
-from naiad.repository.control.load_order import LoadOrder, LoadRecord
-from naiad.repository.control.override import (
+from naiad.repository.control.load_order import (
     DRY_RUN,
     FORCE,
+    LoadOrder,
+    LoadRecord,
     Override,
     UploadedFiles,
     config_of_files,

@@ -1,14 +1,148 @@
-"""What one load command is about, and what is remembered of it once it has been carried out."""
+"""What a load command is about: the configuration and files that it brings along, and what is remembered of it."""
 
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
 
+from naiad.config.forms.json_form import config_from_json
+from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.repository.control.override import Override, UploadedFiles
+from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
 from naiad.repository.model_plan import ModelPlan
 from naiad.repository.stores.fingerprint import FileState
-from naiad.repository.stores.store import ModelEntry
+from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, check_model_name, list_version_dirs, read_file_text
+
+_FILE = "file:"
+FORCE = "force"
+"""naiad: a load command with this parameter true reloads a model although nothing has changed."""
+DRY_RUN = "dry_run"
+"""naiad: a load command with this parameter true does everything but put the model in place."""
+_MAX_FILES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A configuration and files by their path in the model's directory."""
+
+    config: ModelConfig
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def read_override(name: str, parameters: Mapping[str, object]) -> Override | None:
+    """Return what the parameters of a load command bring along, None for nothing.
+
+    `config` is the JSON text of a configuration, `file:<path>` the content of a file.
+    Raises InferError: INTERNAL for a configuration that cannot be used, otherwise INVALID_ARG.
+    """
+    check_model_name(name)
+    files: dict[str, bytes] = {}
+    for key, value in parameters.items():
+        if key in (FORCE, DRY_RUN):
+            continue
+        if key.startswith(_FILE) and isinstance(value, bytes):
+            files[_checked_path(key.removeprefix(_FILE))] = value
+        elif key != "config":
+            raise invalid_argument(f"unrecognized load parameter '{excerpt(key)}'.")
+    text = parameters.get("config")
+    if text is None:
+        if files:
+            raise invalid_argument(
+                f"load of model '{excerpt(name)}' has '{_FILE}' parameters without a 'config'; give the "
+                "configuration as well"
+            )
+        return None
+    if len(files) > _MAX_FILES:
+        raise invalid_argument(f"load of model '{excerpt(name)}' has {len(files)} files; the most is {_MAX_FILES}")
+    return Override(_read_config(name, str(text)), files)
+
+
+def _read_config(name: str, text: str) -> ModelConfig:
+    try:
+        config = config_from_json(text)
+    except InferError as error:
+        raise _poll_failure(name, error.message) from None
+    if config.name not in ("", name):
+        raise _poll_failure(
+            name,
+            f"Invalid config override: its name is '{excerpt(config.name)}', that of the model to load is "
+            f"'{excerpt(name)}'",
+        )
+    config.name = name
+    return config
+
+
+def _poll_failure(name: str, reason: str) -> InferError:
+    # Triton: a configuration that cannot be used counts as a failure to look at the repository.
+    return wrong_request(f"failed to load '{excerpt(name)}', failed to poll from model repository: {reason}")
+
+
+def _checked_path(text: str) -> str:
+    # Triton: joins the paths, whether or not this one begins with a slash.
+    path = PurePosixPath(text.lstrip("/"))
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in text or "\\" in text:
+        raise invalid_argument(
+            f"load parameter '{_FILE}{excerpt(text)}': the path must lie in the model's directory, such as "
+            "1/model.onnx"
+        )
+    if str(path) == CONFIG_FILE:
+        raise invalid_argument(f"load parameter '{_FILE}{excerpt(text)}': give the configuration as 'config' instead")
+    return str(path)
+
+
+def with_config(entry: ModelEntry, override: Override) -> ModelEntry:
+    """Return an entry of the repository with another configuration than the one on disk."""
+    config = ModelConfig()
+    config.CopyFrom(override.config)
+    if not config.default_model_filename:
+        config.default_model_filename = entry.preset.default_model_filename  # of a bare model file
+    return replace(entry, config_path=None, preset=config)
+
+
+def config_of_files(entry: ModelEntry) -> ModelConfig:
+    """Return the configuration that an override replaces, as far as its file can be read."""
+    if entry.config_path is None:
+        return entry.preset
+    try:
+        text = read_file_text(entry.config_path)
+    except (OSError, UnicodeDecodeError):
+        return ModelConfig()
+    return parse_pbtxt(text, str(entry.config_path)).config
+
+
+class UploadedFiles:
+    """The files of a load command, in a directory of their own for as long as the model is loaded."""
+
+    def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
+        """Write them. Raises OSError when there is no room, InferError when two paths exclude each other."""
+        self._directory = Path(tempfile.mkdtemp(prefix="naiad-model-"))
+        self._name = name
+        try:
+            for path, content in files.items():
+                self._write(path, content)
+        except BaseException:
+            self.remove()
+            raise
+
+    def _write(self, path: str, content: bytes) -> None:
+        target = self._directory / path
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+            raise invalid_argument(
+                f"load parameter '{_FILE}{excerpt(path)}': another file of the same load is in its way"
+            ) from error
+
+    def entry(self, config: ModelConfig) -> ModelEntry:
+        """Return the model as it lies here."""
+        return ModelEntry(self._name, self._directory, list_version_dirs(self._directory), None, config)
+
+    def remove(self) -> None:
+        """Remove the directory; what cannot be removed stays in the temporary directory."""
+        shutil.rmtree(self._directory, ignore_errors=True)
 
 
 @dataclass(slots=True)

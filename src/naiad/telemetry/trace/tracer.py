@@ -1,4 +1,4 @@
-"""Tracing: selects the requests to trace and records their times.
+"""Tracing: its settings, which requests to trace, and their times.
 
 Without tracing `begin` is not called at all. A traced request has its `on_response` replaced by that of its `Trace`,
 which records the times around its response.
@@ -6,19 +6,30 @@ which records the times around its response.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from typing import Any
 
 from naiad.core.device_tensor import DeviceTensor, in_host_memory
-from naiad.core.errors import InferError, unsupported
+from naiad.core.errors import InferError, excerpt, invalid_argument, unsupported
 from naiad.core.model import name_of
 from naiad.core.model_call import ModelCall
 from naiad.core.request import ExecutionTimes, InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
-from naiad.options.trace import OPENTELEMETRY, TENSORS, TIMESTAMPS, TRITON, TraceOptions
+from naiad.options.trace import (
+    OPENTELEMETRY,
+    TENSORS,
+    TIMESTAMPS,
+    TRITON,
+    TraceOptions,
+    parse_count,
+    parse_level,
+    parse_log_frequency,
+    parse_rate,
+)
 from naiad.telemetry.trace.file import TraceFile, TraceSeries, TraceSink, TraceWriter, obstacle
 from naiad.telemetry.trace.record import (
     SpanIds,
@@ -30,7 +41,87 @@ from naiad.telemetry.trace.record import (
     new_spans,
     parse_trace_context,
 )
-from naiad.telemetry.trace.settings import Changes, TraceSettings
+
+Changes = Mapping[str, Sequence[str] | None]
+"""Name of a setting to its new values; None resets it to the initial or the server's value."""
+
+_PARSERS: Mapping[str, tuple[str, Any]] = {
+    "trace_level": ("level", lambda values, mode: parse_level(values)),
+    "trace_rate": ("rate", lambda values, mode: parse_rate(values[0], mode)),
+    "trace_count": ("count", lambda values, mode: parse_count(values[0])),
+    "log_frequency": ("log_frequency", lambda values, mode: parse_log_frequency(values[0])),
+}
+
+
+class TraceSettings:
+    """The current settings. Used on the event loop only."""
+
+    def __init__(self, start: TraceOptions) -> None:
+        self._start = start
+        self._server: dict[str, Any] = {}
+        self._models: dict[str, dict[str, Any]] = {}
+
+    def of_server(self) -> TraceOptions:
+        """Return the settings of models without their own."""
+        return replace(self._start, **self._server)
+
+    def of_model(self, model: str) -> TraceOptions:
+        """Return the settings of a model."""
+        return replace(self._start, **{**self._server, **self._models.get(model, {})})
+
+    def own(self) -> Mapping[str, TraceOptions]:
+        """Return the settings of models that have their own."""
+        return {model: self.of_model(model) for model in self._models}
+
+    def note_count(self, model: str, left: int) -> None:
+        """Note how many traces are left of a count that was set for a model, or for the server with "".
+
+        Triton: other changes keep this number, while a count from the start of the server begins again.
+        """
+        table = self._models.get(model, {}) if model else self._server
+        if "count" in table:
+            table["count"] = left
+
+    def change(self, model: str, changes: Changes) -> None:
+        """Change settings of a model, or of the server with "". Raises InferError without any change."""
+        table = dict(self._models.get(model, {}) if model else self._server)
+        for name, values in changes.items():
+            if name == "trace_file":
+                raise unsupported("trace file location can not be updated through network protocol")
+            if name not in _PARSERS:
+                continue  # Triton: also trace_mode, which cannot be changed
+            field, parse = _PARSERS[name]
+            if values is None:
+                table.pop(field, None)
+            elif values:
+                table[field] = _parsed(parse, values, self._start.mode)
+        self._check(replace(self._start, **({**self._server, **table} if model else table)))
+        if not model:
+            self._server = table
+        elif table:
+            self._models[model] = table
+        else:
+            self._models.pop(model, None)
+
+    def _check(self, options: TraceOptions) -> None:
+        if options.lacks_file:
+            raise invalid_argument(
+                f"trace_level {options.level[0]} needs a trace file; start the server with --trace-config "
+                "triton,file=<path>"
+            )
+
+
+def _parsed(parse: Any, values: Sequence[str], mode: str) -> Any:
+    try:
+        return parse(values, mode)
+    except ValueError as error:
+        raise invalid_argument(str(error)) from None
+
+
+def unknown_model(name: str) -> InferError:
+    """Return Triton's error for trace settings of an unknown model."""
+    return invalid_argument(f"Request for unknown model : {excerpt(name)}")
+
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns

@@ -11,9 +11,7 @@ from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.perf.inputs.recording import RecordingError, read_recording
-from naiad.telemetry.traffic.recorder import Recorder
-from naiad.telemetry.traffic.ring import RingFile
-from naiad.telemetry.traffic.writer import TrafficWriter
+from naiad.telemetry.traffic import Recorder, RingFile, TrafficWriter
 
 OPENING = {"naiad_traffic": 1, "wall_ns": 1_000_000, "monotonic_ns": 0}
 LINE = {"arrival_ns": 1, "model": "m", "inputs": [{"name": "X", "datatype": "FP32", "shape": [2]}]}

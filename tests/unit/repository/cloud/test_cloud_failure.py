@@ -1,6 +1,6 @@
 import pytest
 
-from naiad.repository.cloud.failure import Kind, classify
+from naiad.repository.cloud.objects import Kind, classify
 
 
 class GenericError(Exception):
