@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from naiad.core.errors import InferError
 from naiad.perf.plan import Mode
-from naiad.protocol.grpc.stream_response import read_stream_response
+from naiad.protocol.grpc.client import read_stream_response
 from naiad.protocol.service_pb2 import ModelInferRequest, ModelStreamInferResponse
 from naiad.wire.grpc import HEADER_BLOCK, encode_trailers
 from naiad.wire.http2.frames import DATA, HEADERS, Http2Code, frame, goaway, rst_stream

@@ -95,9 +95,9 @@ def test_unload_request():
 
 
 def test_health():
-    assert pb.ServerLiveResponse.FromString(control_grpc.encode_server_live(True)).live
-    assert pb.ServerReadyResponse.FromString(control_grpc.encode_server_ready(True)).ready
-    assert not pb.ModelReadyResponse.FromString(control_grpc.encode_model_ready(False)).ready
+    assert pb.ServerLiveResponse.FromString(control_grpc.encode_flag(True)).live
+    assert pb.ServerReadyResponse.FromString(control_grpc.encode_flag(True)).ready
+    assert not pb.ModelReadyResponse.FromString(control_grpc.encode_flag(False)).ready
 
 
 def test_standard_health_messages():

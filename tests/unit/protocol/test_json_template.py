@@ -6,8 +6,7 @@ from naiad.core.datatype import DataType
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec
 from naiad.protocol.json.header import InputData, JsonRequest
-from naiad.protocol.json.infer import InferJsonDecoder
-from naiad.protocol.json.template import cut, learn
+from naiad.protocol.json.infer import InferJsonDecoder, cut, learn
 
 SPEC = TensorSpec("A", DataType.FP32, (2,))
 HEADER = RequestHeader(model_name="m", inputs=[SPEC])

@@ -18,23 +18,19 @@ from naiad.protocol.grpc import control as control_grpc
 from naiad.protocol.grpc.control import (
     HEALTH_NOT_SERVING,
     HEALTH_SERVING,
-    decode_model_reference,
-    encode_model_config,
-    encode_model_metadata,
-    encode_model_ready,
-    encode_model_statistics,
-    encode_server_live,
-    encode_server_metadata,
-    encode_server_ready,
-)
-from naiad.protocol.grpc.settings import (
     decode_cuda_registration,
     decode_log_settings,
+    decode_model_reference,
     decode_name,
     decode_system_registration,
     decode_trace_settings,
     encode_cuda_status,
+    encode_flag,
     encode_log_settings,
+    encode_model_config,
+    encode_model_metadata,
+    encode_model_statistics,
+    encode_server_metadata,
     encode_system_status,
     encode_trace_settings,
 )
@@ -117,7 +113,7 @@ def control_handlers(engine: Engine) -> dict[str, Handler]:
     def server_ready(message: Buffer) -> bytes:
         if engine.is_draining:
             raise unavailable("Server exiting")
-        return encode_server_ready(engine.is_ready())
+        return encode_flag(engine.is_ready())
 
     def log_settings(message: Buffer) -> bytes:
         log.change(decode_log_settings(message, log.settings()))
@@ -133,10 +129,10 @@ def control_handlers(engine: Engine) -> dict[str, Handler]:
         return lambda message: encode(*decode_model_reference(message))
 
     handlers: dict[str, Handler] = {
-        "ServerLive": lambda _: encode_server_live(engine.is_live()),
+        "ServerLive": lambda _: encode_flag(engine.is_live()),
         "ServerReady": server_ready,
         "ServerMetadata": lambda _: encode_server_metadata(engine.server_metadata()),
-        "ModelReady": of_version(lambda *version: encode_model_ready(engine.is_model_ready(*version))),
+        "ModelReady": of_version(lambda *version: encode_flag(engine.is_model_ready(*version))),
         "ModelMetadata": of_version(lambda *version: encode_model_metadata(engine.model_metadata(*version))),
         "ModelConfig": of_version(lambda *version: encode_model_config(engine.model_config(*version))),
         "ModelStatistics": of_version(lambda *version: encode_model_statistics(engine.statistics(*version))),

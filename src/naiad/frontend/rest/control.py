@@ -16,18 +16,16 @@ from naiad.frontend.router import JSON_HEADERS, Route, json_action, respond_erro
 from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.memory.regions import SharedMemory
 from naiad.protocol.json.control import (
+    decode_cuda_registration,
     decode_index_request,
     decode_load_parameters,
-    decode_unload_parameters,
-    encode_repository_index,
-)
-from naiad.protocol.json.settings import (
-    decode_cuda_registration,
     decode_log_settings,
     decode_system_registration,
     decode_trace_settings,
+    decode_unload_parameters,
     encode_cuda_status,
     encode_log_settings,
+    encode_repository_index,
     encode_system_status,
     encode_trace_settings,
 )

@@ -15,12 +15,12 @@ from naiad.frontend.router import Action, Route, Router, json_action, respond_er
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.protocol.json.control import (
+    encode_explanation,
     encode_model_config,
     encode_model_metadata,
     encode_server_metadata,
     encode_statistics,
 )
-from naiad.protocol.json.explanation import encode_explanation
 
 _NO_BODY: tuple[bytes, ...] = ()
 _TEXT_HEADERS = ((b"Content-Type", b"text/plain"),)

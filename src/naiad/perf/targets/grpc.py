@@ -12,8 +12,7 @@ from naiad.perf.plan import Service
 from naiad.perf.targets.connections import SocketTarget
 from naiad.perf.targets.ending import TIMEOUT, fail
 from naiad.perf.targets.grpc_connection import Call, GrpcConnection
-from naiad.protocol.grpc.client import decode_response
-from naiad.protocol.grpc.repeated_request import RepeatedRequest, identity_fields
+from naiad.protocol.grpc.client import RepeatedRequest, decode_response, identity_fields
 from naiad.wire.compression import WINDOW_BITS, compress
 from naiad.wire.grpc import PREFIX, GrpcError, GrpcStatus, request_fields
 from naiad.wire.http2.headers import Field, Fields, encode_fields

@@ -9,7 +9,7 @@ from naiad.perf.exchange import Exchange, RequestTemplate
 from naiad.perf.targets.ending import TIMEOUT, count_response, fail, finish
 from naiad.perf.targets.grpc import GrpcTarget, PreparedMessage, SendingConnection, keep_body
 from naiad.perf.targets.grpc_connection import Call
-from naiad.protocol.grpc.stream_response import StreamResponse, read_stream_response
+from naiad.protocol.grpc.client import StreamResponse, read_stream_response
 from naiad.wire.grpc import GrpcError, GrpcStatus
 from naiad.wire.http2.headers import Fields
 from naiad.wire.http2.stream import Payload

@@ -14,8 +14,7 @@ from naiad.perf.exchange import Exchange, Prepared, RequestTemplate
 from naiad.perf.plan import Service
 from naiad.perf.targets.connections import SocketTarget, TargetConnection
 from naiad.perf.targets.ending import TIMEOUT, fail
-from naiad.protocol.json.client import decode_error, decode_response
-from naiad.protocol.json.repeated_request import RepeatedRequest
+from naiad.protocol.json.client import RepeatedRequest, decode_error, decode_response
 from naiad.protocol.status import code_of_http
 from naiad.wire.compression import WINDOW_BITS, compress
 from naiad.wire.http1_client import Http1ClientConnection, Http1ClientLimits, Response, ResponseError, ResponseHeads

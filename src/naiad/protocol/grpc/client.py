@@ -1,10 +1,10 @@
-"""The client side of gRPC messages: requests to `ModelInferRequest` bytes, `ModelInferResponse` bytes to responses.
+"""The client side of gRPC messages: requests to bytes, bytes to responses, control calls, repeated requests.
 
 Tensor data is never copied: large buffers become parts of the message, and outputs are views on the received message.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -19,8 +19,8 @@ from naiad.core.slices import finish
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.protocol import service_pb2 as pb
 from naiad.protocol.grpc.contents import contents_to_raw
-from naiad.protocol.grpc.infer import MAX_MESSAGE_BYTES, join_small, parameter_of
-from naiad.protocol.grpc.walk import encode_framing, fields
+from naiad.protocol.grpc.infer import FINAL_RESPONSE, MAX_MESSAGE_BYTES, join_small, parameter_of
+from naiad.protocol.grpc.walk import encode_framing, encode_varint, fields
 from naiad.protocol.json.client import index_entry
 from naiad.protocol.json.control import message_tree
 
@@ -257,3 +257,127 @@ def decode_repository_index(message: Buffer) -> list[IndexEntry]:
         return [index_entry(row.name, row.version, row.state, row.reason) for row in rows]
     except ValueError:
         raise internal("the response is not a repository index") from None
+
+
+# --- a request that is sent many times ------------------------------------------------------------------------------
+#
+#     model_name, model_version | id, sequence parameters | other parameters, inputs, outputs, raw_input_contents
+#     `-------- head ---------'  `- identity_fields() --'   `------------------------ rest --------------------'
+#
+# Protobuf merges repeated fields, so the parameters of a place in a sequence are encoded apart from the rest. The
+# order is that of the protobuf library, which servers decode fastest.
+
+
+_SEQUENCE_ID = b"\x0a\x0bsequence_id\x12"
+_INT64 = b"\x10"
+
+
+class RepeatedRequest:
+    """The parts of a request that stay the same."""
+
+    __slots__ = ("byte_size", "head", "large", "rest")
+
+    def __init__(self, header: RequestHeader, data: Sequence[Buffer]) -> None:
+        """Encode a request without an id; raises as `encode_request` does."""
+        names = pb.ModelInferRequest(model_name=header.model_name, model_version=header.model_version)
+        self.head: bytes = names.SerializeToString()
+        first, *others = [part for part in encode_request(header, "", data) if part] or [b""]
+        self.rest = bytes(first[len(self.head) :])
+        self.large = tuple(others)
+        """Where the rest goes on with large inputs, which are not copied."""
+        self.byte_size = len(first) + sum(map(len, others))
+
+
+def _flag(name: str) -> bytes:
+    message = pb.ModelInferRequest()
+    message.parameters[name].bool_param = True
+    return message.SerializeToString()
+
+
+_START, _END = _flag("sequence_start"), _flag("sequence_end")
+
+
+def identity_fields(request_id: str, sequence_id: int, *, starts_sequence: bool, ends_sequence: bool) -> bytes:
+    """Return the fields of an id ("" for none) and of a place in a sequence (0 for none)."""
+    encoded = b""
+    if request_id:
+        text = request_id.encode()
+        encoded = encode_framing(_ID, len(text)) + text
+    if sequence_id:
+        parameter = _INT64 + encode_varint(sequence_id)
+        entry = b"%b%c%b" % (_SEQUENCE_ID, len(parameter), parameter)
+        encoded += b"%c%c%b" % (_PARAMETERS, len(entry), entry)
+        if starts_sequence:
+            encoded += _START
+        if ends_sequence:
+            encoded += _END
+    return encoded
+
+
+# --- messages of a stream -------------------------------------------------------------------------------------------
+#
+# Protobuf libraries write fields in the order of their numbers, so id and parameters precede the outputs, which are
+# left alone: the time for a message does not depend on its size.
+
+
+_ERROR_MESSAGE, _INFER_RESPONSE = 0x0A, 0x12
+_ID, _PARAMETERS, _OUTPUTS = 0x1A, 0x22, 0x2A
+_ENTRY_KEY, _ENTRY_VALUE = 0x0A, 0x12
+_FINAL_KEY = FINAL_RESPONSE.encode()
+_ENTRIES = {
+    b"\x0a%c%b\x12\x02\x08%c" % (len(_FINAL_KEY), _FINAL_KEY, is_final): is_final for is_final in (False, True)
+}
+"""The parameter as the libraries write it."""
+
+
+class StreamResponse(NamedTuple):
+    """A message of a stream."""
+
+    error: str
+    """"" for a response."""
+    request_id: str
+    """"" if the server has returned none."""
+    is_final: bool
+    """No other response to the request follows; so for each response of a model that is not decoupled."""
+    is_empty: bool
+    """It has no outputs: it only says that the last response was the final one."""
+    response: Buffer
+    """The `ModelInferResponse`."""
+
+
+def read_stream_response(message: Buffer) -> StreamResponse:
+    """Return what a `ModelStreamInferResponse` is. Raises InferError(INTERNAL) for a malformed one."""
+    error = request_id = ""
+    is_final = is_empty = True
+    response: Buffer = b""
+    try:
+        for key, _, start, stop in fields(message, 0, len(message)):
+            if key == _ERROR_MESSAGE:
+                error = bytes(message[start:stop]).decode("utf-8", "replace")
+            elif key == _INFER_RESPONSE:
+                response = message[start:stop]
+        for key, _, start, stop in fields(response, 0, len(response)):
+            if key >= _OUTPUTS:
+                is_empty = False
+                break
+            if key == _ID:
+                request_id = bytes(response[start:stop]).decode("utf-8", "replace")
+            elif key == _PARAMETERS:
+                is_final = _read_final(bytes(response[start:stop]), is_final)
+    except (ValueError, IndexError, DecodeError):
+        raise internal("the response is not a ModelStreamInferResponse message") from None
+    return StreamResponse(error, request_id, is_final, is_empty and not error, response)
+
+
+def _read_final(entry: bytes, default: bool) -> bool:
+    """Return the value of an entry of the parameters if it is that of the final response."""
+    known = _ENTRIES.get(entry)
+    if known is not None or _FINAL_KEY not in entry:
+        return default if known is None else known
+    is_key = False
+    for key, _, start, stop in fields(entry, 0, len(entry)):
+        if key == _ENTRY_KEY:
+            is_key = entry[start:stop] == _FINAL_KEY
+        elif key == _ENTRY_VALUE and is_key:
+            return pb.InferParameter.FromString(entry[start:stop]).bool_param
+    return default

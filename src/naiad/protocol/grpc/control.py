@@ -4,20 +4,32 @@ The requests about one model (`ModelReady`, `ModelMetadata`, `ModelConfig`, `Mod
 version in fields 1 and 2, so one message type parses them all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, encodable, excerpt, invalid_argument, unsupported, wrong_request
-from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata, name_of
+from naiad.core.model import CudaRegionStatus, IndexEntry, ModelMetadata, ServerMetadata, SystemRegionStatus, name_of
 from naiad.core.request_limits import MAX_PARAMETERS
 from naiad.core.tensor import Buffer, TensorSpec
+from naiad.options.options import LogOptions
+from naiad.options.trace import TraceOptions
 from naiad.protocol import service_pb2 as pb
 from naiad.protocol.grpc.walk import check_field_count
+from naiad.protocol.json.control import (
+    COMPUTE_DURATIONS,
+    INFER_DURATIONS,
+    LOG_FORMATS,
+    RESPONSE_DURATIONS,
+    escaped,
+    log_file_is_fixed,
+    trace_values,
+)
 from naiad.protocol.json.tree import MAX_CONTROL_BYTES
-from naiad.telemetry.statistics.version import Duration, PositionStatistics, VersionStatistics
+from naiad.telemetry.statistics.version import Duration, VersionStatistics
 
 HEALTH_SERVING = b"\x08\x01"
 """`grpc.health.v1.HealthCheckResponse` with status SERVING (field 1, an enum)."""
@@ -41,7 +53,7 @@ def parse_control(kind: type[_M], message: Buffer, most_bytes: int = MAX_CONTROL
         raise wrong_request(f"Unable to parse request: not a valid {kind.DESCRIPTOR.name} message") from error
 
 
-# --- requests ---------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------------------------
 
 
 def decode_model_reference(message: Buffer) -> tuple[str, str]:
@@ -104,22 +116,12 @@ def _check_repository(name: str) -> None:
         raise unsupported("'repository_name' specification is not supported")
 
 
-# --- responses --------------------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------------------------
 
 
-def encode_server_live(live: bool) -> bytes:
-    """Return a ServerLiveResponse message."""
-    return pb.ServerLiveResponse(live=live).SerializeToString()
-
-
-def encode_server_ready(ready: bool) -> bytes:
-    """Return a ServerReadyResponse message."""
-    return pb.ServerReadyResponse(ready=ready).SerializeToString()
-
-
-def encode_model_ready(ready: bool) -> bytes:
-    """Return a ModelReadyResponse message."""
-    return pb.ModelReadyResponse(ready=ready).SerializeToString()
+def encode_flag(flag: bool) -> bytes:
+    """Return a ServerLiveResponse, ServerReadyResponse or ModelReadyResponse message: all have it in field 1."""
+    return pb.ServerLiveResponse(live=flag).SerializeToString()
 
 
 def encode_server_metadata(metadata: ServerMetadata) -> bytes:
@@ -172,47 +174,137 @@ def _model_statistics(version: VersionStatistics) -> pb.ModelStatistics:
         last_inference=version.last_inference_ms,
         inference_count=version.inference_count,
         execution_count=version.execution_count,
-        inference_stats=pb.InferStatistics(
-            success=_duration(version.success),
-            fail=_duration(version.fail),
-            queue=_duration(version.queue),
-            compute_input=_duration(version.compute_input),
-            compute_infer=_duration(version.compute_infer),
-            compute_output=_duration(version.compute_output),
-            cache_hit=_duration(version.cache_hit),
-            cache_miss=_duration(version.cache_miss),
-        ),
+        inference_stats=pb.InferStatistics(**_durations(version, INFER_DURATIONS)),
         batch_stats=[
-            pb.InferBatchStatistics(
-                batch_size=batch.batch_size,
-                compute_input=_duration(batch.compute_input),
-                compute_infer=_duration(batch.compute_infer),
-                compute_output=_duration(batch.compute_output),
-            )
+            pb.InferBatchStatistics(batch_size=batch.batch_size, **_durations(batch, COMPUTE_DURATIONS))
             for batch in version.batch_stats
         ],
-        response_stats={str(number): _response_stats(entry) for number, entry in enumerate(version.response_stats)},
+        response_stats={
+            str(number): pb.InferResponseStatistics(**_durations(entry, RESPONSE_DURATIONS))
+            for number, entry in enumerate(version.response_stats)
+        },
     )
 
 
-def _response_stats(entry: PositionStatistics) -> pb.InferResponseStatistics:
-    return pb.InferResponseStatistics(
-        compute_infer=_duration(entry.compute_infer),
-        compute_output=_duration(entry.compute_output),
-        success=_duration(entry.success),
-        fail=_duration(entry.fail),
-        empty_response=_duration(entry.empty_response),
-        cancel=_duration(entry.cancel),
-    )
+def _durations(statistics: object, names: Sequence[str]) -> dict[str, Any]:
+    durations: list[Duration] = [getattr(statistics, name) for name in names]
+    return {
+        name: pb.StatisticDuration(count=each.count, ns=each.ns) for name, each in zip(names, durations, strict=True)
+    }
 
 
-def _duration(duration: Duration) -> pb.StatisticDuration:
-    return pb.StatisticDuration(count=duration.count, ns=duration.ns)
-
-
-# --- rejected calls ---------------------------------------------------------------------------------------------
+# --- rejected calls -------------------------------------------------------------------------------------------------
 
 
 def refusal(path: str) -> InferError:
     """Return the UNSUPPORTED error for a call to `path`, which no handler serves."""
     return unsupported(f"unknown method '{excerpt(path)}'")
+
+
+# --- shared memory and settings -------------------------------------------------------------------------------------
+
+
+_LOG_SETTINGS = {
+    "log_info": ("info", "bool_param"),
+    "log_warning": ("warning", "bool_param"),
+    "log_error": ("error", "bool_param"),
+    "log_verbose_level": ("verbose", "uint32_param"),
+    "log_format": ("format", "string_param"),
+}
+
+
+def decode_log_settings(message: Buffer, options: LogOptions) -> LogOptions:
+    """Return the log settings after a request, given the current ones. Raises InferError."""
+    request = _parse(pb.LogSettingsRequest, message)
+    changes: dict[str, Any] = {}
+    for name, value in request.settings.items():
+        if name == "log_file":
+            raise log_file_is_fixed()
+        given = value.WhichOneof("parameter_choice")
+        if name not in _LOG_SETTINGS or given is None:
+            continue
+        field, kind = _LOG_SETTINGS[name]
+        if given != kind:
+            raise invalid_argument(f"invalid value type for '{excerpt(name)}' setting, expected {kind}.")
+        changes[field] = getattr(value, kind)
+    name = changes.get("format", options.format)
+    if name not in LOG_FORMATS:
+        # Triton: UNAVAILABLE over HTTP, with the name of the flag.
+        raise invalid_argument(f"invalid argument for log_format, got: {excerpt(name)}")
+    return replace(options, **changes)
+
+
+def encode_log_settings(options: LogOptions) -> bytes:
+    """Return a LogSettingsResponse message."""
+    response = pb.LogSettingsResponse()
+    response.settings["log_file"].string_param = escaped(options.file)
+    for name, (field, kind) in _LOG_SETTINGS.items():
+        setattr(response.settings[name], kind, getattr(options, field))
+    return response.SerializeToString()
+
+
+def decode_trace_settings(message: Buffer) -> tuple[str, Mapping[str, Sequence[str] | None]]:
+    """Return the model ("" for the server) and the settings to change; a setting without a value is reset.
+
+    Raises InferError.
+    """
+    request = _parse(pb.TraceSettingRequest, message)
+    changes: dict[str, Sequence[str] | None] = {}
+    for name, setting in request.settings.items():
+        if len(setting.value) > 1 and name != "trace_level":
+            raise invalid_argument(f"expect only 1 value for '{excerpt(name)}', got {len(setting.value)}")
+        changes[name] = list(setting.value) or None
+    return request.model_name, changes
+
+
+def encode_trace_settings(options: TraceOptions) -> bytes:
+    """Return a TraceSettingResponse message."""
+    response = pb.TraceSettingResponse()
+    for name, values in trace_values(options).items():
+        response.settings[name].value.extend(values)
+    return response.SerializeToString()
+
+
+def _parse(kind: Any, message: Buffer) -> Any:
+    if len(message) > MAX_CONTROL_BYTES:
+        raise invalid_argument(f"the message has {len(message)} bytes; at most {MAX_CONTROL_BYTES} are allowed")
+    try:
+        return kind.FromString(bytes(message))
+    except DecodeError as error:
+        raise wrong_request(f"the request is not a {kind.__name__}: {error}") from None
+
+
+def decode_name(message: Buffer) -> str:
+    """Return the name ("" for all) in a status or unregister call for either kind of memory."""
+    # All four messages have the name in field 1 and nothing else.
+    return parse_control(pb.SystemSharedMemoryStatusRequest, message).name
+
+
+def decode_system_registration(message: Buffer) -> tuple[str, str, int, int]:
+    """Return name, key, offset and byte size. Raises InferError(INVALID_ARG)."""
+    request = parse_control(pb.SystemSharedMemoryRegisterRequest, message)
+    return request.name, request.key, request.offset, request.byte_size
+
+
+def decode_cuda_registration(message: Buffer) -> tuple[str, bytes, int, int]:
+    """Return name, handle, device id and byte size. Raises InferError(INVALID_ARG)."""
+    request = parse_control(pb.CudaSharedMemoryRegisterRequest, message)
+    return request.name, request.raw_handle, request.device_id, request.byte_size
+
+
+def encode_system_status(regions: Sequence[SystemRegionStatus]) -> bytes:
+    """Return a SystemSharedMemoryStatusResponse message."""
+    response = pb.SystemSharedMemoryStatusResponse()
+    for region in regions:
+        row = response.regions[region.name]
+        row.name, row.key, row.offset, row.byte_size = region.name, region.key, region.offset, region.byte_size
+    return response.SerializeToString()
+
+
+def encode_cuda_status(regions: Sequence[CudaRegionStatus]) -> bytes:
+    """Return a CudaSharedMemoryStatusResponse message."""
+    response = pb.CudaSharedMemoryStatusResponse()
+    for region in regions:
+        row = response.regions[region.name]
+        row.name, row.device_id, row.byte_size = region.name, region.device_id, region.byte_size
+    return response.SerializeToString()

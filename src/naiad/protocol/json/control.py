@@ -1,7 +1,9 @@
-"""JSON payloads about the server and its models: metadata, configuration, statistics, repository index."""
+"""JSON payloads about the server and its models: metadata, statistics, repository, shared memory, settings."""
 
+import binascii
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -9,14 +11,33 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import encodable, excerpt, invalid_argument, wrong_request
-from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetadata, name_of
+from naiad.core.errors import ErrorCode, InferError, encodable, excerpt, invalid_argument, unsupported, wrong_request
+from naiad.core.model import (
+    AdaptiveState,
+    CudaRegionStatus,
+    IndexEntry,
+    ModelMetadata,
+    ModelState,
+    ServerMetadata,
+    SystemRegionStatus,
+    name_of,
+)
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer, TensorSpec
+from naiad.options.options import LogOptions
+from naiad.options.trace import TraceOptions
 from naiad.protocol.json.document import LongString, read_document
 from naiad.protocol.json.long_data import decode_base64_text, decode_long_string
-from naiad.protocol.json.tree import MAX_CONTROL_BYTES, as_bool, as_string, parse_control_document
-from naiad.telemetry.statistics.version import Duration, PositionStatistics, StepStatistics, VersionStatistics
+from naiad.protocol.json.tree import (
+    MAX_CONTROL_BYTES,
+    as_array,
+    as_bool,
+    as_string,
+    as_unsigned,
+    member,
+    parse_control_document,
+)
+from naiad.telemetry.statistics.version import Duration, Explanation, RecentBatch, StepStatistics, VersionStatistics
 
 _PARAMETERS_NO_OBJECT = (
     "Unable to parse 'parameters': attempt to get members for non-object; expected an object, such as "
@@ -102,17 +123,11 @@ def encode_statistics(rows: Sequence[VersionStatistics]) -> bytes:
     return orjson.dumps({"model_stats": [_statistics(row) for row in rows]})
 
 
+COMPUTE_DURATIONS = ("compute_input", "compute_infer", "compute_output")
 # perf_analyzer reads all eight without checking their presence.
-_DURATIONS = (
-    "success",
-    "fail",
-    "queue",
-    "compute_input",
-    "compute_infer",
-    "compute_output",
-    "cache_hit",
-    "cache_miss",
-)
+INFER_DURATIONS = ("success", "fail", "queue", *COMPUTE_DURATIONS, "cache_hit", "cache_miss")
+RESPONSE_DURATIONS = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
+"""Fields of type `Duration` of the statistics of a version and of a response position."""
 
 
 def _statistics(row: VersionStatistics) -> dict[str, Any]:
@@ -122,16 +137,12 @@ def _statistics(row: VersionStatistics) -> dict[str, Any]:
         "last_inference": row.last_inference_ms,
         "inference_count": row.inference_count,
         "execution_count": row.execution_count,
-        "inference_stats": {name: _duration(getattr(row, name)) for name in _DURATIONS},
-        "response_stats": {str(number): _response_stats(entry) for number, entry in enumerate(row.response_stats)},
+        "inference_stats": _durations(row, INFER_DURATIONS),
+        "response_stats": {
+            str(number): _durations(entry, RESPONSE_DURATIONS) for number, entry in enumerate(row.response_stats)
+        },
         "batch_stats": [
-            {
-                "batch_size": batch.batch_size,
-                "compute_input": _duration(batch.compute_input),
-                "compute_infer": _duration(batch.compute_infer),
-                "compute_output": _duration(batch.compute_output),
-            }
-            for batch in row.batch_stats
+            {"batch_size": batch.batch_size, **_durations(batch, COMPUTE_DURATIONS)} for batch in row.batch_stats
         ],
         "memory_usage": [],
     }
@@ -139,33 +150,14 @@ def _statistics(row: VersionStatistics) -> dict[str, Any]:
     if row.release_reasons:
         body["release_reasons"] = row.release_reasons
     if row.steps:
-        body["ensemble_steps"] = [_step(step) for step in row.steps]
+        names = ("success", "fail", "queue", "compute")
+        body["ensemble_steps"] = [{"model": name_of(step.model), **_durations(step, names)} for step in row.steps]
     return body
 
 
-def _step(step: StepStatistics) -> dict[str, Any]:
-    return {
-        "model": name_of(step.model),
-        "success": _duration(step.success),
-        "fail": _duration(step.fail),
-        "queue": _duration(step.queue),
-        "compute": _duration(step.compute),
-    }
-
-
-def _response_stats(entry: PositionStatistics) -> dict[str, dict[str, int]]:
-    return {
-        "compute_infer": _duration(entry.compute_infer),
-        "compute_output": _duration(entry.compute_output),
-        "success": _duration(entry.success),
-        "fail": _duration(entry.fail),
-        "empty_response": _duration(entry.empty_response),
-        "cancel": _duration(entry.cancel),
-    }
-
-
-def _duration(duration: Duration) -> dict[str, int]:
-    return {"count": duration.count, "ns": duration.ns}
+def _durations(statistics: object, names: Sequence[str]) -> dict[str, dict[str, int]]:
+    durations: list[Duration] = [getattr(statistics, name) for name in names]
+    return {name: {"count": each.count, "ns": each.ns} for name, each in zip(names, durations, strict=True)}
 
 
 def encode_repository_index(entries: Sequence[IndexEntry]) -> bytes:
@@ -277,3 +269,228 @@ def _decode_object(body: Buffer) -> Mapping[str, Any]:
     if not isinstance(tree, dict):
         raise invalid_argument("the request's body is not a JSON object; put its members into braces: {...}")
     return tree
+
+
+# --- scheduling of a model ------------------------------------------------------------------------------------------
+
+
+def encode_explanation(explanation: Explanation) -> bytes:
+    """Return the body. Durations are in microseconds."""
+    counts = explanation.counts
+    body: dict[str, Any] = {
+        "name": explanation.name,
+        "version": explanation.version,
+        "scheduler": explanation.scheduler,
+        "rules": list(explanation.rules),
+        "hints": list(explanation.hints),
+        "instances": explanation.instance_count,
+        "waiting": explanation.waiting,
+        "executing": explanation.in_flight - explanation.waiting,
+        "queue_mean_us": _mean_us(counts.queue),
+        "batches": counts.execution_count,
+        "batch_sizes": {str(batch.batch_size): batch.compute_infer.count for batch in counts.batch_stats},
+        "release_reasons": counts.release_reasons,
+        "recent_batches": [_batch(batch, explanation.now_ns) for batch in reversed(explanation.recent)],
+    }
+    if counts.padding:
+        body["padding"] = dict(counts.padding)
+    if counts.steps:
+        body["steps"] = [_explained_step(step) for step in counts.steps]
+    if explanation.resources:
+        body["resources"] = [resource._asdict() for resource in explanation.resources]
+    if explanation.adaptive is not None:
+        body["adaptive"] = _adaptive(explanation.adaptive)
+    return orjson.dumps(body)
+
+
+def _batch(batch: RecentBatch, now_ns: int) -> dict[str, Any]:
+    row = {
+        "ended_us_ago": _us(now_ns - batch.end_ns),
+        "rows": batch.rows,
+        "requests": batch.requests,
+        "waited_us": _us(batch.start_ns - batch.arrival_ns),
+        "executed_us": _us(batch.end_ns - batch.start_ns),
+        "reason": batch.reason,
+    }
+    return {**row, "decision": batch.decision} if batch.decision else row
+
+
+def _explained_step(step: StepStatistics) -> dict[str, Any]:
+    return {
+        "model": name_of(step.model),
+        "requests": step.success.count,
+        "failed": step.fail.count,
+        "mean_us": _mean_us(step.success),
+        "queue_mean_us": _mean_us(step.queue),
+        "compute_mean_us": _mean_us(step.compute),
+    }
+
+
+def _mean_us(duration: Duration) -> float:
+    return round(duration.ns / duration.count / 1000, 1) if duration.count else 0.0
+
+
+def _adaptive(state: AdaptiveState) -> dict[str, Any]:
+    return {
+        "fixed_us": _us(state.fixed_ns),
+        "row_us": _us(state.row_ns),
+        "tail_ratio": round(state.tail_ratio, 2),
+        "parallelism": round(state.parallelism, 2),
+        "arrivals_per_s": round(state.arrival_rate, 1),
+        "holds": state.hold_count,
+        "held_mean_us": _us(state.hold_ns / state.hold_count) if state.hold_count else 0.0,
+        "decisions": dict(state.decisions),
+    }
+
+
+def _us(ns: float) -> float:
+    return round(ns / 1000, 1)
+
+
+# --- shared memory and settings -------------------------------------------------------------------------------------
+
+
+_UINT32_MAX = 2**32 - 1
+LOG_FORMATS = ("default", "ISO8601")
+
+
+def encode_log_settings(options: LogOptions) -> bytes:
+    """Return the body of `GET /v2/logging`."""
+    return orjson.dumps(
+        {
+            "log_file": escaped(options.file),
+            "log_info": options.info,
+            "log_warning": options.warning,
+            "log_error": options.error,
+            "log_verbose_level": options.verbose,
+            "log_format": options.format,
+        }
+    )
+
+
+def escaped(file: str) -> str:
+    """Return the name of a file with the bytes escaped that are not UTF-8: neither JSON nor protobuf has them."""
+    return file.encode(errors="backslashreplace").decode()
+
+
+def decode_log_settings(body: Buffer, options: LogOptions) -> LogOptions:
+    """Return the log settings after a request, given the current ones. Raises InferError."""
+    tree = _tree(body)
+    if "log_file" in tree:
+        raise log_file_is_fixed()
+    changes: dict[str, Any] = {}
+    for name, field in (("log_info", "info"), ("log_warning", "warning"), ("log_error", "error")):
+        if name in tree:
+            changes[field] = as_bool(name, tree[name])
+    if "log_verbose_level" in tree:
+        level = as_unsigned("log_verbose_level", tree["log_verbose_level"])
+        if level > _UINT32_MAX:
+            raise invalid_argument(f"log_verbose_level {level} is too large; the most is {_UINT32_MAX}")
+        changes["verbose"] = level
+    if "log_format" in tree:
+        changes["format"] = _checked_log_format(as_string("log_format", tree["log_format"]))
+    return replace(options, **changes)
+
+
+def log_file_is_fixed() -> InferError:
+    """Return the error for an attempt to change the log file."""
+    return unsupported("log file location can not be updated through network protocol")
+
+
+def _checked_log_format(name: str) -> str:
+    """Return a known log format. Raises InferError."""
+    if name not in LOG_FORMATS:
+        raise InferError(
+            ErrorCode.INVALID_ARG,
+            f"invalid argument for --log_format, got: {excerpt(name)}; expected {' or '.join(LOG_FORMATS)}",
+            triton_code=ErrorCode.UNAVAILABLE,
+        )
+    return name
+
+
+def trace_values(options: TraceOptions) -> Mapping[str, Sequence[str]]:
+    """Return trace settings in the form of the protocol: lists of strings by name."""
+    return {
+        "trace_level": options.level,
+        "trace_rate": (str(options.rate),),
+        "trace_count": (str(options.count),),
+        "log_frequency": (str(options.log_frequency),),
+        "trace_file": (escaped(options.file),),
+        "trace_mode": (options.mode,),
+    }
+
+
+def encode_trace_settings(options: TraceOptions) -> bytes:
+    """Return the body of `GET /v2/trace/setting`: a list for the level, strings for the rest."""
+    values = trace_values(options)
+    return orjson.dumps({name: list(value) if name == "trace_level" else value[0] for name, value in values.items()})
+
+
+def decode_trace_settings(body: Buffer) -> Mapping[str, Sequence[str] | None]:
+    """Return the trace settings that a request changes: None for `null`, which resets. Raises InferError."""
+    return {name: _values(name, value) for name, value in _tree(body).items() if name in _TRACE_SETTINGS}
+
+
+_TRACE_SETTINGS = frozenset(trace_values(TraceOptions()))
+
+
+def _values(name: str, value: Any) -> Sequence[str] | None:
+    if value is None:
+        return None
+    if name == "trace_level":
+        return [as_string(name, level) for level in as_array(name, value)]
+    return (as_string(name, value),)
+
+
+HANDLE_BYTES = 64
+"""sizeof(cudaIpcMemHandle_t)."""
+
+
+def decode_system_registration(body: Buffer) -> tuple[str, int, int]:
+    """Return key, offset and byte size. Raises InferError with Triton's codes and texts."""
+    tree = _tree(body)
+    key = as_string("key", _field(tree, "key"))
+    offset = as_unsigned("offset", tree["offset"]) if "offset" in tree else 0
+    return key, offset, as_unsigned("byte_size", _field(tree, "byte_size"))
+
+
+def decode_cuda_registration(body: Buffer) -> tuple[bytes, int, int]:
+    """Return the handle, device id and byte size. Raises InferError with Triton's codes and texts."""
+    tree = _tree(body)
+    raw_handle = _field(tree, "raw_handle")
+    text = as_string("b64", member(raw_handle if isinstance(raw_handle, dict) else {}, "b64"))
+    device_id = as_unsigned("device_id", member(tree, "device_id"))
+    byte_size = as_unsigned("byte_size", member(tree, "byte_size"))
+    try:
+        handle = b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        handle = b""
+    if len(handle) != HANDLE_BYTES:
+        raise invalid_argument(
+            f"'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t, which has {HANDLE_BYTES} bytes"
+        )
+    return handle, device_id, byte_size
+
+
+def _tree(body: Buffer) -> dict[str, Any]:
+    """Return the members of a body; Triton: a value that is not an object has none."""
+    tree = parse_control_document(body)
+    return tree if isinstance(tree, dict) else {}
+
+
+def _field(tree: dict[str, Any], name: str) -> Any:
+    if name not in tree:
+        raise invalid_argument(f"Shared memory register request has no '{name}' field")
+    return tree[name]
+
+
+def encode_system_status(regions: Sequence[SystemRegionStatus]) -> bytes:
+    """Return the body of `GET /v2/systemsharedmemory/status` and of its variant for one region."""
+    return orjson.dumps(
+        [{"name": r.name, "key": r.key, "offset": r.offset, "byte_size": r.byte_size} for r in regions]
+    )
+
+
+def encode_cuda_status(regions: Sequence[CudaRegionStatus]) -> bytes:
+    """Return the body of `GET /v2/cudasharedmemory/status` and of its variant for one region."""
+    return orjson.dumps([{"name": r.name, "device_id": r.device_id, "byte_size": r.byte_size} for r in regions])
