@@ -219,7 +219,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # repository
     Mutant(
         name="version_policy",
-        file="src/naiad/config/version_policy.py",
+        file="src/naiad/config/autofill.py",
         text="    return ordered[-count:] if count else []\n",
         replacement="    return ordered[:count] if count else []\n",
         tests=("unit/config/test_version_policy.py", "unit/repository/test_control.py"),

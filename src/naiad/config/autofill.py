@@ -1,5 +1,7 @@
 """Completes a model configuration: from the file names in a version directory, and with Triton's defaults.
 
+It also selects the versions that a policy means.
+
 Pure: the caller lists the directory, counts the GPUs and asks the backend for its default number of instances. A
 loader uses these in the order `autofill`, `normalize`, `validation.validate`, the backend's `auto_complete`,
 `merge_auto_completed`, `normalize` again (it may have added a scheduler), `validate` with `complete=True`,
@@ -9,7 +11,7 @@ loader uses these in the order `autofill`, `normalize`, `validation.validate`, t
 from collections.abc import Sequence
 
 from naiad.config.backends import FORMATS, PLATFORM_BACKENDS, ModelFormat, canonical_name
-from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup, ModelVersionPolicy
 from naiad.config.problem import Problem
 
 ENSEMBLE_PLATFORM = "ensemble"
@@ -208,3 +210,24 @@ def _gpu_problems(group: ModelInstanceGroup, opening: str, path: str, gpu_count:
         for position, gpu in enumerate(group.gpus)
         if not 0 <= gpu < gpu_count
     ]
+
+
+NO_VERSION = "at least one version must be available under the version policy of model '{model_name}'"
+"""Triton's words for an empty selection."""
+
+
+def select_versions(policy: ModelVersionPolicy, available: Sequence[int]) -> list[int]:
+    """Return the versions in `available` that `policy` selects, lowest first.
+
+    No policy means the newest one. Triton: a missing version of `specific` is ignored, and `latest` with 0 versions
+    selects none; the caller rejects an empty result with `NO_VERSION`.
+    """
+    ordered = sorted(set(available))
+    choice = policy.WhichOneof("policy_choice")
+    if choice == "all":
+        return ordered
+    if choice == "specific":
+        wanted = set(policy.specific.versions)
+        return [version for version in ordered if version in wanted]
+    count = policy.latest.num_versions if choice == "latest" else 1
+    return ordered[-count:] if count else []

@@ -10,16 +10,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from naiad.config.autofill import autofill, normalize
+from naiad.config.autofill import NO_VERSION, autofill, normalize, select_versions
 from naiad.config.backends import FILENAMES, RUNTIMES, canonical_name, filenames_of
 from naiad.config.forms.pbtxt.lexer import ParsedConfig, map_path
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import Problem, Severity, nearest
-from naiad.config.validate.ensemble import cycle_message, find_ensemble_cycle
-from naiad.config.validate.members import ensemble_member_problems
+from naiad.config.validate.ensemble import cycle_message, ensemble_member_problems, find_ensemble_cycle
 from naiad.config.validate.model import validate
-from naiad.config.version_policy import NO_VERSION, select_versions
 from naiad.core.errors import InferError
 from naiad.repository.stores.bare_files import bare_backend, files_of_folder, model_name, usual_file_in
 from naiad.repository.stores.model_file import kind_of, way_out

@@ -2,8 +2,7 @@
 
 import pytest
 
-from naiad.config.forms.pbtxt.cursor import MAX_PROBLEMS
-from naiad.config.forms.pbtxt.text_format import MAX_CHARACTERS, parse_pbtxt
+from naiad.config.forms.pbtxt.text_format import MAX_CHARACTERS, MAX_PROBLEMS, parse_pbtxt
 
 # text, line:column, part of the message, suggestion
 MISTAKES = [

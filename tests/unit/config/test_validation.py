@@ -7,8 +7,7 @@ from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import Problem
-from naiad.config.validate.ensemble import find_ensemble_cycle
-from naiad.config.validate.members import ensemble_member_problems, has_decoupled_member
+from naiad.config.validate.ensemble import ensemble_member_problems, find_ensemble_cycle, has_decoupled_member
 from naiad.config.validate.model import validate
 
 MODEL = """

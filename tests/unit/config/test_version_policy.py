@@ -1,7 +1,7 @@
 import pytest
 
+from naiad.config.autofill import select_versions
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
-from naiad.config.version_policy import select_versions
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,18 @@ All problems are reported together, each at its position if the configuration wa
 
 from collections.abc import Collection
 
-from naiad.config.autofill import ENSEMBLE_PLATFORM, instance_group_problems
+from naiad.config.autofill import ENSEMBLE_PLATFORM, NO_VERSION, instance_group_problems
 from naiad.config.backends import BUILT_IN, PLATFORM_BACKENDS, SERVABLE_FILENAMES
 from naiad.config.execution import sequence_inputs
 from naiad.config.forms.findings import Findings
 from naiad.config.forms.pbtxt.lexer import ParsedConfig, map_path
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup, ModelQueuePolicy, ModelWarmup
 from naiad.config.naiad_parameters import check_adaptive_batching, check_isolation, check_response_cache
+from naiad.config.padding import check_padding
 from naiad.config.problem import Problem, nearest
 from naiad.config.validate.ensemble import check_ensemble
-from naiad.config.validate.padding import check_padding
 from naiad.config.validate.sequence import check_preferred_sizes, check_sequence_batching
 from naiad.config.validate.tensor import check_batch_tensors, check_tensors, is_outside
-from naiad.config.version_policy import NO_VERSION
 from naiad.core.errors import excerpt
 
 

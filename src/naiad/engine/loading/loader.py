@@ -10,6 +10,7 @@ from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelConte
 from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.registry import BackendRegistry
 from naiad.backend.signature import DEFAULT_MAX_BATCH_SIZE_SETTING
+from naiad.config.autofill import NO_VERSION, select_versions
 from naiad.config.backends import canonical_name
 from naiad.config.changes import renewed
 from naiad.config.forms.pbtxt.lexer import ParsedConfig
@@ -17,9 +18,7 @@ from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.naiad_parameters import LIMIT, read_cache_limit_bytes
 from naiad.config.problem import raise_problems
 from naiad.config.scheduling_rules import batching_hints
-from naiad.config.validate.ensemble import cycle_message
-from naiad.config.validate.members import ensemble_member_problems, has_decoupled_member
-from naiad.config.version_policy import NO_VERSION, select_versions
+from naiad.config.validate.ensemble import cycle_message, ensemble_member_problems, has_decoupled_member
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unsupported
 from naiad.core.ports import InferencePort, Loop
 from naiad.engine.admission import CONFIGURED_BATCH_SIZE

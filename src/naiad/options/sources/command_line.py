@@ -37,7 +37,7 @@ def read_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> list[
         from naiad.options.sources.config_file import read_config_file  # most starts have no file
 
         given += _without(read_config_file(files[0]), given)
-    variables = environment_settings(environ, parse_arguments, is_alone=not arguments)
+    variables = environment_settings(environ, is_alone=not arguments)
     return [*given, *_without(variables, given)]
 
 
@@ -200,19 +200,16 @@ def _check_clouds(options: ServerOptions) -> None:
             )
 
 
-Parse = Callable[[Sequence[str], str], list[Given]]
-"""Splits arguments; the second argument names their source."""
-
 _PREDICTION = ("--allow-vertex-ai=true", "--allow-http=false", "--allow-grpc=false")
 _REPOSITORIES = ("AIP_STORAGE_URI", "AZUREML_MODEL_DIR")
 
 
-def environment_settings(environ: Mapping[str, str], parse: Parse, *, is_alone: bool) -> list[Given]:
+def environment_settings(environ: Mapping[str, str], *, is_alone: bool) -> list[Given]:
     """Return the settings of the environment. `is_alone`: `naiad serve` has no arguments. Raises OptionError."""
-    found = _sagemaker_settings(environ, parse) if is_alone else []
+    found = _sagemaker_settings(environ) if is_alone else []
     if not found and environ.get("AIP_MODE") == "PREDICTION":
         # Triton: Vertex AI sends requests to its own endpoint only.
-        found += parse(_PREDICTION, "AIP_MODE")
+        found += parse_arguments(_PREDICTION, "AIP_MODE")
     given = {each.flag.name for each in found}
     for flag in all_flags():
         if flag.variable and environ.get(flag.variable) and flag.name not in given:
@@ -220,11 +217,11 @@ def environment_settings(environ: Mapping[str, str], parse: Parse, *, is_alone: 
     if "model-repository" not in given:
         variable = next((name for name in _REPOSITORIES if environ.get(name)), "")
         if variable:
-            found += parse([f"--model-repository={environ[variable]}"], variable)
+            found += parse_arguments([f"--model-repository={environ[variable]}"], variable)
     return found
 
 
-def _sagemaker_settings(environ: Mapping[str, str], parse: Parse) -> list[Given]:
+def _sagemaker_settings(environ: Mapping[str, str]) -> list[Given]:
     from naiad.options.sources.sagemaker import (  # other starts do not need it
         is_started_by_sagemaker,
         sagemaker_arguments,
@@ -233,7 +230,7 @@ def _sagemaker_settings(environ: Mapping[str, str], parse: Parse) -> list[Given]
     found: list[Given] = []
     for source, arguments in sagemaker_arguments(environ) if is_started_by_sagemaker(environ) else ():
         try:
-            found += parse(arguments, source)
+            found += parse_arguments(arguments, source)
         except OptionError as error:
             raise OptionError(f"{source}: {error}") from None
     return found
