@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from naiad.backend.api import Instance, InstanceSpec, Model
-from naiad.backend.host_policies import running_on
+from naiad.backend.cores import running_on
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.options.host_policy import format_cores, policy_name
 

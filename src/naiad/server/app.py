@@ -8,10 +8,8 @@ import os
 import time
 from pathlib import Path
 
-from naiad.backend.cores import usable_cores
+from naiad.backend.cores import gpu_count, resolve_policies, usable_cores
 from naiad.backend.custom_metrics import CustomMetrics
-from naiad.backend.gpus import gpu_count
-from naiad.backend.host_policies import resolve_policies
 from naiad.backend.registry import BackendRegistry
 from naiad.core.errors import ErrorCode, InferError
 from naiad.engine.cache.factory import open_store

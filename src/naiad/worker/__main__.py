@@ -15,7 +15,7 @@ def _import_worker() -> "Callable[[List[str]], None]":
     package = types.ModuleType("naiad")
     package.__path__ = [os.path.dirname(_HERE)]
     sys.modules["naiad"] = package
-    from naiad.worker.process import run
+    from naiad.worker.loop import run
 
     # A model that imports naiad gets the real one, if it is installed.
     del sys.modules["naiad"]

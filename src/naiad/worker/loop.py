@@ -1,16 +1,28 @@
-"""The loop of a worker: load the model, execute batches, finalize."""
+"""The worker: its start as a process (signals, streams, log, modules), then its loop.
+
+The loop loads the model, executes batches and finalizes.
+"""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import ctypes
+import faulthandler
 import gc
 import inspect
+import logging
 import os
 import select
+import signal
+import socket
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from naiad.worker.api import pb_utils
 from naiad.worker.api.failure import ErrorCode, describe, format_traceback
+from naiad.worker.api.logger import LineStream, SinkHandler, set_sink
 from naiad.worker.api.metrics import set_metric_server
 from naiad.worker.api.request import InferenceRequest, set_caller, set_rescheduling
 from naiad.worker.busy_polling import SpinWait
@@ -21,7 +33,7 @@ from naiad.worker.channel.buffer_pool import IDLE_S, TransportFullError
 from naiad.worker.channel.channel import Channel
 from naiad.worker.channel.flags_page import FIRST_LATE_PLACE, FIRST_LATE_SLOT, FlagsPage
 from naiad.worker.channel.frame import ChannelClosedError, Frame
-from naiad.worker.control import ControlSocket, ExecutionContext, late_streams
+from naiad.worker.control import ControlSocket, ExecutionContext, dump_on_signal, late_streams
 from naiad.worker.execution.codec import RequestDecoder, ResponseEncoder
 from naiad.worker.execution.execution import (
     DecoupledExecution,
@@ -38,6 +50,57 @@ from naiad.worker.execution.execution import (
 )
 from naiad.worker.execution.response_sender import ResponseSender
 from naiad.worker.loading import LoadError, Readiness, join_group, leave_group, load_class
+
+_PR_SET_PDEATHSIG = 1
+
+
+def run(arguments: list[str]) -> None:
+    """Serve: the arguments are descriptors (read, write, blocks, control socket, flags page) and the server's pid."""
+    read_fd, write_fd, blocks_fd, side_fd, board_fd, server_pid = (int(argument) for argument in arguments)
+    _follow(server_pid)
+    # The server drains after Ctrl-C; its workers must continue meanwhile.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable(2)
+    dump_on_signal()
+    for descriptor in (read_fd, write_fd, blocks_fd, side_fd):
+        os.set_inheritable(descriptor, False)
+    side = ControlSocket(socket.socket(fileno=side_fd))
+    _redirect(side)
+    for name in ("triton_python_backend_utils", "c_python_backend_utils"):
+        sys.modules[name] = pb_utils
+    board = FlagsPage(board_fd)
+    os.close(board_fd)
+    channel = Channel(read_fd, write_fd, socket.socket(fileno=blocks_fd), limit_bytes=0, own=bytearray)
+    worker = Worker(channel, side, board, read_fd)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=worker.forsake)
+    worker.run()
+
+
+def _follow(server_pid: int) -> None:
+    """Exit with the server, even while the model executes."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != server_pid:
+        os._exit(1)
+
+
+def _redirect(side: ControlSocket) -> None:
+    """Send prints, `logging` and `pb_utils.Logger` to the server's log."""
+    set_sink(side.log)
+    sys.stdout = LineStream(side.log, 1)
+    sys.stderr = LineStream(side.log, 2)
+    # Registered first, so that they run after the exit handlers of the model.
+    for stream in (sys.stdout, sys.stderr):
+        atexit.register(_send_rest, stream)
+    root = logging.getLogger()
+    root.addHandler(SinkHandler(side.log))
+    root.setLevel(logging.INFO)
+
+
+def _send_rest(stream: LineStream) -> None:
+    with contextlib.suppress(OSError):  # the server has exited, and its log with it
+        stream.send_rest()
 
 
 class Worker:

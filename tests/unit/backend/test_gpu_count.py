@@ -3,7 +3,7 @@
 import onnxruntime
 import pytest
 
-from naiad.backend import gpus
+from naiad.backend import cores
 from naiad.backend.identity import IdentityBackend
 from naiad.backend.onnx.backend import OnnxRuntimeBackend
 from naiad.backend.python.backend import PythonBackend
@@ -20,27 +20,27 @@ class TwoGpus:
 
 @pytest.fixture(autouse=True)
 def asks_anew():
-    gpus.gpu_count.cache_clear()
+    cores.gpu_count.cache_clear()
     yield
-    gpus.gpu_count.cache_clear()
+    cores.gpu_count.cache_clear()
 
 
 @pytest.mark.parametrize(("setting", "count"), [(None, 2), ("1", 1), ("", 0)])
 def test_count_comes_from_driver_and_environment(monkeypatch, setting, count):
-    monkeypatch.setattr(gpus, "load_nvml", TwoGpus)
+    monkeypatch.setattr(cores, "load_nvml", TwoGpus)
     if setting is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
-    assert gpus.gpu_count() == count
+    assert cores.gpu_count() == count
 
 
 def test_without_a_runner_there_is_none(monkeypatch):
     def missing():
         raise NvmlError("there is none")
 
-    monkeypatch.setattr(gpus, "load_nvml", missing)
-    assert gpus.gpu_count() == 0
+    monkeypatch.setattr(cores, "load_nvml", missing)
+    assert cores.gpu_count() == 0
 
 
 def test_backends_with_gpu_support(monkeypatch):

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from naiad.backend.host_policies import bind_thread, resolve_policies, running_on
+from naiad.backend.cores import bind_thread, resolve_policies, running_on
 from naiad.core.errors import ErrorCode, InferError
 from naiad.options.host_policy import HostPolicy
 

@@ -4,12 +4,12 @@ import inspect
 
 import pytest
 
-from naiad.worker import loop, process
+from naiad.worker import loop
 from naiad.worker.api import failure, tensor
 from naiad.worker.channel import frame
 
 
-@pytest.mark.parametrize("module", [failure, tensor, frame, loop, process])
+@pytest.mark.parametrize("module", [failure, tensor, frame, loop])
 def test_worker_frames_are_left_out(module):
     # Triton: the text of a failed `execute` has no frames but the model's.
     calls = compile("def call(function):\n    function()\n", inspect.getfile(module), "exec")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from naiad.backend.api import InstanceSpec, Model, ModelContext
-from naiad.backend.host_policies import running_on
+from naiad.backend.cores import running_on
 from naiad.backend.onnx.accelerators import CPU_PROVIDER, gpu_unsupported_reason
 from naiad.backend.onnx.library import onnxruntime
 from naiad.backend.onnx.options import (

@@ -1,35 +1,48 @@
-"""The rendezvous of a group whose ranks are on several machines: the leader's side, in the server of node 0.
+"""The rendezvous of a group whose ranks are on several machines: the server of node 0, and `NodeRanks` elsewhere.
 
-The server listens on the rendezvous address while a group starts. `naiad rank` on each other node (`node.py`) makes
-two connections for each of its ranks. Each begins with a line of JSON that names the rank.
+The server listens on the rendezvous address while a group starts. `naiad rank` on each other node makes two
+connections for each of its ranks. Each begins with a line of JSON that names the rank.
 
     data     the frames between server and worker, as through the pipes of a local worker; tensors are in the frames
     control  from the server: the environment of the rank, later a byte for each request to log its stacks.
              From the node: how the worker has ended. Its end kills the worker, or reports that the node is lost.
 
 Neither is encrypted or authenticated, as the connections of torch.distributed are not.
+
+On the other nodes each rank has a thread that waits for the next group, and each worker one that watches it: the
+server may start the next version of a model before the group of the previous one ends.
 """
 
 import contextlib
 import json
+import logging
 import os
+import secrets
 import select
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from naiad.backend.python.settings import WorkerSettings
+import naiad
+from naiad.backend.api import ModelContext
+from naiad.backend.python.settings import WorkerSettings, worker_environment
 from naiad.backend.python.worker.channel import ServerChannel
-from naiad.backend.python.worker.process import CallsDoor, WorkerProcess
+from naiad.backend.python.worker.process import CallsDoor, Event, WorkerProcess
 from naiad.core.errors import invalid_argument
 from naiad.worker.channel.flags_page import create_board
+
+_log = logging.getLogger(__name__)
 
 _LONGEST_LINE = 1 << 20
 _HELLO_S = 5.0
 """Time for a connection to say whose it is, and for the description of a worker's exit to arrive."""
 _POLL_S = 0.2
+_RETRY_S = 0.25
+_CONNECT_S = 10.0
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 _UNACKNOWLEDGED_MS = 25_000
 """A node that does not acknowledge for so long is lost."""
@@ -67,6 +80,16 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens on an address of this machine. Raises OSError."""
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     return socket.create_server((host, port), family=family)
+
+
+def _agreed(model: str, settings: WorkerSettings) -> dict[str, Any]:
+    """Return what all nodes must have alike."""
+    return {
+        "model": model,
+        "nnodes": settings.nnodes,
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "torch_distributed": settings.torch_distributed,
+    }
 
 
 class Rendezvous:
@@ -167,14 +190,8 @@ class Rendezvous:
 
     def _disagreement(self, hello: Mapping[str, Any]) -> str:
         """Return what a node has differently, or empty."""
-        settings = self._settings
         node = f"node {hello['node_rank']} at the rendezvous of model '{self._model}'"
-        for name, own in (
-            ("model", self._model),
-            ("nnodes", settings.nnodes),
-            ("tensor_parallel_size", settings.tensor_parallel_size),
-            ("torch_distributed", settings.torch_distributed),
-        ):
+        for name, own in _agreed(self._model, self._settings).items():
             if hello[name] != own:
                 return f"{node} has {name} {hello[name]!r}, the server has {own!r}; use the same on all nodes"
         return ""
@@ -243,3 +260,136 @@ def _moved(value: Any, here: str, there: str) -> Any:
     if isinstance(value, dict):
         return {key: _moved(each, here, there) for key, each in value.items()}
     return value.replace(here, there) if isinstance(value, str) else value
+
+
+# --- the other nodes ------------------------------------------------------------------------------------------------
+
+
+class RejectedError(Exception):
+    """The server does not accept this node; the message has the reason."""
+
+
+class NodeRanks:
+    """The ranks of this node."""
+
+    def __init__(self, context: ModelContext, settings: WorkerSettings, node_rank: int) -> None:
+        self._context = context
+        self._settings = settings
+        self._node_rank = node_rank
+        self._rejection = ""
+        self._is_rejected = threading.Event()
+        self._is_unreachable = False
+        """Whether the log says so."""
+
+    def run(self) -> None:
+        """Serve groups without end. Raises RejectedError."""
+        first = self._node_rank * self._settings.local_rank_count
+        for rank in range(first, first + self._settings.local_rank_count):
+            threading.Thread(target=self._serve, args=(rank,), name=f"rank {rank}", daemon=True).start()
+        self._is_rejected.wait()
+        raise RejectedError(self._rejection)
+
+    def _serve(self, rank: int) -> None:
+        while True:
+            try:
+                control, data = self._connect(rank)
+                order = receive_line(control)
+            except (OSError, ValueError) as error:
+                self._note_unreachable(error)
+                time.sleep(_RETRY_S)
+                continue
+            self._is_unreachable = False
+            if "error" in order:
+                self._rejection = str(order["error"])
+                self._is_rejected.set()
+                return
+            name = f"worker of rank {rank}"
+            threading.Thread(target=self._work, args=(rank, control, data, order), name=name, daemon=True).start()
+
+    def _connect(self, rank: int) -> tuple[socket.socket, socket.socket]:
+        """Return the control and the data connection of a rank. Raises OSError."""
+        token = secrets.token_hex(16)
+        settings = self._settings
+        hello = {
+            "token": token,
+            "rank": rank,
+            "node_rank": self._node_rank,
+            **_agreed(self._context.name, settings),
+            "place": {
+                "model_dir": str(self._context.model_dir),
+                "import_paths": sys.path,
+                "package_dir": str(Path(naiad.__file__).parent),
+            },
+        }
+        control = socket.create_connection(settings.rendezvous, _CONNECT_S)
+        try:
+            prepare(control)
+            send_line(control, hello)
+            data = socket.create_connection(settings.rendezvous, _CONNECT_S)
+        except OSError:
+            control.close()
+            raise
+        prepare(data)
+        send_line(data, {"token": token})
+        # The order comes when the server starts a group; until then the connections stay open.
+        control.settimeout(None)
+        data.settimeout(None)
+        return control, data
+
+    def _note_unreachable(self, error: Exception) -> None:
+        if not self._is_unreachable:
+            self._is_unreachable = True
+            host, port = self._settings.rendezvous
+            _log.info("waiting for the server of node 0 to start the model at %s:%d (%s)", host, port, error)
+
+    def _work(self, rank: int, control: socket.socket, data: socket.socket, order: Mapping[str, Any]) -> None:
+        """Start a worker, and watch it to its end. The process ends with this thread."""
+        environment = self._settings.interpreter.environ(worker_environment(self._context))
+        try:
+            process = WorkerProcess(
+                self._settings.interpreter.executable,
+                {**environment, **order["environment"]},
+                model=self._context.name,
+                transport_bytes=self._settings.transport_bytes,
+                connection=data,
+            )
+        except OSError as error:
+            how = f"cannot be started: {error}"
+        else:
+            _log.info("rank %d of model '%s' starts, pid %d", rank, self._context.name, process.pid)
+            data.close()
+            _watch(process, control)
+            how = process.exit_text
+            process.close()
+        _log.info("rank %d of model '%s' %s", rank, self._context.name, how)
+        try:
+            send_line(control, {"exit": how})
+        except OSError as error:
+            _log.debug("the server is gone: %s", error)
+        control.close()
+        data.close()
+
+
+def _watch(process: WorkerProcess, control: socket.socket) -> None:
+    """Return when the process has ended; the end of the control connection kills it."""
+    while True:
+        try:
+            event = process.wait(None, control.fileno())
+        except OSError:  # the connection was reset
+            process.kill()
+            continue
+        if event is Event.EXIT:
+            return
+        if _has_ended(control):
+            process.kill("was killed because the server has ended the group")
+        else:
+            process.dump_stacks()
+
+
+def _has_ended(control: socket.socket) -> bool:
+    try:
+        return not control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

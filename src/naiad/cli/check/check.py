@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import orjson
 
-from naiad.backend.gpus import gpu_count
+from naiad.backend.cores import gpu_count
 from naiad.backend.registry import BackendRegistry
 from naiad.cli.check.check_load import LoadRules, load_reported
 from naiad.cli.parser import Parser, fail

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-from naiad.backend.host_policies import resolve_policies
+from naiad.backend.cores import resolve_policies
 from naiad.cluster.connection_passing import Acceptor, Balance
 from naiad.cluster.messages import BroadcastRequest, Failed, Finish, Listening, Loaded, StopBeingReady, Welcome
 from naiad.cluster.supervisor.control_broadcast import ControlBroadcast

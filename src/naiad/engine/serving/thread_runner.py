@@ -17,7 +17,7 @@ import threading
 import time
 
 from naiad.backend.api import Instance
-from naiad.backend.host_policies import bind_thread
+from naiad.backend.cores import bind_thread
 from naiad.core.batch import Batch
 from naiad.core.errors import InferError
 from naiad.core.ports import Loop
