@@ -35,7 +35,6 @@ from naiad.server.reporting.metrics import (
     open_resources,
     show_cache,
     show_connections,
-    show_load_failures,
     show_responses,
 )
 from naiad.server.reporting.ready_set import ReadySetPublisher, settle
@@ -213,7 +212,12 @@ class Server:
             ready_rule=ReadyRule(options.ready_rule),
             namespaces=Namespaces(stores) if options.has_namespaces else None,
         )
-        show_load_failures(self._registry, lambda: catalog.load_failure_count)
+        self._registry.add_callback(
+            "naiad_model_load_failures_total",
+            "counter",
+            "Loads of models or versions that failed",
+            lambda: catalog.load_failure_count,
+        )
         return catalog
 
     def _make_control(self, catalog: Catalog[Served], loop: asyncio.AbstractEventLoop) -> RepositoryControl[Served]:

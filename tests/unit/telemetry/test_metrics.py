@@ -11,7 +11,7 @@ from naiad.core.errors import FailureReason
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.options.network.endpoints import MetricsOptions
-from naiad.telemetry.metrics.exposition import format_family, format_labels
+from naiad.telemetry.metrics.exposition import format_labels
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.metrics.model import ModelSource
 from naiad.telemetry.process import CpuMeter, read_memory, read_process
@@ -210,14 +210,12 @@ def test_reloaded_version_replaces_old_one():
 def test_gauges_by_callback_and_families_of_others():
     registry = Registry()
     open_connections = [3]
-    registry.add_callback(
-        "naiad_connections", "gauge", "Open connections", lambda: open_connections[0], {"protocol": "http"}
-    )
-    registry.add_rendered("restarts_total", lambda: '# TYPE restarts_total counter\nrestarts_total{model="m"} 1')
+    registry.add_callback("naiad_connections", "gauge", "Open connections", lambda: open_connections[0])
+    registry.add_family("restarts_total", "counter", "Restarts", lambda: [({"model": "m"}, 1)])
     shown = ["# TYPE mine_total counter\nmine_total 2", "# TYPE more gauge\nmore 3"]
     registry.add_families(lambda: shown)
     values = samples(registry)
-    assert values[("naiad_connections", ("protocol", "http"))] == 3
+    assert values[("naiad_connections",)] == 3
     assert values[("restarts_total", ("model", "m"))] == 1
     assert (values[("mine_total",)], values[("more",)]) == (2, 3)
     shown.clear()
@@ -231,7 +229,7 @@ def test_a_name_is_taken_once(name):
     assert registry.has_family(name)
     assert not registry.has_family(f"{name}_total")
     with pytest.raises(ValueError, match="exists already"):
-        registry.add_rendered(name, str)
+        registry.add_family(name, "gauge", "", list)
 
 
 class TestMachine:
@@ -333,7 +331,7 @@ def test_labels_are_sorted_as_triton_sorts_them():
 
 def test_no_family_is_announced_without_a_sample():
     registry = registry_of()
-    registry.add_rendered("mine", lambda: format_family("mine", "gauge", "Help", []))
+    registry.add_family("mine", "gauge", "Help", list)
     registry.add_families(lambda: ["", "# HELP yours Help\n# TYPE yours gauge\nyours 1"])
     text = registry.render().decode()
     assert "nv_inference_count" not in text

@@ -16,7 +16,7 @@ from naiad.cluster.messages import Answer, AskIndex, AskMetrics, AskStatistics, 
 from naiad.cluster.supervisor.member_process import MemberProcess
 from naiad.core.model import IndexEntry, ModelState
 from naiad.telemetry.metrics import exposition as exposition_sum
-from naiad.telemetry.metrics.exposition import Exposition, format_family
+from naiad.telemetry.metrics.exposition import Exposition, format_rows
 from naiad.telemetry.statistics.version import BatchStatistics, VersionStatistics
 
 
@@ -175,16 +175,11 @@ class ScatterGather:
         return answer
 
     def _exposition(self) -> bytes:
-        families = (
-            ("naiad_processes", "gauge", "Server processes that serve", len(self._serving())),
-            (
-                "naiad_process_restarts_total",
-                "counter",
-                "Server processes that were started again after one died",
-                self.restart_count,
-            ),
-        )
-        own = [format_family(name, kind, text, [f"{name} {value}"]) for name, kind, text, value in families]
+        text = "Server processes that were started again after one died"
+        own = [
+            format_rows("naiad_processes", "gauge", "Server processes that serve", [({}, len(self._serving()))]),
+            format_rows("naiad_process_restarts_total", "counter", text, [({}, self.restart_count)]),
+        ]
         return self.exited_counters.metrics().render() + ("\n".join(own) + "\n").encode()
 
 

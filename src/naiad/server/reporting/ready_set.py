@@ -1,7 +1,7 @@
 """Publishes changes of the set of ready versions to the engine's table and the metrics."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
@@ -9,13 +9,9 @@ from naiad.core.ports import Loop
 from naiad.engine.inference import Engine
 from naiad.engine.serving.served import Served
 from naiad.server.reporting.metrics import show_adaptive
-from naiad.telemetry.metrics.exposition import format_family, format_labels
+from naiad.telemetry.metrics.exposition import Row
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.metrics.model import FIRST_RESPONSE_MS, ModelSource, model_labels
-
-_RESTARTS = "naiad_worker_restarts_total"
-_STATE = "naiad_worker_state"
-_SEQUENCES = "naiad_live_sequence_count"
 
 _TURN_TIMEOUT_S = 5.0
 """A loop that is this busy has bigger problems than one request for a version that is being unloaded."""
@@ -43,9 +39,16 @@ class ReadySetPublisher:
         self._engine = engine
         self._registry = registry
         self._ready: Ready = {}
-        registry.add_rendered(_RESTARTS, self._render_restarts)
-        registry.add_rendered(_STATE, self._render_states)
-        registry.add_rendered(_SEQUENCES, self._render_sequences)
+        text = "Workers that were restarted after one died"
+        registry.add_family(
+            "naiad_worker_restarts_total", "counter", text, lambda: self._instances(lambda each: each.restart_count)
+        )
+        text = "State of an instance: 0 ready, 1 restarting, 2 down until its next trial, 3 on trial"
+        registry.add_family(
+            "naiad_worker_state", "gauge", text, lambda: self._instances(lambda each: int(each.state))
+        )
+        text = "Sequences that have begun and not ended"
+        registry.add_family("naiad_live_sequence_count", "gauge", text, self._sequences)
         show_adaptive(registry, self._served)
 
     def publish(self, ready: Ready, name: str) -> None:
@@ -65,29 +68,15 @@ class ReadySetPublisher:
     def _served(self) -> list[Served]:
         return [served for versions in self._ready.values() for served in versions.values()]
 
-    def _render_restarts(self) -> str:
-        text = "Workers that were restarted after one died"
-        return self._render_instances(_RESTARTS, "counter", text, lambda instance: instance.restart_count)
+    def _sequences(self) -> Iterator[Row]:
+        for served in self._served():
+            if served.config.HasField("sequence_batching"):
+                yield model_labels(served.statistics), served.live_sequence_count
 
-    def _render_states(self) -> str:
-        text = "State of an instance: 0 ready, 1 restarting, 2 down until its next trial, 3 on trial"
-        return self._render_instances(_STATE, "gauge", text, lambda instance: int(instance.state))
-
-    def _render_sequences(self) -> str:
-        lines = [
-            f"{_SEQUENCES}{format_labels(model_labels(served.statistics))} {served.live_sequence_count}"
-            for served in self._served()
-            if served.config.HasField("sequence_batching")
-        ]
-        return format_family(_SEQUENCES, "gauge", "Sequences that have begun and not ended", lines)
-
-    def _render_instances(self, family: str, kind: str, text: str, value_of: Callable[[Instance], int]) -> str:
-        lines = []
+    def _instances(self, value_of: Callable[[Instance], int]) -> Iterator[Row]:
         for served in self._served():
             for number, instance in enumerate(served.instances):
-                labels = {**model_labels(served.statistics), "instance": f"{served.name}_{number}"}
-                lines.append(f"{family}{format_labels(labels)} {value_of(instance)}")
-        return format_family(family, kind, text, lines)
+                yield {**model_labels(served.statistics), "instance": f"{served.name}_{number}"}, value_of(instance)
 
     def _add(self, served: Served) -> None:
         config = served.config

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
+Row = tuple[Mapping[str, str], float]
+"""Labels and value of one sample."""
 
 _LAST_LABELS = frozenset(("le", "quantile"))
 
@@ -53,6 +55,12 @@ def format_family(name: str, kind: str, help_text: str, samples: Iterable[str]) 
     if not lines:
         return ""
     return "\n".join([*format_opening(name, kind, help_text), *lines])
+
+
+def format_rows(name: str, kind: Kind, help_text: str, rows: Iterable[Row]) -> str:
+    """Return a family with a sample for each of `rows`."""
+    samples = [f"{name}{format_labels(labels)} {format_value(value)}" for labels, value in rows]
+    return format_family(name, kind, help_text, samples)
 
 
 def format_opening(name: str, kind: str, help_text: str) -> tuple[str, str]:

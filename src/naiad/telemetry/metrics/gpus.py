@@ -9,10 +9,9 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
-from naiad.telemetry.metrics.exposition import Kind, format_family, format_labels, format_value
+from naiad.telemetry.metrics.exposition import Kind, Row, format_rows
 
 _LIBRARIES = ("libnvidia-ml.so.1", "libnvidia-ml.so")
 _SUCCESS = 0
@@ -171,27 +170,16 @@ _MAX_FAILURES = 5
 """Number of consecutive failures after which measurements stop."""
 
 
-class _Family(NamedTuple):
-    name: str
-    kind: Kind
-    help: str
-    read: Callable[[GpuReading], float | None]
-
-
-_FAMILIES = (
-    _Family("nv_gpu_utilization", "gauge", "GPU utilization rate [0.0 - 1.0]", attrgetter("utilization")),
-    _Family("nv_gpu_memory_total_bytes", "gauge", "GPU total memory, in bytes", attrgetter("memory_total_bytes")),
-    _Family("nv_gpu_memory_used_bytes", "gauge", "GPU used memory, in bytes", attrgetter("memory_used_bytes")),
-    _Family("nv_gpu_power_usage", "gauge", "GPU power usage in watts", attrgetter("power_w")),
-    _Family("nv_gpu_power_limit", "gauge", "GPU power management limit in watts", attrgetter("power_limit_w")),
-    _Family(
-        "nv_energy_consumption",
-        "counter",
-        "GPU energy consumption in joules since the server started",
-        attrgetter("energy_j"),
-    ),
+_FAMILIES: Sequence[tuple[str, Kind, str, str]] = (
+    ("nv_gpu_utilization", "gauge", "GPU utilization rate [0.0 - 1.0]", "utilization"),
+    ("nv_gpu_memory_total_bytes", "gauge", "GPU total memory, in bytes", "memory_total_bytes"),
+    ("nv_gpu_memory_used_bytes", "gauge", "GPU used memory, in bytes", "memory_used_bytes"),
+    ("nv_gpu_power_usage", "gauge", "GPU power usage in watts", "power_w"),
+    ("nv_gpu_power_limit", "gauge", "GPU power management limit in watts", "power_limit_w"),
+    ("nv_energy_consumption", "counter", "GPU energy consumption in joules since the server started", "energy_j"),
 )
-GPU_FAMILIES = frozenset(family.name for family in _FAMILIES)
+"""Name, kind, help, and the field of a reading."""
+GPU_FAMILIES = frozenset(name for name, *_ in _FAMILIES)
 
 
 class GpuMeter:
@@ -221,7 +209,7 @@ class GpuMeter:
         readings = self._readings
         if not readings:
             return []
-        return [_rendered(family, readings) for family in _FAMILIES]
+        return [format_rows(name, kind, text, _rows(readings, field)) for name, kind, text, field in _FAMILIES]
 
     def run(self) -> None:
         """Measure until `close`; runs in the thread."""
@@ -265,11 +253,6 @@ class GpuMeter:
         self._readings = readings
 
 
-def _rendered(family: _Family, readings: Mapping[str, GpuReading]) -> str:
-    values = [(uuid, family.read(reading)) for uuid, reading in readings.items()]
-    lines = [
-        f"{family.name}{format_labels({'gpu_uuid': uuid})} {format_value(value)}"
-        for uuid, value in values
-        if value is not None
-    ]
-    return format_family(family.name, family.kind, family.help, lines)
+def _rows(readings: Mapping[str, GpuReading], field: str) -> list[Row]:
+    values = [(uuid, getattr(reading, field)) for uuid, reading in readings.items()]
+    return [({"gpu_uuid": uuid}, value) for uuid, value in values if value is not None]

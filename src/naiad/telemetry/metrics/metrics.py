@@ -3,13 +3,13 @@
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import naiad
 from naiad.core.slices import Slices, finish
 from naiad.options.network.endpoints import DEFAULT_QUANTILES, MetricsOptions, parse_quantiles
 from naiad.telemetry.metrics import model as model_metrics
-from naiad.telemetry.metrics.exposition import Kind, format_family, format_labels, format_opening, format_value
+from naiad.telemetry.metrics.exposition import Kind, Row, format_opening, format_rows
 from naiad.telemetry.metrics.gpus import GPU_FAMILIES
 from naiad.telemetry.metrics.model import ModelFamily, ModelSource, Scrape
 from naiad.telemetry.process import CpuMeter, read_memory, read_process
@@ -76,32 +76,19 @@ class Registry:
 
     # --- metrics of other modules --------------------------------------------------------------------------------
 
-    def add_callback(
-        self,
-        name: str,
-        kind: Kind,
-        help_text: str,
-        read: Callable[[], float],
-        labels: Mapping[str, str] | None = None,
-    ) -> None:
+    def add_callback(self, name: str, kind: Kind, help_text: str, read: Callable[[], float]) -> None:
         """Show the value of `read` at each scrape. Raises ValueError if the name is in use."""
-        tail = format_labels(labels or {})
+        self.add_family(name, kind, help_text, lambda: [({}, read())])
 
-        def render() -> str:
-            return format_family(name, kind, help_text, [f"{name}{tail} {format_value(read())}"])
-
-        with self._lock:
-            self._check_free(name)
-            self._callbacks[name] = render
-
-    def add_rendered(self, name: str, render: Callable[[], str]) -> None:
-        """Show the result of `render` at each scrape: the complete family `name`, or nothing while it has no samples.
+    def add_family(self, name: str, kind: Kind, help_text: str, read: Callable[[], Iterable[Row]]) -> None:
+        """Show the rows of `read` at each scrape, or nothing while there are none.
 
         Raises ValueError if the name is in use.
         """
         with self._lock:
-            self._check_free(name)
-            self._callbacks[name] = render
+            if self.has_family(name):
+                raise ValueError(f"metric '{name}' exists already")
+            self._callbacks[name] = lambda: format_rows(name, kind, help_text, read())
 
     def add_families(self, render: Callable[[], Iterable[str]]) -> None:
         """Show the families of `render` at each scrape; their names must not be in `has_family`."""
@@ -112,10 +99,6 @@ class Registry:
         """Return whether a family of that name is one of the server's own."""
         own = {family.name for family in self._model_families}
         return name in own or name in _OWN_FAMILIES or name in self._callbacks
-
-    def _check_free(self, name: str) -> None:
-        if self.has_family(name):
-            raise ValueError(f"metric '{name}' exists already")
 
     # --- the exposition -------------------------------------------------------------------------------------------
 
@@ -185,12 +168,12 @@ def _measured(cpu: CpuMeter) -> list[str]:
 
 
 def _process() -> list[str]:
-    info = format_labels({"version": naiad.__version__, "python": platform.python_version()})
+    info = {"version": naiad.__version__, "python": platform.python_version()}
     parts = [
         # Triton's pool; naiad uses no such memory, so the value is 0.
         _gauge("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0),
         _gauge("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", 0),
-        format_family("naiad_build_info", "gauge", "Version of the server; always 1", [f"naiad_build_info{info} 1"]),
+        format_rows("naiad_build_info", "gauge", "Version of the server; always 1", [(info, 1)]),
     ]
     usage = read_process()
     if usage is not None:
@@ -201,4 +184,4 @@ def _process() -> list[str]:
 
 
 def _gauge(name: str, help_text: str, value: float) -> str:
-    return format_family(name, "gauge", help_text, [f"{name} {format_value(value)}"])
+    return format_rows(name, "gauge", help_text, [({}, value)])
