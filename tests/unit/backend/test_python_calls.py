@@ -4,6 +4,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -97,11 +98,8 @@ class Port:
 
 
 class Server:
-    """What the line knows of the worker."""
+    """The worker's process, and its conversation."""
 
-    model = "caller"
-    instance = object()
-    is_initializing = False
     room_bytes = 1 << 24
 
     def __init__(self) -> None:
@@ -135,7 +133,10 @@ class Pair:
         self.calls._line()
         read_fd, write_fd, blocks = self.side.passed
         self.channel = ServerChannel(read_fd, write_fd, socket.socket(fileno=blocks), limit_bytes=0)
-        self.line = BlsChannel(self.channel, self.port, self.server)
+        life = SimpleNamespace(conversation=self.server)
+        self.line = BlsChannel(
+            self.channel, self.port, self.server, life, model="caller", instance=object(), metrics=None
+        )
         self.line.attach()
 
     def ask(self, *tensors: Tensor, execution_timeout: int = 0, **fields):

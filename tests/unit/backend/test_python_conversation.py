@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from naiad.backend.python.conversation.conversation import Conversation, Terms
-from naiad.backend.python.conversation.decoupled import DecoupledConversation
+from naiad.backend.python.conversation.open_requests import DecoupledConversation
 from naiad.backend.python.conversation.tensors import TensorRules
 from naiad.backend.python.worker import process as python_process
 from naiad.backend.python.worker.channel import ServerChannel
@@ -43,7 +43,9 @@ class Talk:
         self.worker = Channel(their_read, their_write, theirs, limit_bytes=0, own=bytearray)
         self.board, self._board_fd = create_board()
         process: Any = SimpleNamespace(channel=self.channel, board=self.board, settled=threading.Event())
-        self.conversation = kind(process, Terms("m_0", "m", "1", CAP_BYTES, TensorRules(ModelConfig(name="m"))))
+        owner: Any = SimpleNamespace(others_wait=None)
+        rules = TensorRules(ModelConfig(name="m"))
+        self.conversation = kind(process, Terms(owner, "m_0", "m", "1", CAP_BYTES, rules))
         self._headers: dict[int, Any] = {}
         self.request_decoder = RequestDecoder(frozenset({"OUT"}))
 

@@ -25,10 +25,9 @@ from naiad.backend.api import (
     RemoteInstance,
 )
 from naiad.backend.custom_metrics import InstanceMetrics
-from naiad.backend.python.calls import BlsChannel, CallingWorker
-from naiad.backend.python.conversation.conversation import Conversation, OpenConversation, Terms
-from naiad.backend.python.conversation.decoupled import DecoupledConversation
-from naiad.backend.python.conversation.late_responses import OrdinaryConversation
+from naiad.backend.python.calls import BlsChannel
+from naiad.backend.python.conversation.conversation import Conversation, Terms
+from naiad.backend.python.conversation.open_requests import DecoupledConversation, OrdinaryConversation
 from naiad.backend.python.conversation.tensors import TensorRules
 from naiad.backend.python.ranks import RankConversation, RankGroup
 from naiad.backend.python.settings import (
@@ -170,16 +169,13 @@ class PythonModel(Model):
 
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Start a worker and initialize the model in it. Raises InferError with the traceback if that fails."""
-        kind = DecoupledInstance if self._context.config.model_transaction_policy.decoupled else PythonInstance
-        instance = kind(self._context, self._source, self.settings, self._rules, spec)
+        instance = PythonInstance(self._context, self._source, self.settings, self._rules, spec)
         instance.start()
         return instance
 
 
 class PythonInstance(RemoteInstance):
     """One worker process, replaced when it dies."""
-
-    conversation_type: ClassVar[type[Conversation]] = OrdinaryConversation
 
     def __init__(
         self,
@@ -208,8 +204,9 @@ class PythonInstance(RemoteInstance):
         self._metrics = metrics = InstanceMetrics(context.metrics)
 
         def listen_to(process: WorkerProcess, channel: ServerChannel, port: InferencePort) -> Callable[[], None]:
-            worker = CallingWorker(context.name, self, self._life, process, metrics.holder)
-            self._calls = BlsChannel(channel, port, worker)
+            self._calls = BlsChannel(
+                channel, port, process, self._life, model=context.name, instance=self, metrics=metrics.holder
+            )
             port.loop.call_soon_threadsafe(self._calls.attach)
             return self._calls.close
 
@@ -236,16 +233,11 @@ class PythonInstance(RemoteInstance):
                 "args": rank_args(context, source, spec, settings, rank),
             }
 
-        terms = Terms(spec.name, context.name, str(context.version), settings.transport_bytes, rules)
-
-        def converse(process: WorkerProcess) -> Conversation:
-            kind = RankConversation if settings.has_ranks else self.conversation_type
-            conversation = kind(process, terms)
-            if isinstance(conversation, OpenConversation):
-                conversation.owner = self
-            return conversation
-
-        self._life = WorkerLife(spec.name, settings, launch, notes, converse, self._report_health)
+        kind: type[Conversation] = DecoupledConversation if notes["decoupled"] else OrdinaryConversation
+        if settings.has_ranks:
+            kind = RankConversation
+        terms = Terms(self, spec.name, context.name, str(context.version), settings.transport_bytes, rules)
+        self._life = WorkerLife(spec.name, settings, launch, notes, partial(kind, terms=terms), self._report_health)
         self._running: Conversation | None = None
         self._conversation_with_blocks: Conversation | None = None
 
@@ -407,12 +399,6 @@ class PythonInstance(RemoteInstance):
             self._metrics.settle()
         if self.health_listener is not None:
             self.health_listener(self, health)
-
-
-class DecoupledInstance(PythonInstance):
-    """A worker whose requests stay open after their batch was executed, until their final responses."""
-
-    conversation_type: ClassVar[type[Conversation]] = DecoupledConversation
 
 
 def find_model_file(context: ModelContext) -> Path:

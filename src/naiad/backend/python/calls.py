@@ -1,7 +1,4 @@
-"""Calls of one worker's model to other models: frames in, calls to the engine, responses back.
-
-`CallingWorker` is the part of a worker that its channel of calls needs.
-"""
+"""Calls of one worker's model to other models: frames in, calls to the engine, responses back."""
 
 import contextlib
 import time
@@ -48,16 +45,32 @@ class _OpenCall(ModelCall):
 class BlsChannel:
     """One worker's calls. All methods except `close` and `parent_cancelled` are called on the event loop."""
 
-    def __init__(self, channel: ServerChannel, port: InferencePort, worker: "CallingWorker") -> None:
+    def __init__(
+        self,
+        channel: ServerChannel,
+        port: InferencePort,
+        process: WorkerProcess,
+        life: WorkerLife,
+        *,
+        model: str,
+        instance: object,
+        metrics: MetricHolder | None,
+    ) -> None:
+        """`metrics`: owner of the worker's metrics; None without metrics."""
         self._channel = channel
         self._port = port
-        self._worker = worker
+        self._process = process
+        self._life = life
+        """Its conversation is None while the model is being initialized."""
+        self._model = model
+        self._instance = instance
+        self._metrics = metrics
         self._loop = port.loop
         self._decoder = CallDecoder()
         self._encoder = CallResponseEncoder()
         self._open: dict[int, _OpenCall] = {}
         self._known_bytes = 0
-        self._header = ResponseHeader(worker.model, "", ())
+        self._header = ResponseHeader(model, "", ())
         self._is_closed = False
         self._trim_timer: TimerHandle | None = None
         channel.on_full = self._await_room
@@ -99,7 +112,7 @@ class BlsChannel:
             self._detach()
         except (ChannelError, LookupError, TypeError, ValueError) as error:
             self._detach()
-            self._worker.kill(f"was killed because it sent nonsense ({error})")
+            self._process.kill(f"was killed because it sent nonsense ({error})")
 
     def _take(self, frame: Frame) -> None:
         kind = frame.kind
@@ -126,13 +139,15 @@ class BlsChannel:
         words = iter(frame.words)
         number, parents, serial = self._read_whose(words)
         flags, timeout_us = next(words), next(words)
-        traced_with = self._worker.request_at(serial, next(words)) if flags & TRACED else None
+        conversation = self._life.conversation
+        place = next(words) if flags & TRACED else -1
+        traced_with = None if conversation is None or place < 0 else conversation.request_at(serial, place)
         header, data = self._decoder.decode(frame, words)
         if number in self._open:
             raise ChannelError(f"a second call {number}")
         call = _OpenCall(header, data, self._on_response, id=frame.text, arrival_ns=_now_ns())
         call.number = number
-        call.caller, call.caller_model = self._worker.instance, self._worker.model
+        call.caller, call.caller_model = self._instance, self._model
         call.parents = parents
         call.traced_with = traced_with
         call.holds_execution = flags & HOLDS != 0
@@ -159,14 +174,15 @@ class BlsChannel:
             slots = [next(words) for _ in range(count)]
         except StopIteration:
             raise ChannelError("a call whose table is too short") from None
-        return number, self._worker.parents(serial, slots), serial
+        conversation = self._life.conversation
+        return number, () if conversation is None else conversation.parents(serial, slots), serial
 
     def _check(self, call: _OpenCall) -> None:
         """Raise InferError for a forbidden call."""
         header = call.header
         if len(self._open) > 2 * MOST_CALLS:
             # Calls that the worker has cancelled count too, until they have ended.
-            raise unavailable(f"{len(self._open)} calls of one instance of model '{self._worker.model}' are open")
+            raise unavailable(f"{len(self._open)} calls of one instance of model '{self._model}' are open")
         try:
             is_decoupled = self._port.is_decoupled(header.model_name, header.model_version)
         except InferError as error:
@@ -193,8 +209,8 @@ class BlsChannel:
             return
         is_load = notes["command"] == "load"
         command = ModelCommand(
-            caller_model=self._worker.model,
-            is_initializing=self._worker.is_initializing,
+            caller_model=self._model,
+            is_initializing=self._life.conversation is None,
             parents=parents,
             name=name,
             is_load=is_load,
@@ -203,7 +219,7 @@ class BlsChannel:
         self._port.command(command, lambda error: self._on_command_done(number, error))
 
     def _take_metric(self, frame: Frame) -> None:
-        metrics = self._worker.metrics
+        metrics = self._metrics
         if frame.kind == frames.METRIC_RELEASED:
             if metrics is not None:
                 metrics.release_family(frame.words[0])
@@ -280,8 +296,9 @@ class BlsChannel:
             self._loop.call_soon(self._detach)  # not at once: the caller goes through the calls
 
     def _lend(self, parts: Sequence[Any], payload_bytes: int) -> int:
-        buffer_owner = self._channel.buffer_owner
-        buffer_owner.limit_bytes = self._worker.room_bytes - self._channel.buffer_user.total_bytes
+        buffer_owner, conversation = self._channel.buffer_owner, self._life.conversation
+        room_bytes = 0 if conversation is None else conversation.room_bytes
+        buffer_owner.limit_bytes = room_bytes - self._channel.buffer_user.total_bytes
         block = buffer_owner.lend(parts, payload_bytes)
         self._see_memory()
         if self._trim_timer is None:
@@ -292,7 +309,8 @@ class BlsChannel:
         """Let batches have less memory when calls have more, and more when calls have less."""
         if self._channel.block_bytes != self._known_bytes:
             self._known_bytes = self._channel.block_bytes
-            self._worker.take_room(self._known_bytes)
+            if self._life.conversation is not None:
+                self._life.conversation.take_room(self._known_bytes)
 
     def _trim(self) -> None:
         """Give up memory that has not been used for a while, for as long as there is some."""
@@ -361,48 +379,3 @@ def _load_parameters(notes: Mapping[str, Any], frame: Frame) -> dict[str, object
     if notes["config"]:
         parameters["config"] = str(notes["config"])
     return parameters
-
-
-class CallingWorker:
-    """The part of a worker that its calls need."""
-
-    def __init__(
-        self, model: str, instance: object, life: WorkerLife, process: WorkerProcess, metrics: MetricHolder | None
-    ) -> None:
-        self.model = model
-        self.instance = instance
-        self.metrics = metrics
-        """Owner of its metrics; None without metrics."""
-        self._life = life
-        self._process = process
-
-    @property
-    def is_initializing(self) -> bool:
-        """Whether the model is not ready yet."""
-        return self._life.conversation is None
-
-    @property
-    def room_bytes(self) -> int:
-        """Shared memory left for calls by batches."""
-        conversation = self._life.conversation
-        return 0 if conversation is None else conversation.room_bytes
-
-    def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
-        """Return the requests of a batch number, or of slots."""
-        conversation = self._life.conversation
-        return () if conversation is None else conversation.parents(serial, slots)
-
-    def request_at(self, serial: int, place: int) -> InferRequest | None:
-        """Return the request at a place of the batch with that number, or in a slot."""
-        conversation = self._life.conversation
-        return None if conversation is None else conversation.request_at(serial, place)
-
-    def take_room(self, taken_bytes: int) -> None:
-        """Note the shared memory of calls."""
-        conversation = self._life.conversation
-        if conversation is not None:
-            conversation.take_room(taken_bytes)
-
-    def kill(self, why: str) -> None:
-        """Kill the worker after a violation of the protocol."""
-        self._process.kill(why)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from naiad.backend.api import InstanceDiedError, RemoteInstance
 from naiad.backend.python.conversation.codec import BatchEncoder, ResponseDecoder, join_ids
@@ -16,7 +15,7 @@ from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
 from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel import frame as frames
-from naiad.worker.channel.buffer_pool import NUMBERS, RELEASED, TransportFullError
+from naiad.worker.channel.buffer_pool import TransportFullError
 from naiad.worker.channel.flags_page import CANCELLED, FIRST_LATE_SLOT
 from naiad.worker.channel.frame import ChannelClosedError, ChannelError, Frame
 
@@ -30,6 +29,8 @@ _DEATH_S = 1.0
 class Terms:
     """What the conversations with all workers of an instance have in common."""
 
+    owner: RemoteInstance
+    """The instance that converses."""
     instance: str
     model: str
     version: str
@@ -284,64 +285,3 @@ class Conversation:
         )
         error.has_begun = has_begun
         return error
-
-
-class OpenConversation(Conversation):
-    """A conversation with requests that stay open after their batch until their final responses.
-
-    Each open request has a slot: its number in messages, and its byte on the flags page.
-    """
-
-    fate_of_open: ClassVar[str]
-    """What was not finished when the worker died: the end of the error of open requests."""
-
-    def __init__(self, process: WorkerProcess, terms: Terms) -> None:
-        super().__init__(process, terms)
-        self.owner: RemoteInstance | None = None
-        """The instance that converses."""
-        self._emit: Emit | None = None
-        """Takes the responses of open requests."""
-        self._open: dict[int, InferRequest] = {}
-        self._slots: dict[InferRequest, int] = {}
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether the worker executes a batch or has open requests."""
-        return self._batch is not None or bool(self._open)
-
-    def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
-        """Return the requests in these slots, or the requests of the batch with that number."""
-        if slots:
-            return [request for slot in slots if (request := self._open.get(slot)) is not None]
-        return super().parents(serial, slots)
-
-    def _release_blocks(self) -> None:
-        """Report released blocks on the flags page: the worker may wait for a block, and no frame may be due."""
-        blocks = self._process.board.blocks
-        for number in self._channel.buffer_user.released():
-            blocks[number % NUMBERS] = RELEASED
-
-    def _settle(self) -> None:
-        """Fail all open requests once the cause of the worker's death is known; raise it for a batch."""
-        error = self._death()
-        if error is None:
-            return
-        was_executing = self._batch is not None
-        if not error.has_begun:
-            self._dismiss(self._requests)
-        left = list(self._open.values())
-        self._open.clear()
-        self._slots.clear()
-        self._ended()
-        if self._emit is not None and left:
-            # They were executed, unlike perhaps the batch sent last.
-            text = f"the worker of instance '{self._instance}' {self._process.exit_text} {self.fate_of_open}"
-            died = InstanceDiedError(error.code, text, reason=error.reason)
-            response = InferResponse(self._decoder.failed_header, error=died)
-            for request in left:
-                self._emit(request, response)
-        if was_executing:
-            raise error
-
-    def _dismiss(self, requests: Sequence[InferRequest]) -> None:
-        """Close the open ones among these requests; the caller responds to them."""

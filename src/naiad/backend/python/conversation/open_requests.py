@@ -1,28 +1,36 @@
-"""Conversations with the workers of decoupled models: responses arrive at any time.
+"""Conversations with requests that stay open after their batch.
 
-A slow client: its frontend pauses its request, and the next response of that request sets PAUSED in its slot of the
-flags page. From then on the model waits in `send` until the client has caught up; meanwhile the worker asks
-periodically. If other requests wait because of that, the mark is removed after `_SLOW_NS`: the model continues,
-responses of up to `_UNTAKEN_BYTES` are queued for the slow client, and then its request fails. Other requests wait
-because of that if the thread in `send` is known to serve them too, or if the worker has sent nothing for `_QUIET_NS`.
-The engine limits the time that a request may stay paused, for all backends (engine/serving/decoupled.py).
+Ordinary models: a worker responds to a batch once `execute` has returned. For responses that a model sends later
+through a response sender it names slots instead; those requests stay open, the next batch may be sent, and the late
+responses arrive like the responses of a decoupled model.
+
+Decoupled models: responses arrive at any time. A slow client: its frontend pauses its request, and the next response
+of that request sets PAUSED in its slot of the flags page. From then on the model waits in `send` until the client has
+caught up; meanwhile the worker asks periodically. If other requests wait because of that, the mark is removed after
+`_SLOW_NS`: the model continues, responses of up to `_UNTAKEN_BYTES` are queued for the slow client, and then its
+request fails. Other requests wait because of that if the thread in `send` is known to serve them too, or if the
+worker has sent nothing for `_QUIET_NS`. The engine limits the time that a request may stay paused, for all backends
+(engine/serving/decoupled.py).
 """
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from naiad.backend.api import InstanceDiedError
 from naiad.backend.python.conversation.codec import ResponseDecoder, ResponseShape
-from naiad.backend.python.conversation.conversation import OpenConversation, Terms
+from naiad.backend.python.conversation.conversation import Conversation, Emit, Terms
+from naiad.backend.python.conversation.tensors import TensorRules
 from naiad.backend.python.worker.process import WorkerProcess
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal
 from naiad.core.request import InferRequest
-from naiad.core.response import RESCHEDULE, InferResponse
+from naiad.core.response import LATE, RESCHEDULE, InferResponse
 from naiad.core.tensor import Buffer
 from naiad.worker.channel import frame as frames
-from naiad.worker.channel.flags_page import CANCELLED, PAUSED, SLOTS
+from naiad.worker.channel.buffer_pool import NUMBERS, RELEASED
+from naiad.worker.channel.flags_page import CANCELLED, FIRST_LATE_PLACE, FIRST_LATE_SLOT, PAUSED, SLOTS
 from naiad.worker.channel.frame import ChannelError, Frame
 from naiad.worker.execution.codec import FINAL, HAS_RESPONSE, RESCHEDULED, SLOT_SHIFT
 
@@ -99,6 +107,171 @@ class DecoupledDecoder(ResponseDecoder):
                 emitted[index][1].parameters = parameters
         except (LookupError, TypeError, ValueError) as error:
             raise ChannelError(f"unreadable errors or parameters: {error!r}") from None
+
+
+class LateDecoder(DecoupledDecoder):
+    """Decodes late responses, which must match the configuration."""
+
+    may_vary: ClassVar[bool] = False
+
+    def __init__(self, model: str, version: str, rules: TensorRules, requests: Mapping[int, InferRequest]) -> None:
+        """`requests` are the open ones by their slots."""
+        super().__init__(model, version, rules)
+        self._requests = requests
+
+    def _examined(self, slot: int, shape: ResponseShape, data: list[Buffer]) -> InferResponse:
+        return self._checked(shape, self._requests[slot], data)
+
+
+class OpenConversation(Conversation):
+    """A conversation with requests that stay open after their batch until their final responses.
+
+    Each open request has a slot: its number in messages, and its byte on the flags page.
+    """
+
+    fate_of_open: ClassVar[str]
+    """What was not finished when the worker died: the end of the error of open requests."""
+
+    def __init__(self, process: WorkerProcess, terms: Terms) -> None:
+        super().__init__(process, terms)
+        self._owner = terms.owner
+        self._emit: Emit | None = None
+        """Takes the responses of open requests."""
+        self._open: dict[int, InferRequest] = {}
+        self._slots: dict[InferRequest, int] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the worker executes a batch or has open requests."""
+        return self._batch is not None or bool(self._open)
+
+    def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
+        """Return the requests in these slots, or the requests of the batch with that number."""
+        if slots:
+            return [request for slot in slots if (request := self._open.get(slot)) is not None]
+        return super().parents(serial, slots)
+
+    def _release_blocks(self) -> None:
+        """Report released blocks on the flags page: the worker may wait for a block, and no frame may be due."""
+        blocks = self._process.board.blocks
+        for number in self._channel.buffer_user.released():
+            blocks[number % NUMBERS] = RELEASED
+
+    def _settle(self) -> None:
+        """Fail all open requests once the cause of the worker's death is known; raise it for a batch."""
+        error = self._death()
+        if error is None:
+            return
+        was_executing = self._batch is not None
+        if not error.has_begun:
+            self._dismiss(self._requests)
+        left = list(self._open.values())
+        self._open.clear()
+        self._slots.clear()
+        self._ended()
+        if self._emit is not None and left:
+            # They were executed, unlike perhaps the batch sent last.
+            text = f"the worker of instance '{self._instance}' {self._process.exit_text} {self.fate_of_open}"
+            died = InstanceDiedError(error.code, text, reason=error.reason)
+            response = InferResponse(self._decoder.failed_header, error=died)
+            for request in left:
+                self._emit(request, response)
+        if was_executing:
+            raise error
+
+    def _dismiss(self, requests: Sequence[InferRequest]) -> None:
+        """Close the open ones among these requests; the caller responds to them."""
+
+
+class OrdinaryConversation(OpenConversation):
+    """A conversation in which a batch ends with `execute`, and some of its requests perhaps later."""
+
+    fate_of_open: ClassVar[str] = "before it answered this request"
+
+    def __init__(self, process: WorkerProcess, terms: Terms) -> None:
+        super().__init__(process, terms)
+        self._late_decoder = LateDecoder(terms.model, terms.version, terms.rules, self._open)
+
+    def mark(self, request: InferRequest) -> None:
+        """Mark the cancellation of an executing or open request for the worker."""
+        slot = self._slots.get(request)
+        if slot is None:
+            super().mark(request)
+        else:
+            self._process.board.slots[slot] = CANCELLED if request.cancelled else 0
+
+    def request_at(self, serial: int, place: int) -> InferRequest | None:
+        """Return the request at a place of the batch with that number, or an open one."""
+        if place >= FIRST_LATE_PLACE:
+            return self._open.get(place - FIRST_LATE_PLACE)
+        return super().request_at(serial, place)
+
+    def _receive(self) -> Frame | None:
+        """Return the response to the batch sent, if complete; received late responses are emitted."""
+        if self._emit is None:
+            return super()._receive()
+        return self._take(self._channel.receive_some())
+
+    def _take(self, received: Sequence[Frame]) -> Frame | None:
+        outcome = None
+        for frame in received:
+            if frame.kind == frames.EMITTED:
+                self._process.board.count_taken()
+                self._emit_late(frame)
+            elif frame.kind in (frames.EXECUTED, frames.FAILED) and self._batch is not None and outcome is None:
+                outcome = frame
+                # Late responses of this batch may follow.
+                self._leave_open(frame, self._batch)
+            elif frame.kind != frames.WAITING:
+                raise ChannelError(f"a frame of kind {frame.kind}")
+        if self._channel.buffer_user.held:
+            self._release_blocks()
+        return outcome
+
+    def _responses(self, frame: Frame, batch: Batch | None) -> Sequence[InferResponse]:
+        """Return the responses of the batch, LATE for pending ones. Raises ChannelError."""
+        if batch is not None and self._emit is None and "late" in frame.extra:
+            self._leave_open(frame, batch)
+            if self._take(self._channel.receive_rest()) is not None:
+                raise ChannelError("two answers to a batch")
+        late = frame.extra.pop("late", ())
+        responses = self._decoder.decode(frame, self._requests)
+        for index, _ in late:
+            responses[index] = LATE
+        return responses
+
+    def _leave_open(self, frame: Frame, batch: Batch) -> None:
+        """Open the requests with pending responses. Raises ChannelError if malformed."""
+        late = frame.extra.get("late", ())
+        if not late:
+            return
+        if batch.late is None:
+            raise ChannelError("late responses of a batch that is to be answered completely")
+        marks, requests = self._process.board.slots, []
+        try:
+            for index, slot in late:
+                request = batch.requests[index]
+                if slot in self._open or not FIRST_LATE_SLOT <= slot < SLOTS:
+                    raise ChannelError(f"a late response in slot {slot}")
+                self._open[slot] = request
+                self._slots[request] = slot
+                marks[slot] = CANCELLED if request.cancelled else 0
+                requests.append(request)
+        except (LookupError, TypeError, ValueError) as error:
+            raise ChannelError(f"unreadable slots of late responses: {error!r}") from None
+        self._emit = batch.late.emit
+        batch.left_open = requests
+        batch.late.open(requests, self._owner)
+
+    def _emit_late(self, frame: Frame) -> None:
+        marks, emit = self._process.board.slots, self._emit
+        for slot, response in self._late_decoder.emitted(frame):
+            request = self._open.pop(slot, None)
+            if request is None or emit is None or not response.final:
+                raise ChannelError(f"a late response for slot {slot}, which is not open")
+            del self._slots[request]
+            marks[slot] = 0
+            emit(request, response)
 
 
 class DecoupledConversation(OpenConversation):
@@ -216,8 +389,7 @@ class DecoupledConversation(OpenConversation):
         if self._emit is not None:
             self._emit(request, InferResponse(self._emissions.failed_header, error=error))
         request.cancelled = True
-        if self.owner is not None:
-            self.owner.mark(request)
+        self._owner.mark(request)
 
     def _unblock(self) -> None:
         """Release senders that wait for slow clients if other requests wait because of that."""
@@ -226,7 +398,7 @@ class DecoupledConversation(OpenConversation):
         if board.taken_count != self._quiet_count:
             self._quiet_count, self._quiet_since_ns = board.taken_count, now_ns
         is_quiet = now_ns - self._quiet_since_ns > _QUIET_NS
-        others_wait = self.owner is not None and self.owner.others_wait is not None and self.owner.others_wait()
+        others_wait = self._owner.others_wait is not None and self._owner.others_wait()
         if not others_wait and len(self._open) <= 1:
             return
         for word in blocking:
