@@ -41,6 +41,11 @@ def model_key(namespace: str, name: str) -> str:
     return ModelKey(namespace, name) if namespace else name
 
 
+def version_number(version: str) -> str:
+    """Return a version without leading zeros. Triton: a version is a number, so 01 is 1."""
+    return version.lstrip("0") or "0" if version.startswith("0") and version.isdecimal() else version
+
+
 def name_of(key: str) -> str:
     """Return the name of a model for clients."""
     return key.name if isinstance(key, ModelKey) else key

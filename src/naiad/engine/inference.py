@@ -11,7 +11,7 @@ from naiad.config.problem import nearest
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, invalid_argument, not_found, unavailable
-from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata
+from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata, version_number
 from naiad.core.request import InferRequest
 from naiad.core.request_limits import RequestLimits
 from naiad.core.slices import Slices
@@ -159,7 +159,10 @@ class Engine:
         row = self._table.get(name)
         found = row.get(version) if row is not None else None
         if found is None:
-            raise self._missing(name, version)
+            version = version_number(version)
+            found = row.get(version) if row is not None else None
+            if found is None:
+                raise self._missing(name, version)
         return found
 
     def is_decoupled(self, name: str, version: str = "") -> bool:

@@ -144,16 +144,12 @@ class VertexAi:
 
     def router(self) -> Router:
         """Return the router of the endpoint."""
-        return Router(
-            [
-                Route(
-                    re.escape(self._options.health_route),
-                    {"GET": _forward(self._rest.handle, lambda _: "/v2/health/ready")},
-                ),
-                Route(re.escape(self._options.predict_route), {"POST": self._predict}, self._check),
-            ],
-            inference_path=self._options.predict_route,
-        )
+        health, predict = self._options.health_route, self._options.predict_route
+        actions: dict[str, dict[str, Action]] = {health: {}, predict: {}}  # one entry if both are the same path
+        actions[health]["GET"] = _forward(self._rest.handle, lambda _: "/v2/health/ready")
+        actions[predict]["POST"] = self._predict
+        routes = [Route(re.escape(path), by_method, self._check) for path, by_method in actions.items()]
+        return Router(routes, inference_path=predict)
 
     def check_model(self) -> None:
         """Raise InferError if there is no default model. Triton: the server then does not start."""
@@ -175,6 +171,8 @@ class VertexAi:
             self._rest.handle(context)
 
     def _check(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        if context.method != "POST":
+            return
         path = self._path(context)
         if path != "/metrics":
             context.path, context.method = path, _method(path)

@@ -59,6 +59,8 @@ class RepositoryOptions:
         repeat=True,
         summary="Directory or URL (s3://bucket/path); repeatable.",
     )
+    variable: str = ""
+    """The environment variable that names the path; empty if an argument or a file does."""
     exit_on_error: bool = option(
         True,
         "exit-on-error",

@@ -20,13 +20,14 @@ from naiad.engine.loading.loader import ModelLoader
 from naiad.engine.serving.served import Served
 from naiad.memory.regions import SharedMemory
 from naiad.options.artificial_delays import read_artificial_delays
-from naiad.options.options import RecordingOptions, ServerOptions
+from naiad.options.options import RecordingOptions, RepositoryOptions, ServerOptions
 from naiad.protocol.status import use_triton_codes
 from naiad.repository.catalog import Catalog
 from naiad.repository.control.triggers import RepositoryControl, explicit_control, no_control, poll_control
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.opening import CacheSettings, open_repository
 from naiad.repository.stores.namespaces import Namespaces
+from naiad.repository.stores.store import Store
 from naiad.server.ports.ports import Ports
 from naiad.server.process.drain import drain
 from naiad.server.process.memory import FreedMemory, open_budget, overload_options
@@ -193,16 +194,7 @@ class Server:
 
     def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:
         options = self._options.repository
-        cache = CacheSettings(options.cloud_cache_directory, options.cloud_cache_max_bytes)
-        stores = [
-            open_repository(
-                path,
-                config_name=options.model_config_name,
-                bare_max_batch_size=options.bare_max_batch_size,
-                cache=cache,
-            )
-            for path in options.paths
-        ]
+        stores = open_stores(options)
         catalog = Catalog(
             stores,
             loader,
@@ -287,6 +279,25 @@ class Server:
             await asyncio.to_thread(self._gpu_meter.close)
         await asyncio.to_thread(self._tracer.close)
         return 0
+
+
+def open_stores(options: RepositoryOptions) -> list[Store]:
+    """Return the stores of the repositories. Raises InferError."""
+    cache = CacheSettings(options.cloud_cache_directory, options.cloud_cache_max_bytes)
+    try:
+        return [
+            open_repository(
+                path,
+                config_name=options.model_config_name,
+                bare_max_batch_size=options.bare_max_batch_size,
+                cache=cache,
+            )
+            for path in options.paths
+        ]
+    except InferError as error:
+        if not options.variable:
+            raise
+        raise InferError(error.code, f"{options.variable}: {error.message}") from None
 
 
 def _gpu_meter(options: ServerOptions) -> GpuMeter | None:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from naiad.core.errors import InferError
 from naiad.options.sources.command_line import OptionError, parse_options
+from naiad.server.app import open_stores
 
 VERTEX = {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "5234", "AIP_PREDICT_ROUTE": "/p", "AIP_HEALTH_ROUTE": "/h"}
 
@@ -21,6 +23,26 @@ def test_command_line_replaces_variables() -> None:
     options = parse_options(["/mine", "--allow-grpc=true", "--vertex-ai-port=1"], {**VERTEX, "AIP_STORAGE_URI": "/x"})
     assert options.repository.paths == ("/mine",)
     assert (options.grpc.allow, options.http.allow, options.vertex_ai.port) == (True, False, 1)
+
+
+@pytest.mark.parametrize("variable", ["AIP_STORAGE_URI", "AZUREML_MODEL_DIR"])
+def test_missing_repository_names_its_variable(variable: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "absent")
+    with pytest.raises(InferError, match=f"^{variable}: {path}: no such file or directory"):
+        open_stores(parse_options([], {variable: path}).repository)
+    with pytest.raises(InferError, match=f"^{path}: no such file or directory"):
+        open_stores(parse_options([path], {variable: "/other"}).repository)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "variable"),
+    [([], VERTEX, "AIP_STORAGE_URI"), (["--allow-azure-ml=true"], {}, "AZUREML_MODEL_DIR")],
+)
+def test_cloud_without_repository_names_the_variable(
+    arguments: list[str], environ: dict[str, str], variable: str
+) -> None:
+    with pytest.raises(OptionError, match=f"set {variable} or --model-repository"):
+        parse_options(arguments, environ)
 
 
 def test_wrong_variable_is_named() -> None:

@@ -66,3 +66,9 @@ def test_statistics_of_all_models_while_one_is_unloaded(engine: Engine) -> None:
     engine._table = {}
     assert [row.name for row in engine.statistics()] == ["m"]
     assert engine.is_ready() is False
+
+
+def test_version_with_leading_zeros_is_served(engine: Engine) -> None:
+    assert engine.served("m", "001").version == "1"
+    with pytest.raises(InferError, match="unknown model"):
+        engine.served("m", "01")

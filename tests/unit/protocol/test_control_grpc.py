@@ -16,6 +16,12 @@ def test_model_reference():
     assert control_grpc.decode_model_reference(memoryview(b"")) == ("", "")
 
 
+@pytest.mark.parametrize(("text", "version"), [("01", "1"), ("000", "0"), ("10", "10"), ("-1", "-1"), ("0x", "0x")])
+def test_version_is_a_number(text, version):
+    message = pb.ModelReadyRequest(name="m", version=text).SerializeToString()
+    assert control_grpc.decode_model_reference(message) == ("m", version)
+
+
 @pytest.mark.parametrize(
     "decode",
     [

@@ -54,8 +54,8 @@ def test_local_store_prefers_named_configuration(tmp_path: Path) -> None:
     assert list(store.open_model("a").version_dirs) == [1]
 
 
-def test_missing_repository_names_the_path_and_the_flag(tmp_path: Path) -> None:
-    with pytest.raises(InferError, match="--model-repository") as caught:
+def test_missing_repository_names_the_path_and_the_fix(tmp_path: Path) -> None:
+    with pytest.raises(InferError, match="restore the directory") as caught:
         LocalStore(tmp_path / "nothing").list_models()
     assert caught.value.code is ErrorCode.INTERNAL
     assert str(tmp_path / "nothing") in caught.value.message

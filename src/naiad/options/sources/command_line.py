@@ -92,6 +92,9 @@ def _build(given: Sequence[Given]) -> ServerOptions:
     for target, collected in texts.items():
         section, _, name = target.rpartition(".")
         values[section][name] = _read(readers.get(target), collected)
+    first = readers.get("repository.paths")
+    if first is not None and first.source in _REPOSITORIES:
+        values["repository"]["variable"] = first.source
     _check_cache(values[""])
     sections: dict[str, Any] = {name: kind(**values[name]) for name, kind in SECTIONS.items()}
     no_effect += sections["http_tls"].unused("http") + sections["grpc_tls"].unused("grpc")
@@ -163,8 +166,11 @@ def _check(options: ServerOptions) -> None:
     _check_models_at_start(options.repository)
     if not options.repository.paths:
         # Triton: "--model-repository must be specified".
+        clouds = (options.vertex_ai.allow, options.azure_ml.allow)
+        variable = next((name for name, allow in zip(_REPOSITORIES, clouds, strict=True) if allow), "")
+        fix = f"; set {variable} or --model-repository" if variable else ""
         raise OptionError(
-            "--model-repository must be specified: a repository or a model, as in naiad serve model.onnx"
+            f"--model-repository must be specified: a repository or a model, as in naiad serve model.onnx{fix}"
         )
     if not all(options.repository.paths):
         # Often an unset variable; an empty path would be the working directory.
@@ -202,6 +208,7 @@ def _check_clouds(options: ServerOptions) -> None:
 
 _PREDICTION = ("--allow-vertex-ai=true", "--allow-http=false", "--allow-grpc=false")
 _REPOSITORIES = ("AIP_STORAGE_URI", "AZUREML_MODEL_DIR")
+"""Variables of Vertex AI and Azure ML that name the repository."""
 
 
 def environment_settings(environ: Mapping[str, str], *, is_alone: bool) -> list[Given]:

@@ -12,7 +12,15 @@ from google.protobuf.message import DecodeError, Message
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, encodable, excerpt, invalid_argument, unsupported, wrong_request
-from naiad.core.model import CudaRegionStatus, IndexEntry, ModelMetadata, ServerMetadata, SystemRegionStatus, name_of
+from naiad.core.model import (
+    CudaRegionStatus,
+    IndexEntry,
+    ModelMetadata,
+    ServerMetadata,
+    SystemRegionStatus,
+    name_of,
+    version_number,
+)
 from naiad.core.request_limits import MAX_PARAMETERS
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.options.options import LogOptions
@@ -59,7 +67,7 @@ def parse_control(kind: type[_M], message: Buffer, most_bytes: int = MAX_CONTROL
 def decode_model_reference(message: Buffer) -> tuple[str, str]:
     """Return name and version ("" for none) of a request about one model. Raises InferError(INVALID_ARG)."""
     request = parse_control(pb.ModelReadyRequest, message)
-    return request.name, request.version
+    return request.name, version_number(request.version)
 
 
 def decode_index_request(message: Buffer) -> bool:

@@ -200,10 +200,10 @@ class LocalStore(Store):
                 return sorted(os.fsencode(name).decode(errors="backslashreplace") for name in names)
         except FileNotFoundError:
             raise internal(
-                f"failed to stat file {self._root}: the model repository does not exist; check --model-repository"
+                f"failed to stat file {self._root}: the model repository does not exist; restore the directory"
             ) from None
         except NotADirectoryError:
-            raise internal(f"model repository {self._root} is not a directory; check --model-repository") from None
+            raise internal(f"model repository {self._root} is not a directory; restore the directory") from None
         except OSError as error:
             raise internal(f"model repository {self._root} cannot be read: {error.strerror}") from error
 
