@@ -199,4 +199,4 @@ def held_scene(limits=None, after=1):
 
 
 def start_ns(scene):
-    return scene.protocol._close._clock._begin_ns
+    return scene.protocol._clock._begin_ns

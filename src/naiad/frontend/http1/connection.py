@@ -2,8 +2,6 @@
 
 `reading` cuts requests from the received bytes, `responses` sends responses in request order. Data is received into a
 buffer shared by all connections, because it is consumed before control returns to the loop.
-
-`Http1Close` ends a connection whose peer has closed its sending side, was rejected, or still has responses to read.
 """
 
 import asyncio
@@ -25,118 +23,15 @@ from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import HttpError, RequestHead
 from naiad.wire.preface import TLS_REFUSAL
 
-_PROBE_S, _PROBE_REPLY_S = 0.05, 0.02
-"""Delays for a half-closed peer without a response: after the first it is probed, after the second it is checked for
-a reset."""
-
-
-class Http1Close:
-    """The closing state of a connection."""
-
-    __slots__ = (
-        "_clock",
-        "_endpoint",
-        "_linger",
-        "_linger_end_ns",
-        "_responses",
-        "has_received",
-        "is_cutting_off",
-        "is_half_closed",
-        "is_lingering",
-        "transport",
-    )
-
-    def __init__(self, endpoint: Http1Endpoint, clock: PhaseClock, responses: Http1Responses) -> None:
-        self._endpoint = endpoint
-        self._clock = clock
-        self._responses = responses
-        self.transport: asyncio.Transport = None  # type: ignore[assignment]  # set when the connection is made
-        self.is_cutting_off = False
-        """No request follows, but the peer may still be sending: its request was rejected, or the server drains."""
-        self.is_lingering = False
-        """After a rejection, the input was read to its end."""
-        self.has_received = False
-        """The peer has sent something since the last check, while the connection lingers."""
-        self._linger_end_ns = 0
-        self.is_half_closed = False
-        """The peer has closed its sending side: it waits for its responses, or it has disconnected."""
-        self._linger: LingeringClose | None = None
-        """Set once the connection is closed, or lingers."""
-
-    # --- half-closed peers ------------------------------------------------------------------------------------------
-
-    def half_close(self) -> bool:
-        """Keep the connection for a peer that only waits for responses; return False if the peer counts as
-        disconnected.
-
-        A peer that has closed its socket looks the same until something is sent to it. After a streamed response has
-        begun, only the model's output may be sent, so its client must keep its side open (as in Triton). TLS has no
-        half-closed connections.
-        """
-        contexts = self._responses.contexts
-        if contexts[0].has_begun or not self.transport.can_write_eof():
-            return False
-        self.is_half_closed = True
-        self.is_cutting_off = False
-        contexts[-1].keep_alive = False
-        self._endpoint.call_later(_PROBE_S, self._probe)
-        return True
-
-    def _probe(self) -> None:
-        """Send an interim response; a closed socket replies with a reset (RFC 9293 3.10.7)."""
-        contexts = self._responses.contexts
-        first = contexts[0] if contexts else None
-        # RFC 9110 15.2: no interim response to HTTP/1.0, nor after the final response has begun.
-        if first is not None and not (first.is_http_1_0 or first.has_begun or self.transport.is_closing()):
-            self._responses.send([CONTINUE])
-            self._endpoint.call_later(_PROBE_REPLY_S, self.drop_if_reset)
-
-    def drop_if_reset(self) -> None:
-        """Drop the connection if its peer has disconnected."""
-        # The loop does not watch a socket after its end of file.
-        connected: socket.socket | None = self.transport.get_extra_info("socket")
-        if self.transport.is_closing() or connected is None:
-            return
-        if connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self.transport.abort()
-
-    # --- after the last response ------------------------------------------------------------------------------------
-
-    def begin(self) -> None:
-        """Close, or linger while a rejected peer may still be sending."""
-        if self.is_cutting_off and self.transport.can_write_eof():
-            # Closing with unread input would reset the connection and discard the response at the peer (RFC 9112
-            # 9.6).
-            self.is_lingering = True
-            self.transport.write_eof()
-            self._clock.restart()
-        else:
-            self.transport.close()
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the connection lingers, or is closed and the peer is reading the rest."""
-        return self.is_lingering or self.transport.is_closing()
-
-    def check(self, now_ns: int) -> None:
-        """Drop a peer that has used up its time after the close has begun."""
-        limits = self._endpoint.limits
-        if not self._linger_end_ns:
-            self._linger_end_ns = now_ns + int(limits.linger_most_s * 1e9)
-        if self._linger is None or (self.has_received and now_ns < self._linger_end_ns):
-            self.has_received = False
-            self._linger = LingeringClose(limits.send_timeout_s)
-        limit_s = limits.linger_s if self.is_lingering else LINGER_S
-        if self._linger.is_over(self.transport, now_ns, limit_s):
-            self.transport.abort()
-
-
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
 
 _DRAIN_IDLE_S = 0.5
 """At the end of a drain, connections idle for this long are closed; busier ones get `Connection: close` with their
 response."""
+_PROBE_S, _PROBE_REPLY_S = 0.05, 0.02
+"""Delays for a half-closed peer without a response: after the first it is probed, after the second it is checked for
+a reset."""
 _JSON = (b"Content-Type", b"application/json")
 
 
@@ -150,7 +45,6 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._clock = PhaseClock()
         self._responses = Http1Responses(endpoint, self._clock, self)
         self._reader = RequestReader(endpoint, self._clock, self._responses, self._dispatch)
-        self._close = Http1Close(endpoint, self._clock, self._responses)
         self._backlog = b""
         """Bytes received while reading was being paused."""
         self.is_reading = True
@@ -158,6 +52,17 @@ class Http1Connection(asyncio.BufferedProtocol):
         """A request has arrived, at least in part."""
         self._response_queue: ResponseQueue | None = None
         """Created when the peer does not read at once what was sent."""
+        self._is_half_closed = False
+        """The peer has closed its sending side: it waits for its responses, or it has disconnected."""
+        self._is_cutting_off = False
+        """No request follows, but the peer may still be sending: its request was rejected, or the server drains."""
+        self._is_lingering = False
+        """After a rejection, the input was read to its end."""
+        self._has_received = False
+        """The peer has sent something since the last check, while the connection lingers."""
+        self._linger_end_ns = 0
+        self._linger: LingeringClose | None = None
+        """Set once the connection is closed, or lingers."""
 
     # --- callbacks of the transport -----------------------------------------------------------------------------
 
@@ -165,7 +70,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         """Register the connection, or close it if there are too many."""
         # uvloop's transports have the methods of asyncio.Transport without being one.
         self._transport = transport = cast("asyncio.Transport", transport)
-        self._responses.transport = self._close.transport = transport
+        self._responses.transport = transport
         unsupported_reason = self._endpoint.register(self, transport)
         if unsupported_reason:
             self._reader.close()
@@ -201,7 +106,7 @@ class Http1Connection(asyncio.BufferedProtocol):
                 elif nbytes == self._endpoint.receive_bytes and reader.body is None:
                     self._yield_to_others()
             else:
-                self._close.has_received = True
+                self._has_received = True
             return
         try:
             is_complete = reader.body_received(body, nbytes)
@@ -214,11 +119,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Close when the peer closes; return True to keep the connection for a last response."""
         if self._responses.contexts:
-            if not self._close.half_close():
-                return False
-            self._reader.close()
-            self.is_reading = False
-            return True
+            return self._half_close()
         error = self._reader.cut_short()
         if error is None:
             return self._close_soon()
@@ -303,7 +204,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     ) -> None:
         """Respond to a request that is not read to its end, and end the connection."""
         self._reader.close()
-        self._close.is_cutting_off = lingers
+        self._is_cutting_off = lingers
         context = Http1Context(self._responses, head, b"", 0)
         context.keep_alive = False
         self._responses.contexts.append(context)
@@ -315,18 +216,64 @@ class Http1Connection(asyncio.BufferedProtocol):
     def expect_no_more(self) -> None:
         """Expect the last requests: the server drains, but a pipelining peer may have sent a part of the next one."""
         self._reader.close()
-        self._close.is_cutting_off = True
+        self._is_cutting_off = True
 
     def end(self) -> None:
-        """Close or linger: the last response is sent."""
+        """Close, or linger while a rejected peer may still be sending: the last response is sent."""
         if self._responses.output_buffers:
             self._responses.flush()
-        self._close.begin()
+        if self._is_cutting_off and self._transport.can_write_eof():
+            # Closing with unread input would reset the connection and discard the response at the peer (RFC 9112
+            # 9.6).
+            self._is_lingering = True
+            self._transport.write_eof()
+            self._clock.restart()
+        else:
+            self._transport.close()
         self.update_reading()
 
     def abort(self) -> None:
         """Drop the connection."""
         self._transport.abort()
+
+    # --- half-closed peers ------------------------------------------------------------------------------------------
+
+    def _half_close(self) -> bool:
+        """Keep the connection for a peer that only waits for responses; return False if the peer counts as
+        disconnected.
+
+        A peer that has closed its socket looks the same until something is sent to it. After a streamed response has
+        begun, only the model's output may be sent, so its client must keep its side open (as in Triton). TLS has no
+        half-closed connections.
+        """
+        contexts = self._responses.contexts
+        if contexts[0].has_begun or not self._transport.can_write_eof():
+            return False
+        self._is_half_closed = True
+        self._is_cutting_off = False
+        contexts[-1].keep_alive = False
+        self._reader.close()
+        self.is_reading = False
+        self._endpoint.call_later(_PROBE_S, self._probe)
+        return True
+
+    def _probe(self) -> None:
+        """Send an interim response; a closed socket replies with a reset (RFC 9293 3.10.7)."""
+        contexts = self._responses.contexts
+        first = contexts[0] if contexts else None
+        # RFC 9110 15.2: no interim response to HTTP/1.0, nor after the final response has begun.
+        if first is not None and not (first.is_http_1_0 or first.has_begun or self._transport.is_closing()):
+            self._responses.send([CONTINUE])
+            self._endpoint.call_later(_PROBE_REPLY_S, self._drop_if_reset)
+
+    def _drop_if_reset(self) -> None:
+        """Drop the connection if its peer has disconnected."""
+        # The loop does not watch a socket after its end of file.
+        connected: socket.socket | None = self._transport.get_extra_info("socket")
+        if self._transport.is_closing() or connected is None:
+            return
+        if connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._transport.abort()
 
     # --- back pressure ------------------------------------------------------------------------------------------
 
@@ -339,12 +286,12 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def update_reading(self) -> None:
         """Pause or resume reading; process the backlog first."""
-        if self._responses.is_gathering or self._close.is_half_closed or self._transport.is_closing():
+        if self._responses.is_gathering or self._is_half_closed or self._transport.is_closing():
             return
         while self._backlog and not self._reader.is_closed and self._responses.has_room():
             backlog, self._backlog = self._backlog, b""
             self._consume(backlog, memoryview(backlog), len(backlog))
-        may_read = self._responses.has_room() or self._close.is_lingering
+        may_read = self._responses.has_room() or self._is_lingering
         if may_read != self.is_reading:
             self.is_reading = may_read
             if may_read:
@@ -356,11 +303,11 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def sweep(self, now_ns: int) -> None:
         """Enforce the time limit of the current phase."""
-        if self._close.has_begun:
-            self._close.check(now_ns)
+        if self._has_ended:
+            self._check_close(now_ns)
             return
-        if self._close.is_half_closed:
-            self._close.drop_if_reset()
+        if self._is_half_closed:
+            self._drop_if_reset()
         if self._is_too_slow_a_reader(now_ns):
             _log.info("HTTP connection dropped: its client reads its responses too slowly")
             self.abort()
@@ -371,6 +318,23 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._reader.excuse(now_ns)
         else:
             self._check_read_clock(elapsed_s or 0.0, now_ns)
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the connection lingers, or is closed and the peer is reading the rest."""
+        return self._is_lingering or self._transport.is_closing()
+
+    def _check_close(self, now_ns: int) -> None:
+        """Drop a peer that has used up its time after the close has begun."""
+        limits = self._limits
+        if not self._linger_end_ns:
+            self._linger_end_ns = now_ns + int(limits.linger_most_s * 1e9)
+        if self._linger is None or (self._has_received and now_ns < self._linger_end_ns):
+            self._has_received = False
+            self._linger = LingeringClose(limits.send_timeout_s)
+        limit_s = limits.linger_s if self._is_lingering else LINGER_S
+        if self._linger.is_over(self._transport, now_ns, limit_s):
+            self._transport.abort()
 
     def _check_read_clock(self, elapsed_s: float, now_ns: int) -> None:
         if self._reader.is_amid_request:
@@ -399,7 +363,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     @property
     def idle_since_ns(self) -> int:
         """Time since which the connection is idle; 0 if it is busy, or was until a moment ago."""
-        is_busy = self._responses.contexts or self._reader.is_amid_request or self._close.has_begun
+        is_busy = self._responses.contexts or self._reader.is_amid_request or self._has_ended
         return 0 if is_busy or self._transport.get_write_buffer_size() else self._clock.start_ns
 
     def close_idle(self) -> None:

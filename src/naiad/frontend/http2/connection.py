@@ -4,8 +4,8 @@ Received bytes go to `wire.http2`, whose sink is `receiving`: it makes calls fro
 service. Calls respond through `responses`, and the output of one loop callback leaves with one write. Reading pauses
 while the peer's socket does not accept output.
 
-`Http2Close` ends the connection and calls that take too long: drain, age, keepalive, time limits. It has no timers:
-the server sweeps its connections about every second.
+Drain, age, keepalive and time limits end the connection, and calls that take too long. They have no timers: the
+server sweeps its connections about every second.
 """
 
 import asyncio
@@ -16,19 +16,13 @@ import time
 from typing import cast
 
 from naiad.core.errors import excerpt
-from naiad.core.ports import Loop
 from naiad.frontend.connections.linger import LINGER_S, LingeringClose, ResponseQueue, undelivered_bytes
-from naiad.frontend.context import GrpcService
-from naiad.frontend.http2.call import Http2Call
 from naiad.frontend.http2.endpoint import Http2Endpoint
 from naiad.frontend.http2.receiving import Http2Receiving
-from naiad.frontend.http2.responses import Http2Responses
 from naiad.frontend.http2.time_limits import Http2Clock
 from naiad.wire.grpc import GrpcError, GrpcStatus
 from naiad.wire.http2.frames import Http2Code, Http2Error
 from naiad.wire.http2.keepalive import Keepalive, KeepaliveStep
-from naiad.wire.http2.limits import Http2Limits
-from naiad.wire.http2.server import ServerConnection
 from naiad.wire.preface import is_http1
 
 _log = logging.getLogger(__name__)
@@ -38,175 +32,6 @@ _HTTP1_RESPONSE = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
     % (len(_HTTP1_TEXT), _HTTP1_TEXT)
 )
-
-
-class Http2Close:
-    """Closes a connection after its last response, or if its peer is too slow or violates the protocol."""
-
-    def __init__(
-        self,
-        service: GrpcService,
-        limits: Http2Limits,
-        connection: ServerConnection[Http2Call],
-        responses: Http2Responses,
-        now_ns: int,
-    ) -> None:
-        self._service = service
-        self._limits = limits
-        self._connection = connection
-        self._responses = responses
-        self._output = responses.output
-        self._begin_ns = now_ns
-        self._clock = Http2Clock(limits, now_ns)
-        # gRPC: the maximum age varies by 10 % per connection, so that clients do not reconnect all at once.
-        self._keepalive = Keepalive(limits.keepalive, now_ns, random.uniform(0.9, 1.1))
-        self._ends_streams = False
-        self._drain_sweeps = 0
-        self._is_lingering = False
-        self._linger_sweeps = 0
-        self._response_queue = ResponseQueue(limits.write_timeout_s)
-        self._linger: LingeringClose | None = None
-        """Set once the connection is closed."""
-
-    # --- after the last response ------------------------------------------------------------------------------------
-
-    def drain(self) -> None:
-        """Accept no more calls, and end streaming calls."""
-        self._ends_streams = True
-        self._connection.start_drain()
-        self._drain_streams()
-
-    def _drain_streams(self) -> None:
-        """End streaming calls; clients could keep them open without limit otherwise."""
-        for call in list(self._connection.streams.values()):
-            if call.is_streaming and not call.is_local_closed:
-                self._service.stream_draining(call)
-
-    def close_if_drained(self, transport: asyncio.Transport) -> None:
-        """Close once the peer has the last response.
-
-        A closed socket replies to further input, for example a WINDOW_UPDATE, with a reset, and the kernel then
-        discards undelivered data. This side therefore closes its sending direction and reads for a limited time until
-        the peer, which has received GOAWAY, closes.
-        """
-        if self._is_lingering or not self._connection.is_drained:
-            return
-        if not (self._clock.has_sent_lately(self._output.data_count) or undelivered_bytes(transport)):
-            transport.close()
-            return
-        self._is_lingering = True
-        self._responses.stop()
-        self._connection.close()
-        if transport.can_write_eof():  # not with TLS
-            transport.write_eof()
-
-    # --- idle connections -------------------------------------------------------------------------------------------
-
-    def idle_since_ns(self, received_ns: int) -> int:
-        """Return the time since which there is no call; 0 if there is one, or the connection is closing."""
-        has_ended = self._is_lingering or self._connection.is_draining
-        return 0 if has_ended or self._connection.streams else received_ns or self._begin_ns
-
-    def close_idle(self, transport: asyncio.Transport, loop: Loop) -> None:
-        """Close for a new connection; after GOAWAY no further call is served."""
-        self._connection.finish_drain()
-        self.end(transport)
-        loop.call_later(LINGER_S, transport.abort)  # with TLS the peer has to close, too
-
-    # --- protocol errors --------------------------------------------------------------------------------------------
-
-    def fail(self, transport: asyncio.Transport, error: Http2Error, data: bytes) -> None:
-        """Close after a connection error in `data`."""
-        if not self._connection.is_set_up and is_http1(data):
-            self._output.take()
-            transport.write(_HTTP1_RESPONSE)
-        _log.info("HTTP/2 connection closed: %s", excerpt(str(error)))
-        self.end(transport)
-
-    def end(self, transport: asyncio.Transport) -> None:
-        """Write all output, and close."""
-        self._responses.flush()
-        self._responses.stop()
-        transport.close()
-
-    # --- time limits ------------------------------------------------------------------------------------------------
-
-    def sweep(self, transport: asyncio.Transport, now_ns: int, received_ns: int, *, is_reading: bool) -> None:
-        """Enforce the time limits; `received_ns` is the time of the last received data."""
-        if transport.is_closing():
-            self._check_linger(transport, now_ns)
-            return
-        if self._is_lingering:
-            self._sweep_lingering(transport, now_ns)
-            return
-        connection, clock = self._connection, self._clock
-        if not is_reading or connection.windows.is_held:
-            clock.excuse(now_ns)
-        unsent_bytes = transport.get_write_buffer_size() and undelivered_bytes(transport)
-        clock.note_sent(self._output.data_count, now_ns)
-        if self._response_queue.is_too_slow(transport, unsent_bytes, now_ns):
-            _log.info("HTTP/2 connection dropped: its client reads its responses too slowly")
-            transport.abort()
-        elif not connection.is_set_up and clock.setup_is_late(now_ns):
-            connection.fail(Http2Code.SETTINGS_TIMEOUT, "no preface and SETTINGS in time")
-            self.end(transport)
-        elif clock.frame_is_late(connection.incomplete_since_ns, now_ns):
-            connection.fail(Http2Code.ENHANCE_YOUR_CALM, "a frame was not completed in time")
-            self.end(transport)
-        # A peer may have replied although this side did not read.
-        elif self._check_keepalive_and_age(transport, now_ns, received_ns if is_reading else now_ns):
-            self._sweep_calls(now_ns)
-            self._responses.flush()
-            self.close_if_drained(transport)
-
-    def _check_linger(self, transport: asyncio.Transport, now_ns: int) -> None:
-        if self._linger is None:
-            self._linger = LingeringClose(self._limits.write_timeout_s)
-        if self._linger.is_over(transport, now_ns):
-            transport.abort()
-
-    def _sweep_lingering(self, transport: asyncio.Transport, now_ns: int) -> None:
-        undelivered = undelivered_bytes(transport)
-        if self._response_queue.is_too_slow(transport, undelivered, now_ns):
-            transport.abort()
-        elif not undelivered:
-            self._linger_sweeps += 1
-            if self._linger_sweeps > 1:
-                transport.close()
-
-    def _check_keepalive_and_age(self, transport: asyncio.Transport, now_ns: int, received_ns: int) -> bool:
-        """Apply keepalive and age limits; return False if the connection was dropped."""
-        streams = self._connection.streams
-        step = self._keepalive.next_step(now_ns, received_ns, self._output.data_count, has_calls=bool(streams))
-        if step is KeepaliveStep.PING:
-            self._connection.ping()
-        elif step is KeepaliveStep.RETIRE:
-            self._connection.start_drain()
-        elif step is not KeepaliveStep.NOTHING:
-            why = (
-                "no reply to a keepalive PING"
-                if step is KeepaliveStep.DEAD
-                else "the grace time after its maximum age is over"
-            )
-            _log.info("HTTP/2 connection with %d open calls dropped: %s", len(streams), why)
-            transport.abort()
-            return False
-        return True
-
-    def _sweep_calls(self, now_ns: int) -> None:
-        streams = self._connection.streams
-        for call in self._clock.slow_bodies(streams.values(), now_ns):
-            text = f"the request is too slow: {call.body_bytes} bytes of it have arrived"
-            self._responses.reject(call, GrpcError(GrpcStatus.DEADLINE_EXCEEDED, text))
-        for call in self._clock.slow_readers(streams.values(), self._output, now_ns):
-            self._responses.abort(call)
-        if self._ends_streams:
-            self._drain_streams()
-        if self._connection.is_draining:
-            self._drain_sweeps += 1
-            # a whole second: the peer has not acknowledged the PING after the first GOAWAY
-            if self._drain_sweeps > 1:
-                self._connection.finish_drain()
 
 
 _now_ns = time.monotonic_ns
@@ -226,7 +51,6 @@ class Http2Protocol(asyncio.Protocol):
         self._connection = self._receiving.connection
         self._connection.slow_down(True)
         self._responses = self._receiving.responses
-        self._close = Http2Close(server.service, server.limits, self._connection, self._responses, _now_ns())
         self.output = self._connection.output
         self._transport: asyncio.Transport | None = None
         self._is_reading = True
@@ -234,6 +58,17 @@ class Http2Protocol(asyncio.Protocol):
         """Time spent on large reads since other connections were served."""
         self._has_yielded = False
         """Other connections are read before this one continues."""
+        self._begin_ns = now_ns = _now_ns()
+        self._clock = Http2Clock(server.limits, now_ns)
+        # gRPC: the maximum age varies by 10 % per connection, so that clients do not reconnect all at once.
+        self._keepalive = Keepalive(server.limits.keepalive, now_ns, random.uniform(0.9, 1.1))
+        self._response_queue = ResponseQueue(server.limits.write_timeout_s)
+        self._ends_streams = False
+        self._drain_sweeps = 0
+        self._is_lingering = False
+        self._linger_sweeps = 0
+        self._linger: LingeringClose | None = None
+        """Set once the connection is closed."""
 
     # --- callbacks of the transport -----------------------------------------------------------------------------
 
@@ -248,7 +83,7 @@ class Http2Protocol(asyncio.Protocol):
         unsupported_reason = self._server.register(self, transport)
         if unsupported_reason:
             self._connection.fail(Http2Code.ENHANCE_YOUR_CALM, unsupported_reason.partition(";")[0])
-            self._close.end(transport)
+            self._end(transport)
             self._server.loop.call_later(LINGER_S, transport.abort)  # with TLS the peer has to close, too
             return
         if self._server.is_draining:
@@ -267,7 +102,7 @@ class Http2Protocol(asyncio.Protocol):
                 has_unread = self._receive_more_slices(now_ns)
         except Http2Error as error:
             if self._transport is not None:
-                self._close.fail(self._transport, error, data)
+                self._fail(self._transport, error, data)
             return
         if self.output.frames or responses.watching or responses.waiting or self._connection.is_draining:
             self.flush()
@@ -332,7 +167,7 @@ class Http2Protocol(asyncio.Protocol):
         """Write all output, and close after the last response."""
         self._responses.flush()
         if self._connection.is_draining and self._transport is not None:
-            self._close.close_if_drained(self._transport)
+            self._close_if_drained(self._transport)
 
     def _yield_if_long(self, began_ns: int, *, has_unread: bool) -> None:
         """Yield after reads that together took long: libuv may read 32 times in a row."""
@@ -370,8 +205,10 @@ class Http2Protocol(asyncio.Protocol):
     # --- called by the server ---------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Accept no more calls and close after the last response."""
-        self._close.drain()
+        """Accept no more calls, end streaming calls, and close after the last response."""
+        self._ends_streams = True
+        self._connection.start_drain()
+        self._drain_streams()
         if self._connection.is_set_up:
             self.flush()
 
@@ -379,25 +216,147 @@ class Http2Protocol(asyncio.Protocol):
         """Check access again for all requests, including headers that were accepted before."""
         self._connection.forget_memos()
 
-    def sweep(self, now_ns: int) -> None:
-        """Enforce the time limits."""
-        if self._transport is not None:
-            self._close.sweep(self._transport, now_ns, self._receiving.arrival_ns, is_reading=self._is_reading)
-
     @property
     def idle_since_ns(self) -> int:
         """Time since which the connection has no call; 0 if it has one, or is closing."""
-        return 0 if self._transport is None else self._close.idle_since_ns(self._receiving.arrival_ns)
+        has_ended = self._transport is None or self._is_lingering or self._connection.is_draining
+        return 0 if has_ended or self._connection.streams else self._receiving.arrival_ns or self._begin_ns
 
     def close_idle(self) -> None:
-        """Close for a new connection."""
+        """Close for a new connection; after GOAWAY no further call is served."""
         if self._transport is not None:
-            self._close.close_idle(self._transport, self._server.loop)
+            transport = self._transport
+            self._connection.finish_drain()
+            self._end(transport)
+            self._server.loop.call_later(LINGER_S, transport.abort)  # with TLS the peer has to close, too
 
     def abort(self) -> None:
         """Drop the connection."""
         if self._transport is not None:
             self._transport.abort()
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _drain_streams(self) -> None:
+        """End streaming calls; clients could keep them open without limit otherwise."""
+        for call in self._receiving.open_calls():
+            if call.is_streaming and not call.is_local_closed:
+                self._server.service.stream_draining(call)
+
+    def _close_if_drained(self, transport: asyncio.Transport) -> None:
+        """Close once the peer has the last response.
+
+        A closed socket replies to further input, for example a WINDOW_UPDATE, with a reset, and the kernel then
+        discards undelivered data. This side therefore closes its sending direction and reads for a limited time until
+        the peer, which has received GOAWAY, closes.
+        """
+        if self._is_lingering or not self._connection.is_drained:
+            return
+        if not (self._clock.has_sent_lately(self.output.data_count) or undelivered_bytes(transport)):
+            transport.close()
+            return
+        self._is_lingering = True
+        self._responses.stop()
+        self._connection.close()
+        if transport.can_write_eof():  # not with TLS
+            transport.write_eof()
+
+    def _fail(self, transport: asyncio.Transport, error: Http2Error, data: bytes) -> None:
+        """Close after a connection error in `data`."""
+        if not self._connection.is_set_up and is_http1(data):
+            self.output.take()
+            transport.write(_HTTP1_RESPONSE)
+        _log.info("HTTP/2 connection closed: %s", excerpt(str(error)))
+        self._end(transport)
+
+    def _end(self, transport: asyncio.Transport) -> None:
+        """Write all output, and close."""
+        self._responses.flush()
+        self._responses.stop()
+        transport.close()
+
+    # --- time limits ------------------------------------------------------------------------------------------------
+
+    def sweep(self, now_ns: int) -> None:
+        """Enforce the time limits."""
+        transport = self._transport
+        if transport is None:
+            return
+        if transport.is_closing():
+            self._check_linger(transport, now_ns)
+            return
+        if self._is_lingering:
+            self._sweep_lingering(transport, now_ns)
+            return
+        connection, clock = self._connection, self._clock
+        if not self._is_reading or connection.windows.is_held:
+            clock.excuse(now_ns)
+        unsent_bytes = transport.get_write_buffer_size() and undelivered_bytes(transport)
+        clock.note_sent(self.output.data_count, now_ns)
+        if self._response_queue.is_too_slow(transport, unsent_bytes, now_ns):
+            _log.info("HTTP/2 connection dropped: its client reads its responses too slowly")
+            transport.abort()
+        elif not connection.is_set_up and clock.setup_is_late(now_ns):
+            connection.fail(Http2Code.SETTINGS_TIMEOUT, "no preface and SETTINGS in time")
+            self._end(transport)
+        elif clock.frame_is_late(connection.incomplete_since_ns, now_ns):
+            connection.fail(Http2Code.ENHANCE_YOUR_CALM, "a frame was not completed in time")
+            self._end(transport)
+        elif self._check_keepalive_and_age(transport, now_ns):
+            self._sweep_calls(now_ns)
+            self._responses.flush()
+            self._close_if_drained(transport)
+
+    def _check_linger(self, transport: asyncio.Transport, now_ns: int) -> None:
+        if self._linger is None:
+            self._linger = LingeringClose(self._server.limits.write_timeout_s)
+        if self._linger.is_over(transport, now_ns):
+            transport.abort()
+
+    def _sweep_lingering(self, transport: asyncio.Transport, now_ns: int) -> None:
+        undelivered = undelivered_bytes(transport)
+        if self._response_queue.is_too_slow(transport, undelivered, now_ns):
+            transport.abort()
+        elif not undelivered:
+            self._linger_sweeps += 1
+            if self._linger_sweeps > 1:
+                transport.close()
+
+    def _check_keepalive_and_age(self, transport: asyncio.Transport, now_ns: int) -> bool:
+        """Apply keepalive and age limits; return False if the connection was dropped."""
+        streams = self._connection.streams
+        # A peer may have replied although this side did not read.
+        received_ns = self._receiving.arrival_ns if self._is_reading else now_ns
+        step = self._keepalive.next_step(now_ns, received_ns, self.output.data_count, has_calls=bool(streams))
+        if step is KeepaliveStep.PING:
+            self._connection.ping()
+        elif step is KeepaliveStep.RETIRE:
+            self._connection.start_drain()
+        elif step is not KeepaliveStep.NOTHING:
+            why = (
+                "no reply to a keepalive PING"
+                if step is KeepaliveStep.DEAD
+                else "the grace time after its maximum age is over"
+            )
+            _log.info("HTTP/2 connection with %d open calls dropped: %s", len(streams), why)
+            transport.abort()
+            return False
+        return True
+
+    def _sweep_calls(self, now_ns: int) -> None:
+        streams = self._connection.streams
+        for call in self._clock.slow_bodies(streams.values(), now_ns):
+            text = f"the request is too slow: {call.body_bytes} bytes of it have arrived"
+            self._responses.reject(call, GrpcError(GrpcStatus.DEADLINE_EXCEEDED, text))
+        for call in self._clock.slow_readers(streams.values(), self.output, now_ns):
+            self._responses.abort(call)
+        if self._ends_streams:
+            self._drain_streams()
+        if self._connection.is_draining:
+            self._drain_sweeps += 1
+            # a whole second: the peer has not acknowledged the PING after the first GOAWAY
+            if self._drain_sweeps > 1:
+                self._connection.finish_drain()
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:
