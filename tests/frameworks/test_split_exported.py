@@ -74,6 +74,7 @@ def test_stages_are_served_as_the_whole(tmp_path):
     environment = {"PYTHONPATH": str(SOURCE)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env=environment)
     assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
     assert "no batching" not in done.stdout
     with (
         serving(tmp_path / "log", f"--model-repository={tmp_path / 'models'}") as server,

@@ -1,6 +1,7 @@
 """An archive of torch.export as the source of a split: its runs, sizes of values, times of nodes, and its stages."""
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -54,7 +55,11 @@ class ExportedSource:
         exported = _load(path)
         try:
             # Functional: no node writes to the value of another one, which may be in another stage.
-            self._graph = ExportedGraph(exported.run_decompositions({}))
+            with warnings.catch_warnings():
+                # PyTorch copies its own specifications of leaves, whose class is deprecated.
+                warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
+                functional = exported.run_decompositions({})
+            self._graph = ExportedGraph(functional)
         except InferError as error:
             raise error.with_message(f"{path} cannot be split: {error.message}") from error
         self._threads = threads
