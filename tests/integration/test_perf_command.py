@@ -92,7 +92,7 @@ def test_unreachable_server_is_named(protocol: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--concurrency-range", "8:2"], "ends below its start"),
+        (["--concurrency-range", "8:2"], "below its start of 8"),
         (["--concurrency-rang", "x"], "--concurrency-range is 'x'"),
         (["--nonsense"], "--nonsense"),
         (["--fail-over", "much"], "--fail-over"),

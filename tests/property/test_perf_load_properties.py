@@ -84,7 +84,7 @@ def test_sweep_ends_at_end_or_limit(start: int, width: int, step: int, limit: in
 
 
 def _run(search: Search, limit: int) -> tuple[list[float], float | None]:
-    run = values(search, is_rate=False)
+    run = values(search)
     passed: list[float] = []
     try:
         value = next(run)

@@ -135,6 +135,9 @@ class Search:
     end: float = 1
     step: float = 1
     is_binary: bool = False
+    is_rate: bool = False
+    """The values are requests/s instead of requests outstanding."""
+    is_poisson: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +223,6 @@ class Plan:
     service: Service
     models: Sequence[ModelPlan]
     loads: Search | Load
-    is_rate: bool = False
-    """The values of a `Search` are requests/s instead of requests outstanding."""
-    is_poisson: bool = False
     measuring: Measuring = field(default_factory=Measuring)
     processes: int = 0
     """Generator processes; 0 for one, and more when one is not enough."""

@@ -121,7 +121,7 @@ class Session:
             raise
 
     async def _open(self) -> None:
-        check_loads(self.plan)
+        check_loads(self.plan.loads, self.plan.measuring.latency_limit_us)
         self._client = await self._make_client()
         self._stack.callback(self._client.close)
         self.server = await read_server(self._client)
@@ -203,7 +203,7 @@ class Session:
         loads = self.loads
         if isinstance(loads, Concurrency | PeriodicConcurrency):
             return _most_outstanding(loads)
-        if isinstance(loads, Search) and not self.plan.is_rate and loads.end:
+        if isinstance(loads, Search) and not loads.is_rate and loads.end:
             return int(loads.end)
         return _SHARED_MEMORY_SLOTS
 
@@ -350,11 +350,11 @@ async def _measure_all(session: Session) -> tuple[list[Row], float | None, str]:
 
 async def _search(session: Session, search: Search, rows: list[Row]) -> float | None:
     """Measure the values of a search; return the highest within the latency limit."""
-    run_of_values = values(search, is_rate=session.plan.is_rate)
+    run_of_values = values(search)
     limit_us, best = session.plan.measuring.latency_limit_us, None
     value = next(run_of_values)
     while True:
-        measured = await session.measure(load_of(session.plan, value))
+        measured = await session.measure(load_of(search, value))
         rows += measured
         if measured[0].interrupted or session.is_interrupted:
             return best

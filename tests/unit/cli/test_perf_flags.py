@@ -66,9 +66,7 @@ def test_concurrency_ranges(text: str, expected: Search) -> None:
 
 def test_rates_may_have_fractions() -> None:
     plan = plan_of("--request-rate-range", "0.5:2.5:0.5", "--request-distribution", "poisson")
-    assert plan.loads == Search(0.5, 2.5, 0.5)
-    assert plan.is_rate
-    assert plan.is_poisson
+    assert plan.loads == Search(0.5, 2.5, 0.5, is_rate=True, is_poisson=True)
 
 
 def test_ramp_phases() -> None:
@@ -124,16 +122,21 @@ def test_parameters_have_their_types() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--concurrency-range", "8:1"), "--concurrency-range is '8:1', which ends below its start; use 1:8"),
+        (("--concurrency-range", "8:1"), "--concurrency-range is '8:1': the concurrency range ends at 1, below"),
         (("--concurrency-range", "a"), "START:END:STEP with whole numbers"),
-        (("--concurrency-range", "0"), "must be above 0"),
+        (("--concurrency-range", "0"), "--concurrency-range is '0': concurrency is 0; expected 1 to 100000"),
+        (("--concurrency-range", "1:200000:1"), "ends at 200000; expected at most 100000"),
+        (("--request-rate-range", "1:nan"), "ends at nan; expected at most"),
+        (("--request-rate-range", "1:-5"), "ends at -5; expected 0 or more"),
+        (("--request-rate-range", "1:8:0"), "the step of the request rate range is 0"),
         (("--concurrency-range", "1:0"), "give -l MS"),
         (("--concurrency-range", "1:8:1:1"), "4 parts"),
         (("--concurrency-range", "1", "--ramp", "1s:5"), "--concurrency-range and --ramp exclude each other"),
         (("--binary-search", "--concurrency-range", "1:8"), "latency limit"),
+        (("--binary-search", "--concurrency-range", "8", "-l", "5"), "needs the end of the concurrency range"),
         (("--periodic-concurrency-range", "5"), "use START:END:STEP"),
-        (("--periodic-concurrency-range", "5:1"), "END at least START"),
-        (("--periodic-concurrency-range", "1:10:4"), "a multiple of STEP"),
+        (("--periodic-concurrency-range", "5:1"), "an end from the start to 100000"),
+        (("--periodic-concurrency-range", "1:10:4"), "a multiple of the step"),
         (("--periodic-concurrency-range", "1:9:4"), "add -i grpc --streaming"),
         (("--periodic-concurrency-range", "1:9:4", "--request-period", "0"), "--request-period is 0"),
         (("--async", "--sync"), "--async and --sync exclude each other"),

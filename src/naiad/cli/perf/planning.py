@@ -2,10 +2,13 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+from naiad.core.errors import InferError
 from naiad.core.parameters import ParameterValue
+from naiad.perf.load.search import check_loads
 from naiad.perf.plan import (
     Concurrency,
     InputSettings,
@@ -25,21 +28,17 @@ from naiad.perf.plan import (
     Stop,
 )
 
+_Number = TypeVar("_Number", int, float)
+
 
 class FlagError(ValueError):
     """A flag whose value makes no sense; the message names flag, value and fix."""
 
 
-def at_least(value: float, minimum: float, flag: str) -> float:
+def at_least(value: _Number, minimum: _Number, flag: str) -> _Number:
     """Return `value`. Raises FlagError if it is smaller."""
     if not value >= minimum:
         raise FlagError(f"{flag} is {value:g}; use {minimum:g} or more")
-    return value
-
-
-def count(value: int, minimum: int, flag: str) -> int:
-    """Return `value`. Raises FlagError if it is smaller."""
-    at_least(value, minimum, flag)
     return value
 
 
@@ -74,7 +73,7 @@ def make_plan(flags: argparse.Namespace, *, is_perf_analyzer: bool = False) -> P
         raise FlagError("-m is missing; name the model to measure, for example -m resnet")
     if flags.is_async and flags.sync:
         raise FlagError("--async and --sync exclude each other; use one of them, or none")
-    is_rate, loads = _loads(flags)
+    loads = _loads(flags)
     service = _service(flags)
     if isinstance(loads, PeriodicConcurrency) and service.mode is Mode.UNARY and service.protocol is not _IN_PROCESS:
         raise FlagError("--periodic-concurrency-range counts responses of streams; add -i grpc --streaming")
@@ -82,14 +81,12 @@ def make_plan(flags: argparse.Namespace, *, is_perf_analyzer: bool = False) -> P
         service=service,
         models=_models(flags),
         loads=loads,
-        is_rate=is_rate,
-        is_poisson=flags.request_distribution == "poisson",
         measuring=_measuring(flags, is_perf_analyzer=is_perf_analyzer),
-        processes=count(flags.processes, 0, "--processes"),
+        processes=at_least(flags.processes, 0, "--processes"),
         metrics_url=_metrics_url(flags),
-        metrics_interval_ms=count(flags.metrics_interval, 10, "--metrics-interval"),
+        metrics_interval_ms=at_least(flags.metrics_interval, 10, "--metrics-interval"),
         timing_share=share(flags.timing_share, "--timing-share"),
-        repeat=count(flags.repeat, 1, "--repeat"),
+        repeat=at_least(flags.repeat, 1, "--repeat"),
         replay_files=tuple(flags.replay or ()),
         replay_speed=positive(flags.replay_speed, "--replay-speed"),
         is_fixed_schedule=flags.fixed_schedule,
@@ -99,10 +96,9 @@ def make_plan(flags: argparse.Namespace, *, is_perf_analyzer: bool = False) -> P
     )
 
 
-def _loads(flags: argparse.Namespace) -> tuple[bool, Search | Load]:
-    """Return whether the load is a rate, and the loads."""
-    given = [
-        flag
+def _loads(flags: argparse.Namespace) -> Search | Load:
+    given: dict[str, str] = {
+        flag: value
         for flag, value in (
             ("--concurrency-range", flags.concurrency_range),
             ("--periodic-concurrency-range", flags.periodic_concurrency_range),
@@ -113,65 +109,53 @@ def _loads(flags: argparse.Namespace) -> tuple[bool, Search | Load]:
             ("--fixed-schedule", flags.fixed_schedule),
         )
         if value
-    ]
+    }
+    if not given and flags.old_concurrency:
+        end = f":{flags.old_end or 0}" if flags.old_dynamic else ""
+        given["--concurrency-range"] = f"{flags.old_concurrency}{end}"
     if len(given) > 1:
-        raise FlagError(f"{given[0]} and {given[1]} exclude each other; use one of them")
-    if flags.request_intervals:
-        return True, Intervals(_read_gaps(flags.request_intervals))
-    if flags.ramp:
-        return True, Ramp(_phases(flags.ramp), is_poisson=flags.request_distribution == "poisson")
-    if flags.request_rate_range:
-        return True, _search(flags, flags.request_rate_range, "--request-rate-range", is_whole=False)
-    if flags.periodic_concurrency_range:
-        return False, _groups(flags.periodic_concurrency_range, count(flags.request_period, 1, "--request-period"))
-    text = flags.concurrency_range
-    if not text and flags.old_concurrency:
-        text = f"{flags.old_concurrency}:{flags.old_end or 0}" if flags.old_dynamic else str(flags.old_concurrency)
-    if not text:
-        return False, Concurrency(1)
-    return False, _search(flags, text, "--concurrency-range", is_whole=True)
+        raise FlagError("{} and {} exclude each other; use one of them".format(*given))
+    flag, text = next(iter(given.items()), ("", ""))
+    if flag not in _LOADS:
+        return Concurrency(1)
+    loads = _LOADS[flag](flags, flag, text)
+    try:
+        check_loads(loads, flags.latency_threshold)
+    except InferError as error:
+        raise FlagError(f"{flag} is '{text}': {error.message}") from None
+    return loads
 
 
-def _search(flags: argparse.Namespace, text: str, flag: str, *, is_whole: bool) -> Search:
+def _search(flags: argparse.Namespace, flag: str, text: str) -> Search:
+    is_rate = flag == "--request-rate-range"
     parts = text.split(":")
     try:
-        numbers = [float(int(part)) if is_whole else float(part) for part in parts]
+        numbers = [float(part) if is_rate else float(int(part)) for part in parts]
     except ValueError:
-        kind = "whole numbers" if is_whole else "numbers"
+        kind = "numbers" if is_rate else "whole numbers"
         raise FlagError(f"{flag} is '{text}'; use START:END:STEP with {kind}, for example 1:8:1") from None
     if len(numbers) > 3:
         raise FlagError(f"{flag} is '{text}', which has {len(numbers)} parts; use START:END:STEP")
-    start = numbers[0]
-    end = numbers[1] if len(numbers) > 1 else start
-    step = numbers[2] if len(numbers) > 2 else 1.0
-    if start <= 0 or step <= 0 or end < 0:
-        raise FlagError(f"{flag} is '{text}'; START and STEP must be above 0, and END 0 or more")
-    if end and end < start:
-        raise FlagError(f"{flag} is '{text}', which ends below its start; use {parts[1]}:{parts[0]}, or END 0")
-    if not end and not flags.latency_threshold:
-        raise FlagError(f"{flag} is '{text}': END 0 searches up to the latency limit; give -l MS")
-    if flags.binary_search and (len(numbers) < 2 or not end or not flags.latency_threshold):
-        raise FlagError(f"--binary-search needs START and END in {flag} and a latency limit; use {flag} 1:64 -l 20")
-    return Search(start, end, step, is_binary=flags.binary_search)
+    if len(numbers) == 1:
+        numbers.append(0 if flags.binary_search else numbers[0])
+    start, end, step = (*numbers, 1.0)[:3]
+    is_poisson = flags.request_distribution == "poisson"
+    return Search(start, end, step, flags.binary_search, is_rate, is_poisson)
 
 
-def _groups(text: str, responses: int) -> PeriodicConcurrency:
-    flag, parts = "--periodic-concurrency-range", text.split(":")
+def _groups(flags: argparse.Namespace, flag: str, text: str) -> PeriodicConcurrency:
+    parts = text.split(":")
     if len(parts) not in (2, 3) or not all(part.isdecimal() for part in parts):
         raise FlagError(f"{flag} is '{text}'; use START:END:STEP with whole numbers, for example 10:100:30")
     start, end, step = (*map(int, parts), 1)[:3]
-    if not 1 <= start <= end or step < 1:
-        raise FlagError(f"{flag} is '{text}'; START and STEP must be above 0, and END at least START")
-    if (end - start) % step:
-        raise FlagError(f"{flag} is '{text}'; END minus START must be a multiple of STEP")
-    return PeriodicConcurrency(start, end, step, responses)
+    return PeriodicConcurrency(start, end, step, at_least(flags.request_period, 1, "--request-period"))
 
 
-def _read_gaps(file: str) -> tuple[int, ...]:
+def _read_gaps(flags: argparse.Namespace, flag: str, file: str) -> Intervals:
     try:
         lines = Path(file).read_text().split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise FlagError(f"--request-intervals {file} cannot be read: {error}") from None
+        raise FlagError(f"{flag} {file} cannot be read: {error}") from None
     gaps: list[int] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -179,25 +163,30 @@ def _read_gaps(file: str) -> tuple[int, ...]:
         if not line.strip().isdigit():
             raise FlagError(f"{file}:{number} is '{line.strip()[:40]}'; use a gap in microseconds, a whole number")
         gaps.append(int(line) * 1000)
-    if not sum(gaps):
-        raise FlagError(f"--request-intervals {file} has no gap above 0; write one gap in microseconds on each line")
-    return tuple(gaps)
+    return Intervals(tuple(gaps))
 
 
-def _phases(text: str) -> tuple[Phase, ...]:
+def _ramp(flags: argparse.Namespace, flag: str, text: str) -> Ramp:
     phases: list[Phase] = []
     for part in text.split(","):
         found = _PHASE.match(part.strip())
         if found is None:
             raise FlagError(
-                f"--ramp has the phase '{part}'; use LENGTH:RATE or LENGTH:FROM-TO, for example 30s:0-500"
+                f"{flag} has the phase '{part}'; use LENGTH:RATE or LENGTH:FROM-TO, for example 30s:0-500"
             )
         start = float(found["start"])
         end = float(found["end"]) if found["end"] else start
         phases.append(Phase(float(found["length"]) * _UNIT_S[found["unit"]], start, end))
-    if not any(phase.duration_s * (phase.start_per_s + phase.end_per_s) for phase in phases):
-        raise FlagError(f"--ramp is '{text}', which sends nothing; use a length and a rate above 0")
-    return tuple(phases)
+    return Ramp(tuple(phases), is_poisson=flags.request_distribution == "poisson")
+
+
+_LOADS: Mapping[str, Callable[[argparse.Namespace, str, str], Search | Load]] = {
+    "--concurrency-range": _search,
+    "--periodic-concurrency-range": _groups,
+    "--request-rate-range": _search,
+    "--request-intervals": _read_gaps,
+    "--ramp": _ramp,
+}
 
 
 def _service(flags: argparse.Namespace) -> Service:
@@ -251,8 +240,7 @@ def _metrics_url(flags: argparse.Namespace) -> str:
 
 
 def _models(flags: argparse.Namespace) -> list[ModelPlan]:
-    if flags.batch_size < 1:
-        raise FlagError(f"-b is {flags.batch_size}; use 1 or more")
+    batch_size = at_least(flags.batch_size, 1, "-b")
     inputs, sequences = _inputs(flags), _sequences(flags)
     models = []
     for text in flags.models or ():
@@ -265,7 +253,7 @@ def _models(flags: argparse.Namespace) -> list[ModelPlan]:
             ModelPlan(
                 name if equals else text,
                 flags.version,
-                flags.batch_size,
+                batch_size,
                 inputs,
                 sequences,
                 positive(part, f"-m {text}: the weight"),
@@ -286,10 +274,10 @@ def _inputs(flags: argparse.Namespace) -> InputSettings:
         integer_bounds=dict(_bound(text) for text in flags.input_bound),
         image_scale=flags.image_scale,
         string_data=flags.string_data,
-        string_length=count(flags.string_length, 0, "--string-length"),
+        string_length=at_least(flags.string_length, 0, "--string-length"),
         parameters=dict(_parameter(text) for text in flags.request_parameter),
         shared_memory=flags.shared_memory,
-        output_bytes=count(flags.output_shared_memory_size, 1, "--output-shared-memory-size"),
+        output_bytes=at_least(flags.output_shared_memory_size, 1, "--output-shared-memory-size"),
         validation_tolerance=at_least(flags.validation_tolerance, 0.0, "--validation-tolerance"),
         seed=flags.random_seed,
     )
@@ -341,9 +329,9 @@ def _sequences(flags: argparse.Namespace) -> Sequences:
             raise FlagError(f"--sequence-id-range is '{flags.sequence_id_range}'; use START:END with 0 < START < END")
         first_id, last_id = int(start), int(end) - 1 if end else default.last_id
     return Sequences(
-        length=count(flags.sequence_length or default.length, 1, "--sequence-length"),
+        length=at_least(flags.sequence_length or default.length, 1, "--sequence-length"),
         length_variation_percent=at_least(flags.sequence_length_variation, 0.0, "--sequence-length-variation"),
-        count=count(flags.num_of_sequences, 1, "--num-of-sequences"),
+        count=at_least(flags.num_of_sequences, 1, "--num-of-sequences"),
         first_id=first_id,
         last_id=last_id,
         are_serial=flags.serial_sequences,
@@ -358,13 +346,13 @@ def _measuring(flags: argparse.Namespace, *, is_perf_analyzer: bool) -> Measurin
     stop = Stop(flags.measurement_mode) if flags.measurement_mode else default
     return Measuring(
         stop=Stop.REQUEST_COUNT if flags.request_count else stop,
-        window_ms=count(flags.measurement_interval, 1, "-p"),
-        window_requests=count(flags.measurement_request_count, 1, "--measurement-request-count"),
+        window_ms=at_least(flags.measurement_interval, 1, "-p"),
+        window_requests=at_least(flags.measurement_request_count, 1, "--measurement-request-count"),
         stability_percent=positive(flags.stability_percentage, "-s"),
-        max_trials=count(flags.max_trials, 1, "-r"),
+        max_trials=at_least(flags.max_trials, 1, "-r"),
         percentile=flags.percentile,
         latency_limit_us=at_least(flags.latency_threshold, 0.0, "-l") * 1e3,
-        warmup_requests=count(flags.warmup_request_count, 0, "--warmup-request-count"),
-        request_count=count(flags.request_count, 0, "--request-count"),
+        warmup_requests=at_least(flags.warmup_request_count, 0, "--warmup-request-count"),
+        request_count=at_least(flags.request_count, 0, "--request-count"),
         slo_us=at_least(flags.slo, 0.0, "--slo") * 1e3,
     )

@@ -4,50 +4,50 @@ from collections.abc import Generator
 
 from naiad.core.errors import invalid_argument
 from naiad.perf.load.arrivals import MAX_CONCURRENCY, MAX_RATE_PER_S, check_load
-from naiad.perf.plan import Concurrency, Load, Plan, RequestRate, Search
+from naiad.perf.plan import Concurrency, Load, RequestRate, Search
 
 Values = Generator[float, bool, float | None]
 """Yields values to measure, gets whether each was within the limit, and returns the highest that was."""
 
 
-def values(search: Search, *, is_rate: bool) -> Values:
+def values(search: Search) -> Values:
     """Return the values that a search measures, in perf_analyzer's order.
 
     A sweep adds `step` until it is past the end or a value breaks the limit; an end of 0 leaves only the limit. A
     binary search measures the start, which must be within the limit, then the end, and if that breaks it, halves the
     gap until it is at most `step`.
     """
-    return _binary(search, is_rate=is_rate) if search.is_binary else _sweep(search)
+    return _binary(search) if search.is_binary else _sweep(search)
 
 
-def load_of(plan: Plan, value: float) -> Load:
-    """Return the load of a value of the plan's search."""
-    if plan.is_rate:
-        return RequestRate(value, plan.is_poisson)
-    return Concurrency(int(value))
+def load_of(search: Search, value: float) -> Load:
+    """Return the load of a value of the search."""
+    return RequestRate(value, search.is_poisson) if search.is_rate else Concurrency(int(value))
 
 
-def check_loads(plan: Plan) -> None:
+def check_loads(loads: Search | Load, latency_limit_us: float) -> None:
     """Raise InferError(INVALID_ARG) for loads that make no sense; the message names the value and the fix."""
-    search = plan.loads
-    if not isinstance(search, Search):
-        check_load(search)
+    if not isinstance(loads, Search):
+        check_load(loads)
         return
-    name, highest = ("request rate", MAX_RATE_PER_S) if plan.is_rate else ("concurrency", MAX_CONCURRENCY)
-    check_load(load_of(plan, search.start))
-    if search.end > highest:
-        raise invalid_argument(f"the {name} range ends at {search.end:g}; expected at most {highest:g}")
-    if not search.step > 0 or (not plan.is_rate and search.step < 1):
-        raise invalid_argument(f"the step of the {name} range is {search.step:g}; expected more than 0")
-    if search.end and search.end < search.start:
+    name, highest = ("request rate", MAX_RATE_PER_S) if loads.is_rate else ("concurrency", MAX_CONCURRENCY)
+    check_load(load_of(loads, loads.start))
+    if not loads.end <= highest:
+        raise invalid_argument(f"the {name} range ends at {loads.end:g}; expected at most {highest:g}")
+    if not loads.step > 0 or (not loads.is_rate and loads.step < 1):
+        raise invalid_argument(f"the step of the {name} range is {loads.step:g}; expected more than 0")
+    if loads.end < 0:
+        raise invalid_argument(f"the {name} range ends at {loads.end:g}; expected 0 or more")
+    if loads.end and loads.end < loads.start:
         raise invalid_argument(
-            f"the {name} range ends at {search.end:g}, below its start of {search.start:g}; swap them"
+            f"the {name} range ends at {loads.end:g}, below its start of {loads.start:g}; swap them"
         )
-    has_limit = plan.measuring.latency_limit_us > 0
-    if search.is_binary and not (search.end and has_limit):
-        raise invalid_argument(f"a binary search needs the end of the {name} range and a latency limit")
-    if not search.end and not has_limit:
-        raise invalid_argument(f"a {name} range without an end needs a latency limit")
+    if loads.is_binary and not (loads.end and latency_limit_us > 0):
+        raise invalid_argument(
+            f"a binary search needs the end of the {name} range and a latency limit; use for example 1:64:1 and -l 20"
+        )
+    if not loads.end and not latency_limit_us > 0:
+        raise invalid_argument(f"a {name} range without an end needs a latency limit; give -l MS")
 
 
 def _sweep(search: Search) -> Values:
@@ -64,7 +64,7 @@ def _sweep(search: Search) -> Values:
         number += 1
 
 
-def _binary(search: Search, *, is_rate: bool) -> Values:
+def _binary(search: Search) -> Values:
     low, high = search.start, search.end
     if not (yield low):
         return None
@@ -73,7 +73,7 @@ def _binary(search: Search, *, is_rate: bool) -> Values:
     if (yield high):
         return high
     while high - low > search.step:
-        middle = (low + high) / 2 if is_rate else (low + high) // 2
+        middle = (low + high) / 2 if search.is_rate else (low + high) // 2
         if (yield middle):
             low = middle
         else:

@@ -30,7 +30,7 @@ def settings_text(plan: Plan) -> str:
     elif plan.is_fixed_schedule:
         lines.append("  Load: each entry of the input data at its timestamp")
     else:
-        lines.append(f"  {_load_text(plan.loads, is_rate=plan.is_rate)}")
+        lines.append(f"  {_load_text(plan.loads)}")
     return "\n".join(lines)
 
 
@@ -48,9 +48,9 @@ def _stop_text(measuring: Measuring) -> str:
     return f'Using "count_windows" mode for stabilization, windows of {measuring.window_requests} requests'
 
 
-def _load_text(loads: Search | Load, *, is_rate: bool) -> str:
+def _load_text(loads: Search | Load) -> str:
     if isinstance(loads, Search):
-        unit = "requests/s" if is_rate else "concurrent requests"
+        unit = "requests/s" if loads.is_rate else "concurrent requests"
         end = f"{loads.end:g}" if loads.end else "the latency limit"
         how = "binary search" if loads.is_binary else f"steps of {loads.step:g}"
         return f"Load: {loads.start:g} to {end} {unit}, {how}" if loads.start != loads.end else f"Load: {end} {unit}"
