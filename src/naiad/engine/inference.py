@@ -68,7 +68,7 @@ class Engine:
         self._metrics = metrics
         self.shared_memory = shared_memory or SharedMemory()
         """The registered regions of clients."""
-        self._catalog: RepositoryControl[Served] | None = None
+        self._repository: RepositoryControl[Served] | None = None
         self._models: Rows = {}
         """Every model once, by its key."""
         self._table: Rows = {}
@@ -83,9 +83,9 @@ class Engine:
         self.suggests_models = True
         """Whether the error of an unknown model may name a similar one: every client may read the index."""
 
-    def attach(self, catalog: RepositoryControl[Served]) -> None:
+    def attach(self, repository: RepositoryControl[Served]) -> None:
         """Connect the repository; called once, before the frontends start."""
-        self._catalog = catalog
+        self._repository = repository
 
     def publish(self, ready: Mapping[str, Mapping[int, Served]], name: str) -> None:
         """Replace the set of ready versions: model name to version to served model.
@@ -187,7 +187,7 @@ class Engine:
             )
         if not rows:
             # Triton: another code with namespaces.
-            has_namespaces = self._catalog is not None and self._catalog.has_namespaces
+            has_namespaces = self._repository is not None and self._repository.catalog.namespaces is not None
             return InferError(
                 ErrorCode.INVALID_ARG if has_namespaces else ErrorCode.NOT_FOUND,
                 f"Request for unknown model: '{excerpt(name)}' is not found{self._suggestion(name)}",
@@ -230,9 +230,9 @@ class Engine:
 
     def is_ready(self) -> bool:
         """Return whether the server is ready for traffic."""
-        if not self._ready_to_serve or self.is_draining or self._catalog is None:
+        if not self._ready_to_serve or self.is_draining or self._repository is None:
             return False
-        return self._catalog.is_ready([name for name, row in self._models.items() if row[""].health])
+        return self._repository.catalog.is_ready([name for name, row in self._models.items() if row[""].health])
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Return whether a model version is ready; an unknown model or version is not (Triton).
@@ -337,20 +337,20 @@ class Engine:
 
     def repository_index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return the rows of the versions with a load or an attempt of one; with `ready_only` the ready ones."""
-        return [] if self._catalog is None else self._rows(self._catalog.index(ready_only), ready_only)
+        return [] if self._repository is None else self._rows(self._repository.catalog.index(ready_only), ready_only)
 
     def _rows_named(self, name: str) -> Sequence[IndexEntry]:
         """Return the rows for a name of a client. Raises INVALID_ARG for an ambiguous one."""
-        if self._catalog is None:
+        if self._repository is None:
             return []
-        return rows_named([self._current_row(row) for row in self._catalog.rows_named(name)], name)
+        return rows_named([self._current_row(row) for row in self._repository.catalog.rows_named(name)], name)
 
     def survey_repository(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return the repository index including models that were never loaded.
 
         Reads the repository: not for the event loop. Raises InferError.
         """
-        return [] if self._catalog is None else self._rows(self._catalog.survey(ready_only), ready_only)
+        return [] if self._repository is None else self._rows(self._repository.catalog.survey(ready_only), ready_only)
 
     def _rows(self, found: Sequence[IndexEntry], ready_only: bool) -> Sequence[IndexEntry]:
         rows = [self._current_row(row) for row in found]
@@ -418,9 +418,9 @@ class Engine:
         self._control().unload_from(store, name)
 
     def _control(self) -> RepositoryControl[Served]:
-        if self._catalog is None or self.is_draining:
+        if self._repository is None or self.is_draining:
             raise unavailable("Server not ready")
-        return self._catalog
+        return self._repository
 
     def broadcast_load(self, name: str, parameters: Mapping[str, object]) -> None:
         """Load or reload a model in all processes of the server; blocks. Raises InferError."""

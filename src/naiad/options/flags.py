@@ -4,40 +4,18 @@ Flags with an effect are declared with the options that they set. This module ad
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 
 from naiad.options.flag import Flag, Kind, flags_of, no_effect
-from naiad.options.limits import RateLimitOptions
-from naiad.options.network.access import AccessOptions, TlsOptions
-from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
-from naiad.options.network.endpoints import GrpcOptions, HttpOptions, MetricsOptions
-from naiad.options.options import (
-    LogOptions,
-    OverloadOptions,
-    RecordingOptions,
-    RepositoryOptions,
-    ServerOptions,
-    SharedMemoryOptions,
-)
+from naiad.options.network.access import TlsOptions
+from naiad.options.options import ServerOptions
 
 SECTIONS: Mapping[str, type] = {
-    "overload": OverloadOptions,
-    "log": LogOptions,
-    "repository": RepositoryOptions,
-    "http": HttpOptions,
-    "http_tls": TlsOptions,
-    "grpc": GrpcOptions,
-    "grpc_tls": TlsOptions,
-    "access": AccessOptions,
-    "metrics": MetricsOptions,
-    "recording": RecordingOptions,
-    "rate_limit": RateLimitOptions,
-    "shared_memory": SharedMemoryOptions,
-    "sagemaker": SageMakerOptions,
-    "vertex_ai": VertexAiOptions,
-    "azure_ml": AzureMlOptions,
+    each.name: each.type
+    for each in fields(ServerOptions)
+    if isinstance(each.type, type) and is_dataclass(each.type) and not each.metadata
 }
-"""Fields of ServerOptions that are groups of options."""
+"""Fields of ServerOptions that are groups of options; a field with a flag of its own is none."""
 
 CONFIG = "config"
 """The flag that names a file with further flags."""

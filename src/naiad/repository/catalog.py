@@ -93,6 +93,15 @@ class Catalog(Generic[V]):
         rows = self._lifecycle.rows()
         return [row for row in rows if row.state is ModelState.READY] if ready_only else rows
 
+    def survey(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """Return the index with the models that the stores have and that were never loaded."""
+        rows = list(self.index(ready_only))
+        if not ready_only:
+            known = {row.name for row in rows}
+            rows += [IndexEntry(name) for name in self.stores.known_names() if name not in known]
+            rows.sort(key=lambda row: row.name)  # stable: the versions of a model stay in order
+        return rows
+
     def rows_named(self, name: str) -> Sequence[IndexEntry]:
         """Return the rows of the index for a name of a client; of several models with namespaces. Never waits."""
         return self._lifecycle.rows_named(name, has_namespaces=self.namespaces is not None)

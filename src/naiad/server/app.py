@@ -233,7 +233,7 @@ class Server:
         waited_s = 0.0
         while not (await asyncio.wait({loading, stopping}, timeout=_PROGRESS_S, return_when="FIRST_COMPLETED"))[0]:
             waited_s += _PROGRESS_S
-            _log.info("still loading: %s", loading_text(control.loading(), waited_s))
+            _log.info("still loading: %s", loading_text(control.catalog.loading(), waited_s))
         if self._stop.is_set:
             # The server was never ready. A load cannot be interrupted, and its thread would keep the process alive.
             control.abandon()

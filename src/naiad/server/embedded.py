@@ -106,7 +106,7 @@ class _Trial(_PortlessServer):
         try:
             await asyncio.to_thread(control.load_model, model, {})
         except InferError as error:
-            failures = _reasons(control.index(), model) or (error.message.strip(),)
+            failures = _reasons(control.catalog.index(), model) or (error.message.strip(),)
         seconds = time.monotonic() - start_s
         await asyncio.to_thread(control.unload_all, _UNLOAD_S)
         return TrialOutcome(failures, seconds)

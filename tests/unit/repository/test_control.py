@@ -126,7 +126,7 @@ class Scene:
     def states(self) -> dict[str, str]:
         return {
             f"{row.name}:{row.version}": f"{row.state.value if row.state else ''} {row.reason}".strip()
-            for row in self.control.survey()
+            for row in self.control.catalog.survey()
         }
 
     def refused(self, name: str, **parameters: object) -> InferError:
@@ -161,8 +161,8 @@ class TestNone:
         assert scene.control.load_at_start()
         scene.write("a")
         assert scene.states() == {"a:": "", "b:1": "READY", "b:2": "READY"}
-        assert [row.name for row in scene.control.survey(ready_only=True)] == ["b", "b"]
-        assert [row.name for row in scene.control.index()] == ["b", "b"]
+        assert [row.name for row in scene.control.catalog.survey(ready_only=True)] == ["b", "b"]
+        assert [row.name for row in scene.control.catalog.index()] == ["b", "b"]
 
 
 class TestStart:
@@ -171,7 +171,7 @@ class TestStart:
         assert scene.control.load_at_start()
         assert scene.served() == {}
         assert scene.states() == {"a:": ""}
-        assert scene.control.is_ready()
+        assert scene.control.catalog.is_ready()
 
     def test_named_models(self, tmp_path: Path) -> None:
         scene = Scene(tmp_path, at_start=("a", "b", "a"))
@@ -220,25 +220,25 @@ class TestStart:
         scene = Scene(tmp_path, at_start=("bad",))
         (scene.write("bad") / "bad").mkdir()
         assert not scene.control.load_at_start()
-        assert scene.control.is_ready()
+        assert scene.control.catalog.is_ready()
 
     def test_failure_at_start_counts_until_it_is_mended(self, tmp_path: Path) -> None:
         scene = Scene(tmp_path, at_start=("a",))
         broken = scene.write("a") / "1" / "broken"
         broken.touch()
         assert not scene.control.load_at_start()
-        assert not scene.control.is_ready()
+        assert not scene.control.catalog.is_ready()
         scene.refused("a")
-        assert not scene.control.is_ready()
+        assert not scene.control.catalog.is_ready()
         broken.unlink()
         scene.load("a")
-        assert scene.control.is_ready()
+        assert scene.control.catalog.is_ready()
 
     def test_model_without_version_counts_at_start(self, tmp_path: Path) -> None:
         scene = Scene(tmp_path, at_start=("a",))
         (tmp_path / "a").mkdir()
         assert not scene.control.load_at_start()
-        assert not scene.control.is_ready()
+        assert not scene.control.catalog.is_ready()
 
 
 class TestLoad:
@@ -292,7 +292,7 @@ class TestLoad:
         assert scene.states() == {
             "a:1": "READY serving what was loaded before, its update failed: Invalid argument: broken"
         }
-        assert scene.control.is_ready()
+        assert scene.control.catalog.is_ready()
 
     def test_failed_first_load(self, scene: Scene) -> None:
         model = scene.write("a", 1, 2)
@@ -300,7 +300,7 @@ class TestLoad:
         assert "version 2 is at UNAVAILABLE state: Invalid argument: broken" in scene.refused("a").message
         assert scene.served() == {}
         assert scene.states() == {"a:1": "UNAVAILABLE unloaded", "a:2": "UNAVAILABLE Invalid argument: broken"}
-        assert scene.control.is_ready()
+        assert scene.control.catalog.is_ready()
 
     def test_success_after_a_failure(self, scene: Scene) -> None:
         model = scene.write("a", 1, 2)
@@ -310,7 +310,7 @@ class TestLoad:
         (model / "2").rmdir()
         scene.load("a")
         assert scene.states() == {"a:1": "READY", "a:2": "UNAVAILABLE unloaded"}
-        assert scene.control.is_ready()
+        assert scene.control.catalog.is_ready()
 
     @pytest.mark.parametrize("name", ["nothing", "..", "bad"])
     def test_what_cannot_be_polled(self, scene: Scene, name: str) -> None:
@@ -322,14 +322,14 @@ class TestLoad:
             assert error.code is (ErrorCode.NOT_FOUND if name == "nothing" else ErrorCode.INVALID_ARG)
             assert error.triton_code is ErrorCode.INTERNAL
             assert error.message.startswith(f"failed to load '{name}', failed to poll from model repository")
-        assert scene.control.is_ready()
+        assert scene.control.catalog.is_ready()
 
     def test_what_can_be_polled_but_not_loaded(self, scene: Scene) -> None:
         (scene.root / "empty").mkdir()
         error = scene.refused("empty")
         assert error.code is ErrorCode.INVALID_ARG
         assert error.message == "load failed for model 'empty': no versions\n"
-        assert scene.control.is_ready()
+        assert scene.control.catalog.is_ready()
 
     def test_model_in_two_stores(self, scene: Scene, tmp_path: Path) -> None:
         scene.write("a")
@@ -575,7 +575,7 @@ class TestUnload:
         assert scene.served() == {}
         assert all(version.stopped.is_set() for version in scene.loader.loaded)
         assert scene.states() == {"a:1": "UNAVAILABLE unloaded", "a:2": "UNAVAILABLE unloaded"}
-        assert scene.control.is_ready()
+        assert scene.control.catalog.is_ready()
         scene.load("a")
         assert scene.served() == {"a": [1, 2]}
 
@@ -601,7 +601,7 @@ class TestUnload:
         scene.refused("a")
         scene.unload("a")
         assert scene.states() == {"a:1": "UNAVAILABLE unloaded"}
-        assert scene.control.is_ready()
+        assert scene.control.catalog.is_ready()
 
 
 class TestSideBySide:
@@ -651,7 +651,7 @@ class TestSideBySide:
         assert not scene.control.unload_all(0.0)
         scene.loader.loaded[0].may_stop.set()
         assert scene.control.unload_all(10.0)
-        assert [row.state for row in scene.control.index()] == [ModelState.UNAVAILABLE] * 2
+        assert [row.state for row in scene.control.catalog.index()] == [ModelState.UNAVAILABLE] * 2
 
 
 def test_force_reloads_unchanged_model(scene: Scene) -> None:
@@ -743,7 +743,7 @@ class TestMembersOfEnsembles:
         scene.unload("x")
         assert scene.served() == {"y": [1]}
         assert scene.states()["e:1"] == scene.states()["outer:1"] == "UNAVAILABLE unloaded"
-        assert scene.control.is_ready()
+        assert scene.control.catalog.is_ready()
         scene.load("x")
         assert scene.served() == {"e": [1], "outer": [1], "x": [1], "y": [1]}
         assert scene.loader.loads == ["x:1", "e:1", "outer:1"]

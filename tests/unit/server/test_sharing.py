@@ -34,9 +34,13 @@ ROWS = [IndexEntry("m", "1", ModelState.READY), IndexEntry("n", "1", ModelState.
 
 
 class Catalog:
-    """A catalog without models that is ready."""
+    """A repository without models that is ready."""
 
-    has_namespaces = False
+    namespaces = None
+
+    @property
+    def catalog(self) -> "Catalog":
+        return self
 
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         return []

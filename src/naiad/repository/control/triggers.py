@@ -6,12 +6,12 @@ NONE loads everything at start. EXPLICIT loads what is named at start, and then 
 import fnmatch
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic
 
 from naiad.core.errors import ErrorCode, InferError, invalid_argument
-from naiad.core.model import IndexEntry, name_of
+from naiad.core.model import name_of
 from naiad.repository.catalog import Catalog
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.poll import PollTrigger
@@ -37,46 +37,13 @@ class RepositoryControl(Generic[V]):
         *,
         takes_commands: bool,
     ) -> None:
-        """`start` loads the models of the start, `stop` ends triggers that continue, within a time in seconds."""
-        self._catalog = controller.catalog
+        """`stop` ends triggers that continue, within a time in seconds."""
+        self.catalog = controller.catalog
         self._controller = controller
-        self._start = start
+        self.load_at_start = start
+        """Loads the models of the start; whether all of them are ready. Raises InferError."""
         self._stop = stop
         self._takes_commands = takes_commands
-
-    def load_at_start(self) -> bool:
-        """Load the models of the start; whether all of them are ready. Raises InferError."""
-        return self._start()
-
-    def loading(self) -> Mapping[str, float]:
-        """Return the names of the models that load now, and for how many seconds each has been loading."""
-        return self._catalog.loading()
-
-    def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return a row per model version, as the life cycle knows it."""
-        return self._catalog.index(ready_only)
-
-    @property
-    def has_namespaces(self) -> bool:
-        """Whether models of several repositories may have one name."""
-        return self._catalog.namespaces is not None
-
-    def rows_named(self, name: str) -> Sequence[IndexEntry]:
-        """Return the rows of `index` for a name of a client."""
-        return self._catalog.rows_named(name)
-
-    def is_ready(self, ill: Collection[str] = ()) -> bool:
-        """Return whether the readiness rule is met, while the `ill` models are loaded and cannot execute."""
-        return self._catalog.is_ready(ill)
-
-    def survey(self, ready_only: bool = False) -> Sequence[IndexEntry]:
-        """Return the index with the models that the stores have and that were never loaded."""
-        rows = list(self._catalog.index(ready_only))
-        if not ready_only:
-            known = {row.name for row in rows}
-            rows += [IndexEntry(name) for name in self._catalog.stores.known_names() if name not in known]
-            rows.sort(key=lambda row: row.name)  # stable: the versions of a model stay in order
-        return rows
 
     def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
         """Load a model by a client's command, see `ModelController.load`.
@@ -99,7 +66,7 @@ class RepositoryControl(Generic[V]):
     def load_from(self, store: Store, name: str) -> None:
         """Register a repository and load one of its models; unregister it if that fails. Raises InferError."""
         self._check_commands()
-        self._catalog.register(store)
+        self.catalog.register(store)
         try:
             self._controller.load(name, {}, is_by_client=True)
         except InferError:
@@ -109,7 +76,7 @@ class RepositoryControl(Generic[V]):
     def unload_from(self, store: Store, name: str) -> None:
         """Unload a model and its dependents, and unregister their repository."""
         self._controller.unload(name, {"unload_dependents": True})
-        self._catalog.unregister(store)
+        self.catalog.unregister(store)
 
     def _check_commands(self) -> None:
         if not self._takes_commands:
