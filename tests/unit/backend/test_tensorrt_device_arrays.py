@@ -124,7 +124,9 @@ def test_capsules_have_datatype_and_device(backend, cudart, datatype, code, bits
     from naiad.backend.tensorrt.buffers import Blocks, DeviceArray
     from naiad.memory.cuda import load_runtime
 
-    blocks = Blocks(load_runtime(), 64)
+    runtime = load_runtime()
+    runtime.set_device(0)
+    blocks = Blocks(runtime, 64)
     tensor = DeviceArray(blocks, (2, 3), DataType[datatype], (2, 1))
     capsule = tensor.__dlpack__(stream=1)
     header = header_of(capsule)
