@@ -13,12 +13,10 @@ import pytest
 
 from naiad.cluster.channel import Channel, ChannelError, receive_first, send_first
 from naiad.cluster.connection_passing import Acceptor, ConnectionReceiver, ConnectionSender, socket_pair
-from naiad.cluster.member.engine import MemberEngine
-from naiad.cluster.member.process import Link, SupervisedStop
+from naiad.cluster.member.process import Member as MemberServer
 from naiad.cluster.messages import Welcome
 from naiad.options.options import ServerOptions
 from naiad.server.ports.listener import Address, Listener
-from naiad.telemetry.metrics.metrics import Registry
 from support.uvloop_run import run
 from support.waiting import until
 
@@ -250,10 +248,11 @@ def test_closed_connections_are_reported_once_there_is_room() -> None:
     async def main() -> None:
         supervisor, end = socket_pair()
         welcome = Welcome(ServerOptions(), 0, 1, {"http": 8000}, "", is_successor=False, quiet_below=0)
-        link = Link(welcome, MemberEngine(server_id="x", metrics=Registry()), SupervisedStop(), end)
+        control, other = socket.socketpair()
+        member = MemberServer(welcome, control, end)
         connections = SimpleNamespace(protocol=None, connection_count=0, on_close=None)
-        service = link.service("http", connections, None)  # type: ignore[arg-type]
-        while link._receiver.report_closed([0]):  # until the supervisor has more to read than fits
+        service = member._service("http", connections, None)  # type: ignore[arg-type]
+        while member._receiver.report_closed([0]):  # until the supervisor has more to read than fits
             pass
         service._left_count = 3  # type: ignore[attr-defined]  # connections that were open
         connections.on_close()  # type: ignore[misc]  # the last ones: no further one closes
@@ -268,8 +267,8 @@ def test_closed_connections_are_reported_once_there_is_room() -> None:
                 return (0, 3) in notices
 
         await until(read)
-        supervisor.close()
-        end.close()
+        for each in (supervisor, end, control, other):
+            each.close()
 
     run(main)
 

@@ -104,7 +104,7 @@ class _MemberLoader(ModelLoader):
 
 
 class Member(Server):
-    """One of several server processes."""
+    """One of several server processes, with its side of the channel. Implements `channel.Peer`."""
 
     _engine: MemberEngine
     _engine_type = MemberEngine
@@ -115,23 +115,30 @@ class Member(Server):
         super().__init__(welcome.options, self._supervised)
         self._welcome = welcome
         self._control = control
-        self._link = Link(welcome, self._engine, self._supervised, connection_passing)
+        self._channel = Channel(self)
+        self._routes = ClusterRoutes(self._engine, self._channel.ask)
+        self._ports = list(welcome.ports)
+        self._services: dict[int, PassedConnections] = {}
+        self._receiver = ConnectionReceiver(connection_passing, len(self._ports), self._adopt)
+        self._is_reporting = False
+        self._closed = [0] * len(self._ports)
+        """Closed connections that are not reported yet, by port."""
+        self._tasks: set[asyncio.Task[None]] = set()
         self._peers = Peers(self._engine, Path(welcome.directory), welcome.slot)
         self._engine.sequences_elsewhere = self._peers.live_sequence_count
 
     async def run(self) -> int:
         """Serve until the supervisor stops it and return the exit status."""
-        channel = self._link.channel
-        await channel.connect(self._control)
+        await self._channel.connect(self._control)
         try:
             status = await super().run()
             await self._peers.close()
             return status
         except InferError as error:
-            channel.send(Failed(f"{error.message}{self._failures()}"))
+            self._channel.send(Failed(f"{error.message}{self._failures()}"))
             raise
         finally:
-            channel.close()
+            self._channel.close()
 
     def _failures(self) -> str:
         reasons = [
@@ -144,8 +151,7 @@ class Member(Server):
     # --- differences from a server of one process -------------------------------------------------------------------
 
     def _make_ports(self, loop: asyncio.AbstractEventLoop) -> Ports:
-        link = self._link
-        return MemberPorts(self._options, self._engine, loop, self._budget, link.routes, link.service)
+        return MemberPorts(self._options, self._engine, loop, self._budget, self._routes, self._service)
 
     def _make_loader(self, loop: asyncio.AbstractEventLoop, store: ResponseStore | None) -> ModelLoader:
         loader = super()._make_loader(loop, store)
@@ -156,53 +162,24 @@ class Member(Server):
     def _listens(self) -> None:
         # The other processes serve meanwhile: clients need not wait for the models of a replacement.
         if not self._welcome.is_successor:
-            self._peers.listen()
-            self._link.listen()
+            self._accept()
+            self._channel.send(Listening())
 
     def _serves(self, ports: Ports) -> None:
-        if self._welcome.is_successor:
-            self._peers.listen()
         logging.disable(logging.NOTSET)
-        self._link.serve(Loaded(self._engine.is_ready(), first_model(self._engine)))
+        self._routes.connect()
+        if self._welcome.is_successor:
+            self._accept()
+        self._channel.send(Loaded(self._engine.is_ready(), first_model(self._engine)))
 
-
-class Link:
-    """The process's side of the channel, and the services of its ports. Implements `channel.Peer`."""
-
-    def __init__(
-        self, welcome: Welcome, engine: MemberEngine, stop: SupervisedStop, connection_passing: socket.socket
-    ) -> None:
-        self.channel = Channel(self)
-        self._is_listening = False
-        self._ports = list(welcome.ports)
-        self._bound_ports = welcome.ports
-        self._directory = welcome.directory
-        self._engine = engine
-        self._stop = stop
-        self.routes = ClusterRoutes(engine, self.channel.ask)
-        self._services: dict[int, PassedConnections] = {}
-        self._receiver = ConnectionReceiver(connection_passing, len(welcome.ports), self._adopt)
-        self._is_reporting = False
-        self._closed = [0] * len(welcome.ports)
-        """Closed connections that are not reported yet, by port."""
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def listen(self) -> None:
-        """Accept connections while the models load."""
-        self._is_listening = True
+    def _accept(self) -> None:
+        self._peers.listen()
         self._receiver.start()
-        self.channel.send(Listening())
 
-    def serve(self, loaded: Loaded) -> None:
-        """Report the end of the start, and accept connections."""
-        self.routes.connect()
-        if not self._is_listening:
-            self._receiver.start()
-        self.channel.send(loaded)
+    # --- passed connections -----------------------------------------------------------------------------------------
 
-    def service(self, flag: str, connections: Connections, tls: ssl.SSLContext | None) -> PassedConnections:
-        """Return the service of a port with passed connections."""
-        service = PassedConnections(flag, self._bound_ports[flag], connections, tls, self._on_close)
+    def _service(self, flag: str, connections: Connections, tls: ssl.SSLContext | None) -> PassedConnections:
+        service = PassedConnections(flag, self._welcome.ports[flag], connections, tls, self._on_close)
         self._services[self._ports.index(flag)] = service
         return service
 
@@ -243,13 +220,13 @@ class Link:
         self._receiver.catch_up()
         for service in self._services.values():
             await service.settle(_SETTLE_S)
-        self._stop.set()
+        self._supervised.set()
 
     async def on_query(self, query: object) -> object:
         """Answer for this process alone, or execute a control call."""
         if isinstance(query, messages.HttpCall | messages.GrpcCall | messages.ModelControl):
             call: ControlCall = query
-            return await self.routes.execute(call)
+            return await self._routes.execute(call)
         if isinstance(query, AskIndex):
             return await asyncio.to_thread(self._engine.answer, query)  # it reads the repository
         return self._engine.answer(query)  # type: ignore[arg-type]  # nothing else is asked
@@ -257,6 +234,6 @@ class Link:
     def on_lost(self) -> None:
         """Exit at once: without the supervisor nothing manages this process."""
         _log.error("the supervisor has exited; exiting")
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self._welcome.directory, ignore_errors=True)
         log.shut_down()
         os._exit(1)
