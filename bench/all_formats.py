@@ -25,7 +25,7 @@ from rich.console import Console
 from naiad.demo.clients import Array, Client
 from naiad.demo.formats.catalog import FORMATS, Format, answers
 from naiad.demo.formats.classifier import Digits, train
-from naiad.demo.formats.measure import resident_bytes
+from naiad.demo.formats.run import resident_bytes
 from naiad.demo.server import Running, Settings, serving
 
 TOLERANCE = 1e-4

@@ -49,7 +49,7 @@ from naiad.analyze.space import Dimension, Point, Space
 from naiad.analyze.variants import Machine, combinations, default_dimensions
 from naiad.backend.cores import usable_cores
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.demo import invoice, ocr_repository
+from naiad.demo import ocr
 from naiad.demo.formats import writers
 from naiad.demo.formats.classifier import train
 from naiad.demo.packages import MINILM, fetch
@@ -90,10 +90,10 @@ def _python(root: Path) -> ModelPlan:
 
 
 def _ocr(root: Path) -> ModelPlan:
-    ocr_repository.build(root)
+    ocr.build(root)
     data = root.parent / "page"
     data.mkdir()
-    np.save(data / "IMAGE.npy", np.asarray(invoice.draw())[40:120, :480])
+    np.save(data / "IMAGE.npy", np.asarray(ocr.draw())[40:120, :480])
     return ModelPlan("ocr", inputs=InputSettings(sources=(str(data),)))
 
 

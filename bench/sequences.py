@@ -22,7 +22,7 @@ import onnxruntime
 
 from bench.peers import Naiad
 from bench.process_tree import CpuMeter
-from naiad.demo import sound, voice, voice_model
+from naiad.demo import voice, voice_model
 from naiad.demo.voice_model import CHUNK_SAMPLES, CONTEXT_SAMPLES, RATE_HZ, STATE_DIMS
 
 Array = np.ndarray[Any, Any]
@@ -76,7 +76,7 @@ def write_repository(root: Path, candidates: int) -> Path:
 
 def speech(sequence_count: int, chunk_count: int) -> Speech:
     """Return different stretches of real speech, with what onnxruntime says to them by itself."""
-    spoken = np.concatenate([sound.read_wav(path, RATE_HZ) for path in voice.speech()])
+    spoken = np.concatenate([voice.read_wav(path, RATE_HZ) for path in voice.speech()])
     need = chunk_count * CHUNK_SAMPLES
     offsets = np.arange(sequence_count) * 9973 % len(spoken)
     looped = np.resize(spoken, len(spoken) + need)

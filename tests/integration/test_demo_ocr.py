@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from naiad.demo import invoice
+from naiad.demo import ocr
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PACKAGES_MAY_TAKE_S = 300
@@ -30,12 +30,12 @@ def demo(tmp_path: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 def test_every_line_of_the_invoice_is_read(tmp_path: Path) -> None:
     done = demo(tmp_path, "--output", str(tmp_path / "read.png"))
     assert done.returncode == 0, done.stdout + done.stderr
-    expected = [invoice.HEADING, *(part for line in invoice.LINES for part in line)]
-    for text in (*expected, invoice.SLANTED, invoice.UPSIDE_DOWN):
+    expected = [ocr.HEADING, *(part for line in ocr.LINES for part in line)]
+    for text in (*expected, ocr.SLANTED, ocr.UPSIDE_DOWN):
         assert f" {text} " in done.stdout
     assert f"{len(expected) + 2} lines of text" in done.stdout
     with Image.open(tmp_path / "read.png") as marked:
-        assert marked.size == (2 * invoice.SIZE[0], invoice.SIZE[1])
+        assert marked.size == (2 * ocr.SIZE[0], ocr.SIZE[1])
 
 
 def test_picture_without_text_skips_rest_of_pipeline(tmp_path: Path) -> None:

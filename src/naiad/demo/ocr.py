@@ -1,5 +1,6 @@
 """Reads a picture with one request: detection, direction and recognition are an ensemble in the server."""
 
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,16 +8,52 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+import onnx
+from onnx import TensorProto, helper
+from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 from rich.console import Console
 from rich.table import Table
 
-from naiad.demo import invoice, ocr_repository
-from naiad.demo.packages import PP_OCR, fetch_all
+from naiad.demo.packages import PP_OCR, fetch, fetch_all
 from naiad.demo.progress import waiting
+from naiad.demo.repository import copy_model, new_model, write_characters
 from naiad.demo.server import Settings, serving
 
 MODEL = "ocr"
+SIZE = (900, 760)
+HEADING = "Invoice 2024-0117"
+LINES = (
+    ("Nereid Instruments", "12 Harbour Street"),
+    ("3 Depth sounders", "1,050.00"),
+    ("1 Tide gauge", "184.50"),
+    ("Shipping", "50.00"),
+    ("Total due", "1,284.50 EUR"),
+)
+SLANTED = "Thank you for your order"
+UPSIDE_DOWN = "Paid on 9 March 2024"
+_INK = "#202830"
+_MARK = "#d02040"
+_DETECT = """# PP-OCR v4: a page to the probability of text at every pixel.
+backend: "onnxruntime"
+max_batch_size: 0
+input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 3, -1, -1 ] } ]
+output [ { name: "sigmoid_0.tmp_0" data_type: TYPE_FP32 dims: [ -1, 1, -1, -1 ] } ]
+"""
+_DIRECTION = """# PP-OCR v2: which way up are these lines? Two probabilities each: upright, upside down.
+backend: "onnxruntime"
+max_batch_size: 0
+input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 3, 48, 192 ] } ]
+output [ { name: "save_infer_model/scale_0.tmp_1" data_type: TYPE_FP32 dims: [ -1, 2 ] } ]
+"""
+_READ = """# PP-OCR v4: lines of text to the best of 6625 characters at every eighth column.
+backend: "onnxruntime"
+max_batch_size: 0
+input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 3, 48, -1 ] } ]
+output [
+  { name: "classes" data_type: TYPE_INT64 dims: [ -1, -1 ] },
+  { name: "scores" data_type: TYPE_FP32 dims: [ -1, -1 ] }
+]
+"""
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -39,19 +76,19 @@ def run(settings: Settings, console: Console, path: Path | None, output: Path | 
     Raises RuntimeError if the models are not available or the server rejects the request, ValueError for a file that
     is not a picture.
     """
-    picture = invoice.draw() if path is None else load(path)
+    picture = draw() if path is None else load(path)
     if output is None:
         output = settings.repository.with_name("invoice.ocr.png") if path is None else path.with_suffix(".ocr.png")
     else:
         _check_output(output, path)
     fetch_all([PP_OCR], console)
-    root = ocr_repository.build(settings.repository)
+    root = build(settings.repository)
     with serving(root, settings, console, MODEL) as running:
         with waiting(console, "reading the picture"):
             page = read(running.http_url, picture)
         console.print(_table(page))
         console.print(f"{len(page.texts)} lines of text after {page.latency_ms:.0f} ms")
-        invoice.annotate(picture, page.boxes, page.texts).save(output)
+        annotate(picture, page.boxes, page.texts).save(output)
         console.print(f"The picture with its boxes: {output}", soft_wrap=True)
     return 0
 
@@ -111,3 +148,68 @@ def _table(page: Page) -> Table:
         box = " ".join(f"({x:.0f},{y:.0f})" for x, y in corners)
         table.add_row(text, f"{confidence:.2f}", box)
     return table
+
+
+def draw() -> Image.Image:
+    """Return an invoice; one line of it is slanted, and one is upside down."""
+    page = Image.new("RGB", SIZE, "white")
+    pen = ImageDraw.Draw(page)
+    pen.text((60, 50), HEADING, fill=_INK, font=ImageFont.load_default(44))
+    font = ImageFont.load_default(28)
+    for number, (left, right) in enumerate(LINES):
+        top = 150 + 70 * number
+        pen.text((60, top), left, fill=_INK, font=font)
+        pen.text((840 - font.getlength(right), top), right, fill=_INK, font=font)
+        pen.line((60, top + 52, 840, top + 52), fill="#c0c8d0")
+    slanted = _label(SLANTED, font).rotate(6, Image.Resampling.BICUBIC, expand=True, fillcolor="white")
+    page.paste(slanted, (60, 540))
+    page.paste(_label(UPSIDE_DOWN, font).rotate(180), (480, 640))
+    return page
+
+
+def _label(text: str, font: Any) -> Image.Image:
+    label = Image.new("RGB", (int(font.getlength(text)) + 20, 52), "white")
+    ImageDraw.Draw(label).text((10, 6), text, fill=_INK, font=font)
+    return label
+
+
+def annotate(picture: Image.Image, boxes: Array, texts: Sequence[str]) -> Image.Image:
+    """Return the picture with the boxes f32[n,4,2] and the recognised text beside it."""
+    marked = Image.new("RGB", (2 * picture.width, picture.height), "white")
+    marked.paste(picture, (0, 0))
+    pen = ImageDraw.Draw(marked)
+    for corners, text in zip(boxes, texts, strict=True):
+        pen.polygon([(float(x), float(y)) for x, y in corners], outline=_MARK, width=2)
+        height = max(10, min(40, int(np.linalg.norm(corners[3] - corners[0]) * 0.6)))
+        at = (picture.width + float(corners[:, 0].min()), float(corners[:, 1].min()))
+        pen.text(at, text, fill=_INK, font=ImageFont.load_default(height))
+    return marked
+
+
+def build(root: Path) -> Path:
+    """Write the models below `root` and return it. Models with the same names are replaced."""
+    root.mkdir(parents=True, exist_ok=True)
+    read, detect, direction = fetch(PP_OCR).values()
+    shutil.copy(detect, new_model(root, "ocr_detect", _DETECT) / "model.onnx")
+    shutil.copy(direction, new_model(root, "ocr_direction", _DIRECTION) / "model.onnx")
+    (new_model(root, "ocr_read", _READ) / "model.onnx").write_bytes(best_only(read))
+    for name in ("ocr", "ocr_page", "ocr_lines", "ocr_upright"):
+        copy_model(root, name)
+    write_characters(read, copy_model(root, "ocr_text").parent / "labels.txt")
+    return root
+
+
+def best_only(source: Path) -> bytes:
+    """Return the reading network with only the best class and its score as outputs, serialised.
+
+    Its own output has 6625 numbers for every eighth column: 2.6 MB for a line, of which 1.2 kB are needed.
+    """
+    model = onnx.load(source)
+    graph = model.graph
+    (probabilities,) = [output.name for output in graph.output]
+    graph.node.append(helper.make_node("ArgMax", [probabilities], ["classes"], axis=2, keepdims=0))
+    graph.node.append(helper.make_node("ReduceMax", [probabilities], ["scores"], axes=[2], keepdims=0))
+    del graph.output[:]
+    graph.output.append(helper.make_tensor_value_info("classes", TensorProto.INT64, ["lines", "columns"]))
+    graph.output.append(helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["lines", "columns"]))
+    return bytes(model.SerializeToString())

@@ -12,11 +12,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from naiad.demo import sound, voice_model
+from naiad.demo import voice_model
 from naiad.demo.packages import SILERO, SILERO_EXAMPLE, fetch, fetch_all
 from naiad.demo.progress import waiting
 from naiad.demo.server import Settings, serving
 from naiad.demo.voice_model import CHUNK_SAMPLES, RATE_HZ
+
+Samples = np.ndarray[Any, np.dtype[np.float32]]
 
 MODEL = "voice"
 RESPONSE_TIMEOUT_S = 30.0
@@ -25,6 +27,8 @@ _ALSA = Path("/usr/share/sounds/alsa")
 _ALSA_NAMES = ("Front_Center.wav", "Rear_Left.wav", "Side_Right.wav", "Rear_Center.wav")
 _CLIP_STARTS_S = (1.0, 26.0, 87.5, 161.0)
 _CLIP_S = 3.0
+_FILTER_TAPS = 129
+_DTYPES = {1: "u1", 2: "<i2", 4: "<i4"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ def run(settings: Settings, console: Console, wav: Path | None = None) -> int:
     paths = paths or clips(recording())
     origin = "" if wav is not None else "real speech, "
     console.print(f"\n[bold]Sounds[/bold]: {origin}{paths[0].parent}", soft_wrap=True)
-    sounds = [(path.name, sound.read_wav(path, RATE_HZ)) for path in paths]
+    sounds = [(path.name, read_wav(path, RATE_HZ)) for path in paths]
     settings.repository.mkdir(parents=True, exist_ok=True)
     home = voice_model.write_sequence_model(settings.repository, MODEL, "oldest { max_candidate_sequences: 64 }")
     with serving(home.parent, settings, console, MODEL) as running:
@@ -89,7 +93,7 @@ def clips(recording: Path) -> list[Path]:
     return paths
 
 
-def stream(grpc_url: str, sounds: Sequence[tuple[str, sound.Samples]]) -> list[SoundResult]:
+def stream(grpc_url: str, sounds: Sequence[tuple[str, Samples]]) -> list[SoundResult]:
     """Send the sounds as parallel sequences over one gRPC stream, a chunk of each in turn.
 
     Raises RuntimeError with the server's message.
@@ -97,7 +101,7 @@ def stream(grpc_url: str, sounds: Sequence[tuple[str, sound.Samples]]) -> list[S
     import tritonclient.grpc as api
 
     answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
-    cut = [sound.chunks(samples, CHUNK_SAMPLES) for _, samples in sounds]
+    cut = [chunks(samples, CHUNK_SAMPLES) for _, samples in sounds]
     probabilities: list[list[float]] = [[] for _ in sounds]
     began = time.perf_counter()
     with api.InferenceServerClient(grpc_url) as client:
@@ -124,7 +128,7 @@ def _next(answers: "queue.Queue[tuple[Any, Any]]") -> tuple[Any, Any]:
         raise RuntimeError(f"the server did not respond to a chunk within {RESPONSE_TIMEOUT_S:g} s") from None
 
 
-def _send(client: Any, api: Any, pieces: sound.Samples, index: int, number: int) -> None:
+def _send(client: Any, api: Any, pieces: Samples, index: int, number: int) -> None:
     tensor = api.InferInput("chunk", [1, CHUNK_SAMPLES], "FP32")
     tensor.set_data_from_numpy(np.ascontiguousarray(pieces[number : number + 1]))
     client.async_stream_infer(
@@ -144,7 +148,7 @@ def _table(heard: Sequence[SoundResult]) -> Table:
     table.add_column("speech (s)", overflow="fold")
     table.add_column("probability over time", no_wrap=True)
     for each in heard:
-        found = sound.segments(each.probabilities, _CHUNK_S)
+        found = segments(each.probabilities, _CHUNK_S)
         stretches = ", ".join(f"{began:.2f}-{ended:.2f}" for began, ended in found) or "none"
         length_s = f"{len(each.probabilities) * _CHUNK_S:.2f}"
         table.add_row(each.name, length_s, stretches, _line(each.probabilities))
@@ -157,3 +161,75 @@ def _line(probabilities: Sequence[float], width: int = 28) -> str:
     step = max(1, -(-len(probabilities) // width))
     highest = [max(probabilities[at : at + step]) for at in range(0, len(probabilities), step)]
     return "".join(blocks[round(value * (len(blocks) - 1))] for value in highest)
+
+
+def read_wav(path: Path, rate_hz: int) -> Samples:
+    """Return a WAV file as one channel f32[samples] from -1 to 1 at `rate_hz`.
+
+    Raises ValueError unless it is PCM of 8, 16 or 32 bits.
+    """
+    if not path.stat().st_size:
+        raise ValueError(f"{path} is not a WAV file: it is empty")
+    try:
+        with wave.open(str(path), "rb") as source:
+            channels, width, rate = source.getnchannels(), source.getsampwidth(), source.getframerate()
+            raw = source.readframes(source.getnframes())
+    except (wave.Error, EOFError) as error:
+        raise ValueError(
+            f"{path} is not a WAV file with plain samples: {str(error) or 'it ends too soon'}"
+        ) from error
+    if width not in _DTYPES:
+        raise ValueError(f"{path} has samples of {8 * width} bits, expected 8, 16 or 32")
+    # A truncated recording may end within a sample.
+    raw = raw[: len(raw) - len(raw) % (width * channels)]
+    integers = np.frombuffer(raw, _DTYPES[width]).reshape(-1, channels)
+    middle, scale = (128.0, 128.0) if width == 1 else (0.0, float(2 ** (8 * width - 1)))
+    mono = ((integers.astype(np.float32) - middle) / scale).mean(1)
+    return resample(mono, rate, rate_hz)
+
+
+def resample(samples: Samples, rate_hz: int, wanted_hz: int) -> Samples:
+    """Return `samples` at another rate: a low-pass of windowed sinc, then values between the samples."""
+    if rate_hz == wanted_hz or not len(samples):
+        return samples.astype(np.float32)
+    if wanted_hz < rate_hz:
+        positions = np.arange(_FILTER_TAPS) - _FILTER_TAPS // 2
+        cutoff = 0.9 * wanted_hz / rate_hz
+        taps = cutoff * np.sinc(cutoff * positions) * np.hamming(_FILTER_TAPS)
+        samples = np.convolve(samples, taps / taps.sum(), "same")
+    count = int(len(samples) * wanted_hz / rate_hz)
+    at = np.arange(count) * (rate_hz / wanted_hz)
+    resampled: Samples = np.interp(at, np.arange(len(samples)), samples).astype(np.float32)
+    return resampled
+
+
+def chunks(samples: Samples, size: int) -> Samples:
+    """Return f32[chunks, size], the last one padded with silence."""
+    count = max(1, -(-len(samples) // size))
+    padded = np.zeros(count * size, np.float32)
+    padded[: len(samples)] = samples
+    return padded.reshape(count, size)
+
+
+def segments(
+    probabilities: Sequence[float], chunk_s: float, *, begins: float = 0.5, ends: float = 0.35, pause_s: float = 0.1
+) -> list[tuple[float, float]]:
+    """Return the segments of speech in seconds.
+
+    A segment begins with a chunk of at least `begins`, ends with the first of less than `ends`, and continues over a
+    pause shorter than `pause_s`.
+    """
+    found: list[tuple[float, float]] = []
+    speaks = False
+    for number, probability in enumerate(probabilities):
+        if speaks and probability >= ends:
+            found[-1] = (found[-1][0], (number + 1) * chunk_s)
+            continue
+        speaks = probability >= begins
+        if not speaks:
+            continue
+        began_s = number * chunk_s
+        if found and began_s - found[-1][1] < pause_s:
+            began_s = found.pop()[0]
+        found.append((began_s, (number + 1) * chunk_s))
+    return found

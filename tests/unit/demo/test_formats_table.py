@@ -6,8 +6,7 @@ import pytest
 from rich.console import Console
 
 from naiad.demo.formats.catalog import FORMATS, Format
-from naiad.demo.formats.measure import Measurement
-from naiad.demo.formats.run import table_of
+from naiad.demo.formats.run import Measurement, table_of
 
 
 @pytest.mark.parametrize("columns", [80, 120, 160])

@@ -5,7 +5,7 @@ import wave
 import numpy as np
 import pytest
 
-from naiad.demo import sound
+from naiad.demo import voice
 
 
 def write_wav(path, samples, *, rate_hz=16_000, width=2, channels=1):
@@ -20,7 +20,7 @@ def write_wav(path, samples, *, rate_hz=16_000, width=2, channels=1):
 def test_empty_file_is_reported(tmp_path) -> None:
     (tmp_path / "a.wav").touch()
     with pytest.raises(ValueError, match=r"a\.wav is not a WAV file: it is empty"):
-        sound.read_wav(tmp_path / "a.wav", 16_000)
+        voice.read_wav(tmp_path / "a.wav", 16_000)
 
 
 @pytest.mark.parametrize("length", [4, 20, 43])
@@ -28,13 +28,13 @@ def test_truncated_header_is_reported(tmp_path, length) -> None:
     content = write_wav(tmp_path / "a.wav", np.zeros(4, "<i2")).read_bytes()
     (tmp_path / "a.wav").write_bytes(content[:length])
     with pytest.raises(ValueError, match=r"a\.wav is not a WAV file with plain samples: \S"):
-        sound.read_wav(tmp_path / "a.wav", 16_000)
+        voice.read_wav(tmp_path / "a.wav", 16_000)
 
 
 def test_truncated_recording_is_read_partially(tmp_path) -> None:
     content = write_wav(tmp_path / "a.wav", np.array([16384] * 6, "<i2"), channels=2).read_bytes()
     (tmp_path / "a.wav").write_bytes(content[:-3])
-    assert sound.read_wav(tmp_path / "a.wav", 16_000).tolist() == [0.5, 0.5]
+    assert voice.read_wav(tmp_path / "a.wav", 16_000).tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -46,36 +46,36 @@ def test_truncated_recording_is_read_partially(tmp_path) -> None:
     ],
 )
 def test_samples_of_every_width_are_normalised(tmp_path, width, samples) -> None:
-    assert sound.read_wav(write_wav(tmp_path / "a.wav", samples, width=width), 16_000).tolist() == [0, 0.5, -0.5]
+    assert voice.read_wav(write_wav(tmp_path / "a.wav", samples, width=width), 16_000).tolist() == [0, 0.5, -0.5]
 
 
 def test_channels_are_mixed(tmp_path) -> None:
     samples = np.array([[0, 16384], [16384, 16384]], "<i2")
-    assert sound.read_wav(write_wav(tmp_path / "a.wav", samples, channels=2), 16_000).tolist() == [0.25, 0.5]
+    assert voice.read_wav(write_wav(tmp_path / "a.wav", samples, channels=2), 16_000).tolist() == [0.25, 0.5]
 
 
 def test_24_bits_are_rejected(tmp_path) -> None:
     with pytest.raises(ValueError, match="samples of 24 bits, expected 8, 16 or 32"):
-        sound.read_wav(write_wav(tmp_path / "a.wav", np.zeros(6, np.uint8), width=3), 16_000)
+        voice.read_wav(write_wav(tmp_path / "a.wav", np.zeros(6, np.uint8), width=3), 16_000)
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 44_100, 48_000])
 def test_a_tone_stays_a_tone_at_another_rate(rate_hz) -> None:
     tone = np.sin(2 * np.pi * 440 * np.arange(rate_hz) / rate_hz).astype(np.float32)
     expected = np.sin(2 * np.pi * 440 * np.arange(16_000) / 16_000)
-    resampled = sound.resample(tone, rate_hz, 16_000)
+    resampled = voice.resample(tone, rate_hz, 16_000)
     assert len(resampled) == 16_000
     assert np.abs(resampled - expected)[200:-200].max() < 0.02
 
 
 def test_frequencies_above_new_rate_are_filtered() -> None:
     tone = np.sin(2 * np.pi * 12_000 * np.arange(48_000) / 48_000).astype(np.float32)
-    assert np.abs(sound.resample(tone, 48_000, 16_000))[200:-200].max() < 0.01
+    assert np.abs(voice.resample(tone, 48_000, 16_000))[200:-200].max() < 0.01
 
 
 def test_the_last_chunk_is_filled_with_silence() -> None:
-    assert sound.chunks(np.ones(5, np.float32), 4).tolist() == [[1, 1, 1, 1], [1, 0, 0, 0]]
-    assert sound.chunks(np.ones(0, np.float32), 4).tolist() == [[0, 0, 0, 0]]
+    assert voice.chunks(np.ones(5, np.float32), 4).tolist() == [[1, 1, 1, 1], [1, 0, 0, 0]]
+    assert voice.chunks(np.ones(0, np.float32), 4).tolist() == [[0, 0, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -91,4 +91,4 @@ def test_the_last_chunk_is_filled_with_silence() -> None:
     ],
 )
 def test_stretches_of_speech(probabilities, expected) -> None:
-    assert sound.segments(probabilities, 1.0, pause_s=1.5) == expected
+    assert voice.segments(probabilities, 1.0, pause_s=1.5) == expected
