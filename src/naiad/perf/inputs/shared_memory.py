@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
-from naiad.client import Client, ConnectionFailedError, InferError
+from naiad.client import Client, InferError
 from naiad.core.request import SharedMemoryRegion
 from naiad.perf.exchange import RequestTemplate
 from naiad.perf.inputs.memory_blocks import (
@@ -33,14 +33,11 @@ _KINDS: dict[str, type[SystemBlock] | type[CudaBlock]] = {"system": SystemBlock,
 async def in_shared_memory(
     client: Client, kind: str, prepared: TemplateSet, slots: int
 ) -> AsyncIterator[TemplateSet]:
-    """Yield the templates with their tensors in shared memory (`system` or `cuda`; with `none` unchanged).
+    """Yield the templates with their tensors in shared memory, `system` or `cuda`.
 
     `slots` is the number of requests that are outstanding at once. At the end the regions are unregistered and the
     memory is released. Raises InputError, and InferError if the server rejects a region.
     """
-    if kind == "none":
-        yield prepared
-        return
     if kind not in _KINDS:
         raise InputError(f"--shared-memory {kind}: expected none, system or cuda")
     async with AsyncExitStack() as stack:
@@ -70,7 +67,7 @@ async def _registered(stack: AsyncExitStack, client: Client, block: MemoryBlock)
 async def _unregister(client: Client, block: MemoryBlock) -> None:
     try:
         await block.unregister(client)
-    except (InferError, ConnectionFailedError) as error:
+    except InferError as error:
         # The server is gone, and its regions with it; the result of the run stands.
         _log.warning("shared memory region '%s' could not be unregistered: %s", block.name, error)
 

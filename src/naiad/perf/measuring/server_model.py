@@ -55,8 +55,6 @@ async def read_server(client: ModelReader) -> ServerMetadata:
     """Return the server's metadata. Raises ConnectionFailedError with the URL; empty without the endpoint."""
     try:
         return await client.server_metadata()
-    except ConnectionFailedError:
-        raise
     except InferError as error:
         if error.code in _MISSING:
             return ServerMetadata("", "", ())
@@ -80,8 +78,6 @@ async def read_model(client: ModelReader, plan: Plan, model: ModelPlan) -> Serve
 async def _config(client: ModelReader, name: str, version: str) -> ModelConfig | None:
     try:
         return await client.model_config(name, version)
-    except ConnectionFailedError:
-        raise
     except InferError as error:
         if error.code in _MISSING:
             return None
