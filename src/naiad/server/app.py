@@ -32,12 +32,7 @@ from naiad.server.ports.ports import Ports
 from naiad.server.process.drain import drain
 from naiad.server.process.memory import FreedMemory, open_budget, overload_options
 from naiad.server.process.runner import ServiceManager, StopSignal, run_to_status
-from naiad.server.reporting.metrics import (
-    open_resources,
-    show_cache,
-    show_connections,
-    show_responses,
-)
+from naiad.server.reporting.metrics import open_resources, show_cache, show_connections, show_responses
 from naiad.server.reporting.ready_set import ReadySetPublisher, settle
 from naiad.server.reporting.report import failed_start, first_model, loading_text, log_backends, log_models, log_ready
 from naiad.telemetry.logs import log

@@ -1,6 +1,8 @@
 """The file of `--config`: flags in TOML, their names as keys.
 
-model-repository = ["/srv/models"] http-port = 9000 allow_metrics = false
+model-repository = ["/srv/models"]
+http-port = 9000
+allow_metrics = false
 """
 
 import re
