@@ -18,7 +18,7 @@ from naiad.frontend.context import HttpContext, HttpContextLayer
 from naiad.frontend.multi_model import MultiModelRoutes, is_out_of_memory
 from naiad.frontend.router import Action, Route, Router
 from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
-from naiad.wire.header_fields import HeaderFields, Headers, written_fields
+from naiad.wire.header_fields import Headers, copy_of
 
 _JSON_LENGTH = b"inference-header-content-length"
 _CONTENT_TYPE = b"content-type"
@@ -216,10 +216,8 @@ def _binary_headers(context: HttpContext, mime_type: bytes) -> Mapping[bytes, by
         raise invalid_argument(
             f"inference header size should be in range (0, {len(context.body)}), got: {_shown(text)}"
         )
-    fields = HeaderFields()
-    fields.update(context.headers)
+    fields = copy_of(context.headers)
     fields[_JSON_LENGTH] = text
-    fields.written = list(written_fields(context.headers))
     return fields
 
 

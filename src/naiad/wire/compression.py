@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Iterable, Mapping
 
-from naiad.wire.http2.stream import Payload
+from naiad.core.tensor import Buffer
 
 WINDOW_BITS: Mapping[bytes, int] = {
     b"gzip": zlib.MAX_WBITS | 16,
@@ -42,7 +42,7 @@ def plain_limit(size: int, max_bytes: int, ratio: int, floor_bytes: int) -> int:
     return min(max_bytes, max(floor_bytes, ratio * size))
 
 
-def most_plain_bytes(data: Payload, bits: int, limit: int) -> int:
+def most_plain_bytes(data: Buffer, bits: int, limit: int) -> int:
     """Return how much memory decompression may take; what gzip says of its size counts, as a lie is an error."""
     size = len(data)
     if bits > zlib.MAX_WBITS and size >= _GZIP_TRAILER_BYTES:
@@ -52,7 +52,7 @@ def most_plain_bytes(data: Payload, bits: int, limit: int) -> int:
     return min(limit, _HIGHEST_RATIO * size)
 
 
-def decompress(data: Payload, bits: int, max_bytes: int) -> Payload:
+def decompress(data: Buffer, bits: int, max_bytes: int) -> Buffer:
     """Return at most `max_bytes` of decompressed data; no more than that is ever produced.
 
     Long data grows in place: zlib would collect it in blocks and then copy them, which takes twice the memory.
@@ -83,7 +83,7 @@ def decompress(data: Payload, bits: int, max_bytes: int) -> Payload:
     return memoryview(plain) if len(plain) > MAX_INLINE_PLAIN_BYTES else bytes(plain)
 
 
-def compress(parts: Iterable[Payload], bits: int, level: int = FASTEST_LEVEL) -> bytes:
+def compress(parts: Iterable[Buffer], bits: int, level: int = FASTEST_LEVEL) -> bytes:
     """Return the parts as one compressed piece."""
     engine = zlib.compressobj(level, zlib.DEFLATED, bits)
     pieces = [engine.compress(part) for part in parts]

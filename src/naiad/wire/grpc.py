@@ -21,7 +21,7 @@ from naiad.wire.compression import (
 from naiad.wire.http2.headers import Field, encode_fields
 
 if TYPE_CHECKING:
-    from naiad.wire.http2.stream import Payload
+    from naiad.core.tensor import Buffer
 
 PREFIX = struct.Struct(">BI")
 PREFIX_BYTES = 5
@@ -176,11 +176,11 @@ class MessageAssembler:
             return memoryview(b"")
         return self._collector.beginning()
 
-    def feed(self, data: memoryview) -> "list[Payload | CompressedMessage]":
+    def feed(self, data: memoryview) -> "list[Buffer | CompressedMessage]":
         """Take a piece of the body and return the messages it completes. Raises GrpcError: RESOURCE_EXHAUSTED above
         the size limit, INTERNAL for a malformed prefix or bad compression.
         """
-        messages: list[Payload | CompressedMessage] = []
+        messages: list[Buffer | CompressedMessage] = []
         position, end = 0, len(data)
         while position < end:
             if self._collector is not None:
@@ -203,7 +203,7 @@ class MessageAssembler:
         if self._prefix or self._collector is not None:
             raise GrpcError(GrpcStatus.INTERNAL, "the request ends within a message")
 
-    def _read_prefix(self, data: memoryview, position: int, messages: "list[Payload | CompressedMessage]") -> int:
+    def _read_prefix(self, data: memoryview, position: int, messages: "list[Buffer | CompressedMessage]") -> int:
         stop = min(len(data), position + PREFIX_BYTES - len(self._prefix))
         self._prefix += data[position:stop]
         if len(self._prefix) == PREFIX_BYTES:
@@ -226,7 +226,7 @@ class MessageAssembler:
         self._length = length
 
     def _fill(
-        self, collector: "_Collector", data: memoryview, position: int, messages: "list[Payload | CompressedMessage]"
+        self, collector: "_Collector", data: memoryview, position: int, messages: "list[Buffer | CompressedMessage]"
     ) -> int:
         stop = min(len(data), position + self._length - collector.filled_bytes)
         collector.append(data[position:stop])
@@ -235,7 +235,7 @@ class MessageAssembler:
             messages.append(self._finish(collector.message()))
         return stop
 
-    def _finish(self, message: memoryview) -> "Payload | CompressedMessage":
+    def _finish(self, message: memoryview) -> "Buffer | CompressedMessage":
         if not self._is_compressed:
             return message
         limit = plain_limit(len(message), self._max_plain_bytes, self._max_ratio, _ANY_RATIO_BYTES)
@@ -263,7 +263,7 @@ class CompressedMessage:
         """How much memory its decompression may take."""
         return most_plain_bytes(self._data, self._bits, self._max_plain_bytes)
 
-    def decompressed_if_small(self) -> "Payload | None":
+    def decompressed_if_small(self) -> "Buffer | None":
         """Return the message when that takes no time worth mentioning. Raises GrpcError as `decompress` does."""
         if len(self._data) > MAX_INLINE_BYTES:
             return None
@@ -276,7 +276,7 @@ class CompressedMessage:
         except CorruptError as error:
             raise _corrupt(error) from None
 
-    def decompress(self) -> "Payload":
+    def decompress(self) -> "Buffer":
         """Return the message.
 
         Raises GrpcError: RESOURCE_EXHAUSTED when it is larger than allowed, INTERNAL when the data is corrupt.
@@ -401,7 +401,7 @@ def request_fields(path: str, authority: str, scheme: str, metadata: Iterable[Fi
     ]
 
 
-def frame_message(parts: "Sequence[Payload]") -> "list[Payload]":
+def frame_message(parts: "Sequence[Buffer]") -> "list[Buffer]":
     """Return a message with its prefix; `parts` are not copied. Raises ValueError for 4 GiB or more."""
     size = sum(map(len, parts))
     if size >= 1 << 32:

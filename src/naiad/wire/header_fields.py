@@ -22,10 +22,25 @@ class HeaderFields(dict[bytes, bytes]):
         self.memo: Any = None
         """What the route has read from the fields: requests with the same header block share them."""
 
+    def add(self, name: bytes, value: bytes, separator: bytes = b", ") -> None:
+        """Add a field as it came; fields of the same name are joined."""
+        self.written.append((name, value))
+        lower = name.lower()
+        known = self.get(lower)
+        self[lower] = value if known is None else known + separator + value
+
 
 def written_fields(headers: Mapping[bytes, bytes]) -> Iterable[tuple[bytes, bytes]]:
     """Return the fields of a request with their names as they came, as far as the transport knows."""
     return headers.written if isinstance(headers, HeaderFields) else headers.items()
+
+
+def copy_of(headers: Mapping[bytes, bytes]) -> HeaderFields:
+    """Return fields of a request to change, without what the route has read."""
+    fields = HeaderFields()
+    fields.update(headers)
+    fields.written = list(written_fields(headers))
+    return fields
 
 
 def check_field(name: str, value: str) -> tuple[bytes, bytes]:

@@ -112,9 +112,11 @@ class HeadParser:
 
     def __init__(self, limits: Http1Limits) -> None:
         self._limits = limits
+        self._headers = HeaderFields()
+        self.on_header = self._headers.add
+        """Callback of httptools."""
         self._parser = httptools.HttpRequestParser(self)
         self._target = b""
-        self._fields: list[tuple[bytes, bytes]] = []
         self._is_complete = False
 
     # Callbacks of httptools.
@@ -122,10 +124,6 @@ class HeadParser:
     def on_url(self, piece: bytes) -> None:
         """Take a piece of the request target."""
         self._target += piece
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a field."""
-        self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Note the end of the head."""
@@ -147,7 +145,7 @@ class HeadParser:
             raise HttpError(400, f"malformed HTTP request: {cause or error}") from None
         if len(self._target) > self._limits.target_bytes:
             raise HttpError(414, f"request target is longer than {self._limits.target_bytes} bytes")
-        if len(self._fields) > self._limits.header_count:
+        if len(self._headers.written) > self._limits.header_count:
             raise HttpError(431, f"request has more than {self._limits.header_count} header fields")
 
     def finish(self) -> RequestHead:
@@ -157,11 +155,11 @@ class HeadParser:
         version = self._parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise HttpError(505, f"HTTP version {version} is not supported on this connection")
-        headers = _join(self._fields)
+        headers = self._headers
         head = RequestHead(self._parser.get_method().decode("ascii"), self._target.decode("latin-1"), headers)
         head.is_http_1_0 = version == "1.0"
         head.keep_alive = self._keeps_alive(head, headers.get(b"connection", b""))
-        hosts = sum(name.lower() == b"host" for name, _ in self._fields)
+        hosts = sum(name.lower() == b"host" for name, _ in headers.written)
         if hosts > 1 or not (hosts or head.is_http_1_0):  # RFC 9112 3.2
             raise HttpError(400, f"the request has {hosts} Host fields, exactly one is needed")
         self._read_framing(head, headers)
@@ -199,16 +197,6 @@ class HeadParser:
         offset = headers.get(b"inference-header-content-length", b"")
         if offset.isdigit() and len(offset) < 20:
             head.binary_offset = int(offset)
-
-
-def _join(fields: list[tuple[bytes, bytes]]) -> HeaderFields:
-    headers = HeaderFields()
-    headers.written = fields
-    for name, value in fields:
-        lower = name.lower()
-        known = headers.get(lower)
-        headers[lower] = value if known is None else known + b", " + value
-    return headers
 
 
 def decode_path(target: str) -> str:

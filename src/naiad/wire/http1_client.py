@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import httptools
 
 from naiad.core.bounded_cache import BoundedCache
+from naiad.core.tensor import Buffer
 from naiad.wire.header_fields import HeaderFields, check_field
 from naiad.wire.http1 import HttpError, allocate_body
-from naiad.wire.http2.stream import Payload
 
 _FORBIDDEN_IN_TARGET = re.compile(r"[^!-~]")
 _FIRST_FINAL_STATUS = 200
@@ -43,12 +43,12 @@ class Response:
     status: int
     headers: HeaderFields
     """By lower-case names."""
-    body: Payload
+    body: Buffer
 
 
 def encode_request(
-    method: str, target: str, headers: Iterable[tuple[str, str]], body: Sequence[Payload] = ()
-) -> list[Payload]:
+    method: str, target: str, headers: Iterable[tuple[str, str]], body: Sequence[Buffer] = ()
+) -> list[Buffer]:
     """Return the bytes of a request: the head, and the parts of the body uncopied. `headers` include Host.
 
     Raises ValueError for a target or a field that HTTP cannot carry.
@@ -206,13 +206,9 @@ class _ResponseReader:
         """Take a field; one behind a chunked body is a trailer, which is dropped."""
         if self._has_head:
             return
-        headers = self._headers
-        if len(headers.written) >= self._limits.header_count:
+        if len(self._headers.written) >= self._limits.header_count:
             self._fail(f"the response has more than {self._limits.header_count} header fields")
-        headers.written.append((name, value))
-        lower = name.lower()
-        known = headers.get(lower)
-        headers[lower] = value if known is None else known + b", " + value
+        self._headers.add(name, value)
 
     def on_headers_complete(self) -> None:
         """Prepare for the body."""

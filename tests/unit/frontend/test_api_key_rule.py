@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from naiad.frontend.access import ApiKeyRule
-from naiad.frontend.rest.metrics import MetricsRoute
+from naiad.frontend.rest.metrics import metrics_route, respond_metrics
 from naiad.options.network.access import format_line, parse_api_keys
 from naiad.wire.grpc import GrpcStatus
 
@@ -83,10 +83,10 @@ class Exchange:
 
 
 def test_metrics_need_a_key_for_metrics(rule: ApiKeyRule) -> None:
-    route = MetricsRoute(lambda: b"up 1\n", rule)
+    route = metrics_route(lambda context: respond_metrics(context, b"up 1\n"), rule)
     rejected, opened = Exchange(authorization="Bearer ci-key"), Exchange(authorization="Bearer admin-key")
-    route.handle(rejected)  # type: ignore[arg-type]
-    route.handle(opened)  # type: ignore[arg-type]
+    route(rejected)  # type: ignore[arg-type]
+    route(opened)  # type: ignore[arg-type]
     assert rejected.status == 403
     assert "error" in json.loads(rejected.body)
     assert b"WWW-Authenticate" in rejected.sent

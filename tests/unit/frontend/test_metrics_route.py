@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Sequence
 
 import pytest
 
-from naiad.frontend.rest.metrics import SlicedMetricsRoute
+from naiad.frontend.rest.metrics import in_slices, metrics_route
 
 
 class Exchange:
@@ -25,7 +25,7 @@ def test_the_loop_gets_its_turn_between_slices() -> None:
 
     waiting: list[Callable[[], object]] = []
     context = Exchange()
-    SlicedMetricsRoute(slices, waiting.append).handle(context)  # type: ignore[arg-type]
+    metrics_route(in_slices(slices, waiting.append))(context)  # type: ignore[arg-type]
     turns = 0
     while waiting:
         assert context.answers == []
@@ -42,7 +42,7 @@ def test_a_failure_in_a_later_slice_is_answered(caplog: pytest.LogCaptureFixture
 
     waiting: list[Callable[[], object]] = []
     context = Exchange()
-    SlicedMetricsRoute(slices, waiting.append).handle(context)  # type: ignore[arg-type]
+    metrics_route(in_slices(slices, waiting.append))(context)  # type: ignore[arg-type]
     waiting.pop()()
     ((status, body),) = context.answers
     assert (status, waiting) == (500, [])

@@ -15,7 +15,7 @@ from naiad.core.model import IndexEntry, ModelMetadata, ModelState, ServerMetada
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.frontend.context import CancelReason
-from naiad.frontend.rest.metrics import MetricsRoute
+from naiad.frontend.rest.metrics import metrics_route, respond_metrics
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Route, Router
 from naiad.telemetry.statistics.version import VersionStatistics
@@ -461,7 +461,7 @@ def test_json_length_that_is_no_number_is_rejected(server, logged, length):
 )
 def test_metrics_port(method, path, status, body):
     context = Exchange(method, path, b"", {})
-    MetricsRoute(lambda: b"text").handle(context)
+    metrics_route(lambda context: respond_metrics(context, b"text"))(context)
     ((found_status, headers, found_body),) = context.answers
     assert (found_status, found_body) == (status, body)
     if status == 200:

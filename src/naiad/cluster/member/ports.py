@@ -12,7 +12,8 @@ from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.header_forwarding import HeaderForwarding
-from naiad.frontend.rest.metrics import MetricsRoute
+from naiad.frontend.http1.endpoint import Handle
+from naiad.frontend.rest.metrics import metrics_route
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Router
 from naiad.frontend.slice_runner import SliceRunner
@@ -57,8 +58,8 @@ class MemberPorts(Ports):
     ) -> InferenceGrpcService:
         return self._routes.grpc_service(forwarding, compression, repository, runner)
 
-    def _metrics_route(self) -> MetricsRoute:
-        return self._routes.metrics_route(self._keys)
+    def _metrics_route(self) -> Handle:
+        return metrics_route(self._routes.answer_metrics, self._keys)
 
 
 class PassedConnections:

@@ -34,13 +34,13 @@ from naiad.core.model import IndexEntry
 from naiad.core.tensor import Buffer
 from naiad.engine.calls import ModelCommands
 from naiad.frontend import failure
-from naiad.frontend.access import AccessRule, category_of_call, category_of_path
+from naiad.frontend.access import category_of_call, category_of_path
 from naiad.frontend.context import GrpcCall, HttpContext
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.header_forwarding import HeaderForwarding
-from naiad.frontend.rest.metrics import MetricsRoute, respond_metrics
+from naiad.frontend.rest.metrics import respond_metrics
 from naiad.frontend.router import Action, Router, respond_error
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.protocol.grpc import control as control_grpc
@@ -190,9 +190,14 @@ class ClusterRoutes:
         self._grpc = ClusterGrpcService(self, forwarding, compression, repository, runner)
         return self._grpc
 
-    def metrics_route(self, rule: AccessRule | None) -> MetricsRoute:
-        """Return the metrics route for all processes."""
-        return ClusterMetricsRoute(self, rule)
+    def answer_metrics(self, context: HttpContext) -> None:
+        """Respond with the metrics of all processes."""
+
+        async def ask_and_answer() -> None:
+            text = await self.merged_answer(AskMetrics())
+            respond_metrics(context, text)  # type: ignore[arg-type]  # the answer to it
+
+        self.spawn(_respond_on_failure(context, ask_and_answer()))
 
     # --- queries ----------------------------------------------------------------------------------------------------
 
@@ -302,21 +307,6 @@ async def _end_on_failure(call: GrpcCall, work: Coroutine[object, object, None])
     except Exception:
         _log.exception("gRPC call %s failed", call.path)
         failure.finish(call, internal(f"internal error of the server in {call.path}; see its log"))
-
-
-class ClusterMetricsRoute(MetricsRoute):
-    """The metrics of all processes."""
-
-    def __init__(self, sharing: ClusterRoutes, rule: AccessRule | None) -> None:
-        super().__init__(sharing.engine.metrics_text, rule)
-        self._sharing = sharing
-
-    def _respond(self, context: HttpContext) -> None:
-        self._sharing.spawn(_respond_on_failure(context, self._ask_and_answer(context)))
-
-    async def _ask_and_answer(self, context: HttpContext) -> None:
-        text = await self._sharing.merged_answer(AskMetrics())
-        respond_metrics(context, text)  # type: ignore[arg-type]  # the answer to it
 
 
 class ClusterGrpcService(InferenceGrpcService):

@@ -27,25 +27,17 @@ class RestHeaders:
         """Raises HttpError for a path that is not valid text."""
         self.method = head.method
         self.path = decode_path(head.path)
-        self.headers = _fields_of(head)
+        self.headers = HeaderFields()
+        for name, value in head.fields:
+            # RFC 9113 8.2.3: clients split cookies for better compression.
+            self.headers.add(name, value, b"; " if name == b"cookie" else b", ")
+        if head.authority:
+            self.headers[b"host"] = head.authority.encode("latin-1")  # RFC 9113 8.3.1
         self.content_length = head.content_length
         self.expects_continue = self.headers.get(b"expect", b"").lower() == b"100-continue"
         offset = self.headers.get(b"inference-header-content-length", b"")
         self.binary_offset = int(offset) if offset.isdigit() and len(offset) < 20 else 0
         """Offset of the binary tensors in the body; 0 if unknown."""
-
-
-def _fields_of(head: RequestHead) -> HeaderFields:
-    fields = HeaderFields()
-    fields.written = list(head.fields)
-    for name, value in head.fields:
-        known = fields.get(name)
-        # RFC 9113 8.2.3: clients split cookies for better compression.
-        separator = b"; " if name == b"cookie" else b", "
-        fields[name] = value if known is None else known + separator + value
-    if head.authority:
-        fields[b"host"] = head.authority.encode("latin-1")  # RFC 9113 8.3.1
-    return fields
 
 
 class Http2ResponseHeaders:

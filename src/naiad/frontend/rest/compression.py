@@ -30,7 +30,7 @@ from naiad.wire.compression import (
     most_plain_bytes,
     plain_limit,
 )
-from naiad.wire.header_fields import HeaderFields, Headers, written_fields
+from naiad.wire.header_fields import Headers, copy_of
 
 _log = logging.getLogger(__name__)
 
@@ -200,11 +200,8 @@ class _PlainContext(HttpContextLayer):
     def __init__(self, context: HttpContext, body: Buffer) -> None:
         HttpContextLayer.__init__(self, context)
         self.body = body
-        fields = HeaderFields()
-        fields.update(context.headers)
+        self.headers = fields = copy_of(context.headers)
         del fields[_CONTENT_ENCODING]
-        fields.written = list(written_fields(context.headers))
-        self.headers = fields
 
 
 class CompressedResponse(HttpContextLayer):

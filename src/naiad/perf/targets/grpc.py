@@ -16,7 +16,6 @@ from naiad.protocol.grpc.client import RepeatedRequest, decode_response, identit
 from naiad.wire.compression import WINDOW_BITS, compress
 from naiad.wire.grpc import PREFIX, GrpcError, GrpcStatus, request_fields
 from naiad.wire.http2.headers import Field, Fields, encode_fields
-from naiad.wire.http2.stream import Payload
 
 _SERVICE = "/inference.GRPCInferenceService/"
 _TIMING_BLOCK = encode_fields(((b"x-naiad-timing", b"1"),))
@@ -138,7 +137,7 @@ class GrpcTarget(SocketTarget[K], Generic[K]):
                 connection.send(*self._waiting.popleft())
 
 
-def keep_body(exchange: Exchange, message: Payload) -> None:
+def keep_body(exchange: Exchange, message: Buffer) -> None:
     """Decode a response into `exchange.body`."""
     try:
         _, response = decode_response(message)
@@ -171,14 +170,14 @@ class UnaryCall(Call):
     def __init__(self, connection: "UnaryConnection", exchange: Exchange) -> None:
         super().__init__(connection)
         self.exchange = exchange
-        self.message: Payload | None = None
+        self.message: Buffer | None = None
 
     @property
     def outstanding(self) -> Iterable[Exchange]:
         """The request."""
         return (self.exchange,)
 
-    def message_received(self, message: Payload) -> None:
+    def message_received(self, message: Buffer) -> None:
         """Take the response. Raises GrpcError for a second one."""
         if self.message is not None:
             raise GrpcError(GrpcStatus.INTERNAL, "the server sent more than one message")

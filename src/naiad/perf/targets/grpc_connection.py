@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from naiad.client.connecting import ConnectionFailedError
+from naiad.core.tensor import Buffer
 from naiad.perf.exchange import Exchange
 from naiad.perf.targets.connections import TargetConnection
 from naiad.protocol.status import code_of_grpc
@@ -14,7 +15,6 @@ from naiad.wire.http2.client import ClientConnection, ClientStream
 from naiad.wire.http2.frames import Http2Code, Http2Error
 from naiad.wire.http2.headers import Fields, ResponseHead, is_grpc_content_type
 from naiad.wire.http2.limits import Http2Limits
-from naiad.wire.http2.stream import Payload
 
 if TYPE_CHECKING:
     from naiad.perf.targets.connections import SocketTarget
@@ -46,7 +46,7 @@ class Call(ClientStream):
         """The requests that it carries."""
         raise NotImplementedError
 
-    def message_received(self, message: Payload) -> None:
+    def message_received(self, message: Buffer) -> None:
         """Take a message of the response."""
         raise NotImplementedError
 

@@ -5,6 +5,7 @@ from copy import copy
 from dataclasses import replace
 
 from naiad.core.errors import InferError
+from naiad.core.tensor import Buffer
 from naiad.perf.exchange import Exchange, RequestTemplate
 from naiad.perf.targets.ending import TIMEOUT, count_response, fail, finish
 from naiad.perf.targets.grpc import GrpcTarget, PreparedMessage, SendingConnection, keep_body
@@ -12,7 +13,6 @@ from naiad.perf.targets.grpc_connection import Call
 from naiad.protocol.grpc.client import StreamResponse, read_stream_response
 from naiad.wire.grpc import GrpcError, GrpcStatus
 from naiad.wire.http2.headers import Fields
-from naiad.wire.http2.stream import Payload
 
 _MIXER, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
@@ -34,7 +34,7 @@ class StreamCall(Call):
         """The requests without a final response."""
         return self.pending.values()
 
-    def message_received(self, message: Payload) -> None:
+    def message_received(self, message: Buffer) -> None:
         """Take a response to one of the requests. Raises GrpcError for a malformed one."""
         # hot: bench/micro_perf.py
         try:

@@ -17,13 +17,14 @@ from naiad.frontend.grpc.control import RepositoryCalls
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.header_forwarding import GRPC_FIELDS, HeaderForwarding
 from naiad.frontend.http1.connection import Http1Server
+from naiad.frontend.http1.endpoint import Handle
 from naiad.frontend.http2.connection import Http2Server
 from naiad.frontend.http2.endpoint import RestSide
 from naiad.frontend.one_port import OnePort
 from naiad.frontend.rest.compression import ContentCodings
 from naiad.frontend.rest.control import RepositoryRoutes
 from naiad.frontend.rest.cors import Cors
-from naiad.frontend.rest.metrics import MetricsRoute, SlicedMetricsRoute
+from naiad.frontend.rest.metrics import in_slices, metrics_route
 from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Router
 from naiad.frontend.slice_runner import SliceRunner
@@ -285,7 +286,7 @@ class Ports:
                 router.restrict(rule)
             yield self._cloud("sagemaker", router)
         if options.vertex_ai.allow:
-            self._vertex_ai = VertexAi(options.vertex_ai, engine, rest, self._metrics_route().handle)
+            self._vertex_ai = VertexAi(options.vertex_ai, engine, rest, self._metrics_route())
             yield self._cloud("vertex-ai", self._vertex_ai.router())
         if options.azure_ml.allow:
             yield self._cloud("azure-ml", azure_ml_router(options.azure_ml, engine, rest))
@@ -296,11 +297,11 @@ class Ports:
             flag, Http1Server(router.handle, self._loop, limits, self._budget, router.reject, per_address)
         )
 
-    def _metrics_route(self) -> MetricsRoute:
-        return SlicedMetricsRoute(self._engine.metrics_in_slices, self._loop.call_soon, self._keys)
+    def _metrics_route(self) -> Handle:
+        return metrics_route(in_slices(self._engine.metrics_in_slices, self._loop.call_soon), self._keys)
 
     def _metrics(self) -> Service:
-        handle = self._codings.wrap_responses(self._metrics_route().handle)
+        handle = self._codings.wrap_responses(self._metrics_route())
         limits = Http1Limits(body_bytes=_METRICS_BODY_BYTES)
         return self._open("metrics", Http1Server(handle, self._loop, limits, self._budget))
 

@@ -8,6 +8,7 @@ it goes away end with `stream_reset` and REFUSED_STREAM: their requests may be s
 from collections.abc import Sequence
 from typing import ClassVar, Protocol, TypeVar
 
+from naiad.core.tensor import Buffer
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.connection import FRAME_HANDLERS, NO_TRAILERS, FrameHandlers, Http2Connection, Http2Sink
 from naiad.wire.http2.frames import Http2Code, Http2Error, StreamError
@@ -15,7 +16,7 @@ from naiad.wire.http2.headers import NO_RESPONSE_HEAD, Fields, HeaderBlock, Resp
 from naiad.wire.http2.hpack import ResponseDecoder
 from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.http2.output import Http2Output
-from naiad.wire.http2.stream import Payload, Stream
+from naiad.wire.http2.stream import Stream
 from naiad.wire.http2.windows import client_settings
 from naiad.wire.preface import PREFACE
 
@@ -50,7 +51,7 @@ class ClientOutput(Http2Output):
 
     __slots__ = ()
 
-    def send_body(self, stream: Stream, payload: Sequence[Payload]) -> None:
+    def send_body(self, stream: Stream, payload: Sequence[Buffer]) -> None:
         """Send a whole body and end the request: as one DATA frame where the windows allow it."""
         size = sum(map(len, payload))
         if (

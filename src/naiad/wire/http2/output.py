@@ -11,6 +11,7 @@ at.
 from collections import deque
 from collections.abc import Sequence
 
+from naiad.core.tensor import Buffer
 from naiad.wire.http2.frames import (
     CONTINUATION,
     DATA,
@@ -27,7 +28,7 @@ from naiad.wire.http2.frames import (
     frame,
     rst_stream,
 )
-from naiad.wire.http2.stream import Payload, Stream
+from naiad.wire.http2.stream import Stream
 
 _TURN_BYTES = 256 * 1024
 _DRIP_BYTES = 256
@@ -65,7 +66,7 @@ class Http2Output:
 
     def __init__(self, streams: dict[int, Stream], write_buffer_bytes: int) -> None:
         self._streams = streams
-        self.frames: list[Payload] = []
+        self.frames: list[Buffer] = []
         """What `take` would return, in pieces."""
         self._frames_bytes = 0
         self._write_buffer_bytes = write_buffer_bytes
@@ -98,7 +99,7 @@ class Http2Output:
     # Sending
 
     def send_answer(
-        self, stream: Stream, header_block: bytes, payload: Sequence[Payload], payload_bytes: int, trailers: bytes
+        self, stream: Stream, header_block: bytes, payload: Sequence[Buffer], payload_bytes: int, trailers: bytes
     ) -> None:
         """Send a whole answer: header block, body, trailer block."""
         if (
@@ -148,7 +149,7 @@ class Http2Output:
         if ends_stream:
             self._end_local(stream)
 
-    def send_data(self, stream: Stream, payload: Sequence[Payload]) -> None:
+    def send_data(self, stream: Stream, payload: Sequence[Buffer]) -> None:
         """Send body bytes, or queue what the windows do not let pass. The buffers must not change any more."""
         # hot: bench/micro_stream.py
         size = 0
@@ -171,7 +172,7 @@ class Http2Output:
             return
         self._queue_data(stream, payload)
 
-    def _queue_data(self, stream: Stream, payload: Sequence[Payload]) -> None:
+    def _queue_data(self, stream: Stream, payload: Sequence[Buffer]) -> None:
         self.data_count += 1
         queue = stream.queue
         if queue is None:
@@ -370,7 +371,7 @@ class Http2Output:
 
     # Handing over
 
-    def take(self) -> list[Payload]:
+    def take(self) -> list[Buffer]:
         """Return what must be written, in order: small pieces joined, large ones uncopied."""
         frames, size = self.frames, self._frames_bytes
         self.frames = []
@@ -380,9 +381,9 @@ class Http2Output:
         return _join_small(frames)
 
 
-def _join_small(frames: list[Payload]) -> list[Payload]:
-    joined: list[Payload] = []
-    small: list[Payload] = []
+def _join_small(frames: list[Buffer]) -> list[Buffer]:
+    joined: list[Buffer] = []
+    small: list[Buffer] = []
     for piece in frames:
         if len(piece) < _UNCOPIED_BYTES:
             small.append(piece)

@@ -1,12 +1,8 @@
 """One HTTP/2 stream: what both directions know of it."""
 
 from collections import deque
-from typing import TypeAlias
 
 from naiad.wire.http2.headers import Head
-
-Payload: TypeAlias = bytes | bytearray | memoryview
-"""Bytes to send or received. A memoryview is always of format "B", one-dimensional."""
 
 
 class Stream:
