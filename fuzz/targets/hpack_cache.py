@@ -10,7 +10,7 @@ import hpack
 
 from fuzz.mutation import mutate_bytes, mutate_pieces
 from fuzz.target import Target
-from naiad.wire.http2.hpack import HeaderDecoder, HeaderListTooLargeError, HpackError
+from naiad.wire.http2.hpack import HeaderListTooLargeError, HpackError, RequestDecoder
 
 _LIMIT_BYTES = 4096
 
@@ -39,14 +39,14 @@ def _reference(decoder: hpack.Decoder, block: bytes) -> list[tuple[bytes, bytes]
 
 def check(data: bytes) -> Hashable:
     """Decode the blocks with both decoders, as requests and some twice, until one is refused."""
-    decoder = HeaderDecoder(_LIMIT_BYTES, header_fields=_LIMIT_BYTES)
+    decoder = RequestDecoder(_LIMIT_BYTES, header_fields=_LIMIT_BYTES)
     # The package counts as the limit does; twice the limit is where ours stops.
     reference = hpack.Decoder(max_header_list_size=2 * _LIMIT_BYTES)
     outcome: list[Hashable] = []
     for block in _split(data):
         expected = _reference(reference, block)
         try:
-            head = decoder.decode_request(block)
+            head = decoder.decode(block)
         except (HpackError, HeaderListTooLargeError) as refusal:
             # The package takes any number of table size updates.
             if expected is not None and "table size updates" not in str(refusal):

@@ -15,7 +15,7 @@ from naiad.wire.grpc import (
     request_fields,
 )
 from naiad.wire.http2.headers import encode_fields, parse_request_head
-from naiad.wire.http2.hpack import HeaderDecoder
+from naiad.wire.http2.hpack import RequestDecoder
 
 
 @given(st.integers(1, 10**18))
@@ -46,7 +46,7 @@ def test_framed_messages_are_assembled(parts):
 
 def test_request_fields_are_a_legal_head():
     fields = request_fields("/s/M", "h:1", "https", [(b"grpc-timeout", b"5m"), (b"x-a", b"b")])
-    decoded = HeaderDecoder(65536).decode_fields(encode_fields(fields))
+    decoded = RequestDecoder(65536).decode_fields(encode_fields(fields))
     head = parse_request_head(decoded, 65536, 128)
     assert head.is_plain
     assert (head.method, head.scheme, head.authority, head.path) == ("POST", "https", "h:1", "/s/M")
@@ -70,5 +70,5 @@ def test_status_of_a_call(http_status, head, trailers, expected):
 
 
 def test_status_of_a_server_trailer_block():
-    fields = HeaderDecoder(65536).decode_fields(encode_trailers(13, "broken: ä"))
+    fields = RequestDecoder(65536).decode_fields(encode_trailers(13, "broken: ä"))
     assert call_status(200, (), fields) == (13, "broken: ä")

@@ -2,7 +2,7 @@ import hpack
 import pytest
 
 from naiad.wire.http2.headers import encode_fields, parse_request_head, trailers_error
-from naiad.wire.http2.hpack import HeaderDecoder, HeaderListTooLargeError, HpackError, ResponseDecoder
+from naiad.wire.http2.hpack import HeaderListTooLargeError, HpackError, RequestDecoder, ResponseDecoder
 
 FIELDS = [
     (b":method", b"POST"),
@@ -21,74 +21,74 @@ def request_block(*more):
 
 
 def test_repeated_block_is_served_from_the_cache():
-    encoder, decoder = hpack.Encoder(), HeaderDecoder(65536)
-    first = decoder.decode_request(encoder.encode(FIELDS))
-    second = decoder.decode_request(encoder.encode(FIELDS))
-    third = decoder.decode_request(encoder.encode(FIELDS))
+    encoder, decoder = hpack.Encoder(), RequestDecoder(65536)
+    first = decoder.decode(encoder.encode(FIELDS))
+    second = decoder.decode(encoder.encode(FIELDS))
+    third = decoder.decode(encoder.encode(FIELDS))
     assert first.path == second.path == "/service/Method"
     assert third is second
     assert second.fields == ((b"content-type", b"application/grpc"),)
 
 
 def test_block_that_inserts_is_decoded_every_time():
-    decoder = HeaderDecoder(65536)
+    decoder = RequestDecoder(65536)
     inserting = request_block(field(b"a", b"1"))
-    first, second = decoder.decode_request(inserting), decoder.decode_request(inserting)
+    first, second = decoder.decode(inserting), decoder.decode(inserting)
     assert first is not second
     assert decoder.cached == {}
     # Two insertions: entry 63 exists only if the second decode has inserted again.
-    assert decoder.decode_request(request_block(b"\xbf")).fields == ((b"a", b"1"),)
+    assert decoder.decode(request_block(b"\xbf")).fields == ((b"a", b"1"),)
 
 
 def test_cached_block_means_something_else_after_an_insertion():
-    decoder = HeaderDecoder(65536)
-    decoder.decode_request(request_block(field(b"a", b"1")))
+    decoder = RequestDecoder(65536)
+    decoder.decode(request_block(field(b"a", b"1")))
     newest = request_block(b"\xbe")  # index 62
-    assert decoder.decode_request(newest).fields == ((b"a", b"1"),)
-    decoder.decode_request(request_block(field(b"b", b"2")))
-    assert decoder.decode_request(newest).fields == ((b"b", b"2"),)
+    assert decoder.decode(newest).fields == ((b"a", b"1"),)
+    decoder.decode(request_block(field(b"b", b"2")))
+    assert decoder.decode(newest).fields == ((b"b", b"2"),)
 
 
 def test_cached_block_is_forgotten_when_trailers_insert():
-    decoder = HeaderDecoder(65536)
-    decoder.decode_request(request_block(field(b"a", b"1")))
+    decoder = RequestDecoder(65536)
+    decoder.decode(request_block(field(b"a", b"1")))
     newest = request_block(b"\xbe")
-    decoder.decode_request(newest)
+    decoder.decode(newest)
     decoder.decode_fields(field(b"b", b"2"))
-    assert decoder.decode_request(newest).fields == ((b"b", b"2"),)
+    assert decoder.decode(newest).fields == ((b"b", b"2"),)
 
 
 def test_cached_block_is_forgotten_when_the_table_shrinks():
-    decoder = HeaderDecoder(65536)
-    decoder.decode_request(request_block(field(b"a", b"1")))
+    decoder = RequestDecoder(65536)
+    decoder.decode(request_block(field(b"a", b"1")))
     newest = request_block(b"\xbe")
-    decoder.decode_request(newest)
-    decoder.decode_request(b"\x20" + request_block())
+    decoder.decode(newest)
+    decoder.decode(b"\x20" + request_block())
     with pytest.raises(HpackError):
-        decoder.decode_request(newest)
+        decoder.decode(newest)
 
 
 def test_block_with_a_size_update_is_not_cached():
-    decoder = HeaderDecoder(65536)
-    decoder.decode_request(b"\x20" + request_block())
+    decoder = RequestDecoder(65536)
+    decoder.decode(b"\x20" + request_block())
     assert not decoder.cached
     assert not decoder.cached_static
 
 
 def test_block_without_dynamic_entries_survives_insertions():
-    decoder = HeaderDecoder(65536)
+    decoder = RequestDecoder(65536)
     static = request_block(field(b"c", b"3", representation=0))
-    head = decoder.decode_request(static)
-    decoder.decode_request(request_block(field(b"a", b"1")))
-    assert decoder.decode_request(static) is head
+    head = decoder.decode(static)
+    decoder.decode(request_block(field(b"a", b"1")))
+    assert decoder.decode(static) is head
 
 
 def test_cache_is_bounded():
-    decoder = HeaderDecoder(65536)
+    decoder = RequestDecoder(65536)
     for number in range(1000):
-        decoder.decode_request(request_block(field(b"n", str(number).encode(), representation=0)))
+        decoder.decode(request_block(field(b"n", str(number).encode(), representation=0)))
     assert len(decoder.cached_static) <= 64
-    decoder.decode_request(request_block(encode_fields([(b"z", b"v" * 4000)])))
+    decoder.decode(request_block(encode_fields([(b"z", b"v" * 4000)])))
     assert max(map(len, decoder.cached_static)) < 4000
 
 
@@ -107,47 +107,47 @@ def test_cache_is_bounded():
 )
 def test_bad_block_is_a_compression_error(block):
     with pytest.raises(HpackError):
-        HeaderDecoder(65536).decode_request(block)
+        RequestDecoder(65536).decode(block)
 
 
 def test_block_that_unfolds_to_too_much_is_stopped():
-    decoder = HeaderDecoder(1000)
+    decoder = RequestDecoder(1000)
     decoder.decode_fields(field(b"a", b"x" * 100))
     with pytest.raises(HeaderListTooLargeError):
-        decoder.decode_request(request_block(b"\xbe" * 20))
+        decoder.decode(request_block(b"\xbe" * 20))
 
 
 def test_head_over_the_limit_is_marked():
-    decoder = HeaderDecoder(300)
-    head = decoder.decode_request(request_block(*[field(b"n", b"v" * 100, representation=0)] * 2))
+    decoder = RequestDecoder(300)
+    head = decoder.decode(request_block(*[field(b"n", b"v" * 100, representation=0)] * 2))
     assert head.is_too_large
     assert not head.is_plain
 
 
 def test_head_with_too_many_fields_is_marked():
-    decoder = HeaderDecoder(65536, header_fields=10)
+    decoder = RequestDecoder(65536, header_fields=10)
     plain = len(decoder.decode_fields(request_block()))
-    assert not decoder.decode_request(request_block(*[b"\x90"] * (10 - plain))).is_too_large
-    head = decoder.decode_request(request_block(*[b"\x90"] * (11 - plain)))
+    assert not decoder.decode(request_block(*[b"\x90"] * (10 - plain))).is_too_large
+    head = decoder.decode(request_block(*[b"\x90"] * (11 - plain)))
     assert head.is_too_large
     assert not head.fields
 
 
 def test_fields_over_twice_the_limit_stop_decoding():
-    decoder = HeaderDecoder(65536, header_fields=10)
-    decoder.decode_request(b"\x90" * 20)
+    decoder = RequestDecoder(65536, header_fields=10)
+    decoder.decode(b"\x90" * 20)
     with pytest.raises(HeaderListTooLargeError, match="20 header fields"):
-        decoder.decode_request(b"\x90" * 21)
+        decoder.decode(b"\x90" * 21)
 
 
 def test_table_stays_in_step_after_too_many_fields():
-    decoder = HeaderDecoder(65536, header_fields=10)
-    assert decoder.decode_request(b"\x90" * 15 + field(b"a", b"1")).is_too_large
+    decoder = RequestDecoder(65536, header_fields=10)
+    assert decoder.decode(b"\x90" * 15 + field(b"a", b"1")).is_too_large
     assert decoder.decode_fields(b"\xbe") == ((b"a", b"1"),)
 
 
 def test_three_table_size_updates_are_an_error():
-    decoder = HeaderDecoder(65536)
+    decoder = RequestDecoder(65536)
     decoder.decode_fields(b"\x20\x3f\xe1\x1f\x82")
     with pytest.raises(HpackError, match="more than 2 table size updates"):
         decoder.decode_fields(b"\x20\x20\x20\x82")
@@ -231,14 +231,14 @@ def test_encoding_does_not_depend_on_the_dynamic_table():
 def test_responses_that_refer_to_the_table_are_kept():
     decoder = ResponseDecoder(65536, 128)
     inserting = b"\x88" + field(b"a", b"1")  # :status 200
-    first, second = decoder.decode_response(inserting), decoder.decode_response(inserting)
+    first, second = decoder.decode(inserting), decoder.decode(inserting)
     assert first is not second
     newest = b"\x88\xbe"
-    found = decoder.decode_response(newest)
+    found = decoder.decode(newest)
     assert found.head.fields == ((b"a", b"1"),)
-    assert decoder.decode_response(newest) is found
-    decoder.decode_response(b"\x88" + field(b"b", b"2"))
-    assert decoder.decode_response(newest).head.fields == ((b"b", b"2"),)
-    decoder.decode_response(b"\x20\x88")  # RFC 7541 6.3: a table of 0 bytes
+    assert decoder.decode(newest) is found
+    decoder.decode(b"\x88" + field(b"b", b"2"))
+    assert decoder.decode(newest).head.fields == ((b"b", b"2"),)
+    decoder.decode(b"\x20\x88")  # RFC 7541 6.3: a table of 0 bytes
     with pytest.raises(HpackError):
-        decoder.decode_response(newest)
+        decoder.decode(newest)

@@ -132,7 +132,7 @@ class ClientConnection(Http2Connection[C]):
         return 0
 
     def _header_block(self, block: HeaderBlock) -> None:
-        fields, head = self._decode(self._decoder.decode_response, block)
+        fields, head = self._decode(self._decoder.decode, block)
         self._check_not_idle(block.stream_id, "HEADERS")
         stream = self._streams.get(block.stream_id)
         if stream is None or stream.head is not NO_RESPONSE_HEAD or stream.is_remote_closed:

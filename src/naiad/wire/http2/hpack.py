@@ -8,7 +8,7 @@ Tables and Huffman codes are the `hpack` package's. The loop over a block is our
 the block for each field and reads integers of any length, both quadratic in what a hostile peer sends.
 """
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from hpack.exceptions import HPACKError
 from hpack.huffman_table import decode_huffman
@@ -32,8 +32,14 @@ class HeaderListTooLargeError(Exception):
     """The block unfolds to more than twice a limit; decoding stopped (ENHANCE_YOUR_CALM)."""
 
 
-class HeaderDecoder:
-    """Decodes the header blocks of one connection in the order of their arrival."""
+H = TypeVar("H")
+
+
+class HeaderDecoder(Generic[H]):
+    """Decodes the header blocks of one connection in the order of their arrival.
+
+    `H` is what a block means to the side that receives it.
+    """
 
     __slots__ = (
         "_changed_table",
@@ -60,46 +66,39 @@ class HeaderDecoder:
         self._table_limit_bytes = table_bytes
         self._changed_table = False
         self._used_dynamic = False
-        self.cached: dict[bytes, RequestHead] = {}
-        """Blocks that are valid until the dynamic table changes. Hot: callers look here before `decode_request`."""
-        self.cached_static: dict[bytes, RequestHead] = {}
+        self.cached: dict[bytes, H] = {}
+        """Blocks that are valid until the dynamic table changes. Hot: callers look here before `decode`."""
+        self.cached_static: dict[bytes, H] = {}
         """Blocks that do not refer to the dynamic table."""
 
-    def decode_request(self, block: bytes) -> RequestHead:
-        """Return the head that `block` encodes, from the cache where that is right.
+    def decode(self, block: bytes) -> H:
+        """Return what `block` means, from the cache where that is right.
 
-        A head over the size limit has `is_too_large` set. Raises HpackError or HeaderListTooLargeError; both end
-        the connection.
+        Raises HpackError or HeaderListTooLargeError; both end the connection.
         """
-        head = self.cached.get(block) or self.cached_static.get(block)
-        if head is not None:
-            return head
-        fields = self._decode(block)
-        head = parse_request_head(fields, self._limit_bytes, self._limit_fields)
+        known = self.cached.get(block) or self.cached_static.get(block)
+        if known is not None:
+            return known
+        decoded = self._parse(self.decode_fields(block))
         if not self._changed_table and len(block) <= _CACHED_BLOCK_BYTES:
             blocks = self.cached if self._used_dynamic else self.cached_static
             if len(blocks) >= _CACHED_BLOCKS:
                 blocks.clear()
-            blocks[block] = head
-        return head
+            blocks[block] = decoded
+        return decoded
 
-    def forget_memos(self) -> None:
-        """Drop what was derived from the heads that are remembered."""
-        for head in (*self.cached.values(), *self.cached_static.values()):
-            head.memo = None
+    def _parse(self, fields: Fields) -> H:
+        raise NotImplementedError
 
     def decode_fields(self, block: bytes) -> Fields:
-        """Return the fields of trailers, never from the cache. Raises as `decode_request` does."""
-        return self._decode(block)
-
-    def _decode(self, block: bytes) -> Fields:
+        """Return the fields of trailers, never from the cache. Raises as `decode` does."""
         self._changed_table = self._used_dynamic = False
         try:
-            return self._decode_fields(block)
+            return self._read_fields(block)
         except (HPACKError, IndexError) as error:
             raise HpackError(str(error)) from error
 
-    def _decode_fields(self, block: bytes) -> Fields:
+    def _read_fields(self, block: bytes) -> Fields:
         position = self._read_resizes(block)
         fields: list[Field] = []
         size, end = 0, len(block)
@@ -158,6 +157,20 @@ class HeaderDecoder:
         self.cached.clear()
 
 
+class RequestDecoder(HeaderDecoder[RequestHead]):
+    """Decodes the header blocks of a client. A head over the size limit has `is_too_large` set."""
+
+    __slots__ = ()
+
+    def _parse(self, fields: Fields) -> RequestHead:
+        return parse_request_head(fields, self._limit_bytes, self._limit_fields)
+
+    def forget_memos(self) -> None:
+        """Drop what was derived from the heads that are remembered."""
+        for head in (*self.cached.values(), *self.cached_static.values()):
+            head.memo = None
+
+
 class ResponseBlock(NamedTuple):
     """A header block that a client has received: a head or trailers."""
 
@@ -167,35 +180,15 @@ class ResponseBlock(NamedTuple):
     """As a head; with an error if it is none."""
 
 
-class ResponseDecoder(HeaderDecoder):
-    """Decodes the header blocks of a server; keeps those that mean the same when they come again."""
+class ResponseDecoder(HeaderDecoder[ResponseBlock]):
+    """Decodes the header blocks of a server."""
 
-    __slots__ = ("_dynamic_responses", "_responses")
+    __slots__ = ()
 
-    def __init__(self, header_list_bytes: int, header_fields: int) -> None:
-        super().__init__(header_list_bytes, header_fields)
-        self._responses: dict[bytes, ResponseBlock] = {}
-        self._dynamic_responses: dict[bytes, ResponseBlock] = {}
-        """Blocks that refer to the dynamic table, which has not changed since."""
-
-    def decode_response(self, block: bytes) -> ResponseBlock:
-        """Return what `block` encodes. Raises as `decode_request` does."""
-        known = self._responses.get(block) or self._dynamic_responses.get(block)
-        if known is not None:
-            return known
+    def _parse(self, fields: Fields) -> ResponseBlock:
         # gRPC's PROTOCOL-HTTP2 lets metadata have outer spaces, which RFC 9113 8.2.1 forbids, and strips them.
-        fields = tuple([(name, value.strip(b" \t")) for name, value in self._decode(block)])
-        decoded = ResponseBlock(fields, parse_response_head(fields))
-        if not self._changed_table and len(block) <= _CACHED_BLOCK_BYTES:
-            blocks = self._dynamic_responses if self._used_dynamic else self._responses
-            if len(blocks) >= _CACHED_BLOCKS:
-                blocks.clear()
-            blocks[block] = decoded
-        return decoded
-
-    def _note_change(self) -> None:
-        super()._note_change()
-        self._dynamic_responses.clear()
+        stripped = tuple([(name, value.strip(b" \t")) for name, value in fields])
+        return ResponseBlock(stripped, parse_response_head(stripped))
 
 
 def _read_integer(block: bytes, position: int, mask: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.connection import FRAME_HANDLERS, NO_TRAILERS, FrameHandlers, Http2Connection, Http2Sink
 from naiad.wire.http2.frames import Http2Code, Http2Error, StreamError
 from naiad.wire.http2.headers import HeaderBlock, RequestHead, encode_fields
-from naiad.wire.http2.hpack import HeaderDecoder
+from naiad.wire.http2.hpack import RequestDecoder
 from naiad.wire.http2.keepalive import PingStrikes
 from naiad.wire.http2.limits import SMALL_FRAME, Http2Limits
 from naiad.wire.http2.stream import Stream
@@ -47,7 +47,7 @@ class ServerConnection(Http2Connection[S]):
 
     def __init__(self, sink: ServerSink[S], limits: Http2Limits) -> None:
         super().__init__(sink, limits, server_settings(limits))
-        self._decoder = HeaderDecoder(limits.header_list_bytes, limits.header_fields)
+        self._decoder = RequestDecoder(limits.header_list_bytes, limits.header_fields)
         # New requests may take the fast path: SETTINGS have come, no header block is unfinished, no GOAWAY was sent.
         self._takes_fast_path = False
         self._ping_strikes = PingStrikes(limits.keepalive)
@@ -192,7 +192,7 @@ class ServerConnection(Http2Connection[S]):
 
     def _header_block(self, block: HeaderBlock) -> None:
         if block.stream_id > self._last_stream_id:
-            self._open_stream(block, self._decode(self._decoder.decode_request, block))
+            self._open_stream(block, self._decode(self._decoder.decode, block))
         else:
             self._receive_trailers(block, self._decode(self._decoder.decode_fields, block))
 
