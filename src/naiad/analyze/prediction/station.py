@@ -25,14 +25,16 @@ class Station:
         instance_count: int = 1,
         threads: int = 1,
         wake_up_ns: int = 0,
+        when_awake: Callable[[Callable[[], None]], None] | None = None,
         after: Callable[[Batch, Callable[[], None]], None] | None = None,
         on_end: Callable[[Batch], None] = _ignore,
         on_drop: Callable[[Sequence[Dropped]], None] = _ignore,
     ) -> None:
         """`work_ns` is called when a batch begins; `threads` is the number of one instance.
 
-        An idle instance takes a batch `wake_up_ns` after it was woken. With `after`, one that has executed a batch
-        takes the next one when that calls its second argument.
+        An idle instance takes a batch `wake_up_ns` after it was woken, and with `when_awake` not before that calls
+        its argument. With `after`, one that has executed a batch takes the next one when that calls its second
+        argument.
         """
         self.scheduler = scheduler
         self.on_end = on_end
@@ -41,6 +43,7 @@ class Station:
         self._work_ns = work_ns
         self._threads = threads
         self._wake_up_ns = wake_up_ns
+        self._when_awake = when_awake
         self._after = after
         self._on_drop = on_drop
         self._idle: dict[int, int] = {}
@@ -56,11 +59,17 @@ class Station:
         self._set_timer()
 
     def _wake(self, instance: int) -> None:
-        if not self._wake_up_ns:
+        if not self._wake_up_ns and self._when_awake is None:
             self._take(instance)
             return
         del self._idle[instance]
-        self._timeline.at(self._timeline.now_ns + self._wake_up_ns, functools.partial(self._take_again, instance))
+        take = functools.partial(self._take_again, instance)
+        if self._when_awake is not None:
+            take = functools.partial(self._when_awake, take)
+        if self._wake_up_ns:
+            self._timeline.at(self._timeline.now_ns + self._wake_up_ns, take)
+        else:
+            take()
 
     def _take_again(self, instance: int) -> None:
         self._take(instance)

@@ -58,7 +58,7 @@ class RequestCost:
     pass_ns: float = 0.0
     """Of the event loop, once for the request, once between two steps and once for the response."""
     delay_ns: float = 0.0
-    """Time during which no core is busy."""
+    """Time during which no core is busy: event loops that were idle wake up, once for each of a request's passes."""
     spread: Sequence[float] = EVEN
     client_ns: float = 0.0
     """Of the load generator, which sends and receives one after the other."""
@@ -189,35 +189,55 @@ class Simulated:
 
 
 class _EventLoop:
-    """Executes callbacks one after the other, in turns: what waits at the end of a turn makes up the next one."""
+    """Executes callbacks one after the other, in turns: what waits at the end of a turn makes up the next one.
 
-    def __init__(self, timeline: Timeline, turn_ns: float = 0.0) -> None:
+    A loop that is idle wakes up first. What is called meanwhile joins its turn, so requests that were sent together
+    stay together.
+    """
+
+    def __init__(self, timeline: Timeline, wake_up_ns: Callable[[], float], turn_ns: float = 0.0) -> None:
         """`turn_ns`: work of a turn besides its callbacks."""
         self.busy_ns = 0.0
+        self.is_busy = False
         self._timeline = timeline
+        self._wake_up_ns = wake_up_ns
         self._turn_ns = turn_ns
         self._turn: deque[tuple[float, Callable[[], None]]] = deque()
         self._waiting: deque[tuple[float, Callable[[], None]]] = deque()
-        self.is_busy = False
+        self._after_turn: list[Callable[[], None]] = []
+        self._is_awake = False
 
     def call(self, work_ns: float, action: Callable[[], None]) -> None:
         """Call an action when the loop has come to it and done some work."""
         self._waiting.append((work_ns, action))
-        if not self.is_busy:
-            self.is_busy = True
-            self._next()
+        if not self._is_awake:
+            self._is_awake = True
+            self._timeline.at(self._timeline.now_ns + int(self._wake_up_ns()), self._next)
+
+    def after_turn(self, action: Callable[[], None]) -> None:
+        """Call an action when the turn has ended, at once without one: a thread waits for the interpreter's lock."""
+        if self.is_busy:
+            self._after_turn.append(action)
+        else:
+            action()
 
     def _next(self) -> None:
         turn_ns = 0.0
         if not self._turn:
+            self._end_turn()
             self._turn, self._waiting = self._waiting, self._turn
             turn_ns = self._turn_ns
-        if not self._turn:
-            self.is_busy = False
-            return
-        work_ns, action = self._turn.popleft()
-        self.busy_ns += turn_ns + work_ns
-        self._timeline.work(turn_ns + work_ns, functools.partial(self._end, action))
+        self.is_busy = self._is_awake = bool(self._turn)
+        if self._turn:
+            work_ns, action = self._turn.popleft()
+            self.busy_ns += turn_ns + work_ns
+            self._timeline.work(turn_ns + work_ns, functools.partial(self._end, action))
+
+    def _end_turn(self) -> None:
+        self.is_busy = False
+        ended, self._after_turn = self._after_turn, []
+        for action in ended:
+            action()
 
     def _end(self, action: Callable[[], None]) -> None:
         action()
@@ -248,8 +268,9 @@ class Simulation:
         self._timeline = Timeline(system.cores, now_ns=1_000)
         self._stations: list[dict[str, Station]] = []
         self._executions = {name: Executions() for name in system.models}
-        self._loops = [_EventLoop(self._timeline) for _ in range(system.processes)]
-        self._generator = _EventLoop(self._timeline, max(route.cost.client_turn_ns for route in system.routes))
+        self._loops = [_EventLoop(self._timeline, self._wake_up_ns) for _ in range(system.processes)]
+        turn_ns = max(route.cost.client_turn_ns for route in system.routes)
+        self._generator = _EventLoop(self._timeline, self._wake_up_ns, turn_ns)
         for process in range(system.processes):
             self._stations.append({name: self._station(name, process) for name in system.models})
         self._executing: dict[Batch, tuple[float, int]] = {}
@@ -273,6 +294,7 @@ class Simulation:
             instance_count=served.instance_count,
             threads=served.threads,
             wake_up_ns=int(served.cost.wake_up_ns),
+            when_awake=self._loops[process].after_turn,
             after=functools.partial(self._after_batch, served.cost.gap_ns),
             on_end=functools.partial(self._end_batch, name),
             on_drop=self._drop,
@@ -295,6 +317,13 @@ class Simulation:
             loop_ns=sum(loop.busy_ns for loop in self._loops) - self._measured_loop_ns,
             asked_per_s=self._load.rate_per_s,
         )
+
+    def _wake_up_ns(self) -> float:
+        """Return the time that an idle event loop takes to wake up; a lone request waits once for each pass."""
+        route = self._system.routes[0]
+        cost = route.cost
+        factor = self._random.choice(cost.spread) if cost.spread is not EVEN else 1.0
+        return cost.delay_ns * factor / (len(route.steps) + 2)
 
     def _arrive_at(self, time_ns: float) -> None:
         gap_ns = 1e9 / self._load.rate_per_s
@@ -407,10 +436,7 @@ class Simulation:
 
     def _respond(self, client: _Client) -> None:
         cost = client.route.cost
-        delay_ns = cost.delay_ns * (self._random.choice(cost.spread) if cost.spread is not EVEN else 1.0)
-        work_ns = cost.client_ns if self._load.concurrency else cost.client_ns / 2
-        receive = functools.partial(self._generate, client, work_ns, self._end)
-        self._timeline.at(self._timeline.now_ns + int(delay_ns), receive)
+        self._generate(client, cost.client_ns if self._load.concurrency else cost.client_ns / 2, self._end)
 
     def _end(self, client: _Client) -> None:
         if self._measured_from_ns:

@@ -114,7 +114,7 @@ def test_capacity_outside_the_model_is_found(client_us):
 
 @pytest.mark.parametrize(
     ("fixed_us", "row_us", "slowdown", "cores"),
-    [(50, 400, 0.0, 8.0), (1000, 20, 0.15, 2.0)],
+    [(50, 400, 0.0, 8.0), (1000, 20, 0.15, 4.0)],
 )
 def test_points_not_measured_are_predicted(fixed_us, row_us, slowdown, cores):
     truth = server(fixed_us, row_us, slowdown=slowdown, cores=cores)

@@ -110,6 +110,17 @@ def test_requests_share_turns_of_the_load_generator():
     assert simulate(system, Load(concurrency=32)).throughput > 0.8 * 1e6 / 50
 
 
+def test_requests_of_one_turn_share_a_batch():
+    # Event loops that wake up slowly, and keep an instance waiting for their turn, let requests stay together.
+    config = config_of(max_batch_size=8, instances=2)
+    costs = RequestCost(20 * US, client_ns=5 * US), RequestCost(20 * US, 300 * US, client_ns=5 * US)
+    scattered, together = (
+        simulate(one(100, config=config, instances=2, cost=cost), Load(concurrency=8)).executions["m"]
+        for cost in costs
+    )
+    assert together.requests / together.batches > 1.5 * scattered.requests / scattered.batches
+
+
 def test_the_load_generator_limits_the_throughput():
     system = one(10, instances=4, cost=RequestCost(client_ns=200 * US), cores=8)
     assert simulate(system, Load(concurrency=64)).throughput == pytest.approx(5000, rel=0.02)
