@@ -58,6 +58,7 @@ GROWING = {
     "frontend.http2.time_limits:_queues": BY_OPEN,
     "frontend.http2.rest_context:_body": "the body of one request, which the budget of the server counts",
     "frontend.http2.endpoint:_prefixes": BY_COUNT,
+    "frontend.http2.endpoint:headers": "the fields of one header block",
     "frontend.rest.generate:_inputs": "1,024 models that exist",
     "frontend.rest.infer:_headers": BY_COUNT,
     "frontend.slice_runner:_jobs": "the runner's limits in number and bytes",

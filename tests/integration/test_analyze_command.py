@@ -244,7 +244,7 @@ def test_output_is_checked_before_measuring(tmp_path, repository):
 def test_unwritable_folders_are_named(tmp_path, repository):
     (tmp_path / "file").touch()
     for flag in ("--report", "--output"):
-        output = analyze(tmp_path, repository, *SHORT, flag, "file/x", status=1)
+        output = analyze(tmp_path, repository, *SHORT, flag, "file/x", status=2)
         assert output == f"naiad analyze: {flag} file/x cannot be written: file is a file; give another path\n"
 
 

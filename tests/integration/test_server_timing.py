@@ -15,7 +15,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from naiad.client import Client, InferResult
-from naiad.perf.statistics.timing import Parts, ServerTiming, parse_server_timing, waterfall
+from naiad.perf.statistics.timing import RequestParts, ServerTiming, parse_server_timing, waterfall
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import write_identity
 from support.server_process import ServerProcess, serving
@@ -82,10 +82,10 @@ def timing_of(answer: Answer) -> ServerTiming:
     return timing
 
 
-def medians(ask: Callable[..., Answer], model: str, count: int = 30) -> Parts:
+def medians(ask: Callable[..., Answer], model: str, count: int = 30) -> RequestParts:
     """Return the medians of the parts that the server names."""
     rows = [timing_of(ask(model)).durations_ns for _ in range(count)]
-    return Parts(0, 0, *(statistics.median(column) for column in zip(*rows, strict=True)), 0)
+    return RequestParts(0, 0, *(statistics.median(column) for column in zip(*rows, strict=True)), 0)
 
 
 def test_parts_fit_into_the_whole(ask: Callable[..., Answer]) -> None:
@@ -101,7 +101,7 @@ def test_parts_fit_into_the_whole(ask: Callable[..., Answer]) -> None:
 
 def test_batching_delay_appears_only_in_hold(ask: Callable[..., Answer]) -> None:
     plain, held = medians(ask, "plain"), medians(ask, "held")
-    gains = {name: after - before for name, before, after in zip(Parts._fields, plain, held, strict=True)}
+    gains = {name: after - before for name, before, after in zip(RequestParts._fields, plain, held, strict=True)}
     hold_ns = gains.pop("hold")
     assert hold_ns > 4_000_000
     assert max(gains.values()) < hold_ns / 4, gains
