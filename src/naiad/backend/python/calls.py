@@ -309,8 +309,9 @@ class BlsChannel:
         """Let batches have less memory when calls have more, and more when calls have less."""
         if self._channel.block_bytes != self._known_bytes:
             self._known_bytes = self._channel.block_bytes
-            if self._life.conversation is not None:
-                self._life.conversation.take_room(self._known_bytes)
+            conversation = self._life.conversation  # a worker that dies has none from now on
+            if conversation is not None:
+                conversation.take_room(self._known_bytes)
 
     def _trim(self) -> None:
         """Give up memory that has not been used for a while, for as long as there is some."""

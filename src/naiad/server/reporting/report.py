@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from naiad.config.problem import errors_of, nearest
 from naiad.core.errors import ErrorCode, InferError, excerpt
@@ -14,7 +15,6 @@ from naiad.core.model import UNLOADED, IndexEntry, ModelState, name_of
 from naiad.engine.inference import Engine
 from naiad.options.network.addresses import host_of, is_unix, unix_path
 from naiad.options.options import RepositoryOptions, ServerOptions
-from naiad.repository.check import ModelReport, check_path
 from naiad.repository.cloud.url import is_cloud_url
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.stores.bare_files import nothing_to_serve
@@ -23,6 +23,9 @@ from naiad.server.ports.listener import addresses, has_tls
 from naiad.server.process.runner import FailedStartError
 from naiad.telemetry.logs.console import GREEN, YELLOW
 from naiad.telemetry.logs.log import log_table
+
+if TYPE_CHECKING:
+    from naiad.repository.check import ModelReport
 
 _log = logging.getLogger(__name__)
 
@@ -162,8 +165,10 @@ def _absent(name: str, options: RepositoryOptions, known: Collection[str]) -> st
     return f"--load-model={name}: there is no such model in {' or '.join(options.paths)}; {hint}"
 
 
-def _check(options: RepositoryOptions, known_backends: Collection[str], gpu_count: int) -> Iterator[ModelReport]:
+def _check(options: RepositoryOptions, known_backends: Collection[str], gpu_count: int) -> "Iterator[ModelReport]":
     """Yield what `naiad check` reports about the models on disk."""
+    from naiad.repository.check import check_path  # a start without failures does not need it
+
     for path in options.paths:
         if is_cloud_url(path):
             continue
