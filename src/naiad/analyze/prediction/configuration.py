@@ -7,17 +7,12 @@ from google.protobuf import json_format
 
 from naiad.analyze.prediction.system import Step
 from naiad.analyze.space import Point
+from naiad.analyze.variants.dimensions import THREADS, backend_of
 from naiad.config.model_config_pb2 import ModelConfig, ModelEnsembling
 
-_THREAD_PARAMETERS = frozenset(
-    (
-        "intra_op_thread_count",
-        "num_threads",
-        "inference_num_threads",
-        "tf_num_intra_threads",
-    )
-)
-_ONE_THREAD = frozenset(("python", "identity", "repeat"))
+_THREAD_PARAMETERS = frozenset(("num_threads", "tf_num_intra_threads", *(each.lower() for each in THREADS.values())))
+_ONE_THREAD = frozenset(("python", "identity", "repeat", "trees", "sklearn"))
+"""Backends whose instances have one thread unless a parameter says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +46,7 @@ def _read(config: ModelConfig, source: str, cores: float) -> Configured:
         for name, value in config.parameters.items()
         if name.lower() in _THREAD_PARAMETERS and value.string_value.isdecimal()
     ]
-    shared = 1 if config.backend in _ONE_THREAD else max(1, int(cores) // instances)
+    shared = 1 if backend_of(config) in _ONE_THREAD else max(1, int(cores) // instances)
     threads = max(asked, default=0) or shared
     if config.HasField("sequence_batching"):
         config = _independent(config)

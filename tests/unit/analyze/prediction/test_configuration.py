@@ -6,6 +6,7 @@ from google.protobuf import text_format
 from naiad.analyze.prediction.configuration import configured, route_steps
 from naiad.analyze.prediction.system import Step
 from naiad.analyze.space import Point
+from naiad.analyze.variants.dimensions import THREADS
 from naiad.config.model_config_pb2 import ModelConfig
 from support.simulated_rows import config_of, point_of
 
@@ -30,6 +31,18 @@ def test_a_variant_replaces_the_configuration():
     base = {"m": config_of(instances=1)}
     found = configured(point_of(config_of(instances=3, threads=2)), base, 8)["m"]
     assert (found.instance_count, found.threads, found.source) == (3, 2, "m")
+
+
+@pytest.mark.parametrize(("backend", "parameter"), [*THREADS.items(), ("fil", "nthread")])
+def test_threads_are_those_of_the_backends_parameter(backend, parameter):
+    config = ModelConfig(name="m", backend=backend)
+    config.parameters[parameter].string_value = "3"
+    assert configured(Point(()), {"m": config}, 8)["m"].threads == 3
+
+
+@pytest.mark.parametrize("backend", ["trees", "fil", "sklearn"])
+def test_backends_of_one_thread_leave_cores_alone(backend):
+    assert configured(Point(()), {"m": ModelConfig(name="m", backend=backend)}, 8)["m"].threads == 1
 
 
 @pytest.mark.parametrize(("instances", "cores", "threads"), [(1, 4, 4), (2, 4, 2), (3, 4, 1), (8, 4, 1)])
