@@ -1,7 +1,7 @@
 """The choice of `naiad analyze` against the whole grid, for five kinds of models on two cores.
 
-    python -m bench.analyze_reference [--models resnet50,minilm,trees,python,ocr] [--seconds 0.4] [--concurrency 8]
-                                      [--turns 3] [--searches 20] [--save DIR | --replay DIR]
+    python -m bench.analyze_reference [--models resnet50,minilm,trees,python,ocr] [--seconds 5] [--turns 3]
+                                      [--searches 20] [--rounds 5] [--save DIR | --replay DIR]
 
 | model | what it is |
 |---|---|
@@ -105,6 +105,7 @@ class Reference:
     """Writes it to a repository, and returns what is under load."""
     p99_ms: float
     largest_batch: int = 16
+    concurrency: int = 8
 
 
 REFERENCES = {
@@ -112,7 +113,7 @@ REFERENCES = {
     "minilm": Reference(_minilm, 200.0),
     "trees": Reference(_trees, 50.0),
     "python": Reference(_python, 50.0),
-    "ocr": Reference(_ocr, 10_000.0),
+    "ocr": Reference(_ocr, 10_000.0, concurrency=4),
 }
 
 
@@ -190,16 +191,17 @@ async def measure(name: str, arguments: argparse.Namespace) -> tuple[Record, str
         for path in root.glob("*/config.pbtxt"):
             path.write_text(re.sub(r"dynamic_batching \{.*\}", "", path.read_text()))
         async with LiveInstrument(OwnServer([root]), [plan]) as instrument:
-            space = _space(plan.name, instrument.configs, reference, arguments.concurrency)
+            space = _space(plan.name, instrument.configs, reference)
             record = Record(plan.name, usable_cores(), dict(instrument.configs), space, reference.p99_ms)
             grid = configurations(space)
-            await _measure_in_turns(record.turns, instrument, grid, arguments.turns, arguments)
-            live, _ = await record.search(instrument, arguments.seconds)
+            seconds = arguments.seconds
+            await _measure_in_turns(record.turns, instrument, space, grid, arguments.turns, seconds)
+            live, _ = await record.search(instrument, seconds)
             found = await asyncio.to_thread(searches, record, arguments)
             named = {configuration_key(each): each for each in [grid[0], live, *(choice for choice, _ in found)]}
             best = set(record.best()[:_FINALISTS])
             named |= {configuration_key(each): each for each in grid if configuration_key(each) in best}
-            await _measure_in_turns(record.again, instrument, list(named.values()), arguments.rounds, arguments)
+            await _measure_in_turns(record.again, instrument, space, list(named.values()), arguments.rounds, seconds)
     return record, configuration_key(live)
 
 
@@ -216,13 +218,15 @@ def _search(record: Record, seconds: float, seed: int) -> tuple[Configuration, i
 async def _measure_in_turns(
     found: dict[str, list[Measured]],
     instrument: LiveInstrument,
+    space: Space,
     chosen: Sequence[Configuration],
     turns: int,
-    arguments: argparse.Namespace,
+    seconds: float,
 ) -> None:
+    (concurrency,) = space.concurrencies
     for turn in range(turns):
         for each in chosen if turn % 2 == 0 else reversed(chosen):
-            measured = await instrument.measure(Point(each, arguments.concurrency), arguments.seconds)
+            measured = await instrument.measure(Point(each, concurrency), seconds)
             found.setdefault(configuration_key(each), []).append(measured)
 
 
@@ -259,7 +263,7 @@ def _summary(configuration: Configuration) -> str:
     return "; ".join(each.summary for each in configuration if each.settings) or "as configured"
 
 
-def _space(model: str, configs: Mapping[str, ModelConfig], reference: Reference, concurrency: int) -> Space:
+def _space(model: str, configs: Mapping[str, ModelConfig], reference: Reference) -> Space:
     dimensions: list[Dimension] = []
     variants = {}
     for name, config in configs.items():
@@ -267,7 +271,7 @@ def _space(model: str, configs: Mapping[str, ModelConfig], reference: Reference,
         if own:
             variants[name] = combinations(config, own).all
             dimensions += own
-    return Space((model,), tuple(dimensions), (concurrency,), variants=variants)
+    return Space((model,), tuple(dimensions), (reference.concurrency,), variants=variants)
 
 
 def _dimensions(config: ModelConfig, largest_batch: int) -> Sequence[Dimension]:
@@ -282,8 +286,7 @@ def main() -> int:
     """Read the arguments and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(REFERENCES))
-    parser.add_argument("--seconds", type=float, default=0.4)
-    parser.add_argument("--concurrency", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--searches", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)

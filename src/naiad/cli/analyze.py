@@ -79,7 +79,7 @@ def make_parser() -> Parser:
     search.add_argument("-b", "--batch-sizes", metavar="LIST", help="rows in a request; default 1")
     search.add_argument("--max-instances", metavar="N", help="default the number of cores, at most 5")
     search.add_argument("--max-batch-size", metavar="N", help="default 128")
-    search.add_argument("--seconds", metavar="S", help="length of a measurement; default 2")
+    search.add_argument("--seconds", metavar="S", help="length of a measurement; default 5")
     data = parser.add_argument_group("input data, as for naiad perf")
     for name in _DATA_FLAGS:
         data.add_argument(f"--{name}", action="append", metavar="VALUE")

@@ -82,7 +82,7 @@ def read_settings(document: Mapping[str, Any]) -> Settings:
         are_models_concurrent=_flag(values, "run_config_profile_models_concurrently_enable"),
         composing_models=texts(values.get("bls_composing_models", ()), "bls_composing_models"),
         cpu_only_models=_cpu_only_models(values),
-        seconds=number(values.get("duration_seconds", 2.0), "duration_seconds"),
+        seconds=number(values.get("duration_seconds", 5.0), "duration_seconds"),
         output_repository=text(values.get("output_model_repository_path", ""), "output_model_repository_path"),
         overwrites_output=_flag(values, "override_output_model_repository"),
         export_folder=text(values.get("export_path", "."), "export_path"),

@@ -86,7 +86,7 @@ class Settings:
     composing_models: Sequence[str] = ()
     cpu_only_models: frozenset[str] = frozenset()
     """Models under load and members whose variants run on CPUs."""
-    seconds: float = 2.0
+    seconds: float = 5.0
     """Of a measurement."""
     output_repository: str = ""
     overwrites_output: bool = False
