@@ -34,7 +34,7 @@ def test_a_variant_replaces_the_configuration():
 
 
 @pytest.mark.parametrize(("backend", "parameter"), [*THREADS.items(), ("fil", "nthread")])
-def test_threads_are_those_of_the_backends_parameter(backend, parameter):
+def test_each_backends_parameter_gives_its_threads(backend, parameter):
     config = ModelConfig(name="m", backend=backend)
     config.parameters[parameter].string_value = "3"
     assert configured(Point(()), {"m": config}, 8)["m"].threads == 3
