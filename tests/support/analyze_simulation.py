@@ -172,6 +172,9 @@ class BiasedPredictor:
         ]
         self._scale = sum(ratios) / len(ratios)
 
+    async def prepare(self, points: Sequence[Point]) -> None:
+        """Predict nothing in advance."""
+
     def predict(self, point: Point) -> Prediction:
         """Return the scaled figures."""
         expected = figures(self._costs, point)

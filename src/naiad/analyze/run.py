@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -18,10 +19,11 @@ from naiad.analyze.prediction import LearnedPredictor
 from naiad.analyze.profile import learned_profiles
 from naiad.analyze.report.html import report, write_pdf
 from naiad.analyze.report.tables import write_tables
-from naiad.analyze.search import Checkpoint, SearchProgress, SearchSettings, fingerprint, search
+from naiad.analyze.search import Checkpoint, SearchProgress, SearchSettings, fingerprint, search, within
 from naiad.analyze.search.goal_score import misses
 from naiad.analyze.settings.settings import ModelSettings, SearchMode, ServerSettings, Settings
 from naiad.analyze.settings.values import SettingsError
+from naiad.analyze.simulations import Simulations
 from naiad.analyze.space import Dimension, Space, Variant, settings_text
 from naiad.analyze.variants import (
     Machine,
@@ -77,9 +79,13 @@ async def analyze(settings: Settings, inputs: Inputs, progress: Progress | None 
         _check_output(settings, name)
     groups = [settings.models] if settings.are_models_concurrent else [[model] for model in settings.models]
     found: list[Analysis] = []
-    for group in groups:
+    end_s = time.monotonic() + settings.time_limit_s
+    for index, group in enumerate(groups):
         async with _instrument(settings, group, inputs) as instrument:
-            analysis = await _search(settings, group, instrument, inputs, progress)
+            # Models that need less than their share leave time to the models after them.
+            limit_s = (end_s - time.monotonic()) / (len(groups) - index) if settings.time_limit_s else 0.0
+            searched = replace(settings, time_limit_s=limit_s)
+            analysis = await _search(searched, group, instrument, inputs, progress)
             service = instrument.server.service
         if analysis.ranking.is_interrupted:
             return [*found, analysis]
@@ -137,8 +143,15 @@ async def _search(
     checkpoint_folder = Path(settings.checkpoint_folder or folder)
     checkpoint_folder.mkdir(parents=True, exist_ok=True)
     mark = _fingerprint(settings, instrument.configs, [inputs[name] for name in names if name in inputs])
-    predictor = LearnedPredictor(instrument.configs, usable_cores()) if mode is SearchMode.PREDICT else None
-    with Checkpoint(checkpoint_folder / f"{'+'.join(names)}.measurements.jsonl", mark) as checkpoint:
+    with (
+        Checkpoint(checkpoint_folder / f"{'+'.join(names)}.measurements.jsonl", mark) as checkpoint,
+        Simulations(int(usable_cores())) as simulations,
+    ):
+        predictor = (
+            LearnedPredictor(instrument.configs, usable_cores(), simulate_all=simulations)
+            if mode is SearchMode.PREDICT
+            else None
+        )
         ranking = await search(
             mode.value,
             space,
@@ -271,7 +284,7 @@ def _bounded(dimensions: Sequence[Dimension], settings: Settings) -> list[Dimens
 def _search_settings(settings: Settings, configs: Mapping[str, ModelConfig]) -> SearchSettings:
     low, high = settings.bounds.concurrency
     optuna = settings.optuna
-    return SearchSettings(
+    searched = SearchSettings(
         seconds=settings.seconds,
         top=settings.top_configs,
         min_concurrency=low,
@@ -284,6 +297,7 @@ def _search_settings(settings: Settings, configs: Mapping[str, ModelConfig]) -> 
         optuna_early_exit=optuna.early_exit_threshold,
         configured={name: _configured(config) for name, config in configs.items()},
     )
+    return within(searched, settings.time_limit_s) if settings.time_limit_s else searched
 
 
 def _configured(config: ModelConfig) -> dict[str, object]:

@@ -19,7 +19,7 @@ from naiad.analyze.search import SearchProgress
 from naiad.analyze.settings.keys import KEYS, Key
 from naiad.analyze.settings.reader import read_file, read_settings
 from naiad.analyze.settings.settings import ModelSettings, Settings
-from naiad.analyze.settings.values import SettingsError
+from naiad.analyze.settings.values import SettingsError, seconds
 from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail
 from naiad.cli.perf.flags import parse as parse_perf
 from naiad.cli.perf.planning import FlagError, make_plan
@@ -80,6 +80,7 @@ def make_parser() -> Parser:
     search.add_argument("--max-instances", metavar="N", help="default the number of cores, at most 5")
     search.add_argument("--max-batch-size", metavar="N", help="default 128")
     search.add_argument("--seconds", metavar="S", help="length of a measurement; default 5")
+    search.add_argument("--time-limit", default="", metavar="TIME", help="of the whole analysis, such as 10m")
     data = parser.add_argument_group("input data, as for naiad perf")
     for name in _DATA_FLAGS:
         data.add_argument(f"--{name}", action="append", metavar="VALUE")
@@ -192,7 +193,10 @@ def run(argv: Sequence[str]) -> int:
         if flags.apply and not flags.url:
             raise SettingsError("--apply needs a running server; name it with --url")
         settings = replace(
-            read_settings(document_of(flags)), is_applied=flags.apply, capacity_per_s=flags.capacity or 0.0
+            read_settings(document_of(flags)),
+            is_applied=flags.apply,
+            capacity_per_s=flags.capacity or 0.0,
+            time_limit_s=seconds(flags.time_limit, "--time-limit") if flags.time_limit else 0.0,
         )
         return _analyze(settings, is_quiet=flags.quiet)
     except (SettingsError, FlagError) as error:

@@ -16,6 +16,7 @@ from naiad.cli.analyze import _Progress, run
         (["--url", "localhost:1"], "TARGET is missing; name a model, as in naiad analyze resnet --url localhost:1"),
         (["full", "--mode", "fast"], "--mode has an unknown name 'fast'; use one of predict, brute, quick, optuna"),
         (["full", "--seconds", "long"], "--seconds"),
+        (["full", "--time-limit", "soon"], "--time-limit is 'soon'; use a time, for example 10m"),
         (["full", "--concurrency", "abc"], "--concurrency "),
         (["full", "--report", "net.onnx/x"], "--report net.onnx/x cannot be written: net.onnx is a file"),
         (["full", "--output", "net.onnx/x"], "--output net.onnx/x cannot be written: net.onnx is a file"),

@@ -1,6 +1,6 @@
 """What a search asks: which points to measure first, and what the rest would give."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from naiad.analyze.measurement import Measured, Prediction
 from naiad.analyze.prediction.capacity import Capacity, capacity
@@ -18,8 +18,19 @@ _REFIT_GROWTH = 1.3
 class LearnedPredictor:
     """Predicts points of a space from costs that are fitted to measured points."""
 
-    def __init__(self, configs: Mapping[str, ModelConfig], cores: float, *, processes: int = 1) -> None:
-        """`configs` are the complete configurations of all models, members of ensembles included."""
+    def __init__(
+        self,
+        configs: Mapping[str, ModelConfig],
+        cores: float,
+        *,
+        processes: int = 1,
+        simulate_all: Callable[[Sequence[Point], Fitted], Awaitable[list[Prediction | None]]] | None = None,
+    ) -> None:
+        """`configs` are the complete configurations of all models, members of ensembles included.
+
+        `processes` are those of the server. `simulate_all` predicts several points at the same time.
+        """
+        self._simulate_all = simulate_all
         self._configs = configs
         self._cores = cores
         self._processes = processes
@@ -95,16 +106,24 @@ class LearnedPredictor:
     def predict(self, point: Point) -> Prediction | None:
         """Return what is expected of a point; None where the measurements say nothing about it."""
         if point.key not in self._known:
-            self._known[point.key] = self._simulated(point)
+            self._known[point.key] = None if self._fitted is None else simulated(point, self._fitted)
         return self._known[point.key]
 
-    def _simulated(self, point: Point) -> Prediction | None:
-        if self._fitted is None:
-            return None
-        try:
-            return predict(point, self._fitted)
-        except ValueError:
-            return None  # A model of the point was not measured.
+    async def prepare(self, points: Sequence[Point]) -> None:
+        """Predict points at the same time, so that `predict` has them at once."""
+        if self._simulate_all is None or self._fitted is None:
+            return
+        unknown = list({point.key: point for point in points if point.key not in self._known}.values())
+        predictions = await self._simulate_all(unknown, self._fitted)
+        self._known |= {point.key: each for point, each in zip(unknown, predictions, strict=True)}
+
+
+def simulated(point: Point, fitted: Fitted) -> Prediction | None:
+    """Return what the fitted costs give at a point; None if a model of the point was not measured."""
+    try:
+        return predict(point, fitted)
+    except ValueError:
+        return None
 
 
 def _extremes(variants: Sequence[Variant]) -> Iterator[Variant]:

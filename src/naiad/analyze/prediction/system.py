@@ -206,6 +206,8 @@ class _EventLoop:
         self._waiting: deque[tuple[float, Callable[[], None]]] = deque()
         self._after_turn: list[Callable[[], None]] = []
         self._is_awake = False
+        self._action: Callable[[], None]
+        """The one that is called when the present work is done."""
 
     def call(self, work_ns: float, action: Callable[[], None]) -> None:
         """Call an action when the loop has come to it and done some work."""
@@ -229,18 +231,19 @@ class _EventLoop:
             turn_ns = self._turn_ns
         self.is_busy = self._is_awake = bool(self._turn)
         if self._turn:
-            work_ns, action = self._turn.popleft()
+            work_ns, self._action = self._turn.popleft()
             self.busy_ns += turn_ns + work_ns
-            self._timeline.work(turn_ns + work_ns, functools.partial(self._end, action))
+            self._timeline.work(turn_ns + work_ns, self._end)
 
     def _end_turn(self) -> None:
         self.is_busy = False
-        ended, self._after_turn = self._after_turn, []
-        for action in ended:
-            action()
+        if self._after_turn:
+            ended, self._after_turn = self._after_turn, []
+            for action in ended:
+                action()
 
-    def _end(self, action: Callable[[], None]) -> None:
-        action()
+    def _end(self) -> None:
+        self._action()
         self._next()
 
 

@@ -34,24 +34,28 @@ class Timeline:
         self._change_threads(threads)
 
     def _change_threads(self, change: int) -> None:
-        self._threads += change
-        self._speed = min(1.0, self._cores / self._threads) if self._threads else 1.0
+        self._threads = threads = self._threads + change
+        self._speed = self._cores / threads if threads > self._cores else 1.0
 
     def run(self) -> None:
         """Run until nothing is left to happen, or `is_stopped`."""
-        events, work = self._events, self._work
+        # hot: once for each event of each prediction
+        events, work, pop = self._events, self._work, heapq.heappop
         while not self.is_stopped and (events or work):
-            event_ns = max(self.now_ns, events[0][0]) if events else _NEVER
+            now_ns = self.now_ns
+            event_ns = events[0][0] if events else _NEVER
+            if event_ns < now_ns:
+                event_ns = now_ns
             end_ns = _NEVER
             if work:
-                left_ns = max(0.0, work[0][0] - self._progress_ns)
-                end_ns = self.now_ns + round(left_ns / self._speed)
+                left_ns = work[0][0] - self._progress_ns
+                end_ns = now_ns + int(left_ns / self._speed + 0.5) if left_ns > 0.0 else now_ns
             if end_ns <= event_ns:
-                self._progress_ns, _, threads, action = heapq.heappop(work)
+                self._progress_ns, _, threads, action = pop(work)
                 self.now_ns = end_ns
                 self._change_threads(-threads)
             else:
-                self._progress_ns += (event_ns - self.now_ns) * self._speed
+                self._progress_ns += (event_ns - now_ns) * self._speed
                 self.now_ns = event_ns
-                _, _, action = heapq.heappop(events)
+                _, _, action = pop(events)
             action()

@@ -2,6 +2,15 @@
 
 from naiad.analyze.search.checkpoint import Checkpoint, CheckpointError, fingerprint
 from naiad.analyze.search.run import MODES, search
-from naiad.analyze.search.settings import SearchProgress, SearchSettings
+from naiad.analyze.search.settings import SearchProgress, SearchSettings, within
 
-__all__ = ["MODES", "Checkpoint", "CheckpointError", "SearchProgress", "SearchSettings", "fingerprint", "search"]
+__all__ = [
+    "MODES",
+    "Checkpoint",
+    "CheckpointError",
+    "SearchProgress",
+    "SearchSettings",
+    "fingerprint",
+    "search",
+    "within",
+]

@@ -86,5 +86,5 @@ async def check_drift(survey: Survey) -> None:
     survey.phase = "the configuration of the repository again"
     name = configuration_key(repository_configuration(survey.space))
     first = next((each for each in survey.usable if configuration_key(each.point.variants) == name), None)
-    if first is not None:
+    if first is not None and survey.affordable:
         await survey.repeat(first.point)

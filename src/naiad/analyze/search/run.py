@@ -16,7 +16,7 @@ from naiad.analyze.search.modes.quick import quick
 from naiad.analyze.search.ranking import rank_all
 from naiad.analyze.search.rejects import check_drift, measure_baseline, separate
 from naiad.analyze.search.settings import ProgressCallback, SearchSettings
-from naiad.analyze.search.survey import Survey
+from naiad.analyze.search.survey import Survey, TimeLimitError
 from naiad.analyze.space import Space
 
 MODES = ("predict", "brute", "quick", "optuna")
@@ -36,9 +36,10 @@ async def search(
 ) -> Ranking:
     """Search a space, whose `variants` list all variants of each model, and return the ranking.
 
-    A server that dies and a cancellation of the task end the search with the ranking of what was measured; `restore`
-    of the instrument is the caller's. `predictor` is needed by the mode `predict`. Raises ValueError for an unknown
-    mode and for a space that is too large, OptunaMissingError, and OSError of the checkpoint.
+    A server that dies, the time limit and a cancellation of the task end the search with the ranking of what was
+    measured; `restore` of the instrument is the caller's. `predictor` is needed by the mode `predict`. Raises
+    ValueError for an unknown mode and for a space that is too large, OptunaMissingError, and OSError of the
+    checkpoint.
     """
     if mode not in MODES:
         raise ValueError(f"unknown search mode '{mode}'; expected {', '.join(MODES)}")
@@ -48,6 +49,9 @@ async def search(
         await _run(mode, survey, predictor)
     except ServerLostError as error:
         ended = f"The server was lost after {survey.count} measurements: {error}."
+    except TimeLimitError:
+        limit_s = survey.settings.time_limit_s
+        ended = f"The time limit of {limit_s:.0f} s ended the search after {survey.count} measurements."
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None:

@@ -1,7 +1,8 @@
 """What the user chooses of a search, and what a search reports while it runs."""
 
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from naiad.analyze.measurement import Measured
@@ -36,8 +37,25 @@ class SearchSettings:
     """Trials without a better one that end the search."""
     seed: int = 0
     """Of Optuna's sampler."""
+    time_limit_s: float = 0.0
+    """Of the whole search; 0 for none."""
+    clock_s: Callable[[], float] = time.monotonic
+    """Measures the time of the search."""
     configured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By model, the values that the configuration of the repository has for the fields that are varied."""
+
+
+_BESIDE_S = 3.0
+"""Time that a measurement takes beside its load at first: the variant loads, and predictions follow."""
+_SHORTEST_S = 1.0
+"""Shortest measurement that a time limit leads to."""
+
+
+def within(settings: SearchSettings, time_limit_s: float) -> SearchSettings:
+    """Return the settings for a search of a limited time: shorter measurements if the least number would not fit."""
+    fitting_s = time_limit_s / (settings.min_measurements + 1) - _BESIDE_S
+    seconds = min(settings.seconds, max(_SHORTEST_S, fitting_s))
+    return replace(settings, seconds=seconds, time_limit_s=time_limit_s)
 
 
 @dataclass(frozen=True, slots=True)

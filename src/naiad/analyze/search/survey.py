@@ -1,5 +1,6 @@
 """The measurements of a search: recorded at once and not made twice; failed variants are skipped."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -9,6 +10,10 @@ from naiad.analyze.search.configurations import Configuration, configuration_key
 from naiad.analyze.search.goal_score import Goals, combine, misses
 from naiad.analyze.search.settings import ProgressCallback, SearchProgress, SearchSettings
 from naiad.analyze.space import Point, Space
+
+
+class TimeLimitError(Exception):
+    """The next measurement would exceed the time limit of the search."""
 
 
 class Survey:
@@ -38,6 +43,7 @@ class Survey:
         self._failed: dict[str, str] = {}
         self._spent_s = 0.0
         self._made = 0
+        self._began_s = settings.clock_s()
 
     @property
     def count(self) -> int:
@@ -73,7 +79,7 @@ class Survey:
     async def repeat(self, point: Point) -> Measured:
         """Measure a point, once more if it is known; all its measurements combined are returned.
 
-        Raises ServerLostError.
+        Raises ServerLostError, and TimeLimitError from the second measurement on.
         """
         failure = self._failed.get(configuration_key(point.variants))
         if failure is not None:
@@ -81,6 +87,8 @@ class Survey:
         self._report(None)
         measured = self._checkpoint.take(point) if self._checkpoint else None
         if measured is None:
+            if self._made and not self.affordable:
+                raise TimeLimitError
             measured = await self._instrument.measure(point, self.settings.seconds)
             self._spent_s += measured.duration_s or self.settings.seconds
             self._made += 1
@@ -91,6 +99,19 @@ class Survey:
         self._repeats.setdefault(point.key, []).append(replace(measured, point=point))
         self._report(measured)
         return combine(self._repeats[point.key])
+
+    @property
+    def affordable(self) -> int:
+        """Further measurements that fit into the time limit.
+
+        Each is expected to take the mean time so far, with the predictions between measurements.
+        """
+        limit_s = self.settings.time_limit_s
+        if not limit_s:
+            return sys.maxsize
+        spent_s = self.settings.clock_s() - self._began_s
+        mean_s = max(spent_s / self._made if self._made else 0.0, self.settings.seconds)
+        return max(0, int((limit_s - spent_s) / mean_s))
 
     async def walk(self, points: Sequence[Point], stops: "Callable[[Sequence[Measured]], bool]") -> list[Measured]:
         """Measure points in order until one fails or `stops` returns true for what has been measured."""
@@ -115,8 +136,6 @@ class Survey:
 
     def _report(self, latest: Measured | None) -> None:
         if self._progress:
-            left = max(0, self.expected - self.count)
+            left = min(max(0, self.expected - self.count), self.affordable)
             mean_s = self._spent_s / self._made if self._made else self.settings.seconds
-            self._progress(
-                SearchProgress(self.phase, self.count, max(self.expected, self.count), left * mean_s, latest)
-            )
+            self._progress(SearchProgress(self.phase, self.count, self.count + left, left * mean_s, latest))

@@ -100,5 +100,7 @@ class Settings:
     """A running server keeps the configuration of the winner."""
     capacity_per_s: float = 0.0
     """Requests/s for which a machine is asked; 0 for no question."""
+    time_limit_s: float = 0.0
+    """For all models together; 0 for none."""
     notes: Sequence[str] = ()
     """Keys that were accepted and have no effect, for the user."""

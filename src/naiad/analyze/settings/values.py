@@ -8,8 +8,8 @@ from naiad.analyze.goal import LOWER_IS_BETTER, Bound
 from naiad.config.problem import nearest
 
 METRICS = LOWER_IS_BETTER | {"perf_throughput"}
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(us|ms|s)?$")
-_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3, None: 1.0}
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(us|ms|s|m|h)?$")
+_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 60e3, "h": 3600e3}
 
 
 class SettingsError(ValueError):
@@ -89,11 +89,20 @@ def numbers(value: Any, key: str) -> tuple[int, ...]:
 
 
 def milliseconds(value: Any, key: str) -> float:
-    """Return a time in ms, from a number or from `20ms`, `0.5s`."""
+    """Return a time in ms, from a number of ms or from `20ms`, `0.5s`."""
+    return _time_ms(value, key, "ms", "20ms")
+
+
+def seconds(value: Any, key: str) -> float:
+    """Return a time in s, from a number of s or from `90s`, `10m`, `1h`."""
+    return _time_ms(value, key, "s", "10m") / 1e3
+
+
+def _time_ms(value: Any, key: str, unit: str, example: str) -> float:
     matched = _DURATION.match(str(value).strip())
     if matched is None or isinstance(value, bool) or not float(matched[1]):
-        raise SettingsError(f"{key} is {value!r}; use a time, for example 20ms")
-    return float(matched[1]) * _MS[matched[2]]
+        raise SettingsError(f"{key} is {value!r}; use a time, for example {example}")
+    return float(matched[1]) * _MS[matched[2] or unit]
 
 
 def objectives(value: Any, key: str) -> dict[str, float]:

@@ -18,7 +18,8 @@ from tests.support.analyze_simulation import (
 
 from naiad.analyze.goal import Goal
 from naiad.analyze.measurement import Measured, Ranking
-from naiad.analyze.search import MODES, SearchProgress, search
+from naiad.analyze.search import MODES, SearchProgress, SearchSettings, search
+from naiad.analyze.search import within as within_time
 from naiad.analyze.space import Point, Space
 
 LANGUAGE = MODELS["language model"]
@@ -88,6 +89,33 @@ def test_cancelled_search_returns_partial_ranking(mode: str) -> None:
     ranking = run(mode, SimulatedInstrument(LANGUAGE, 1, cancels_after=3))
     assert len(ranking.measurements) == 3
     assert ranking.reason.startswith("The search was interrupted after 3 measurements. ")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_time_limit_ends_the_search(mode: str) -> None:
+    instrument = SimulatedInstrument(LANGUAGE, 1)
+    ranking = asyncio.run(
+        search(
+            mode,
+            grid(),
+            within(60.0),
+            instrument,
+            within_time(settings(seconds=5.0, clock_s=lambda: 7.0 * len(instrument.points)), 90.0),
+            predictor=BiasedPredictor(LANGUAGE),
+        )
+    )
+    assert 10 <= len(instrument.points) <= 12
+    assert ranking.winner is not None
+    is_planned = mode == "predict"  # it leaves time for the comparison and the drift
+    assert (instrument.points[0] == instrument.points[-1]) == is_planned
+    text = f"The time limit of 90 s ended the search after {len(instrument.points)} measurements. "
+    assert ranking.reason.startswith(text) != is_planned
+
+
+@pytest.mark.parametrize(("limit_s", "seconds"), [(1000.0, 5.0), (88.0, 5.0), (55.0, 2.0), (5.0, 1.0)])
+def test_short_time_shortens_measurements(limit_s: float, seconds: float) -> None:
+    limited = within_time(SearchSettings(seconds=5.0), limit_s)
+    assert (limited.seconds, limited.time_limit_s) == (seconds, limit_s)
 
 
 def test_task_may_go_on_after_cancellation() -> None:

@@ -1,14 +1,14 @@
 """What predictions say about each configuration: its best load, and its figures as if they had been measured."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from naiad.analyze.measurement import Measured, Prediction
 from naiad.analyze.search.configurations import Configuration, configuration_key, useful_loads
 from naiad.analyze.search.distance import Places
-from naiad.analyze.search.goal_score import miss_share, rank
+from naiad.analyze.search.goal_score import miss_share, misses, rank
 from naiad.analyze.search.modes.error_model import ErrorModel
 from naiad.analyze.search.survey import Survey
 from naiad.analyze.space import Point, Space
@@ -17,6 +17,8 @@ from naiad.perf.result import Interval
 _LATENCY_MARGIN = 1.03
 """Predicted latencies are taken this much longer, since a limit that is just missed is missed."""
 
+_FAR = 1.2
+"""Times a limit of the latency: percentiles are not quite proportional to the mean."""
 _LONGEST_US = 1e12
 """An overloaded server has no latency; gains need a number."""
 
@@ -32,6 +34,9 @@ class Predictor(Protocol):
 
     def predict(self, point: Point) -> Prediction | None:
         """Return what is expected of a point; None where the measurements say nothing about it."""
+
+    async def prepare(self, points: Sequence[Point]) -> None:
+        """Predict points that `predict` is going to be called for, at the same time where that is possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +79,40 @@ class Forecaster:
         """All predictions that were made."""
         return [each.prediction for each in self._known.values() if each is not None]
 
-    def best(self, configuration: Configuration) -> Forecast | None:
-        """Return the best of the loads, from the one that saturates down to where less load is no longer better."""
+    async def best(self, configurations: Sequence[Configuration]) -> AsyncIterator[Forecast | None]:
+        """Yield the forecast of the best load of each configuration, in the order in which they become known.
+
+        None for a configuration that cannot be predicted. The next loads of all configurations are predicted at the
+        same time.
+        """
+        climbs = [_Climb(self, self._loads(each)) for each in configurations]
+        while climbs:
+            await self._predictor.prepare([climb.wanted for climb in climbs if climb.wanted is not None])
+            for climb in climbs:
+                if climb.wanted is not None:
+                    climb.take(self.forecast(climb.wanted))
+                if climb.wanted is None:
+                    yield climb.best
+            climbs = [climb for climb in climbs if climb.wanted is not None]
+
+    def _loads(self, configuration: Configuration) -> list[Point]:
+        """Return a configuration under its useful loads, the greatest last."""
         loads = useful_loads(self._survey.space, configuration, self._survey.settings)
-        found: Forecast | None = None
-        for load in reversed(loads):
-            each = self.forecast(load.of(configuration))
-            if each is None:
-                return found
-            if found is not None and not self._is_better(each, found):
-                if load.batch_size == found.figures.point.batch_size:
-                    return found
-                continue
-            found = each
-        return found
+        return [load.of(configuration) for load in loads]
+
+    def is_too_much(self, point: Point, above: Forecast) -> bool:
+        """Whether a load misses a limit of the latency by far, judged by the forecast of a greater load.
+
+        The latency is the concurrency / the throughput (Little's law), and less load brings no more throughput.
+        """
+        greater = above.figures.point
+        if not point.concurrency or point.batch_size != greater.batch_size:
+            return False
+        share = point.concurrency / greater.concurrency
+        return any(
+            each.metric.startswith("perf_latency") and each.value * share > _FAR * each.bound
+            for each in misses(self._survey.goals, above.figures)
+        )
 
     def refined(self, forecast: Forecast) -> Forecast:
         """Return the forecast of the greatest load within the constraints, where twice the load is outside."""
@@ -106,7 +131,7 @@ class Forecaster:
             if each is None:
                 break
             low, high = (low, middle) if self._misses(each) else (middle, high)
-            if self._is_better(each, best):
+            if self.is_better(each, best):
                 best = each
         return best
 
@@ -150,12 +175,41 @@ class Forecaster:
             total += weight * math.log(_ratio(each.metrics.get(model, {}), then, name, share))
         return math.exp(total)
 
-    def _is_better(self, forecast: Forecast, other: Forecast) -> bool:
+    def is_better(self, forecast: Forecast, other: Forecast) -> bool:
+        """Whether a forecast is better than another by the goals of the search."""
         goals = self._survey.goals
         return rank(goals, forecast.figures, other.figures) > rank(goals, other.figures, other.figures)
 
     def _misses(self, forecast: Forecast) -> bool:
         return miss_share(self._survey.goals, forecast.figures) > 0
+
+
+class _Climb:
+    """The loads of a configuration, from the one that saturates it down to where less load is no longer better."""
+
+    def __init__(self, forecaster: Forecaster, points: list[Point]) -> None:
+        self.best: Forecast | None = None
+        self.wanted: Point | None = None
+        """The load whose forecast is needed next; None at the end."""
+        self._forecaster = forecaster
+        self._left = points
+        self._proceed()
+
+    def take(self, forecast: Forecast | None) -> None:
+        """Take the forecast of the wanted load; None ends the climb."""
+        best = self.best
+        if forecast is None:
+            self._left = []
+        elif best is None or self._forecaster.is_better(forecast, best):
+            self.best = forecast
+        elif forecast.figures.point.batch_size == best.figures.point.batch_size:
+            self._left = []
+        self._proceed()
+
+    def _proceed(self) -> None:
+        while self._left and self.best is not None and self._forecaster.is_too_much(self._left[-1], self.best):
+            self._left.pop()
+        self.wanted = self._left.pop() if self._left else None
 
 
 def _metrics(prediction: Prediction) -> dict[str, float]:

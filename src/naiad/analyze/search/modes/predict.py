@@ -39,6 +39,8 @@ _ENOUGH = 0.05
 """Gain over the best measurement that a point must perhaps have to be measured, after the least number."""
 _MOST_REPEATS = 3
 """Measurements of a point, before the comparison of the best."""
+_LAST = 2
+"""Measurements for which a time limit leaves time: the best again, and the drift."""
 _NEARLY = 0.02
 """Share that a measurement may be worse than the best, for which the load is adjusted to the limit of the latency."""
 
@@ -46,7 +48,7 @@ _NEARLY = 0.02
 async def predict(survey: Survey, predictor: Predictor) -> None:
     """Measure the points that may be the best, until there is none or the budget is used up, and the best again.
 
-    Raises ServerLostError, and ValueError for a space that is too large.
+    Raises ServerLostError, TimeLimitError, and ValueError for a space that is too large.
     """
     everything = configurations(survey.space)
     # One is for the drift, at the end.
@@ -69,7 +71,7 @@ async def predict(survey: Survey, predictor: Predictor) -> None:
             return
         survey.phase = "comparison of the best"
         exploration.estimate()
-        await separate(survey, budget - survey.count)
+        await separate(survey, min(budget - survey.count, max(0, survey.affordable - 1)))
     exploration.estimate()
 
 
@@ -103,7 +105,7 @@ class _Exploration:
     async def measure_promising(self, limit: int) -> None:
         """Measure promising points until there is none, or there are `limit` measurements in all."""
         survey = self._survey
-        while survey.count < limit and survey.usable:
+        while survey.count < limit and survey.usable and survey.affordable > _LAST:
             wanted = await self._promising()
             survey.phase = "the most promising configurations"
             if wanted:
@@ -159,9 +161,11 @@ class _Exploration:
     async def _forecasts(self, forecaster: Forecaster, chosen: Sequence[Configuration]) -> list[Forecast]:
         """Return the forecasts of configurations, the best first; those that cannot be predicted are left out."""
         found: list[Forecast] = []
-        for number, configuration in enumerate(chosen, 1):
+        number = 0
+        self._survey.enter(f"prediction of {len(chosen)} configurations")
+        async for forecast in forecaster.best(chosen):
+            number += 1
             self._survey.enter(f"prediction of configuration {number} of {len(chosen)}")
-            forecast = forecaster.best(configuration)
             found += [forecast] if forecast is not None else []
             # Simulations take a while; a cancellation and the terminal have their turn between them.
             await asyncio.sleep(0)
