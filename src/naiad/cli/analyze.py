@@ -25,7 +25,7 @@ from naiad.cli.perf.flags import parse as parse_perf
 from naiad.cli.perf.planning import FlagError, make_plan
 from naiad.core.errors import InferError
 from naiad.perf.plan import InputSettings, Protocol, Service
-from naiad.perf.report.charts import ChartsMissingError
+from naiad.perf.report.charts import ChartsMissingError, check_charts
 
 _LINE_INTERVAL_S = 10
 COMMANDS = ("profile", "analyze", "report")
@@ -231,7 +231,9 @@ def _analyze(settings: Settings, *, is_quiet: bool) -> int:
 
 
 def _check_outputs(settings: Settings) -> None:
-    """Raise SettingsError for a folder that could not be written after the measurements."""
+    """Raise SettingsError or ChartsMissingError for what could not be written after the measurements."""
+    if settings.writes_summary:
+        check_charts()
     folders = {
         "export_path": settings.export_folder,
         "output_model_repository_path": settings.output_repository,

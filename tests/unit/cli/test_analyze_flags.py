@@ -1,5 +1,7 @@
 """Mistakes in the command line of `naiad analyze`: errors name the argument and the fix."""
 
+import importlib.util
+
 import pytest
 
 from naiad.analyze.search import SearchProgress
@@ -33,6 +35,17 @@ def test_mistake_names_argument_and_fix(tmp_path, monkeypatch, capsys, arguments
     (tmp_path / "full/model/1").mkdir(parents=True)
     assert run(arguments) == 2
     assert capsys.readouterr().err.startswith(f"naiad analyze: {message}")
+
+
+def test_missing_charts_are_noticed_before_measuring(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full/model/1").mkdir(parents=True)
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find_spec(name))
+    assert run(["full"]) == 1
+    message = "naiad analyze: an HTML report needs matplotlib; pip install 'naiad[report]'"
+    assert capsys.readouterr().err.strip() == message
+    assert not (tmp_path / "analysis").exists()
 
 
 def test_piped_progress_has_few_lines(capsys):
