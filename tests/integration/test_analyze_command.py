@@ -256,6 +256,17 @@ def test_data_that_does_not_fit_ends_the_analysis(tmp_path, repository):
     assert not recorded(tmp_path / "analysis/identity.measurements.jsonl")
 
 
+def test_model_without_data_spares_the_others(tmp_path, repository):
+    warm_up = 'inputs { key: "INPUT0" value { data_type: TYPE_FP32 dims: [ 4 ] zero_data: true } }'
+    write_identity(repository, "warmed", extra=f"model_warmup [ {{ name: 'four' batch_size: 1 {warm_up} }} ]\n")
+    output = analyze(tmp_path, repository, *SHORT, status=1)
+    expected = "Not analysed: input 'INPUT0' of model 'identity' has shape [-1], with a variable dimension; give it"
+    assert expected in output
+    assert recorded(tmp_path / "analysis/warmed.measurements.jsonl")
+    output = analyze(tmp_path, repository, *SHORT, "--shape", "INPUT0:4")
+    assert "Not analysed" not in output
+
+
 def test_other_data_is_measured_again(tmp_path, repository):
     data, file = tmp_path / "data.json", tmp_path / "analysis/identity.measurements.jsonl"
     for value in (1, 1, 2):

@@ -41,6 +41,7 @@ from naiad.config.forms.json_form import config_from_json
 from naiad.config.forms.pbtxt.text_format import format_config
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.profile import PROFILE_FILE, ModelProfile, format_profile
+from naiad.perf.inputs.signature import InputError
 from naiad.perf.plan import InputSettings, ModelPlan, Protocol, Service
 
 Inputs = Mapping[str, InputSettings]
@@ -73,7 +74,8 @@ async def analyze(settings: Settings, inputs: Inputs, progress: Progress | None 
     """Analyse the models of the settings one after the other, or all at once, and write the reports.
 
     The server has its old configurations afterwards. An interrupt ends the list with its model, and nothing is
-    applied. Raises SettingsError, InferError, ServerLostError and OSError.
+    applied. Of several models, those for which no requests can be made are skipped, with the reason in their ranking.
+    Raises SettingsError, InputError, InferError, ServerLostError and OSError.
     """
     for name in [*(model.name for model in settings.models), *settings.composing_models]:
         _check_output(settings, name)
@@ -85,7 +87,13 @@ async def analyze(settings: Settings, inputs: Inputs, progress: Progress | None 
             # Models that need less than their share leave time to the models after them.
             limit_s = (end_s - time.monotonic()) / (len(groups) - index) if settings.time_limit_s else 0.0
             searched = replace(settings, time_limit_s=limit_s)
-            analysis = await _search(searched, group, instrument, inputs, progress)
+            try:
+                analysis = await _search(searched, group, instrument, inputs, progress)
+            except InputError as error:
+                if len(groups) == 1:
+                    raise
+                skipped = Ranking(None, (), None, (), reason=f"Not analysed: {error}.")
+                analysis = Analysis(tuple(model.name for model in group), skipped)
             service = instrument.server.service
         if analysis.ranking.is_interrupted:
             return [*found, analysis]

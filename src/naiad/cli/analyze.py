@@ -218,7 +218,8 @@ def _analyze(settings: Settings, *, is_quiet: bool) -> int:
     _check_outputs(settings)
     for note in settings.notes:
         print(f"note: {note}", file=sys.stderr)
-    inputs = {model.name: _inputs(model) for model in settings.models}
+    is_shared = len(settings.models) > 1
+    inputs = {model.name: replace(_inputs(model), is_shared=is_shared) for model in settings.models}
     progress = None if is_quiet else _Progress()
     found = asyncio.run(analyze(settings, inputs, progress))
     if progress:

@@ -76,6 +76,13 @@ input [
   { name: "token_type_ids" data_type: TYPE_INT64 dims: [ -1 ] }
 ]
 output [ { name: "last_hidden_state" data_type: TYPE_FP32 dims: [ -1, 384 ] } ]
+model_warmup [ {
+  name: "32 tokens"
+  batch_size: 1
+  inputs { key: "input_ids" value { data_type: TYPE_INT64 dims: [ 32 ] zero_data: true } }
+  inputs { key: "attention_mask" value { data_type: TYPE_INT64 dims: [ 32 ] zero_data: true } }
+  inputs { key: "token_type_ids" value { data_type: TYPE_INT64 dims: [ 32 ] zero_data: true } }
+} ]
 """,
     )
     shutil.copy(model, version / "model.onnx")

@@ -202,6 +202,8 @@ class InputSettings:
     validation_tolerance: float = 0.0
     """Relative, for floating-point outputs; 0 for equal bytes."""
     seed: int = 0
+    is_shared: bool = False
+    """The settings are those of several models, and may name inputs of other ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,7 @@ class Session:
             found.metadata,
             found.config,
             self.plan.service,
-            is_only_model=len(self.plan.models) == 1,
+            is_only_model=len(self.plan.models) == 1 and not plan.inputs.is_shared,
         )
         kind = plan.inputs.shared_memory
         if kind != "none":

@@ -8,6 +8,8 @@ _SHOWN = 10
 
 def ranking_text(ranking: Ranking) -> str:
     """Return a table of the best candidates, the configuration of the repository, and the reason."""
+    if not ranking.measurements:
+        return ranking.reason
     rows: list[tuple[str, ...]] = [("", "throughput/s", "p50 ms", "p99 ms", "gain", "load", "configuration")]
     rows += [_row(each) for each in ranking.candidates[:_SHOWN]]
     if ranking.baseline is not None and not ranking.baseline.error:

@@ -80,11 +80,16 @@ def _zeros(tensor: ModelTensor, shape: Shape) -> Array:
 
 
 def _shapes(signature: Signature) -> dict[str, Shape]:
-    """Return the shapes of inputs; an optional input without a known shape is left out."""
+    """Return the shapes of inputs; an optional input without a known shape is left out.
+
+    Variable dimensions are those of the warm-up.
+    """
     shapes: dict[str, Shape] = {}
     for tensor in signature.inputs.values():
         if -1 not in tensor.dims:
             shapes[tensor.name] = tensor.dims
+        elif tensor.warm_up_dims:
+            shapes[tensor.name] = tensor.warm_up_dims
         elif not tensor.is_optional:
             raise InputError(
                 f"input '{tensor.name}' of model '{signature.model}' has shape {list(tensor.dims)}, with a variable "

@@ -31,6 +31,8 @@ class ModelTensor:
     is_optional: bool = False
     layout: str = ""
     """`NHWC` or `NCHW` for images, if the configuration says so."""
+    warm_up_dims: Shape = ()
+    """Of the first sample of `model_warmup` in the configuration that has the input; () without one."""
 
     def shape_of(self, count: int, shape: Shape | None, where: str) -> Shape:
         """Return the shape of a sample of `count` elements, which its source may state. Raises InputError."""
@@ -44,9 +46,7 @@ class ModelTensor:
 
     def check(self, shape: Shape, where: str) -> None:
         """Check that a sample may have a shape. Raises InputError."""
-        if len(shape) != len(self.dims) or any(
-            size < 0 or dim not in (-1, size) for size, dim in zip(shape, self.dims, strict=True)
-        ):
+        if not _fits(shape, self.dims):
             raise InputError(
                 f"{where}: expected shape {list(self.dims)}, without a batch dimension, got {list(shape)}"
             )
@@ -121,6 +121,9 @@ def read_signature(
     _check_batch_size(plan, config, is_batching=is_batching)
     hints = {} if config is None else {each.name: each for each in config.input}
     inputs = {spec.name: _input(spec, hints.get(spec.name), is_batching=is_batching) for spec in metadata.inputs}
+    for name, dims in _warm_up_dims(config).items():
+        if name in inputs and _fits(dims, inputs[name].dims):
+            inputs[name] = replace(inputs[name], warm_up_dims=dims)
     for flag, named in (("--shape", plan.inputs.shapes), ("--input-bound", plan.inputs.integer_bounds)):
         for name in named if is_only_model else ():
             if name not in inputs:
@@ -153,6 +156,21 @@ def _input(spec: TensorSpec, hint: ModelInput | None, *, is_batching: bool) -> M
     if hint is None:
         return ModelTensor(spec.name, spec.datatype, dims, has_batch)
     return ModelTensor(spec.name, spec.datatype, dims, has_batch, hint.optional, _LAYOUTS.get(hint.format, ""))
+
+
+def _warm_up_dims(config: ModelConfig | None) -> dict[str, Shape]:
+    """Return the shapes that the configuration warms the model up with: typical ones, of one sample."""
+    found: dict[str, Shape] = {}
+    for sample in config.model_warmup if config is not None else ():
+        for name, each in sample.inputs.items():
+            found.setdefault(name, tuple(each.dims))
+    return found
+
+
+def _fits(shape: Shape, dims: Shape) -> bool:
+    return len(shape) == len(dims) and all(
+        size >= 0 and dim in (-1, size) for size, dim in zip(shape, dims, strict=True)
+    )
 
 
 def _names(tensors: Mapping[str, ModelTensor]) -> str:

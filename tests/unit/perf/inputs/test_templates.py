@@ -45,6 +45,18 @@ def json_file(tmp_path, data, **more):
     return (str(path),)
 
 
+def test_warm_up_gives_variable_dimensions():
+    described = model(("A", DataType.FP32, (3, -1)), ("B", DataType.FP32, (-1,)), max_batch_size=4)
+    sample = described[1].model_warmup.add()
+    sample.inputs["A"].dims.extend((3, 7))
+    sample.inputs["B"].dims.extend((2, 2))
+    with pytest.raises(InputError, match=r"input 'B' of model 'm' has shape \[-1\]"):
+        prepare(described)
+    templates = prepare(described, shapes={"B": (5,)}).templates
+    assert {name: each.shape for name, each in arrays(templates[0]).items()} == {"A": (1, 3, 7), "B": (1, 5)}
+    assert arrays(prepare(described, shapes={"A": (3, 1), "B": (5,)}).templates[0])["A"].shape == (1, 3, 1)
+
+
 @pytest.mark.parametrize("datatype", list(DataType))
 def test_random_values_fit_every_datatype(datatype):
     templates = prepare(model(("A", datatype, (2, 3)))).templates
