@@ -256,7 +256,7 @@ def test_data_that_does_not_fit_ends_the_analysis(tmp_path, repository):
     assert not recorded(tmp_path / "analysis/identity.measurements.jsonl")
 
 
-def test_model_without_data_spares_the_others(tmp_path, repository):
+def test_model_without_data_is_skipped(tmp_path, repository):
     warm_up = 'inputs { key: "INPUT0" value { data_type: TYPE_FP32 dims: [ 4 ] zero_data: true } }'
     write_identity(repository, "warmed", extra=f"model_warmup [ {{ name: 'four' batch_size: 1 {warm_up} }} ]\n")
     output = analyze(tmp_path, repository, *SHORT, status=1)

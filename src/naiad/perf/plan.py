@@ -203,7 +203,7 @@ class InputSettings:
     """Relative, for floating-point outputs; 0 for equal bytes."""
     seed: int = 0
     is_shared: bool = False
-    """The settings are those of several models, and may name inputs of other ones."""
+    """The settings apply to several models, and may name inputs that this model lacks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class LearnedPredictor:
     ) -> None:
         """`configs` are the complete configurations of all models, members of ensembles included.
 
-        `processes` are those of the server. `simulate_all` predicts several points at the same time.
+        `processes`: server processes. `simulate_all` predicts several points at the same time.
         """
         self._simulate_all = simulate_all
         self._configs = configs

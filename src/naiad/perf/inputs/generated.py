@@ -82,7 +82,7 @@ def _zeros(tensor: ModelTensor, shape: Shape) -> Array:
 def _shapes(signature: Signature) -> dict[str, Shape]:
     """Return the shapes of inputs; an optional input without a known shape is left out.
 
-    Variable dimensions are those of the warm-up.
+    Variable dimensions are taken from the warm-up.
     """
     shapes: dict[str, Shape] = {}
     for tensor in signature.inputs.values():
