@@ -112,6 +112,14 @@ def test_time_limit_ends_the_search(mode: str) -> None:
     assert ranking.reason.startswith(text) != is_planned
 
 
+def test_first_loads_stay_near_the_latency_limit() -> None:
+    slow = Costs(1000.0, 500.0)
+    instrument = SimulatedInstrument(slow, 1)
+    run("predict", instrument, within(4000.0))
+    assert max(figures(slow, point).p99_ms for point in instrument.points[:3]) < 100_000
+    assert instrument.points[1].concurrency <= 30
+
+
 @pytest.mark.parametrize(("limit_s", "seconds"), [(1000.0, 5.0), (88.0, 5.0), (55.0, 2.0), (5.0, 1.0)])
 def test_short_time_shortens_measurements(limit_s: float, seconds: float) -> None:
     limited = within_time(SearchSettings(seconds=5.0), limit_s)

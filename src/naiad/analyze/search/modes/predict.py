@@ -8,6 +8,7 @@ from dataclasses import replace
 from naiad.analyze.measurement import Measured
 from naiad.analyze.search.configurations import (
     Configuration,
+    Load,
     configurations,
     differing_fields,
     saturating_loads,
@@ -41,6 +42,8 @@ _MOST_REPEATS = 3
 """Measurements of a point, before the comparison of the best."""
 _LAST = 2
 """Measurements for which a time limit leaves time: the best again, and the drift."""
+_MOST_GAIN = 10
+"""Throughput of a configuration / the best so far, at the beginning, when nothing else is known."""
 _NEARLY = 0.02
 """Share that a measurement may be worse than the best, for which the load is adjusted to the limit of the latency."""
 
@@ -81,7 +84,26 @@ def _farthest(survey: Survey, everything: Sequence[Configuration]) -> Point:
     some = everything[:: math.ceil(len(everything) / _MOST_SPREAD)]
     taken = [places.of(each.point.variants) for each in survey.measurements]
     index = (farthest([places.of(each) for each in some], taken, 1) or [0])[0]
-    return saturating_loads(survey.space, some[index], survey.settings)[0].of(some[index])
+    load = saturating_loads(survey.space, some[index], survey.settings)[0]
+    return _within_reach(survey, load).of(some[index])
+
+
+def _within_reach(survey: Survey, load: Load) -> Load:
+    """Reduce a concurrency of the search to what might meet the limits of the latency (Little's law).
+
+    A slow model would otherwise be measured for minutes under a load that is far beyond the limits.
+    """
+    limits_ms = [
+        bound.maximum
+        for goal in survey.goals.values()
+        for metric, bound in goal.constraints.items()
+        if metric.startswith("perf_latency") and bound.maximum
+    ]
+    if not (limits_ms and survey.usable and load.concurrency) or survey.space.concurrencies:
+        return load
+    rate_per_s = max(sum(row.throughput.value for row in each.rows.values()) for each in survey.usable)
+    most = math.ceil(_MOST_GAIN * rate_per_s * min(limits_ms) / 1e3)
+    return replace(load, concurrency=min(load.concurrency, max(2, most)))
 
 
 def measurement_budget(survey: Survey, everything: Sequence[Configuration]) -> int:
