@@ -381,10 +381,12 @@ def _exit_reason(session: Session, last: Row) -> str:
 @contextlib.contextmanager
 def _signals(session: Session) -> Iterator[None]:
     loop, numbers = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
 
     def remove() -> None:
-        for number in numbers:
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            if loop.remove_signal_handler(number) and handler is not None:
+                signal.signal(number, handler)  # the event loop leaves the system's default
 
     def interrupt() -> None:
         session.interrupt()
