@@ -1,5 +1,7 @@
 """The engine: the only entry point of inference. Frontends submit requests and query models here."""
 
+import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -7,21 +9,34 @@ from typing import TYPE_CHECKING
 
 import naiad
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.problem import nearest
+from naiad.config.rollout.declaration import NAMES
+from naiad.config.rollout.guard import RolloutCounts
+from naiad.config.rollout.state import RolloutState, changed, ended, no_rollout
+from naiad.config.rollout.status import RolloutStatus
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 from naiad.core.datatype import BY_CONFIG_NUMBER
-from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, invalid_argument, not_found, unavailable
-from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata, version_number
+from naiad.core.errors import InferError, excerpt, invalid_argument, unavailable
+from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata, name_of, version_number
 from naiad.core.request import InferRequest
 from naiad.core.request_limits import RequestLimits
 from naiad.core.slices import Slices
 from naiad.core.tensor import TensorSpec
+from naiad.engine.missing import (
+    bad_version,
+    is_version,
+    missing_version,
+    rows_named,
+    still_loading,
+    suggestion,
+    unknown_name,
+)
+from naiad.engine.rollout.model import RolloutModel
+from naiad.engine.rollout.rollouts import Rollouts
 from naiad.engine.serving.served import Served
 from naiad.engine.transforms.shared_memory import SharedMemoryTensors
 from naiad.memory.regions import SharedMemory
 from naiad.options.trace import TraceOptions
 from naiad.repository.control.triggers import RepositoryControl
-from naiad.repository.stores.namespaces import ambiguous
 from naiad.repository.stores.store import Store
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.statistics.version import Explanation, ResourceUse, VersionStatistics
@@ -29,6 +44,8 @@ from naiad.telemetry.trace.tracer import Changes, Trace, Tracer, unknown_model
 
 if TYPE_CHECKING:
     from naiad.telemetry.traffic import Recorder
+
+_log = logging.getLogger(__name__)
 
 EXTENSIONS = (
     "classification",
@@ -46,12 +63,6 @@ EXTENSIONS = (
     "logging",
 )
 """The extensions of this server, by their KServe names."""
-
-_MAX_TYPO_CHARACTERS = 40
-_MAX_SIMILAR_NAMES = 16
-_MAX_KNOWN_NAMES = 1000
-"""Together they bound the search for the nearest name to milliseconds: it runs on the event loop."""
-_MAX_LISTED_VERSIONS = 8
 
 Rows = dict[str, dict[str, Served]]
 """Key or name of a model to its versions."""
@@ -73,6 +84,11 @@ class Engine:
         """Every model once, by its key."""
         self._table: Rows = {}
         """The same, and with namespaces also by the names of only one model."""
+        self._known: Mapping[str, Mapping[int, Served]] = {}
+        """The ready versions of the table."""
+        self._table_lock = threading.Lock()
+        """Held for microseconds: loading threads and the loop replace the table."""
+        self.rollouts = Rollouts()
         self._tracer: Tracer | None = None
         self._begin_trace: Callable[[InferRequest], Trace | None] | None = None
         """None without tracing, which then has no cost."""
@@ -92,19 +108,23 @@ class Engine:
 
         Only the versions of the model `name` have changed.
         """
+        with self._table_lock:
+            self._known = ready
+            if not ready.get(name):
+                self.rollouts.forget(name)
+            self._replace_row(name)
+
+    def _replace_row(self, name: str) -> None:
         # Copied, which takes microseconds: the loop may be reading the table.
         table = dict(self._models)
-        versions = ready.get(name)
+        versions = self._known.get(name)
         if versions:
-            row = {str(version): served for version, served in versions.items()}
-            row[""] = versions[max(versions)]
-            row["-1"] = row[""]
-            table[name] = row
+            table[name] = self.rollouts.row(name, versions)
         else:
             table.pop(name, None)
         self._models = table
         # A server has namespaces for all its models or for none.
-        self._table = with_unique_names(table, ready) if isinstance(name, ModelKey) else table
+        self._table = with_unique_names(table, self._known) if isinstance(name, ModelKey) else table
 
     def set_started(self) -> None:
         """Mark the end of the start: from now on the models decide readiness."""
@@ -179,48 +199,16 @@ class Engine:
         return name in self._table or bool(self._rows_named(name))
 
     def _missing(self, name: str, version: str) -> InferError:
+        """Return the error of a look-up that has found nothing."""
         rows = self._rows_named(name)
         if not self._ready_to_serve and (not rows or any(row.state is ModelState.LOADING for row in rows)):
-            return unavailable(
-                f"Request for unknown model: '{excerpt(name)}' is not at ready state; the server is still loading "
-                "its models: send the request again when the server is ready"
-            )
+            return still_loading(name)
         if not rows:
-            # Triton: another code with namespaces.
             has_namespaces = self._repository is not None and self._repository.catalog.namespaces is not None
-            return InferError(
-                ErrorCode.INVALID_ARG if has_namespaces else ErrorCode.NOT_FOUND,
-                f"Request for unknown model: '{excerpt(name)}' is not found{self._suggestion(name)}",
-                rejection=Rejection.UNKNOWN_MODEL,
-            )
-        if version in ("", "-1"):
-            text = f"Request for unknown model: '{excerpt(name)}' has no available versions"
-            return not_found(text, Rejection.NOT_READY)
-        if not _is_version(version):
-            return _bad_version(version)
-        if all(row.version != version for row in rows):
-            known = sorted({row.version for row in rows if row.version}, key=int)
-            return not_found(
-                f"Request for unknown model: '{excerpt(name)}' version {excerpt(version)} is not found"
-                f"{_known_versions(known)}",
-                Rejection.UNKNOWN_MODEL,
-            )
-        return unavailable(
-            f"Request for unknown model: '{excerpt(name)}' version {excerpt(version)} is not at ready state"
-        )
-
-    def _suggestion(self, name: str) -> str:
-        """Return a hint at the model with the nearest name, if there is one and the search is short."""
-        if not self.suggests_models or len(name) > _MAX_TYPO_CHARACTERS or len(self._table) > _MAX_KNOWN_NAMES:
-            return ""
-        # A typo leaves the first or the second half intact.
-        half = max(1, len(name) // 2 - 1)
-        start, end = name[:half], name[-half:]
-        similar = [known for known in self._table if known.startswith(start) or known.endswith(end)]
-        if len(similar) > _MAX_SIMILAR_NAMES:
-            return ""
-        near = nearest(name, similar)
-        return f"; did you mean '{near}'?" if near else ""
+            hint = suggestion(name, self._table) if self.suggests_models else ""
+            return unknown_name(name, hint, has_namespaces=has_namespaces)
+        state = self.rollouts.state(rows[0].name)
+        return missing_version(name, version, rows, {} if state is None else state.names)
 
     # --- health ---------------------------------------------------------------------------------------------------
 
@@ -232,7 +220,8 @@ class Engine:
         """Return whether the server is ready for traffic."""
         if not self._ready_to_serve or self.is_draining or self._repository is None:
             return False
-        return self._repository.catalog.is_ready([name for name, row in self._models.items() if row[""].health])
+        ill = [name for name, row in self._models.items() if "" not in row or row[""].health]
+        return self._repository.catalog.is_ready(ill)
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Return whether a model version is ready; an unknown model or version is not (Triton).
@@ -244,15 +233,15 @@ class Engine:
         if served is not None:
             # Triton: one instance that reports not ready is enough.
             return not served.health and all(instance.says_ready for instance in served.instances)
-        if version not in ("", "-1") and not _is_version(version):
-            raise _bad_version(version)
+        if version not in ("", "-1", *NAMES) and not is_version(version):
+            raise bad_version(version)
         self._rows_named(name)  # may raise
         return False
 
     @property
     def in_flight_count(self) -> int:
         """Requests queued or executing, over all models."""
-        return sum(s.in_flight_count for row in self._models.values() for s in set(row.values()))
+        return sum(served.in_flight_count for served in self._all_served())
 
     def check_models(self, now_ns: int) -> None:
         """Let every model fail hung executions; called about once a second."""
@@ -266,20 +255,17 @@ class Engine:
             served.abort(reason)
 
     def _all_served(self) -> list[Served]:
-        return [
-            served for row in self._models.values() for version, served in row.items() if version not in ("", "-1")
-        ]
+        return [served for row in self._models.values() for version, served in row.items() if version.isdigit()]
 
     def close_to_new_sequences(self) -> None:
         """Continue live sequences, and reject new ones, before the server stops."""
-        for row in self._models.values():
-            for served in row.values():
-                served.close_to_new_sequences()
+        for served in self._all_served():
+            served.close_to_new_sequences()
 
     @property
     def live_sequence_count(self) -> int:
         """Live sequences, over all models."""
-        return sum(s.live_sequence_count for row in self._models.values() for s in set(row.values()))
+        return sum(served.live_sequence_count for served in self._all_served())
 
     # --- what there is to know ------------------------------------------------------------------------------------
 
@@ -302,7 +288,7 @@ class Engine:
         if version in ("", "-1"):
             versions = [str(v) for v in sorted(int(v) for v in row if v.isdigit())]
         else:
-            versions = [version]
+            versions = [served.version]
         batch = (-1,) if config.max_batch_size > 0 else ()
         inputs, outputs = (
             [TensorSpec(t.name, BY_CONFIG_NUMBER[t.data_type], (*batch, *t.dims)) for t in tensors]
@@ -333,7 +319,11 @@ class Engine:
 
     def explanation(self, name: str, version: str = "") -> Explanation:
         """Return how requests of a ready model are scheduled. Raises InferError if it is not ready."""
-        return explain(self.served(name, version))
+        served = self.served(name, version)
+        explanation = explain(served)
+        if isinstance(served, RolloutModel):
+            return replace(explanation, rules=[served.rule, *explanation.rules])
+        return explanation
 
     def repository_index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return the rows of the versions with a load or an attempt of one; with `ready_only` the ready ones."""
@@ -417,6 +407,70 @@ class Engine:
         """Unload a model of a registered repository. Blocks: not for the event loop. Raises InferError."""
         self._control().unload_from(store, name)
 
+    # --- rollouts -------------------------------------------------------------------------------------------------
+
+    def rollout_key(self, name: str) -> str:
+        """Return the key of a ready model, for the methods about its rollout. Raises InferError without one."""
+        row = self._table.get(name)
+        if row is None:
+            raise self._missing(name, "")
+        return name if name in self._models else next(key for key, own in self._models.items() if own is row)
+
+    def changed_rollout(self, name: str, change: Mapping[str, object] | None) -> RolloutState:
+        """Return the state of a model's rollout after a change, None to end it, without applying it.
+
+        Raises InferError for a wrong change.
+        """
+        key = self.rollout_key(name)
+        state = self.rollouts.state(key)
+        if change is None:
+            if state is None or state.rollout is None:
+                raise no_rollout(name)
+            return ended(state)
+        return changed(state, change, self._known.get(key, {}), name)
+
+    def rollout_status(self, name: str) -> RolloutStatus:
+        """Return the rollout of a ready model. Raises InferError without one."""
+        key = self.rollout_key(name)
+        state = self.rollouts.state(key)
+        if state is None:
+            raise no_rollout(name)
+        counts = self.rollout_counts().get(key) or RolloutCounts(state.era)
+        age_s = (time.monotonic_ns() - self.rollouts.began_ns(key)) / 1e9
+        return RolloutStatus(name_of(key), state, counts, age_s)
+
+    def rollout_counts(self) -> Mapping[str, RolloutCounts]:
+        """Return the counts of every rollout, by the keys of the models."""
+        return self.rollouts.counts()
+
+    def report_rollback(self, key: str, state: RolloutState, reason: str, text: str) -> None:
+        """Count and log a rollback of `state` that this process has begun."""
+        self.rollouts.note_rollback(key, reason)
+        rollout = state.rollout
+        what = "the rollout" if rollout is None or rollout.canary is None else f"canary version {rollout.canary}"
+        _log.warning("model '%s': %s was rolled back (%s): %s", key, what, reason, text)
+
+    def apply_rollout(self, key: str, state: RolloutState) -> None:
+        """Set the state of a rollout between two requests; on the loop. Raises InferError if it is outdated."""
+        with self._table_lock:
+            self.rollouts.put(key, state)
+            if key in self._known:
+                self._replace_row(key)
+
+    def broadcast_rollout(
+        self, key: str, state: RolloutState, on_done: Callable[[InferError | None], object]
+    ) -> None:
+        """Set the state of a rollout in all processes of the server; on the loop.
+
+        `on_done` is called on the loop, with the error if it failed.
+        """
+        try:
+            self.apply_rollout(key, state)
+        except InferError as error:
+            on_done(error)
+        else:
+            on_done(None)
+
     def _control(self) -> RepositoryControl[Served]:
         if self._repository is None or self.is_draining:
             raise unavailable("Server not ready")
@@ -443,37 +497,6 @@ def with_unique_names(rows: Rows, known: Mapping[str, object]) -> Rows:
         return rows
     unique = {name: keys[0] for name, keys in holders.items() if len(keys) == 1}
     return rows | {name: rows[key] for name, key in unique.items() if key in rows}
-
-
-def rows_named(index: Sequence[IndexEntry], name: str) -> Sequence[IndexEntry]:
-    """Return the rows of the index for a name of a client.
-
-    Raises InferError(INVALID_ARG) if several models have it, with Triton's text.
-    """
-    rows = [row for row in index if row.name == name]
-    same = [row for row in index if isinstance(row.name, ModelKey) and row.name.name == name]
-    holders = {row.name for row in same if row.is_wanted}
-    if len(holders) > 1:
-        raise ambiguous(name, len(holders))
-    return rows or [row for row in same if not holders or row.name in holders]
-
-
-def _known_versions(versions: Sequence[str]) -> str:
-    if not versions:
-        return ""
-    shown = ", ".join(versions[-_MAX_LISTED_VERSIONS:])
-    return f"; known versions: {'..., ' if len(versions) > _MAX_LISTED_VERSIONS else ''}{shown}"
-
-
-def _is_version(version: str) -> bool:
-    return version.isascii() and version.isdigit()
-
-
-def _bad_version(version: str) -> InferError:
-    return invalid_argument(
-        f"failed to get model version from specified version string '{excerpt(version)}', version should be an "
-        "integral value > 0"
-    )
 
 
 def explain(served: Served) -> Explanation:
