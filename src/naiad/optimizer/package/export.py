@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +27,8 @@ from naiad.optimizer.package.signature import (
     tensor_text,
 )
 from naiad.optimizer.package.writing import SIGNATURE
-from naiad.repository.stores.store import CONFIG_FILE, INCOMPLETE_MARK, check_model_name, list_version_dirs
+from naiad.repository.stores.new_version import NewVersion, added_version
+from naiad.repository.stores.store import CONFIG_FILE, check_model_name
 
 _LOAD_TIMEOUT_S = 600.0
 _VERSION = "1"
@@ -61,27 +61,28 @@ def export(
     Raises NoPackageError, DamagedPackageError, ExportError if the model that is there has other inputs, outputs or
     backend, InferError of the server, OSError.
     """
-    with opened(path) as contents, tempfile.TemporaryDirectory(prefix="naiad-export-") as temporary:
-        folder = Path(temporary, contents.manifest.model)
-        contents.copy(folder)
-        name = model or contents.manifest.model
-        try:
-            check_model_name(name)
-        except InferError as error:
-            raise ExportError(error.message) from error
-        packaged = _Packaged(folder, name)
+    with _unpacked(path, model) as packaged:
         if repository is None:
             if push is None:
                 raise ExportError("there is no place to export to; give a repository, or the URL of a server")
             return asyncio.run(_push(packaged, push, headers or {}))
         if not repository.is_dir():
             raise ExportError(f"{repository} is not a directory; give the directory of the models, or create it")
-        version = packaged.write(repository)
-    places = [str(repository / name / str(version))]
-    if push is not None:
-        asyncio.run(_load(name, push, headers or {}))
-        places.append(push)
-    return Exported(name, version, places)
+        with added_version(repository, packaged.name, packaged.new_version(repository)) as added:
+            if push is None:
+                return Exported(added.model, added.version, [str(added.path)])
+            asyncio.run(_load(packaged.name, push, headers or {}))
+            return Exported(added.model, added.version, [str(added.path), push])
+
+
+@contextlib.contextmanager
+def new_version(path: Path, repository: Path, model: str = "") -> Iterator[tuple[str, NewVersion]]:
+    """Give the name of a package's model, and the version that it becomes in a repository; `export` adds it.
+
+    Raises NoPackageError, DamagedPackageError, ExportError, OSError.
+    """
+    with _unpacked(path, model) as packaged:
+        yield packaged.name, packaged.new_version(repository)
 
 
 def export_files(path: Path, target: Path) -> Sequence[Path]:
@@ -119,32 +120,15 @@ class _Packaged:
         self.beside = [each for each in folder.iterdir() if each.name not in own]
         """Labels, which all versions share."""
 
-    def write(self, repository: Path) -> int:
-        """Write a new version, and return its number."""
+    def new_version(self, repository: Path) -> NewVersion:
+        """Return what is added to a repository. Raises ExportError if it does not fit to the model there."""
         target = repository / self.name
-        # A server ignores hidden folders, and a model with the mark.
-        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=repository) as temporary:
-            made = Path(temporary, self.name)
-            made.mkdir()
-            for file in self.beside:
-                shutil.copyfile(file, made / file.name)
-            if not target.exists():
-                shutil.copytree(self.version_files, made / _VERSION)
-                (made / CONFIG_FILE).write_text(format_config(self.config), encoding="utf-8")
-                made.rename(target)
-                return int(_VERSION)
+        config: ModelConfig | None = self.config
+        if target.exists():
             config = self._merged(repository)
             self._check_beside(target)
-            version = max(list_version_dirs(target), default=0) + 1
-            shutil.copytree(self.version_files, made / str(version))
-            with _marked(target):
-                if config is not None:
-                    (made / CONFIG_FILE).write_text(format_config(config), encoding="utf-8")
-                    os.replace(made / CONFIG_FILE, target / CONFIG_FILE)
-                for file in self.beside:
-                    os.replace(made / file.name, target / file.name)
-                (made / str(version)).rename(target / str(version))
-            return version
+        files = {each.name: each for each in self.version_files.iterdir()}
+        return NewVersion(files, self.beside, "" if config is None else format_config(config))
 
     def _merged(self, repository: Path) -> ModelConfig | None:
         """Return the configuration of the model that is there with the package's; None if nothing changes."""
@@ -207,13 +191,17 @@ class _Packaged:
 
 
 @contextlib.contextmanager
-def _marked(model: Path) -> Iterator[None]:
-    mark = model / INCOMPLETE_MARK
-    mark.touch()
-    try:
-        yield
-    finally:
-        mark.unlink()
+def _unpacked(path: Path, name: str) -> Iterator[_Packaged]:
+    """Unpack a package, and check it; `name` replaces its model's unless empty."""
+    with opened(path) as contents, tempfile.TemporaryDirectory(prefix="naiad-export-") as temporary:
+        folder = Path(temporary, contents.manifest.model)
+        contents.copy(folder)
+        name = name or contents.manifest.model
+        try:
+            check_model_name(name)
+        except InferError as error:
+            raise ExportError(error.message) from error
+        yield _Packaged(folder, name)
 
 
 async def _push(packaged: _Packaged, url: str, headers: Mapping[str, str]) -> Exported:
