@@ -10,7 +10,7 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "naiad",
         "name": "naiad",
-        "description": "Publish, roll out, ask and measure models of an inference server that is compatible with Triton.",
+        "description": "Publish, roll out, ask and measure models of an inference server compatible with Triton.",
         "connection-types": [
             {
                 "connection-type": CONNECTION_TYPE,

@@ -1,8 +1,10 @@
 """Publishing: a model becomes the next version in the repository of a running server, or nothing changes."""
 
-from naiad.publish.publication import Publication, Published, PublishError, publish
+from naiad.publish.publication import Publication, Published, publish
+from naiad.publish.push import push
 from naiad.publish.sample import Sample, SampleError, read_sample
-from naiad.publish.source import SourceError
+from naiad.publish.source import Source, SourceError, opened_source
+from naiad.publish.trial import PublishError
 
 __all__ = [
     "Publication",
@@ -10,7 +12,10 @@ __all__ = [
     "Published",
     "Sample",
     "SampleError",
+    "Source",
     "SourceError",
+    "opened_source",
     "publish",
+    "push",
     "read_sample",
 ]

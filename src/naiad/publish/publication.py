@@ -9,32 +9,28 @@ once, and taken back if its load or its sample fails.
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from naiad.client import Client, InferError
 from naiad.publish.lock import LockedError, publishing
 from naiad.publish.sample import Sample, SampleError
-from naiad.publish.serving import ServedModels, ServingError, differences
+from naiad.publish.serving import ServedModels, ServingError
 from naiad.publish.source import Source, opened_source, renamed_config
+from naiad.publish.trial import CANDIDATE_SUFFIX, OnStep, PublishError, Trial, reason_of
 from naiad.repository.stores.new_version import NewVersion, added_version, shared_files
 from naiad.repository.stores.store import CONFIG_FILE, list_version_dirs, read_file_text
 
-CANDIDATE_SUFFIX = ".candidate"
 _log = logging.getLogger(__name__)
-
-
-class PublishError(Exception):
-    """Nothing was published; the message has model, reason, and what is served now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
     """A model to publish."""
 
-    source: Path
-    """A model file, a directory of a model or of a framework, or a package of `naiad optimize`."""
+    source: Path | Source
+    """A model file, a directory of a model or of a framework, or a package of `naiad optimize`; or what it has."""
     repository: Path
     """Directory that the server has as its --model-repository."""
     model: str = ""
@@ -54,16 +50,14 @@ class Published:
 
     model: str
     version: int
-    path: Path
+    path: Path | None
+    """The version's directory; None if the files went with the load request."""
 
 
-_OnStep = Callable[[str], None]
-
-
-async def publish(client: Client, publication: Publication, on_step: _OnStep = _log.info) -> Published:
+async def publish(client: Client, publication: Publication, on_step: OnStep = _log.info) -> Published:
     """Publish a model, or change nothing.
 
-    `on_step` gets a sentence for each step. Raises PublishError, SourceError for a path that is no model,
+    Raises PublishError, SourceError for a path that is no model, InferError of a server that refuses model control,
     ConnectionFailedError.
     """
     repository = publication.repository
@@ -72,26 +66,37 @@ async def publish(client: Client, publication: Publication, on_step: _OnStep = _
             f"repository {repository} is not a directory; give the directory of the server's --model-repository"
         )
     try:
-        with (
-            opened_source(publication.source, repository, publication.model) as source,
-            publishing(repository, source.model),
-        ):
-            run = _Run(client, publication, source, on_step)
-            published = await run.publish()
+        with _source(publication) as source, publishing(repository, source.model):
+            published = await _Run(client, publication, source, on_step).publish()
             _remove_old(repository / source.model, publication.keep_versions, on_step)
             return published
     except LockedError as error:
         raise PublishError(str(error)) from error
 
 
+@contextlib.contextmanager
+def _source(publication: Publication) -> Iterator[Source]:
+    if isinstance(publication.source, Source):
+        yield publication.source
+        return
+    with opened_source(publication.source, publication.repository, publication.model) as source:
+        yield source
+
+
 class _Run:
-    def __init__(self, client: Client, publication: Publication, source: Source, on_step: _OnStep) -> None:
-        self._publication = publication
+    def __init__(self, client: Client, publication: Publication, source: Source, on_step: OnStep) -> None:
         self._repository = publication.repository
         self._model = source.model
         self._new = source.new
         self._step = on_step
         self._served = ServedModels(client, publication.timeout_s)
+        self._trial = Trial(
+            self._served,
+            source.model,
+            publication.sample,
+            on_step,
+            allows_other_tensors=publication.allows_other_tensors,
+        )
         self._before: Sequence[int] = ()
         """Versions that were served at the beginning."""
 
@@ -102,15 +107,19 @@ class _Run:
         self._before = await self._served.ready_versions(self._model)
         if not (self._before and self._served.loads_on_request):
             return await self._replace(self._new)
-        with self._candidate_files(candidate) as files:
-            await self._try(candidate)
-            return await self._replace(replace(self._new, files=files, are_owned=True))
+        try:
+            with self._candidate(candidate) as files:
+                await self._trial.run(lambda: self._served.load(candidate, 1))
+                return await self._replace(replace(self._new, files=files, are_owned=True))
+        except OSError as error:
+            raise PublishError(f"model '{self._model}' was not published: {error}") from error
 
     @contextlib.contextmanager
-    def _candidate_files(self, candidate: str) -> Iterator[dict[str, Path]]:
+    def _candidate(self, candidate: str) -> Iterator[dict[str, Path]]:
         """Add the new version as a model of its own; give its files, for as long as the body runs."""
         target = self._repository / self._model
-        beside = {each.name: each for each in [*shared_files(target), *self._new.beside]}
+        there = shared_files(target) if target.exists() else ()
+        beside = {each.name: each for each in [*there, *self._new.beside]}
         config = self._new.config or _text_of(target / CONFIG_FILE)
         trial = NewVersion(
             self._new.files, list(beside.values()), config and renamed_config(config, candidate, str(target))
@@ -118,40 +127,16 @@ class _Run:
         with added_version(self._repository, candidate, trial, is_temporary=True) as added:
             yield {each.name: each for each in added.path.iterdir()}
 
-    async def _try(self, candidate: str) -> None:
-        """Load the candidate, compare its tensors, ask it, and unload it. Raises PublishError."""
-        self._step(f"try '{candidate}'")
-        try:
-            try:
-                await self._served.load(candidate, 1)
-                await self._compare(candidate)
-                await self._ask(candidate, 1)
-            finally:
-                await self._served.unload(candidate)
-        except (InferError, ServingError, SampleError) as error:
-            raise PublishError(
-                f"model '{self._model}' was not published: {_reason(error, candidate)}. The version that was served "
-                "before is served still"
-            ) from error
-
-    async def _compare(self, candidate: str) -> None:
-        found = differences(await self._served.metadata(self._model), await self._served.metadata(candidate))
-        if found and not self._publication.allows_other_tensors:
-            raise ServingError(
-                f"{'; '.join(found)}. Clients of the model would fail; publish it under another name, or allow "
-                "other tensors"
-            )
-
     async def _replace(self, new: NewVersion) -> Published:
         """Add the version and have it loaded; on failure take it back, and load the old one. Raises PublishError."""
         try:
             with added_version(self._repository, self._model, new) as added:
                 self._step(f"load version {added.version} of '{self._model}'")
                 await self._served.load(self._model, added.version)
-                await self._ask(self._model, added.version)
+                await self._trial.ask(self._model, added.version)
         except (InferError, ServingError, SampleError) as error:
             state = await self._back()
-            raise PublishError(f"model '{self._model}' was not published: {_reason(error)}. {state}") from error
+            raise PublishError(f"model '{self._model}' was not published: {reason_of(error)}. {state}") from error
         except OSError as error:
             raise PublishError(f"model '{self._model}' was not published: {error}") from error
         self._step(f"version {added.version} of '{self._model}' is ready")
@@ -168,16 +153,11 @@ class _Run:
                 return "The repository is as it was; the model was not served before"
             await self._served.load(self._model, self._before[-1])
         except (InferError, ServingError) as error:
-            return f"The repository is as it was, but the old version does not load either: {_reason(error)}"
+            return f"The repository is as it was, but the old version does not load either: {reason_of(error)}"
         return f"Version {self._before[-1]} is served, as before"
 
-    async def _ask(self, model: str, version: int) -> None:
-        if self._publication.sample is not None:
-            self._step(f"ask version {version} of '{model}'")
-            await self._served.ask(model, version, self._publication.sample)
 
-
-def _remove_old(model: Path, keep: int, on_step: _OnStep) -> None:
+def _remove_old(model: Path, keep: int, on_step: OnStep) -> None:
     if keep > 0:
         for version, path in list(list_version_dirs(model).items())[:-keep]:
             on_step(f"remove version {version} of '{model.name}'")
@@ -186,10 +166,3 @@ def _remove_old(model: Path, keep: int, on_step: _OnStep) -> None:
 
 def _text_of(config: Path) -> str:
     return read_file_text(config) if config.exists() else ""
-
-
-def _reason(error: Exception, candidate: str = "") -> str:
-    text = error.message if isinstance(error, InferError) else str(error)
-    if candidate:
-        text = text.replace(f"'{candidate}'", f"'{candidate.removesuffix(CANDIDATE_SUFFIX)}'")
-    return text.rstrip(".;")

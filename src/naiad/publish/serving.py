@@ -52,6 +52,18 @@ class ServedModels:
         before = {entry.reason for entry in await self._rows(model)}
         if self.loads_on_request:
             await self._client.load(model, timeout_s=self._timeout_s)
+        await self._wait(model, version, before)
+
+    async def push(self, model: str, version: int, config: str, files: Mapping[str, bytes]) -> None:
+        """Have the server load a model with its files, and wait until the version is ready.
+
+        `config` is JSON. Raises ServingError, InferError.
+        """
+        before = {entry.reason for entry in await self._rows(model)}
+        await self._client.load(model, config=config, files=files, timeout_s=self._timeout_s)
+        await self._wait(model, version, before)
+
+    async def _wait(self, model: str, version: int, before: set[str]) -> None:
         last: Sequence[IndexEntry] = ()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -73,10 +85,10 @@ class ServedModels:
         """Unload a model. Raises InferError."""
         await self._client.unload(model, timeout_s=self._timeout_s)
 
-    async def ask(self, model: str, version: int, sample: Sample) -> None:
+    async def ask(self, model: str, version: int | None, sample: Sample) -> None:
         """Send the sample to a version and check the answer. Raises SampleError, InferError."""
         tensors = sample.tensors(await self.metadata(model, version))
-        result = await self._client.infer(model, tensors, version=str(version), timeout_s=self._timeout_s)
+        result = await self._client.infer(model, tensors, version=str(version or ""), timeout_s=self._timeout_s)
         sample.check({name: result[name] for name in result})
 
     async def _rows(self, model: str) -> Sequence[IndexEntry]:
