@@ -102,7 +102,7 @@ def test_command_line_deploys_and_predicts(registry, server, target, repository,
 
     def run(verb, *arguments):
         command = [sys.executable, "-m", "mlflow", "deployments", verb, "-t", target, *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -159,7 +159,7 @@ def test_failed_update_leaves_the_old_model(client, saved, tmp_path):
     with pytest.raises(MlflowException, match="Clients of the model would fail") as raised:
         client.update_deployment("iris", str(saved / "greeting"), config={"trust": "true"})
     assert "input 'name' is missing now and BYTES [-1, 1] in the new version" in raised.value.message
-    with pytest.raises(MlflowException, match="needs a package|cannot be loaded|--allow-pickle"):
+    with pytest.raises(MlflowException, match=r"--allow-pickle"):
         client.update_deployment("iris", str(saved / "pickle"))
     assert client.get_deployment("iris")["versions"] == ["1"]
     assert len(client.predict("iris", TABLE)["predictions"]) == 150
@@ -193,8 +193,8 @@ def test_mistakes_name_the_fix(client, target, saved, tmp_path):
         client.predict("iris", {"colour": [1]})
     with pytest.raises(MlflowException, match="has no endpoints, but endpoint is 'x'"):
         client.list_deployments(endpoint="x")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(MlflowException, match="is no model of MLflow"):
-        (tmp_path / "empty").mkdir()
         client.create_deployment("other", str(tmp_path / "empty"))
     with pytest.raises(MlflowException, match="start the server, or correct the target"):
         get_deploy_client("naiad:http://127.0.0.1:1").list_deployments()
