@@ -1,6 +1,5 @@
 """Airflow with a database of its own in SQLite, and a server whose repository the tests fill."""
 
-import logging
 import os
 import tempfile
 from pathlib import Path
@@ -10,13 +9,15 @@ HOME = Path(tempfile.mkdtemp(prefix="naiad-airflow-"))
 os.environ |= {
     "AIRFLOW_HOME": str(HOME),
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{HOME}/airflow.db",
     "AIRFLOW__CORE__DAGS_FOLDER": str(Path(__file__).parents[2] / "examples/airflow"),
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{HOME}/airflow.db",
+    "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
     "NO_PROXY": "127.0.0.1,localhost",
 }
 
 import pytest  # noqa: E402
 
+from support.airflow_connections import connection  # noqa: E402
 from support.server_process import serving  # noqa: E402
 
 
@@ -24,10 +25,7 @@ from support.server_process import serving  # noqa: E402
 def database():
     from airflow.utils.db import initdb
 
-    level = logging.root.manager.disable
-    logging.disable(logging.INFO)
     initdb()
-    logging.disable(level)
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +40,7 @@ def server(repository, tmp_path_factory):
         yield running
 
 
-@pytest.fixture
-def connection(server, monkeypatch):
-    """The default connection, to the server of the module."""
-    monkeypatch.setenv("AIRFLOW_CONN_NAIAD_DEFAULT", uri(server))
-
-
-def uri(server, schema="http", **extra):
-    import json
-
-    host, port = (server.grpc_url if schema == "grpc" else server.http_url).rsplit(":", 1)
-    return json.dumps({"conn_type": "naiad", "host": host, "port": int(port), "schema": schema, "extra": extra})
+@pytest.fixture(autouse=True)
+def default_connection(server, monkeypatch):
+    """`naiad_default` is the server of the module."""
+    monkeypatch.setenv("AIRFLOW_CONN_NAIAD_DEFAULT", connection(server))

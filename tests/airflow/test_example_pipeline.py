@@ -26,7 +26,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_pipeline_publishes_and_predicts(dag, folder, repository, server, connection):
+def test_pipeline_publishes_and_predicts(dag, folder, repository, server):
     conf = {"folder": str(folder), "repository": str(repository)}
     run = dag.test(run_conf=conf)
     states = {each.task_id: each.state for each in run.get_task_instances()}

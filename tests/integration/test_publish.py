@@ -210,7 +210,7 @@ def test_second_publication_is_refused(server, source, repository):
 
 def test_repository_of_another_server_is_noticed(server, source, repository, tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    with pytest.raises(PublishError, match="model 'plus' was not published: .*failed to poll from model repository"):
+    with pytest.raises(PublishError, match=r"model 'plus' was not published: .*failed to poll from model repository"):
         send(server, source, tmp_path / "elsewhere")
     send(server, source, repository)
     with pytest.raises(PublishError, match="was not published"):
