@@ -80,7 +80,7 @@ def _choose(model: MlflowModel, flavour: str | None) -> Flavour:
 
 
 def _has_named_tensors(model: MlflowModel) -> bool:
-    """Return whether the tensors of the model are those of its signature, so that both ways answer the same."""
+    """Return whether the model has the tensors of its signature, so that both ways answer the same."""
     schema = model.signature
     if schema is None or schema.inputs is None or schema.outputs is None:
         return False
@@ -119,7 +119,7 @@ def _booster(*classes: str, filename: Mapping[str, str]) -> Callable[[Path, Mapp
         kind = str(flavour.get("model_class", classes[0]))
         if kind not in classes:
             raise FlavourError(
-                f"the model is a {kind}, whose answers are not those of its trees alone; deploy it as {FUNCTION}"
+                f"the model is a {kind}, whose answers are not what its trees return; deploy it as {FUNCTION}"
             )
         file = _file(directory, flavour, "data")
         if file.suffix not in filename:

@@ -79,7 +79,8 @@ def _tensor(spec: TensorSpec, values: Any) -> Array:
         array = array[:, None]  # A column of a table is [rows, 1] here.
     try:
         if spec.datatype is DataType.BYTES:
-            return np.frompyfunc(_text, 1, 1)(array.astype(object))
+            texts: Array = np.frompyfunc(_text, 1, 1)(array.astype(object))
+            return texts
         return array.astype(spec.datatype.numpy)
     except (ValueError, TypeError) as error:
         raise InputsError(f"input '{spec.name}' expects {spec.datatype.value}: {error}") from None

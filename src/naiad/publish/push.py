@@ -58,7 +58,7 @@ async def push(
 
 
 def _files(new: NewVersion, model: str) -> Mapping[str, bytes]:
-    """Return the content of all files: those of the version below `/`, those beside it as they are."""
+    """Return the content of all files: `/name` is in the version's directory, `name` beside it."""
     places = {f"/{name}": path for name, path in new.files.items()} | {path.name: path for path in new.beside}
     found: dict[str, Path] = {}
     for name, path in places.items():
