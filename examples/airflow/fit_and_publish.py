@@ -4,7 +4,7 @@ naiad serve models --model-control-mode=explicit
 export AIRFLOW_CONN_NAIAD_DEFAULT='{"conn_type": "naiad", "host": "localhost", "port": 8000}'
 airflow dags test fit_and_publish --conf '{"folder": "/data/houses", "repository": "/srv/models"}'
 
-The folder has `known.csv` (area, rooms, price) and `new.csv` (area, rooms).
+The folder has `known.csv` (area, rooms, price) and `new.csv` (area, rooms); the predictions are in `prices.jsonl`.
 """
 
 import csv
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from airflow.sdk import DAG, Param, task
 
-from naiad.airflow.operators import NaiadPublishModelOperator
+from naiad.airflow.operators import NaiadPredictOperator, NaiadPublishModelOperator
 from naiad.airflow.sensors import NaiadModelReadySensor
 
 FEATURES = ["area", "rooms"]
@@ -73,4 +73,13 @@ with DAG(
         deferrable=True,
     )
 
-    fitted >> publish >> ready
+    predict = NaiadPredictOperator(
+        task_id="predict",
+        model="prices",
+        inputs="{{ params.folder }}/new.csv",
+        columns=dict.fromkeys(FEATURES, "features"),
+        output="{{ params.folder }}/prices.jsonl",
+        max_failed_rows=0,
+    )
+
+    fitted >> publish >> ready >> predict

@@ -32,6 +32,8 @@ def test_pipeline_publishes_and_predicts(dag, folder, repository, server):
     states = {each.task_id: each.state for each in run.get_task_instances()}
     assert set(states.values()) == {"success"}, states
     assert (repository / "prices/1/model.onnx").exists()
-    body = {"inputs": [{"name": "features", "datatype": "FP32", "shape": [1, 2], "data": [50, 2]}]}
-    answer = server.request("POST", "/v2/models/prices/infer", json.dumps(body).encode())
-    assert answer.json["outputs"][0]["data"][0] == pytest.approx(180, abs=20)
+    body = {"inputs": [{"name": "features", "datatype": "FP32", "shape": [2, 2], "data": [100, 3, 60, 2]}]}
+    prices = server.post("/v2/models/prices/infer", body).json["outputs"][0]["data"]
+    rows = [json.loads(line) for line in (folder / "prices.jsonl").read_text().splitlines()]
+    assert [row["price"][0] for row in rows] == pytest.approx(prices)
+    assert prices == pytest.approx([331, 207], abs=20)
