@@ -78,7 +78,7 @@ with DAG(
         model="prices",
         inputs="{{ params.folder }}/new.csv",
         columns=dict.fromkeys(FEATURES, "features"),
-        output="{{ params.folder }}/prices.jsonl",
+        output_path="{{ params.folder }}/prices.jsonl",
         max_failed_rows=0,
     )
 

@@ -23,14 +23,14 @@ class NaiadPredictOperator(NaiadOperator):
     it again. Returns rows, failed rows, and the paths of the output and of the rejected rows.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("conn_id", "model", "version", "inputs", "output", "columns")
+    template_fields: ClassVar[Sequence[str]] = ("conn_id", "model", "version", "inputs", "output_path", "columns")
 
     def __init__(  # noqa: PLR0913 - keyword-only, as in a DAG
         self,
         *,
         model: str,
         inputs: Sequence[str] | str,
-        output: str,
+        output_path: str,
         version: str = "",
         columns: Mapping[str, str] | None = None,
         outputs: Sequence[str] = (),
@@ -45,7 +45,7 @@ class NaiadPredictOperator(NaiadOperator):
         super().__init__(**settings)
         self.model = model
         self.inputs = inputs
-        self.output = output
+        self.output_path = output_path
         self.version = version
         self.columns = columns
         self.outputs = outputs
@@ -81,7 +81,7 @@ class NaiadPredictOperator(NaiadOperator):
             url,
             self.model,
             [self.inputs] if isinstance(self.inputs, str) else list(self.inputs),
-            self.output,
+            self.output_path,
             version=str(self.version),
             columns=self.columns or {},
             outputs=self.outputs,

@@ -15,7 +15,7 @@ ACTIONS = ("canary", "pin", "promote", "rollback", "end")
 class NaiadRolloutOperator(NaiadOperator):
     """Changes how requests without a version are split between two versions of a model, as `naiad rollout` does.
 
-    - `pin`: `version` gets all requests, also when newer versions are published. A rollback returns to the one before.
+    - `pin`: `version` gets all requests, also when newer versions are published. A rollback undoes it.
     - `canary`: `version` gets `weight` percent of the requests. With `steps` the server raises the weight every
       `every_s` seconds, and after 100 the canary is promoted. `guard` has the limits that roll it back.
     - `promote`: the canary gets all requests. `rollback`: it gets none. `end`: the newest version gets all.
