@@ -35,5 +35,5 @@ def test_pipeline_publishes_and_predicts(dag, folder, repository, server):
     body = {"inputs": [{"name": "features", "datatype": "FP32", "shape": [2, 2], "data": [100, 3, 60, 2]}]}
     prices = server.post("/v2/models/prices/infer", body).json["outputs"][0]["data"]
     rows = [json.loads(line) for line in (folder / "prices.jsonl").read_text().splitlines()]
-    assert [row["price"][0] for row in rows] == pytest.approx(prices)
+    assert [row["price"] for row in rows] == pytest.approx(prices)
     assert prices == pytest.approx([331, 207], abs=20)
