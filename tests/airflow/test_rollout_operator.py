@@ -61,6 +61,15 @@ def test_pinned_version_keeps_the_requests(model):
     assert set(answer(model, 20)) == {2}
 
 
+def test_served_version_is_not_removed(model, repository, tmp_path):
+    publish = NaiadPublishModelOperator(
+        task_id="publish", source=str(tmp_path / "2.onnx"), repository=str(repository), model=model, keep_versions=1
+    )
+    assert publish.execute({})["version"] == 3
+    assert sorted(each.name for each in (repository / model).iterdir() if each.is_dir()) == ["1", "3"]
+    assert set(answer(model, 10)) == {1}
+
+
 def test_task_waits_for_the_last_step(model):
     status = change(model, "canary", version=2, steps=[50, 100], every_s=0.2, poll_interval_s=0.05, timeout_s=60)
     assert status["rollout"]["stable"] == 2

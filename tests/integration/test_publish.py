@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from naiad.client import Client, InferError
-from naiad.publish import Publication, PublishError, Sample, SourceError, publish
+from naiad.optimizer.package import opened_source
+from naiad.publish import Publication, PublishError, Sample, SourceError, publish, read_source
 from naiad.publish.lock import publishing
 from naiad.repository.stores.store import list_version_dirs
 from support import onnx_models, packaged_models
@@ -48,8 +49,9 @@ def send(server, source, repository, sample=SAMPLE, **settings):
 
     async def run():
         async with Client(f"http://{server.http_url}", timeout_s=60) as client:
-            publication = Publication(source, repository, "plus", sample, timeout_s=60, **settings)
-            return await publish(client, publication, steps.append)
+            with opened_source(source, repository, "plus") as opened:
+                publication = Publication(opened, repository, sample, timeout_s=60, **settings)
+                return await publish(client, publication, steps.append)
 
     return asyncio.run(run()), steps
 
@@ -179,7 +181,8 @@ def test_package_is_published(server, repository, tmp_path):
 
     async def run():
         async with Client(f"http://{server.http_url}", timeout_s=60) as client:
-            return await publish(client, Publication(archive, repository, timeout_s=60))
+            with opened_source(archive, repository) as opened:
+                return await publish(client, Publication(opened, repository, timeout_s=60))
 
     published = [asyncio.run(run()).version for _ in range(2)]
     assert published == [1, 2]
@@ -225,6 +228,39 @@ def test_unselected_version_is_explained(server, source, repository):
         send(server, source, repository)
     assert answer(server) == (ROWS + 1).ravel().tolist()
     assert list(list_version_dirs(repository / "plus")) == [1]
+
+
+def test_candidate_is_of_any_version(server, source, repository):
+    send(server, source, repository)
+    (repository / "plus/config.pbtxt").write_text("version_policy { specific { versions: [ 2, 3 ] } }\n")
+    assert send(server, source, repository)[0].version == 2
+
+
+def test_cancelled_publication_is_taken_back(server, source, repository, tmp_path):
+    send(server, source, repository)
+    two = read_source(write(tmp_path / "two.onnx", onnx_models.add_default(2.0)), "plus")
+
+    async def run():
+        def cancel_at_last_step(step):
+            if step == "load version 2 of 'plus'":
+                asyncio.get_running_loop().call_later(0.1, running.cancel)
+
+        async with Client(f"http://{server.http_url}", timeout_s=60) as client:
+            sample = Sample({"INPUT0": ROWS})
+            running = asyncio.ensure_future(
+                publish(client, Publication(two, repository, sample), cancel_at_last_step)
+            )
+            await running
+
+    (repository / "plus/config.pbtxt").write_text(
+        'model_warmup [ { name: "w" batch_size: 1 count: 20000 inputs { key: "INPUT0" value { data_type: TYPE_FP32 '
+        "dims: 4 zero_data: true } } } ] max_batch_size: 8\n"
+    )
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(run())
+    assert answer(server) == (ROWS + 1).ravel().tolist()
+    assert list(list_version_dirs(repository / "plus")) == [1]
+    assert hidden(repository) == []
 
 
 def test_polling_server_follows_the_repository(repository, source, tmp_path):

@@ -3,7 +3,7 @@
 from naiad.publish.publication import Publication, Published, publish
 from naiad.publish.push import push
 from naiad.publish.sample import Sample, SampleError, read_sample
-from naiad.publish.source import Source, SourceError, opened_source
+from naiad.publish.source import Source, SourceError, read_source
 from naiad.publish.trial import PublishError
 
 __all__ = [
@@ -14,8 +14,8 @@ __all__ = [
     "SampleError",
     "Source",
     "SourceError",
-    "opened_source",
     "publish",
     "push",
     "read_sample",
+    "read_source",
 ]

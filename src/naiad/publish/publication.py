@@ -6,6 +6,7 @@ that fails. A server that follows its repository by polling loads no candidate; 
 once, and taken back if its load or its sample fails.
 """
 
+import asyncio
 import contextlib
 import logging
 import shutil
@@ -14,14 +15,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from naiad.client import Client, InferError
+from naiad.config.forms.pbtxt.text_format import format_config
 from naiad.publish.lock import LockedError, publishing
 from naiad.publish.sample import Sample, SampleError
 from naiad.publish.serving import ServedModels, ServingError
-from naiad.publish.source import Source, opened_source, renamed_config
+from naiad.publish.source import Source, SourceError, parsed_config
 from naiad.publish.trial import CANDIDATE_SUFFIX, OnStep, PublishError, Trial, reason_of
 from naiad.repository.stores.new_version import NewVersion, added_version, shared_files
 from naiad.repository.stores.store import CONFIG_FILE, list_version_dirs, read_file_text
 
+_OF_VERSIONS = frozenset({"rollout.toml"})
+"""Shared files that name versions, which a candidate does not have."""
 _log = logging.getLogger(__name__)
 
 
@@ -29,17 +33,14 @@ _log = logging.getLogger(__name__)
 class Publication:
     """A model to publish."""
 
-    source: Path | Source
-    """A model file, a directory of a model or of a framework, or a package of `naiad optimize`; or what it has."""
+    source: Source
     repository: Path
     """Directory that the server has as its --model-repository."""
-    model: str = ""
-    """Name in the repository; by default that of the source."""
     sample: Sample | None = None
     allows_other_tensors: bool = False
     """Replace a version that has other inputs or outputs."""
     keep_versions: int = 0
-    """Remove older versions than these when the new one is ready; 0 to keep all."""
+    """Remove older versions than these when the new one is ready, unless they are served; 0 to keep all."""
     timeout_s: float = 600.0
     """Of each load and request."""
 
@@ -57,42 +58,33 @@ class Published:
 async def publish(client: Client, publication: Publication, on_step: OnStep = _log.info) -> Published:
     """Publish a model, or change nothing.
 
-    Raises PublishError, SourceError for a path that is no model, InferError of a server that refuses model control,
-    ConnectionFailedError.
+    Raises PublishError, InferError of a server that refuses model control, ConnectionFailedError.
     """
-    repository = publication.repository
+    repository, model = publication.repository, publication.source.model
     if not repository.is_dir():
         raise PublishError(
             f"repository {repository} is not a directory; give the directory of the server's --model-repository"
         )
     try:
-        with _source(publication) as source, publishing(repository, source.model):
-            published = await _Run(client, publication, source, on_step).publish()
-            _remove_old(repository / source.model, publication.keep_versions, on_step)
-            return published
+        with publishing(repository, model):
+            return await _Run(client, publication, on_step).publish()
     except LockedError as error:
         raise PublishError(str(error)) from error
-
-
-@contextlib.contextmanager
-def _source(publication: Publication) -> Iterator[Source]:
-    if isinstance(publication.source, Source):
-        yield publication.source
-        return
-    with opened_source(publication.source, publication.repository, publication.model) as source:
-        yield source
+    except OSError as error:
+        raise PublishError(f"model '{model}' was not published: {error}") from error
 
 
 class _Run:
-    def __init__(self, client: Client, publication: Publication, source: Source, on_step: OnStep) -> None:
+    def __init__(self, client: Client, publication: Publication, on_step: OnStep) -> None:
         self._repository = publication.repository
-        self._model = source.model
-        self._new = source.new
+        self._model = publication.source.model
+        self._new = publication.source.new
+        self._keep = publication.keep_versions
         self._step = on_step
         self._served = ServedModels(client, publication.timeout_s)
         self._trial = Trial(
             self._served,
-            source.model,
+            self._model,
             publication.sample,
             on_step,
             allows_other_tensors=publication.allows_other_tensors,
@@ -101,29 +93,30 @@ class _Run:
         """Versions that were served at the beginning."""
 
     async def publish(self) -> Published:
+        published = await self._publish()
+        if self._keep:
+            await self._remove_old()
+        return published
+
+    async def _publish(self) -> Published:
         candidate = self._model + CANDIDATE_SUFFIX
         await self._served.learn_control(candidate)
         shutil.rmtree(self._repository / candidate, ignore_errors=True)  # of a publication that was killed
         self._before = await self._served.ready_versions(self._model)
         if not (self._before and self._served.loads_on_request):
             return await self._replace(self._new)
-        try:
-            with self._candidate(candidate) as files:
-                await self._trial.run(lambda: self._served.load(candidate, 1))
-                return await self._replace(replace(self._new, files=files, are_owned=True))
-        except OSError as error:
-            raise PublishError(f"model '{self._model}' was not published: {error}") from error
+        with self._candidate(candidate) as files:
+            await self._trial.run(lambda: self._served.load(candidate, 1))
+            return await self._replace(replace(self._new, files=files, are_owned=True))
 
     @contextlib.contextmanager
     def _candidate(self, candidate: str) -> Iterator[dict[str, Path]]:
         """Add the new version as a model of its own; give its files, for as long as the body runs."""
         target = self._repository / self._model
         there = shared_files(target) if target.exists() else ()
-        beside = {each.name: each for each in [*there, *self._new.beside]}
-        config = self._new.config or _text_of(target / CONFIG_FILE)
-        trial = NewVersion(
-            self._new.files, list(beside.values()), config and renamed_config(config, candidate, str(target))
-        )
+        beside = {each.name: each for each in [*there, *self._new.beside] if each.name not in _OF_VERSIONS}
+        config = _config_for_trial(self._new.config or _text_of(target / CONFIG_FILE), candidate, target)
+        trial = NewVersion(self._new.files, list(beside.values()), config)
         with added_version(self._repository, candidate, trial, is_temporary=True) as added:
             yield {each.name: each for each in added.path.iterdir()}
 
@@ -137,8 +130,9 @@ class _Run:
         except (InferError, ServingError, SampleError) as error:
             state = await self._back()
             raise PublishError(f"model '{self._model}' was not published: {reason_of(error)}. {state}") from error
-        except OSError as error:
-            raise PublishError(f"model '{self._model}' was not published: {error}") from error
+        except asyncio.CancelledError:
+            await self._back()
+            raise
         self._step(f"version {added.version} of '{self._model}' is ready")
         return Published(self._model, added.version, added.path)
 
@@ -156,12 +150,25 @@ class _Run:
             return f"The repository is as it was, but the old version does not load either: {reason_of(error)}"
         return f"Version {self._before[-1]} is served, as before"
 
+    async def _remove_old(self) -> None:
+        served = await self._served.ready_versions(self._model)
+        for version, path in list(list_version_dirs(self._repository / self._model).items())[: -self._keep]:
+            if version not in served:
+                self._step(f"remove version {version} of '{self._model}'")
+                shutil.rmtree(path)
 
-def _remove_old(model: Path, keep: int, on_step: OnStep) -> None:
-    if keep > 0:
-        for version, path in list(list_version_dirs(model).items())[:-keep]:
-            on_step(f"remove version {version} of '{model.name}'")
-            shutil.rmtree(path)
+
+def _config_for_trial(text: str, candidate: str, model: Path) -> str:
+    """Return the configuration of the candidate, which has another name and only one version."""
+    if not text:
+        return ""
+    try:
+        config = parsed_config(text, str(model / CONFIG_FILE))
+    except SourceError as error:
+        raise PublishError(f"model '{model.name}' was not published: {error}") from error
+    config.name = candidate
+    config.ClearField("version_policy")
+    return format_config(config)
 
 
 def _text_of(config: Path) -> str:

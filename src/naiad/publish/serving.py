@@ -1,10 +1,9 @@
 """The server's side of a publication: load, wait for a version, ask it."""
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from naiad.client import Client, ErrorCode, InferError
+from naiad.client import Client, InferError
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState
 from naiad.publish.sample import Sample
 
@@ -93,27 +92,6 @@ class ServedModels:
 
     async def _rows(self, model: str) -> Sequence[IndexEntry]:
         return [entry for entry in await self._client.repository_index() if entry.name == model]
-
-
-async def wait_ready(
-    client: Client, model: str, version: str, timeout_s: float, on_wait: Callable[[str], None] = lambda _: None
-) -> None:
-    """Wait until a model is ready, also while the server starts. Raises ServingError after `timeout_s`."""
-    last = ""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            while True:
-                try:
-                    if await client.is_model_ready(model, version):
-                        return
-                    last = "it is not ready"
-                except InferError as error:
-                    if error.code is not ErrorCode.UNAVAILABLE:
-                        raise
-                    last = error.message
-                on_wait(last)
-                await asyncio.sleep(_POLL_INTERVAL_S)
-    raise ServingError(f"model '{model}' was not ready within {timeout_s:g} s: {last}")
 
 
 def differences(old: ModelMetadata, new: ModelMetadata) -> Sequence[str]:

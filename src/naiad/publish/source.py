@@ -1,18 +1,14 @@
-"""What can be published: a model file, a directory of a model or of a framework, a package of `naiad optimize`."""
+"""What can be published: a model file, or a directory of a model or of a framework."""
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.config.backends import filenames_of
 from naiad.config.forms.pbtxt.text_format import format_config, parse_pbtxt
+from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
-from naiad.optimizer import package
-from naiad.optimizer.package.contents import is_package
-from naiad.optimizer.package.manifest import DamagedPackageError, NoPackageError
-from naiad.optimizer.package.signature import ExportError
 from naiad.repository.stores.bare_files import bare_file, model_name
 from naiad.repository.stores.new_version import NewVersion, shared_files
 from naiad.repository.stores.store import CONFIG_FILE, check_model_name, list_version_dirs, read_file_text
@@ -33,34 +29,20 @@ class Source:
     new: NewVersion
 
 
-@contextlib.contextmanager
-def opened_source(path: Path, repository: Path, model: str = "") -> Iterator[Source]:
-    """Read what a path has; `model` is the name in the repository, by default that of the source.
+def read_source(path: Path, model: str = "") -> Source:
+    """Return what a model file or a directory has; `model` is its name in the repository, by default the path's.
 
     Raises SourceError, OSError.
     """
     if not path.exists():
         raise SourceError(f"{path} does not exist; give a model file, the directory of a model, or a package")
-    if is_package(path):
-        with _package(path, repository, model) as found:
-            yield found
-        return
     name = model or model_name(path)
     try:
         check_model_name(name)
         new = _of_model_directory(path, name) if _is_model_directory(path) else _of_framework(path)
     except InferError as error:
         raise SourceError(error.message) from error
-    yield Source(name, new)
-
-
-@contextlib.contextmanager
-def _package(path: Path, repository: Path, model: str) -> Iterator[Source]:
-    try:
-        with package.new_version(path, repository, model) as (name, new):
-            yield Source(name, new)
-    except (NoPackageError, DamagedPackageError, ExportError) as error:
-        raise SourceError(str(error)) from error
+    return Source(name, new)
 
 
 def _is_model_directory(path: Path) -> bool:
@@ -103,17 +85,17 @@ def _config_text(file: Path, name: str) -> str:
         text = read_file_text(file)
     except UnicodeDecodeError as error:
         raise SourceError(f"{file} is not UTF-8: {error}") from error
-    return renamed_config(text, name, str(file))
-
-
-def renamed_config(text: str, name: str, file: str) -> str:
-    """Return a configuration for a model of another name. Raises SourceError for one that cannot be read."""
-    parsed = parse_pbtxt(text, file)
-    problems = [str(problem) for problem in parsed.problems if problem.is_error]
-    if problems:
-        raise SourceError("\n".join(problems))
-    config = parsed.config
+    config = parsed_config(text, str(file))
     if config.name in ("", name):
         return text
     config.name = name
     return format_config(config)
+
+
+def parsed_config(text: str, file: str) -> ModelConfig:
+    """Return a configuration. Raises SourceError for one that cannot be read."""
+    parsed = parse_pbtxt(text, file)
+    problems = [str(problem) for problem in parsed.problems if problem.is_error]
+    if problems:
+        raise SourceError("\n".join(problems))
+    return parsed.config

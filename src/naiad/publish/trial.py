@@ -13,7 +13,7 @@ OnStep: TypeAlias = Callable[[str], None]
 """Gets a sentence for each step."""
 
 
-class PublishError(Exception):
+class PublishError(ValueError):
     """Nothing was published; the message has model, reason, and what is served now."""
 
 

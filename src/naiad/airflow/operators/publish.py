@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from naiad.airflow.operators.base import NaiadOperator
+from naiad.optimizer.package import opened_source
 from naiad.publish import Publication, PublishError, Sample, SampleError, SourceError, publish, read_sample
 from naiad.publish.sample import read_values
 
@@ -52,19 +53,20 @@ class NaiadPublishModelOperator(NaiadOperator):
     def execute(self, context: Any) -> dict[str, Any]:
         """Publish the model. Raises AirflowException, AirflowFailException for a source that is no model."""
         try:
-            publication = Publication(
-                Path(self.source),
-                Path(self.repository),
-                self.model,
-                self._sample(),
-                allows_other_tensors=self.allow_other_tensors,
-                keep_versions=self.keep_versions,
-                timeout_s=self.timeout_s,
-            )
-            done = self.hook.run(lambda client: publish(client, publication, self.log.info))
+            sample = self._sample()
+            with opened_source(Path(self.source), Path(self.repository), self.model) as source:
+                publication = Publication(
+                    source,
+                    Path(self.repository),
+                    sample,
+                    allows_other_tensors=self.allow_other_tensors,
+                    keep_versions=self.keep_versions,
+                    timeout_s=self.timeout_s,
+                )
+                done = self.hook.run(lambda client: publish(client, publication, self.log.info))
         except (SourceError, SampleError) as error:
             raise AirflowFailException(f"connection '{self.conn_id}': {error}") from error
-        except PublishError as error:
+        except (PublishError, OSError) as error:
             raise AirflowException(f"connection '{self.conn_id}': {error}") from error
         return {"model": done.model, "version": done.version, "path": str(done.path)}
 

@@ -10,13 +10,12 @@ from pathlib import Path
 
 from naiad.client import Client
 from naiad.config.backends import PLATFORM_BACKENDS, canonical_name
-from naiad.config.forms.json_form import config_to_json
 from naiad.config.forms.pbtxt.text_format import format_config, parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 from naiad.core.model import ModelState
-from naiad.optimizer.package.contents import EVIDENCE, opened
-from naiad.optimizer.package.manifest import MANIFEST
+from naiad.optimizer.package.contents import EVIDENCE, is_package, opened
+from naiad.optimizer.package.manifest import MANIFEST, DamagedPackageError, NoPackageError
 from naiad.optimizer.package.signature import (
     ExportError,
     Signature,
@@ -27,6 +26,7 @@ from naiad.optimizer.package.signature import (
     tensor_text,
 )
 from naiad.optimizer.package.writing import SIGNATURE
+from naiad.publish import Publication, Source, SourceError, publish, push, read_source
 from naiad.repository.stores.new_version import NewVersion, added_version
 from naiad.repository.stores.store import CONFIG_FILE, check_model_name
 
@@ -56,10 +56,11 @@ def export(
     """Add the packaged model as a new version to a repository, after all versions that are there.
 
     `model` is its name there, by default the package's. With `push`, the URL of a server: the server loads the model
-    from its repository, or, without `repository`, gets the files with the load request.
+    from its repository, or, without `repository`, gets the files with the load request. A model that is served is
+    replaced as `naiad.publish` does it: a failure changes nothing.
 
-    Raises NoPackageError, DamagedPackageError, ExportError if the model that is there has other inputs, outputs or
-    backend, InferError of the server, OSError.
+    Raises PublishError if the server cannot load it, NoPackageError, DamagedPackageError, ExportError if the model
+    that is there has other inputs, outputs or backend, InferError of the server, OSError.
     """
     with _unpacked(path, model) as packaged:
         if repository is None:
@@ -68,21 +69,27 @@ def export(
             return asyncio.run(_push(packaged, push, headers or {}))
         if not repository.is_dir():
             raise ExportError(f"{repository} is not a directory; give the directory of the models, or create it")
-        with added_version(repository, packaged.name, packaged.new_version(repository)) as added:
-            if push is None:
-                return Exported(added.model, added.version, [str(added.path)])
-            asyncio.run(_load(packaged.name, push, headers or {}))
-            return Exported(added.model, added.version, [str(added.path), push])
+        source = Source(packaged.name, packaged.new_version(repository))
+        if push is not None:
+            return asyncio.run(_publish(source, repository, push, headers or {}))
+        with added_version(repository, source.model, source.new) as added:
+            return Exported(added.model, added.version, [str(added.path)])
 
 
 @contextlib.contextmanager
-def new_version(path: Path, repository: Path, model: str = "") -> Iterator[tuple[str, NewVersion]]:
-    """Give the name of a package's model, and the version that it becomes in a repository; `export` adds it.
+def opened_source(path: Path, repository: Path, model: str = "") -> Iterator[Source]:
+    """Give what `naiad.publish` publishes: of a package, or of a model file or directory (`read_source`).
 
-    Raises NoPackageError, DamagedPackageError, ExportError, OSError.
+    Raises SourceError, OSError.
     """
-    with _unpacked(path, model) as packaged:
-        yield packaged.name, packaged.new_version(repository)
+    if not is_package(path):
+        yield read_source(path, model)
+        return
+    try:
+        with _unpacked(path, model) as packaged:
+            yield Source(packaged.name, packaged.new_version(repository))
+    except (NoPackageError, DamagedPackageError, ExportError) as error:
+        raise SourceError(str(error)) from error
 
 
 def export_files(path: Path, target: Path) -> Sequence[Path]:
@@ -127,6 +134,13 @@ class _Packaged:
         if target.exists():
             config = self._merged(repository)
             self._check_beside(target)
+        return self._version(config)
+
+    def alone(self) -> NewVersion:
+        """Return what a server gets that has no other version of the model."""
+        return self._version(self.config)
+
+    def _version(self, config: ModelConfig | None) -> NewVersion:
         files = {each.name: each for each in self.version_files.iterdir()}
         return NewVersion(files, self.beside, "" if config is None else format_config(config))
 
@@ -204,6 +218,12 @@ def _unpacked(path: Path, name: str) -> Iterator[_Packaged]:
         yield _Packaged(folder, name)
 
 
+async def _publish(source: Source, repository: Path, url: str, headers: Mapping[str, str]) -> Exported:
+    async with _client(url, headers) as client:
+        done = await publish(client, Publication(source, repository, allows_other_tensors=True))
+    return Exported(done.model, done.version, [str(done.path), url])
+
+
 async def _push(packaged: _Packaged, url: str, headers: Mapping[str, str]) -> Exported:
     """Load the model with its files; versions that the server has of it are replaced."""
     async with _client(url, headers) as client:
@@ -212,20 +232,8 @@ async def _push(packaged: _Packaged, url: str, headers: Mapping[str, str]) -> Ex
             there = signature_of(await client.model_config(packaged.name))
             if there is not None:  # A server completes the configuration of every model that it loads.
                 packaged.check_signature(there, url)
-        version = max((int(each.version or 0) for each in versions), default=0) + 1
-        files = {
-            f"{version}/{file.relative_to(packaged.version_files).as_posix()}": file.read_bytes()
-            for file in packaged.version_files.rglob("*")
-            if file.is_file()
-        }
-        files |= {file.name: file.read_bytes() for file in packaged.beside}
-        await client.load(packaged.name, config=config_to_json(packaged.config).decode(), files=files)
-    return Exported(packaged.name, version, [url])
-
-
-async def _load(name: str, url: str, headers: Mapping[str, str]) -> None:
-    async with _client(url, headers) as client:
-        await client.load(name)
+        done = await push(client, Source(packaged.name, packaged.alone()), allows_other_tensors=True)
+    return Exported(done.model, done.version, [url])
 
 
 def _client(url: str, headers: Mapping[str, str]) -> Client:
