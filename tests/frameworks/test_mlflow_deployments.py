@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -152,6 +153,18 @@ def test_files_go_with_the_request(target, saved, monkeypatch, repository):
     assert client.update_deployment("pushed", str(saved / "greeting"), config={"trust": True})["version"] == "2"
     client.delete_deployment("pushed")
     assert client.list_deployments() == []
+
+
+def test_input_example_is_asked(client, server, tmp_path):
+    save_sklearn(tmp_path / "iris", "skops", input_example=TABLE[:4])
+    client.create_deployment("iris", str(tmp_path / "iris"))
+    (statistics,) = server.get("/v2/models/iris/stats").json["model_stats"]
+    assert statistics["inference_count"] == 4
+    shutil.rmtree(tmp_path / "iris")
+    save_sklearn(tmp_path / "iris", "skops", input_example=pandas.DataFrame({"colour": [1.0]}))
+    with pytest.raises(MlflowException, match="the model's input example does not fit: the inputs have 'colour'"):
+        client.update_deployment("iris", str(tmp_path / "iris"))
+    assert client.get_deployment("iris")["versions"] == ["1"]
 
 
 def test_failed_update_leaves_the_old_model(client, saved, tmp_path):

@@ -20,10 +20,10 @@ from mlflow.protos import databricks_pb2 as codes
 from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
 from naiad.core.model import ModelMetadata, ModelState
 from naiad.core.tensor import Array
-from naiad.mlflow_deployments.model import FUNCTION, FlavourError, deployable
+from naiad.mlflow_deployments.model import FUNCTION, FlavourError, deployable, read_example
 from naiad.mlflow_deployments.tables import InputsError, Predictions, predictions_of, row_count, tensors_of
 from naiad.mlflow_deployments.target import Settings, TargetError, client_of, read_settings, url_of
-from naiad.publish import Publication, PublishError, Source, SourceError, publish, push
+from naiad.publish import Publication, PublishError, Sample, Source, SourceError, publish, push
 
 _TIMEOUT_S = 60.0
 _CONCURRENCY = 4
@@ -141,7 +141,8 @@ class NaiadDeploymentClient(BaseDeploymentClient):
         with tempfile.TemporaryDirectory(prefix="naiad-mlflow-") as temporary:
             directory = Path(download_artifacts(artifact_uri=model_uri, dst_path=temporary))
             source, flavour = deployable(directory, name, flavor, settings)
-            done = self._run(lambda client: _publish(client, source, settings))
+            sample = read_example(directory)
+            done = self._run(lambda client: _publish(client, source, sample, settings))
         return {"name": done.model, "flavor": flavour, "version": str(done.version)}
 
     def _run(self, call: Callable[[Client], Awaitable[_T]]) -> _T:
@@ -152,14 +153,15 @@ class NaiadDeploymentClient(BaseDeploymentClient):
         return asyncio.run(connected())
 
 
-async def _publish(client: Client, source: Source, settings: Settings) -> Any:
+async def _publish(client: Client, source: Source, sample: Sample | None, settings: Settings) -> Any:
     if settings.repository is None:
         return await push(
-            client, source, allows_other_tensors=settings.allow_other_tensors, timeout_s=settings.timeout_s
+            client, source, sample, allows_other_tensors=settings.allow_other_tensors, timeout_s=settings.timeout_s
         )
     publication = Publication(
         source,
         settings.repository,
+        sample,
         allows_other_tensors=settings.allow_other_tensors,
         keep_versions=settings.keep_versions,
         timeout_s=settings.timeout_s,

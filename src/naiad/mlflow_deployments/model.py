@@ -1,5 +1,6 @@
 """What of an MLflow directory is served: the directory itself, or the model file of one flavour."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,11 @@ from mlflow.models import Model as MlflowModel
 from naiad.backend.mlflow.directory import digest_of
 from naiad.config.forms.pbtxt.text_format import format_config
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.model import ModelMetadata
+from naiad.core.tensor import Array
+from naiad.mlflow_deployments.tables import InputsError, tensors_of
 from naiad.mlflow_deployments.target import Settings
-from naiad.publish import Source
+from naiad.publish import Sample, SampleError, Source
 from naiad.repository.stores.new_version import NewVersion
 
 FUNCTION = "python_function"
@@ -31,6 +35,20 @@ _REQUIREMENTS = "requirements.txt"
 _Files: TypeAlias = Mapping[str, Path]
 
 
+_log = logging.getLogger(__name__)
+
+
+class ExampleSample(Sample):
+    """The input example that was saved with a model, as a sample request."""
+
+    def tensors(self, metadata: ModelMetadata) -> dict[str, Array]:
+        """Return the example as inputs of the model. Raises SampleError."""
+        try:
+            return tensors_of(metadata, self.inputs)
+        except InputsError as error:
+            raise SampleError(f"the model's input example does not fit: {error}") from error
+
+
 class FlavourError(ValueError):
     """The model cannot be deployed as this flavour; the message has the fix."""
 
@@ -43,6 +61,16 @@ class Flavour:
     backend: str
     files: Callable[[Path, Mapping[str, Any]], _Files]
     """Files of the version, of the directory and the flavour's description. Raises FlavourError."""
+
+
+def read_example(directory: Path) -> Sample | None:
+    """Return the input example of a model; None without one that can be read."""
+    try:
+        example = MlflowModel.load(str(directory)).load_input_example(str(directory))
+    except Exception as error:  # of MLflow, and of the readers of its formats
+        _log.warning("the input example of the model is not used: %s", error)
+        return None
+    return None if example is None else ExampleSample(example)
 
 
 def deployable(directory: Path, name: str, flavour: str | None, settings: Settings) -> tuple[Source, str]:
