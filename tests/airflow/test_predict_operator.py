@@ -3,11 +3,13 @@
 import json
 
 import pytest
+import trustme
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from naiad.airflow.hooks import NaiadHook
 from naiad.airflow.operators import NaiadPredictOperator
 from support import onnx_models
+from support.airflow_connections import connection
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +38,17 @@ def test_failed_rows_can_fail_the_task(tmp_path):
     with pytest.raises(AirflowException, match="connection 'naiad_default'"):
         operator(tmp_path, max_failed_rows=0).execute({})
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_certificates_of_the_connection_are_refused(tmp_path, server, monkeypatch):
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    secure = connection(server, "https", extra={"ca_file": str(tmp_path / "ca.pem")})
+    monkeypatch.setenv("AIRFLOW_CONN_SECURE", secure)
+    with pytest.raises(
+        AirflowFailException, match=r"connection 'secure' has ca_file .* set the environment variable"
+    ):
+        operator(tmp_path, conn_id="secure").execute({})
 
 
 @pytest.mark.parametrize(

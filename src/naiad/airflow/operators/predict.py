@@ -59,6 +59,11 @@ class NaiadPredictOperator(NaiadOperator):
     def execute(self, context: Any) -> dict[str, Any]:
         """Predict the rows. Raises AirflowException, AirflowFailException for a job that cannot succeed."""
         hook = self.hook
+        if hook.endpoint.tls() is not None:
+            raise AirflowFailException(
+                f"connection '{self.conn_id}' has ca_file or certificate_file in extra, which batch prediction does "
+                "not use; set the environment variable SSL_CERT_FILE of the worker, and use a connection without them"
+            )
         try:
             summary = predict(self._job(hook.endpoint.url, hook.endpoint.headers), _Log(self.log))
         except InferError as error:
