@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint type test test-fast test-frameworks test-unit fuzz attack mutants bench docs image demo demo-keep check clean
+.PHONY: help setup fmt lint type test test-fast test-frameworks test-airflow test-unit fuzz attack mutants bench docs image demo demo-keep check clean
 
 help: ## list what can be done
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ test-fast: $(STAMP) ## everything but the slow integration tests, in less than t
 test-frameworks: ## the tests of the framework backends, in an environment of 4 GB of their own
 	.ci/frameworks $(VENV)-frameworks
 
+test-airflow: ## the tests of the Airflow provider, in an environment of 600 MB of their own
+	.ci/airflow $(VENV)-airflow
+
 test-unit: $(STAMP) ## the tests that need no server
 	$(BIN)/python -m pytest tests/unit tests/property tests/contract tests/conformance
 
@@ -79,4 +82,4 @@ $(VENV)/.demo: pyproject.toml
 check: test ## another word for test
 
 clean: ## remove what the words above made
-	rm -rf $(VENV) $(VENV)-frameworks site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-frameworks $(VENV)-airflow site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

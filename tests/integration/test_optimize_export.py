@@ -184,6 +184,16 @@ def test_push_with_repository_loads_from_it(start_server, archive, tmp_path):
     assert probabilities(running) == pytest.approx(expected(), abs=1e-6)
 
 
+def test_failed_push_takes_the_version_back(start_server, archive, tmp_path):
+    for name in ("models", "elsewhere"):
+        (tmp_path / name).mkdir()
+    running = start_server(tmp_path / "elsewhere", "--model-control-mode=explicit")
+    running.wait_ready()
+    text = naiad("export", archive, tmp_path / "models", "--push", running.http_url, status=1)
+    assert "failed to poll from model repository" in text
+    assert list((tmp_path / "models").iterdir()) == []
+
+
 def test_server_that_is_not_there_is_an_error(archive):
     assert "http://127.0.0.1:9: " in naiad("export", archive, "--push", "http://127.0.0.1:9", status=1)
 

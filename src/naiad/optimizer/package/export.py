@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,13 +10,12 @@ from pathlib import Path
 
 from naiad.client import Client
 from naiad.config.backends import PLATFORM_BACKENDS, canonical_name
-from naiad.config.forms.json_form import config_to_json
 from naiad.config.forms.pbtxt.text_format import format_config, parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 from naiad.core.model import ModelState
-from naiad.optimizer.package.contents import EVIDENCE, opened
-from naiad.optimizer.package.manifest import MANIFEST
+from naiad.optimizer.package.contents import EVIDENCE, is_package, opened
+from naiad.optimizer.package.manifest import MANIFEST, DamagedPackageError, NoPackageError
 from naiad.optimizer.package.signature import (
     ExportError,
     Signature,
@@ -28,7 +26,9 @@ from naiad.optimizer.package.signature import (
     tensor_text,
 )
 from naiad.optimizer.package.writing import SIGNATURE
-from naiad.repository.stores.store import CONFIG_FILE, INCOMPLETE_MARK, check_model_name, list_version_dirs
+from naiad.publish import Publication, Source, SourceError, publish, push, read_source
+from naiad.repository.stores.new_version import NewVersion, added_version
+from naiad.repository.stores.store import CONFIG_FILE, check_model_name
 
 _LOAD_TIMEOUT_S = 600.0
 _VERSION = "1"
@@ -56,32 +56,40 @@ def export(
     """Add the packaged model as a new version to a repository, after all versions that are there.
 
     `model` is its name there, by default the package's. With `push`, the URL of a server: the server loads the model
-    from its repository, or, without `repository`, gets the files with the load request.
+    from its repository, or, without `repository`, gets the files with the load request. A model that is served is
+    replaced as `naiad.publish` does it: a failure changes nothing.
 
-    Raises NoPackageError, DamagedPackageError, ExportError if the model that is there has other inputs, outputs or
-    backend, InferError of the server, OSError.
+    Raises PublishError if the server cannot load it, NoPackageError, DamagedPackageError, ExportError if the model
+    that is there has other inputs, outputs or backend, InferError of the server, OSError.
     """
-    with opened(path) as contents, tempfile.TemporaryDirectory(prefix="naiad-export-") as temporary:
-        folder = Path(temporary, contents.manifest.model)
-        contents.copy(folder)
-        name = model or contents.manifest.model
-        try:
-            check_model_name(name)
-        except InferError as error:
-            raise ExportError(error.message) from error
-        packaged = _Packaged(folder, name)
+    with _unpacked(path, model) as packaged:
         if repository is None:
             if push is None:
                 raise ExportError("there is no place to export to; give a repository, or the URL of a server")
             return asyncio.run(_push(packaged, push, headers or {}))
         if not repository.is_dir():
             raise ExportError(f"{repository} is not a directory; give the directory of the models, or create it")
-        version = packaged.write(repository)
-    places = [str(repository / name / str(version))]
-    if push is not None:
-        asyncio.run(_load(name, push, headers or {}))
-        places.append(push)
-    return Exported(name, version, places)
+        source = Source(packaged.name, packaged.new_version(repository))
+        if push is not None:
+            return asyncio.run(_publish(source, repository, push, headers or {}))
+        with added_version(repository, source.model, source.new) as added:
+            return Exported(added.model, added.version, [str(added.path)])
+
+
+@contextlib.contextmanager
+def opened_source(path: Path, repository: Path, model: str = "") -> Iterator[Source]:
+    """Give what `naiad.publish` publishes: of a package, or of a model file or directory (`read_source`).
+
+    Raises SourceError, OSError.
+    """
+    if not is_package(path):
+        yield read_source(path, model)
+        return
+    try:
+        with _unpacked(path, model) as packaged:
+            yield Source(packaged.name, packaged.new_version(repository))
+    except (NoPackageError, DamagedPackageError, ExportError) as error:
+        raise SourceError(str(error)) from error
 
 
 def export_files(path: Path, target: Path) -> Sequence[Path]:
@@ -119,32 +127,22 @@ class _Packaged:
         self.beside = [each for each in folder.iterdir() if each.name not in own]
         """Labels, which all versions share."""
 
-    def write(self, repository: Path) -> int:
-        """Write a new version, and return its number."""
+    def new_version(self, repository: Path) -> NewVersion:
+        """Return what is added to a repository. Raises ExportError if it does not fit to the model there."""
         target = repository / self.name
-        # A server ignores hidden folders, and a model with the mark.
-        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=repository) as temporary:
-            made = Path(temporary, self.name)
-            made.mkdir()
-            for file in self.beside:
-                shutil.copyfile(file, made / file.name)
-            if not target.exists():
-                shutil.copytree(self.version_files, made / _VERSION)
-                (made / CONFIG_FILE).write_text(format_config(self.config), encoding="utf-8")
-                made.rename(target)
-                return int(_VERSION)
+        config: ModelConfig | None = self.config
+        if target.exists():
             config = self._merged(repository)
             self._check_beside(target)
-            version = max(list_version_dirs(target), default=0) + 1
-            shutil.copytree(self.version_files, made / str(version))
-            with _marked(target):
-                if config is not None:
-                    (made / CONFIG_FILE).write_text(format_config(config), encoding="utf-8")
-                    os.replace(made / CONFIG_FILE, target / CONFIG_FILE)
-                for file in self.beside:
-                    os.replace(made / file.name, target / file.name)
-                (made / str(version)).rename(target / str(version))
-            return version
+        return self._version(config)
+
+    def alone(self) -> NewVersion:
+        """Return what a server gets that has no other version of the model."""
+        return self._version(self.config)
+
+    def _version(self, config: ModelConfig | None) -> NewVersion:
+        files = {each.name: each for each in self.version_files.iterdir()}
+        return NewVersion(files, self.beside, "" if config is None else format_config(config))
 
     def _merged(self, repository: Path) -> ModelConfig | None:
         """Return the configuration of the model that is there with the package's; None if nothing changes."""
@@ -207,13 +205,23 @@ class _Packaged:
 
 
 @contextlib.contextmanager
-def _marked(model: Path) -> Iterator[None]:
-    mark = model / INCOMPLETE_MARK
-    mark.touch()
-    try:
-        yield
-    finally:
-        mark.unlink()
+def _unpacked(path: Path, name: str) -> Iterator[_Packaged]:
+    """Unpack a package, and check it; `name` replaces its model's unless empty."""
+    with opened(path) as contents, tempfile.TemporaryDirectory(prefix="naiad-export-") as temporary:
+        folder = Path(temporary, contents.manifest.model)
+        contents.copy(folder)
+        name = name or contents.manifest.model
+        try:
+            check_model_name(name)
+        except InferError as error:
+            raise ExportError(error.message) from error
+        yield _Packaged(folder, name)
+
+
+async def _publish(source: Source, repository: Path, url: str, headers: Mapping[str, str]) -> Exported:
+    async with _client(url, headers) as client:
+        done = await publish(client, Publication(source, repository, allows_other_tensors=True))
+    return Exported(done.model, done.version, [str(done.path), url])
 
 
 async def _push(packaged: _Packaged, url: str, headers: Mapping[str, str]) -> Exported:
@@ -224,20 +232,8 @@ async def _push(packaged: _Packaged, url: str, headers: Mapping[str, str]) -> Ex
             there = signature_of(await client.model_config(packaged.name))
             if there is not None:  # A server completes the configuration of every model that it loads.
                 packaged.check_signature(there, url)
-        version = max((int(each.version or 0) for each in versions), default=0) + 1
-        files = {
-            f"{version}/{file.relative_to(packaged.version_files).as_posix()}": file.read_bytes()
-            for file in packaged.version_files.rglob("*")
-            if file.is_file()
-        }
-        files |= {file.name: file.read_bytes() for file in packaged.beside}
-        await client.load(packaged.name, config=config_to_json(packaged.config).decode(), files=files)
-    return Exported(packaged.name, version, [url])
-
-
-async def _load(name: str, url: str, headers: Mapping[str, str]) -> None:
-    async with _client(url, headers) as client:
-        await client.load(name)
+        done = await push(client, Source(packaged.name, packaged.alone()), allows_other_tensors=True)
+    return Exported(done.model, done.version, [url])
 
 
 def _client(url: str, headers: Mapping[str, str]) -> Client:
