@@ -1,10 +1,8 @@
 """The operator that measures a model under load, and fails the task when it is slower than a baseline."""
 
 import asyncio
-import contextlib
-import signal
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -112,8 +110,7 @@ class NaiadPerfOperator(NaiadOperator):
         hook = self.hook
         plan = self._plan(hook.endpoint)
         try:
-            with _restored(signal.SIGTERM):
-                measured = asyncio.run(run(plan, command=["NaiadPerfOperator", self.model]))
+            measured = asyncio.run(run(plan, command=["NaiadPerfOperator", self.model]))
         except InferError as error:
             raise hook.failure(error) from error
         except ValueError as error:  # of input data
@@ -152,14 +149,3 @@ class NaiadPerfOperator(NaiadOperator):
         self.log.info("%s", text)
         if comparison.is_worse_past_limit:
             raise AirflowException(f"model '{self.model}' is slower than the baseline {self.baseline}:{text}")
-
-
-@contextlib.contextmanager
-def _restored(number: signal.Signals) -> Iterator[None]:
-    """Give a signal its handler back: a measurement has its own, and leaves the default."""
-    before = signal.getsignal(number)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):  # not in the main thread, where no handler was set either
-            signal.signal(number, before)
