@@ -20,6 +20,7 @@ from naiad.analyze.goal import Goal
 from naiad.analyze.measurement import Measured, Ranking
 from naiad.analyze.search import MODES, SearchProgress, SearchSettings, search
 from naiad.analyze.search import within as within_time
+from naiad.analyze.search.configurations import repository_configuration
 from naiad.analyze.space import Point, Space
 
 LANGUAGE = MODELS["language model"]
@@ -110,6 +111,15 @@ def test_time_limit_ends_the_search(mode: str) -> None:
     assert (instrument.points[0] == instrument.points[-1]) == is_planned
     text = f"The time limit of 90 s ended the search after {len(instrument.points)} measurements. "
     assert ranking.reason.startswith(text) != is_planned
+
+
+def test_gains_start_from_a_load_that_fits() -> None:
+    configured = Costs(2.0, 20.0)
+    limit_ms = figures(configured, Point(repository_configuration(grid()), 8)).p99_ms
+    ranking = run("predict", SimulatedInstrument(configured, 1), within(limit_ms), min_concurrency=32)
+    assert ranking.baseline is not None
+    assert 1 < ranking.baseline.point.concurrency < 32
+    assert ranking.baseline.metrics["m"]["perf_latency_p99"].value <= limit_ms
 
 
 def test_first_loads_stay_near_the_latency_limit() -> None:

@@ -9,8 +9,10 @@ from naiad.analyze.measurement import Measured
 from naiad.analyze.search.configurations import (
     Configuration,
     Load,
+    configuration_key,
     configurations,
     differing_fields,
+    repository_configuration,
     saturating_loads,
     useful_loads,
 )
@@ -42,6 +44,8 @@ _MOST_REPEATS = 3
 """Measurements of a point, before the comparison of the best."""
 _LAST = 2
 """Measurements for which a time limit leaves time: the best again, and the drift."""
+_BASELINE_LOADS = 2
+"""Loads of the repository's configuration that are tried, beyond the saturating one."""
 _MOST_GAIN = 10
 """Throughput of a configuration / the best so far, at the beginning, when nothing else is known."""
 _NEARLY = 0.02
@@ -61,6 +65,7 @@ async def predict(survey: Survey, predictor: Predictor) -> None:
     first = [*predictor.plan(survey.space, 1)[:1], _farthest(survey, everything)]
     for point in first[: budget - survey.count]:
         await survey.measure(point)
+    await _fit_baseline(survey)
     exploration = _Exploration(survey, predictor, everything)
     limit = budget - max(1, min(2 * survey.settings.top, budget // _COMPARED_SHARE))
     before = -1
@@ -76,6 +81,21 @@ async def predict(survey: Survey, predictor: Predictor) -> None:
         exploration.estimate()
         await separate(survey, min(budget - survey.count, max(0, survey.affordable - 1)))
     exploration.estimate()
+
+
+async def _fit_baseline(survey: Survey) -> None:
+    """Measure the configuration of the repository under a load that meets the limit of the latency.
+
+    Gains are gains over it. Where its saturating load misses the limit, a lone client would be what they start from.
+    """
+    name = configuration_key(repository_configuration(survey.space))
+    for _ in range(_BASELINE_LOADS):
+        mine = [each for each in survey.usable if configuration_key(each.point.variants) == name]
+        late = [each for each in mine if not survey.meets(each)]
+        fitting = _fitting_load(survey, min(late, key=lambda each: each.point.concurrency)) if late else None
+        if fitting is None or any(survey.meets(each) and each.point.concurrency > 1 for each in mine):
+            return
+        await survey.measure(fitting)
 
 
 def _farthest(survey: Survey, everything: Sequence[Configuration]) -> Point:
