@@ -1,0 +1,92 @@
+"""A batch prediction: what it reads, executes and writes, how far it has come, and its result."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from naiad.core.errors import invalid_argument
+
+DEFAULT_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class PredictJob:
+    """One model over all rows of some files. Picklable.
+
+    `PredictJob("models", "classifier", ["data.csv"], "labels.jsonl")`
+    """
+
+    target: str
+    """A model repository, whose models this process loads, or the address of a server: `http://`, `grpc://`."""
+    model: str
+    inputs: Sequence[str]
+    """Files (.npy, .npz, .jsonl, .csv, .parquet), glob patterns, and folders with a file for each row; read in this
+    order, the files of a pattern or folder by name."""
+    output: str
+    """A file: .jsonl, .csv, .npz or .parquet. It appears when all rows are done."""
+    version: str = ""
+    """Version of the model; "" for the newest."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Column of the files -> input of the model, where the names differ. Several columns of one input are its
+    elements, in this order."""
+    outputs: Sequence[str] = ()
+    """Outputs of the model to write; all without one."""
+    rows_per_request: int = 0
+    """0 for the `max_batch_size` of the model."""
+    concurrency: int = 0
+    """Requests at the same time; 0 for two for each instance of the model."""
+    max_failed_rows: int | None = None
+    """More failed rows end the job with an error; None for no limit, as long as some rows succeed."""
+    restart: bool = False
+    """Discard what an interrupted run has finished, and begin with the first row."""
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    """For one request with its retries while the server is unavailable."""
+    keys: Sequence[str] = ()
+    """Columns of the files that the output repeats."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Header fields (metadata over gRPC) of each request to a server, an API key for example."""
+
+    def check(self) -> None:
+        """Raise InferError(INVALID_ARG) for a value that no model and no file can have."""
+        if not self.inputs:
+            raise invalid_argument("the job has no input; name files, glob patterns or folders")
+        for name, value in (("rows_per_request", self.rows_per_request), ("concurrency", self.concurrency)):
+            if value < 0:
+                raise invalid_argument(f"{name} is {value}; expected at least 1, or 0 for the default")
+        if self.max_failed_rows is not None and self.max_failed_rows < 0:
+            raise invalid_argument(f"max_failed_rows is {self.max_failed_rows}; expected 0 or more")
+        if not self.timeout_s > 0:
+            raise invalid_argument(f"timeout_s is {self.timeout_s:g}; expected more than 0 seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job has come."""
+
+    phase: str
+    """`load` (models), `predict`, or `write` (the output file from its parts)."""
+    rows: int = 0
+    """Rows that are done, with those of an interrupted run and those that failed."""
+    failed_rows: int = 0
+    fraction: float = 0.0
+    """Share of the bytes of all input files that has been done, from 0 to 1."""
+    rows_per_s: float = 0.0
+    seconds_left: float | None = None
+    """None while it is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The result of a job."""
+
+    rows: int
+    """Rows of the output: all rows of the input."""
+    failed_rows: int
+    """Rows without a prediction; their reasons are in `rejected`."""
+    seconds: float
+    """Duration of this run; after an interruption without the time of the runs before."""
+    output: str
+    """Path of the output file."""
+    rejected: str
+    """Path of the file with row, file and reason of each failed row; "" if there is none."""
+    resumed_rows: int = 0
+    """Rows that an interrupted run had finished before this one."""
