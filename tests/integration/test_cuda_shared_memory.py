@@ -24,9 +24,9 @@ from naiad.client import Client
 from naiad.memory.cuda import CudaError, CudaRuntime
 from naiad.perf.inputs import memory_blocks
 from naiad.perf.inputs.shared_memory import in_shared_memory
-from naiad.perf.inputs.signature import InputError
 from naiad.perf.inputs.templates import prepare_inputs
 from naiad.perf.plan import InputSettings, ModelPlan
+from naiad.values.tensor import InputError
 from support.model_repository import write_identity, write_python_add_sub
 from support.server_process import serving
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
-from naiad.perf.inputs.signature import InputError
 from naiad.perf.measuring.level import Progress
 from naiad.perf.plan import (
     Concurrency,
@@ -30,6 +29,7 @@ from naiad.perf.plan import (
     Stop,
 )
 from naiad.perf.session import Session, run
+from naiad.values.tensor import InputError
 from support.model_repository import write_identity
 from support.sequence_models import write_running_sum
 from support.server_process import serving

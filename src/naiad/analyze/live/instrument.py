@@ -19,10 +19,10 @@ from naiad.analyze.variants import RefusedError
 from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
 from naiad.config.forms.json_form import config_from_json
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.perf.inputs.signature import InputError
 from naiad.perf.plan import Concurrency, Load, Measuring, ModelPlan, Plan, RequestRate, Service, Stop
 from naiad.perf.result import Interval, Row
 from naiad.perf.session import Session
+from naiad.values.tensor import InputError
 
 _log = logging.getLogger(__name__)
 LOAD_TIMEOUT_S = 600.0

@@ -30,11 +30,11 @@ from naiad.optimizer.profile.messages import Arrays
 from naiad.optimizer.profile.server_process import ServerProcess
 from naiad.optimizer.progress import NoProgress, Progress
 from naiad.optimizer.source import Samples, Source
-from naiad.perf.inputs.signature import InputError
 from naiad.perf.plan import Concurrency, InputSettings, Measuring, ModelPlan, Plan, Protocol, Service, Stop
 from naiad.perf.result import Interval, Row
 from naiad.perf.session import Session
 from naiad.perf.statistics.intervals import NONE
+from naiad.values.tensor import InputError
 
 MOST_CONCURRENT = 16
 _ROUNDS = 9

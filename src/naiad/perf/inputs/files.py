@@ -12,9 +12,10 @@ import numpy as np
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Array
-from naiad.perf.inputs.conversion import array_of_array, array_of_raw, is_float, strings
-from naiad.perf.inputs.signature import InputError, ModelTensor, Signature, Step, Stream
+from naiad.perf.inputs.signature import Signature, Step, Stream
 from naiad.perf.plan import InputSettings
+from naiad.values.conversion import array_of_array, array_of_raw, is_float, strings
+from naiad.values.tensor import InputError, ModelTensor
 
 
 def read_numpy(path: Path, signature: Signature) -> Stream:

@@ -7,9 +7,10 @@ import numpy as np
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Array, Shape
-from naiad.perf.inputs.conversion import is_float, strings
-from naiad.perf.inputs.signature import InputError, ModelTensor, Signature, Step, Stream
+from naiad.perf.inputs.signature import Signature, Step, Stream
 from naiad.perf.plan import InputSettings
+from naiad.values.conversion import is_float, strings
+from naiad.values.tensor import InputError, ModelTensor
 
 _RANDOM_REQUESTS = 16
 """Different requests that are made once and sent in turn."""

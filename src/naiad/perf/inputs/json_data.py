@@ -7,19 +7,15 @@
 dimension.
 """
 
-import binascii
-from base64 import b64decode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from naiad.core.errors import InferError
 from naiad.core.tensor import Array, Shape
-from naiad.perf.inputs.conversion import array_of_raw, array_of_values
-from naiad.perf.inputs.signature import InputError, ModelTensor, Signature, Step, Stream
-from naiad.protocol.json.tree import parse_document
+from naiad.perf.inputs.signature import Signature, Step, Stream
+from naiad.values.conversion import array_of_raw, array_of_values
+from naiad.values.json_values import decoded, kind_of, parse_text, read_shape
+from naiad.values.tensor import InputError, ModelTensor
 
 _OTHER_MEMBERS = ("timestamp", "delay", "session_id")
 """Members of a step that are not tensors."""
@@ -50,14 +46,7 @@ def _parse(path: Path) -> Any:
         text = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
-    try:
-        return orjson.loads(text)
-    except ValueError:
-        pass  # perhaps NaN and Infinity, which orjson does not know
-    try:
-        return parse_document(text)
-    except InferError as error:
-        raise InputError(f"{path}: not a JSON document: {error.message}") from None
+    return parse_text(text, str(path))
 
 
 def _stream(where: str, steps: list[Any], validation: Any, signature: Signature) -> Stream:
@@ -73,7 +62,7 @@ def _stream(where: str, steps: list[Any], validation: Any, signature: Signature)
 def _step(where: str, step: Any, expected: Any, signature: Signature) -> Step:
     for members in (step, expected):
         if not isinstance(members, dict):
-            raise InputError(f"{where}: expected an object with a member for each tensor, got {_kind(members)}")
+            raise InputError(f"{where}: expected an object with a member for each tensor, got {kind_of(members)}")
     names = [name for name in step if name in signature.inputs or name not in _OTHER_MEMBERS]
     signature.check_names(names, where)
     for name in expected:
@@ -94,33 +83,18 @@ def _expected(members: Mapping[str, Any], outputs: Mapping[str, ModelTensor], wh
 def _array(tensor: ModelTensor, value: Any, where: str) -> Array:
     shape: Shape | None = None
     if isinstance(value, dict):
-        shape = _shape(value.get("shape"), where)
+        shape = read_shape(value.get("shape"), where)
         value = value.get("content", value)
     if isinstance(value, dict) and isinstance(value.get("b64"), str):
-        return array_of_raw(tensor, _decoded(value["b64"], where), shape, where)
+        return array_of_raw(tensor, decoded(value["b64"], where), shape, where)
     if not isinstance(value, list):
         raise InputError(
             f'{where}: expected a flat list of values, {{"b64": "..."}} or {{"content": [...], "shape": [...]}}, '
-            f"got {_kind(value)}"
+            f"got {kind_of(value)}"
         )
     if value and isinstance(value[0], list):
         raise InputError(f"{where}: expected a flat list in row-major order, got nested lists")
     return array_of_values(tensor, value, shape, where)
-
-
-def _shape(value: Any, where: str) -> Shape | None:
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(type(size) is int for size in value):
-        raise InputError(f"{where}: expected a list of integers as 'shape', got {_kind(value)}")
-    return tuple(value)
-
-
-def _decoded(text: str, where: str) -> bytes:
-    try:
-        return b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InputError(f"{where}: 'b64' is not base64: {error}") from None
 
 
 def _timestamp(step: Mapping[str, Any], where: str) -> float | None:
@@ -130,11 +104,3 @@ def _timestamp(step: Mapping[str, Any], where: str) -> float | None:
     if value is not None and (type(value) not in (int, float) or not 0 <= value < float("inf")):
         raise InputError(f"{where}: expected milliseconds from the start as 'timestamp', got {value!r}")
     return value
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, list):
-        return "a list"
-    if isinstance(value, dict):
-        return f"an object with {', '.join(map(repr, value)) or 'no members'}"
-    return repr(value)[:60]

@@ -16,7 +16,7 @@ from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegio
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.memory.cuda import CudaError, CudaRuntime, load_runtime
 from naiad.memory.system import DIRECTORY
-from naiad.perf.inputs.signature import InputError
+from naiad.values.tensor import InputError
 
 
 def new_region_name(purpose: str) -> str:

@@ -11,9 +11,9 @@ from naiad.core.tensor import TensorSpec, to_buffer
 from naiad.perf.exchange import RequestTemplate
 from naiad.perf.inputs.generated import random_array
 from naiad.perf.inputs.recording import RecordedRequest, RecordingError, read_recording
-from naiad.perf.inputs.signature import InputError, ModelTensor
 from naiad.perf.inputs.templates import TemplateSet, is_reserved, waits_for_empty_final
 from naiad.perf.plan import InputSettings, Plan, Schedule
+from naiad.values.tensor import InputError, ModelTensor
 
 _WRONG_REQUESTS = ("INVALID_ARG", "NOT_FOUND", "UNSUPPORTED", "ALREADY_EXISTS", "PERMISSION_DENIED")
 """Outcomes that the request itself has caused: to send it again would measure nothing."""

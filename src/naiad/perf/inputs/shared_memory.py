@@ -21,8 +21,8 @@ from naiad.perf.inputs.memory_blocks import (
     new_region_name,
     with_memory,
 )
-from naiad.perf.inputs.signature import InputError
 from naiad.perf.inputs.templates import TemplateSet
+from naiad.values.tensor import InputError
 
 _log = logging.getLogger(__name__)
 

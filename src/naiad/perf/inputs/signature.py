@@ -1,76 +1,14 @@
 """What a model takes and returns, as requests of a plan are made for it: shapes of a sample, and its values."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from naiad.config.model_config_pb2 import ModelConfig, ModelInput
-from naiad.core.datatype import DataType
+from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.model import ModelMetadata
-from naiad.core.tensor import Array, Shape, TensorSpec
+from naiad.core.tensor import Array, Shape
 from naiad.perf.plan import ModelPlan
-
-_LAYOUTS = {ModelInput.FORMAT_NHWC: "NHWC", ModelInput.FORMAT_NCHW: "NCHW"}
-
-
-class InputError(ValueError):
-    """The inputs of a plan do not fit its model; the text names the place, what is expected, and the fix."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelTensor:
-    """An input or output of a model."""
-
-    name: str
-    datatype: DataType
-    dims: Shape
-    """Of one sample, without the batch dimension; -1 for a size that neither the model nor the plan gives."""
-    is_batched: bool = False
-    """Requests have a batch dimension before `dims`."""
-    is_optional: bool = False
-    layout: str = ""
-    """`NHWC` or `NCHW` for images, if the configuration says so."""
-    warm_up_dims: Shape = ()
-    """Of the first sample of `model_warmup` in the configuration that has the input; () without one."""
-
-    def shape_of(self, count: int, shape: Shape | None, where: str) -> Shape:
-        """Return the shape of a sample of `count` elements, which its source may state. Raises InputError."""
-        if shape is not None:
-            self.check(shape, where)
-        else:
-            shape = self._inferred(count, where)
-        if math.prod(shape) != count:
-            raise InputError(f"{where}: expected {math.prod(shape)} values for shape {list(shape)}, got {count}")
-        return shape
-
-    def check(self, shape: Shape, where: str) -> None:
-        """Check that a sample may have a shape. Raises InputError."""
-        if not _fits(shape, self.dims):
-            raise InputError(
-                f"{where}: expected shape {list(self.dims)}, without a batch dimension, got {list(shape)}"
-            )
-
-    def _inferred(self, count: int, where: str) -> Shape:
-        known = math.prod(dim for dim in self.dims if dim != -1)
-        variable = self.dims.count(-1)
-        if not variable:
-            return self.dims
-        if variable > 1 or not known:
-            raise InputError(
-                f"{where}: the model's shape {list(self.dims)} has variable dimensions; give them with "
-                f"{self.example_flag}, or as a 'shape' beside the 'content' in JSON data"
-            )
-        if count % known:
-            raise InputError(
-                f"{where}: {count} values do not fill shape {list(self.dims)}; expected a multiple of {known}"
-            )
-        return tuple(count // known if dim == -1 else dim for dim in self.dims)
-
-    @property
-    def example_flag(self) -> str:
-        """A `--shape` flag that gives all dimensions."""
-        return f"--shape {self.name}:{','.join(str(1 if dim == -1 else dim) for dim in self.dims)}"
+from naiad.values.tensor import InputError, ModelTensor, fits, model_tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +58,11 @@ def read_signature(
         is_batching = config.max_batch_size > 0
     _check_batch_size(plan, config, is_batching=is_batching)
     hints = {} if config is None else {each.name: each for each in config.input}
-    inputs = {spec.name: _input(spec, hints.get(spec.name), is_batching=is_batching) for spec in metadata.inputs}
+    inputs = {
+        spec.name: model_tensor(spec, hints.get(spec.name), is_batching=is_batching) for spec in metadata.inputs
+    }
     for name, dims in _warm_up_dims(config).items():
-        if name in inputs and _fits(dims, inputs[name].dims):
+        if name in inputs and fits(dims, inputs[name].dims):
             inputs[name] = replace(inputs[name], warm_up_dims=dims)
     for flag, named in (("--shape", plan.inputs.shapes), ("--input-bound", plan.inputs.integer_bounds)):
         for name in named if is_only_model else ():
@@ -134,7 +74,7 @@ def read_signature(
         tensor = inputs[name]
         tensor.check(shape, f"--shape {name}")
         inputs[name] = replace(tensor, dims=shape)
-    outputs = {spec.name: _input(spec, None, is_batching=is_batching) for spec in metadata.outputs}
+    outputs = {spec.name: model_tensor(spec, None, is_batching=is_batching) for spec in metadata.outputs}
     has_sequences = config is not None and config.HasField("sequence_batching")
     return Signature(plan.name, inputs, outputs, has_sequences)
 
@@ -150,14 +90,6 @@ def _check_batch_size(plan: ModelPlan, config: ModelConfig | None, *, is_batchin
         )
 
 
-def _input(spec: TensorSpec, hint: ModelInput | None, *, is_batching: bool) -> ModelTensor:
-    has_batch = is_batching and not (hint is not None and hint.is_shape_tensor)
-    dims = spec.shape[1:] if has_batch else spec.shape
-    if hint is None:
-        return ModelTensor(spec.name, spec.datatype, dims, has_batch)
-    return ModelTensor(spec.name, spec.datatype, dims, has_batch, hint.optional, _LAYOUTS.get(hint.format, ""))
-
-
 def _warm_up_dims(config: ModelConfig | None) -> dict[str, Shape]:
     """Return the shapes that the configuration warms the model up with: typical ones, of one sample."""
     found: dict[str, Shape] = {}
@@ -165,12 +97,6 @@ def _warm_up_dims(config: ModelConfig | None) -> dict[str, Shape]:
         for name, each in sample.inputs.items():
             found.setdefault(name, tuple(each.dims))
     return found
-
-
-def _fits(shape: Shape, dims: Shape) -> bool:
-    return len(shape) == len(dims) and all(
-        size >= 0 and dim in (-1, size) for size, dim in zip(shape, dims, strict=True)
-    )
 
 
 def _names(tensors: Mapping[str, ModelTensor]) -> str:

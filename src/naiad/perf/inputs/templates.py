@@ -15,13 +15,14 @@ from naiad.core.parameters import ParameterValue
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import Array, Buffer, TensorSpec, to_array, to_buffer
 from naiad.perf.exchange import Body, RequestTemplate
-from naiad.perf.inputs.conversion import is_float
 from naiad.perf.inputs.files import SUFFIXES, read_directory, read_image, read_numpy
 from naiad.perf.inputs.generated import random_stream, zero_stream
 from naiad.perf.inputs.json_data import read_json
 from naiad.perf.inputs.memory_blocks import OutputSlots, with_memory
-from naiad.perf.inputs.signature import InputError, ModelTensor, Signature, Step, Stream, read_signature
+from naiad.perf.inputs.signature import Signature, Step, Stream, read_signature
 from naiad.perf.plan import Mode, ModelPlan, Protocol, Service
+from naiad.values.conversion import is_float
+from naiad.values.tensor import InputError, ModelTensor
 
 _RESERVED_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output")
 

@@ -9,8 +9,9 @@ from PIL import Image
 
 from naiad.core.datatype import DataType
 from naiad.perf.inputs.files import read_directory, read_image, read_numpy
-from naiad.perf.inputs.signature import InputError, ModelTensor, Signature
+from naiad.perf.inputs.signature import Signature
 from naiad.perf.plan import InputSettings
+from naiad.values.tensor import InputError, ModelTensor
 
 SETTINGS = InputSettings()
 

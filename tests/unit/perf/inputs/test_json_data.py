@@ -14,9 +14,10 @@ from hypothesis.extra import numpy as arrays_of
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import to_buffer
-from naiad.perf.inputs.conversion import is_float, strings
 from naiad.perf.inputs.json_data import read_json
-from naiad.perf.inputs.signature import InputError, ModelTensor, Signature
+from naiad.perf.inputs.signature import Signature
+from naiad.values.conversion import is_float, strings
+from naiad.values.tensor import InputError, ModelTensor
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -9,9 +9,9 @@ import pytest
 from naiad.core.datatype import DataType
 from naiad.core.tensor import to_array
 from naiad.perf.inputs.replay import replay_inputs
-from naiad.perf.inputs.signature import InputError
 from naiad.perf.plan import Concurrency, InputSettings, Mode, ModelPlan, Plan, Protocol, Service
 from naiad.telemetry.traffic import FORMAT_VERSION
+from naiad.values.tensor import InputError
 
 FIRST = {"naiad_traffic": FORMAT_VERSION, "wall_ns": 0, "monotonic_ns": 0}
 A = {"name": "A", "datatype": "INT32", "shape": [1, 2]}

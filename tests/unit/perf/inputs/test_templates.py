@@ -11,9 +11,9 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.model import ModelMetadata
 from naiad.core.tensor import TensorSpec, to_array
-from naiad.perf.inputs.signature import InputError
 from naiad.perf.inputs.templates import prepare_inputs
 from naiad.perf.plan import InputSettings, Mode, ModelPlan, Protocol, Service
+from naiad.values.tensor import InputError
 
 
 def model(*inputs, outputs=(), max_batch_size=0, optional=(), is_stateful=False):

@@ -9,8 +9,8 @@ from hypothesis.extra import numpy as arrays_of
 
 from naiad.core.datatype import DataType, from_numpy
 from naiad.core.tensor import TensorSpec, to_buffer
-from naiad.perf.inputs.conversion import strings
 from naiad.perf.inputs.templates import validate
+from naiad.values.conversion import strings
 
 
 def response(**outputs):

@@ -8,7 +8,7 @@ import numpy as np
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from naiad.core.tensor import Array, Buffer, Shape, TensorSpec, decode_bytes_elements, to_array
-from naiad.perf.inputs.signature import InputError, ModelTensor
+from naiad.values.tensor import InputError, ModelTensor
 
 _SHOWN_CHARACTERS = 60
 
