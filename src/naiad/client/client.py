@@ -154,7 +154,7 @@ class Client:
 
         Raises InferError, with INVALID_ARG for an array that has no datatype in the protocol.
         """
-        specs, data = _tensors(inputs)
+        specs, data = encode_tensors(inputs)
         header = RequestHeader(
             model_name=model,
             model_version=version,
@@ -261,7 +261,8 @@ def _region_name(name: str) -> str:
     return name
 
 
-def _tensors(inputs: Mapping[str, Array]) -> tuple[Sequence[TensorSpec], Sequence[Buffer]]:
+def encode_tensors(inputs: Mapping[str, Array]) -> tuple[Sequence[TensorSpec], Sequence[Buffer]]:
+    """Return arrays as tensors of a request. Raises InferError(INVALID_ARG) for a dtype without a datatype."""
     specs: list[TensorSpec] = []
     data: list[Buffer] = []
     for name, value in inputs.items():

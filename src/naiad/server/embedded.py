@@ -2,13 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from naiad.client.client import InferResult, encode_tensors
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState
-from naiad.core.request import InferRequest
+from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
+from naiad.core.response import InferResponse
+from naiad.core.tensor import Array
 from naiad.engine.serving.served import Served
 from naiad.options.options import RepositoryOptions, ServerOptions
 from naiad.repository.control.triggers import RepositoryControl
@@ -62,6 +65,37 @@ class EmbeddedServer(_PortlessServer):
         Raises InferError if it is rejected; then `on_response` is not called.
         """
         self._engine.submit(request)
+
+    async def infer(
+        self, model: str, inputs: Mapping[str, Array], *, version: str = "", outputs: Iterable[str] = ()
+    ) -> InferResult:
+        """Execute a model, as `naiad.client.Client.infer` does on a server. A cancelled call cancels its request.
+
+        Raises InferError.
+        """
+        specs, data = encode_tensors(inputs)
+        header = RequestHeader(
+            model_name=model,
+            model_version=version,
+            inputs=specs,
+            outputs=[RequestedOutput(name, binary=True) for name in outputs],
+        )
+        answer: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+
+        def respond(request: InferRequest, response: InferResponse) -> None:
+            if not answer.done():
+                answer.set_result(response)
+
+        request = InferRequest(header, data, respond, arrival_ns=time.monotonic_ns())
+        self.submit(request)
+        try:
+            response = await answer
+        except asyncio.CancelledError:
+            self.cancel(request)
+            raise
+        if response.error is not None:
+            raise response.error
+        return InferResult(request.id, response)
 
     def cancel(self, request: InferRequest) -> None:
         """Cancel a submitted request."""

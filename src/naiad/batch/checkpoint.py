@@ -1,0 +1,194 @@
+"""What survives a run that is killed: the folder `OUTPUT.partial` with the finished rows and a journal.
+
+The files of rows only grow. The journal's first line describes the job; each later line says how many rows are done
+and how long each file was then. It is written after the files are on the disk, so that the last whole line is true.
+A run that continues cuts the files to those lengths, skips the rows, and goes on: no row is lost or written twice.
+When all rows are done, the last line names the finished file; renaming it and removing the folder may be repeated.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from naiad.core.errors import InferError, invalid_argument, unavailable
+
+_VERSION = 1
+_JOURNAL = "journal.jsonl"
+
+Facts = Mapping[str, Any]
+"""What must be the same for a run to continue: name -> JSON value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a job has come."""
+
+    rows: int = 0
+    failed_rows: int = 0
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Of the files of rows."""
+    finished: str = ""
+    """Name of the complete output in the folder; "" before."""
+
+
+class Checkpoint:
+    """The folder of one job, which no other process uses at the same time."""
+
+    def __init__(self, output: Path, facts: Facts, *, restart: bool) -> None:
+        """Open or create the folder. With `restart` an earlier run's is emptied.
+
+        Raises OSError; InferError(INVALID_ARG) if an earlier run was for other facts, InferError(UNAVAILABLE) if
+        another process writes the same output.
+        """
+        self.output = output
+        self.folder = output.with_name(f"{output.name}.partial")
+        self.position = Position()
+        self.folder.mkdir(exist_ok=True)
+        self._journal: IO[bytes] = (self.folder / _JOURNAL).open("ab+")
+        try:
+            self._lock()
+            text = b"" if restart else self._text()
+            if b"\n" in text:
+                self._continue(text, facts)
+            else:
+                self._begin(facts)
+        except BaseException:
+            self._journal.close()
+            raise
+
+    def record(self, position: Position) -> None:
+        """Write how far the job has come; the files of rows must be synced. Raises OSError."""
+        self.position = position
+        self._append(asdict(position))
+
+    def publish(self, finished: Path, rejected: Path | None, rejected_target: Path) -> None:
+        """Move the complete output and the reasons of failed rows to their places, and remove the folder.
+
+        Raises OSError. May be called again after an interruption at any place.
+        """
+        if rejected is None:
+            rejected_target.unlink(missing_ok=True)  # of an earlier job
+        elif rejected.exists():
+            rejected.replace(rejected_target)
+        if finished.exists():
+            finished.replace(self.output)
+        _sync_folder(self.output.parent)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Release the folder for other processes."""
+        self._journal.close()
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise self._in_use() from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat((self.folder / _JOURNAL).stat(), os.fstat(self._journal.fileno())):
+                return
+        raise self._in_use()  # it has removed the folder since
+
+    def _in_use(self) -> InferError:
+        return unavailable(f"another process writes {self.output}; wait for its end, or choose another output")
+
+    def _text(self) -> bytes:
+        self._journal.seek(0)
+        text = self._journal.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        if len(whole) < len(text):
+            self._journal.truncate(len(whole))  # a line that a killed run has not finished
+        return whole
+
+    def _begin(self, facts: Facts) -> None:
+        for path in self.folder.iterdir():
+            if path.name != _JOURNAL:
+                path.unlink()
+        self._journal.truncate(0)
+        self._append({"version": _VERSION, "facts": facts})
+        _sync_folder(self.folder)
+        _sync_folder(self.output.parent)
+
+    def _continue(self, text: bytes, facts: Facts) -> None:
+        lines = text.splitlines()
+        try:
+            head = json.loads(lines[0])
+            found, earlier = head["version"], head["facts"]
+            if len(lines) > 1:
+                self.position = Position(**json.loads(lines[-1]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._refused(f"its journal cannot be read ({error})") from None
+        if found != _VERSION:
+            raise self._refused(f"version {found!r} of its journal is not supported, expected {_VERSION}")
+        reason = difference(earlier, json.loads(json.dumps(facts)))
+        if reason:
+            raise self._refused(reason)
+
+    def _refused(self, reason: str) -> InferError:
+        return invalid_argument(
+            f"{self.folder} has {self.position.rows:,} rows of a run that was interrupted, and this run cannot "
+            f"continue it: {reason}; add --restart to begin with the first row"
+        )
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        self._journal.write(json.dumps(line).encode() + b"\n")
+        self._journal.flush()
+        os.fsync(self._journal.fileno())
+
+
+def difference(earlier: Facts, now: Facts) -> str:
+    """Return the first fact that differs, in words; "" if none does."""
+    for name in [*earlier, *(each for each in now if each not in earlier)]:
+        before, after = earlier.get(name), now.get(name)
+        if isinstance(before, dict) and isinstance(after, dict):
+            if list(before.items()) != list(after.items()):
+                return f"{name}: {_changed(before, after)}"
+        elif before != after:
+            return f"{name} was {_shown(before)} and is {_shown(after)}"
+    return ""
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    for name in [*before, *after]:
+        if name not in after:
+            return f"{name} is missing"
+        if name not in before:
+            return f"{name} is new"
+        if before[name] != after[name]:
+            return f"{name} has changed"
+    return "their order has changed"
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value)[:200] if value is not None else "not given"
+
+
+def file_facts(paths: Iterable[Path]) -> dict[str, list[int]]:
+    """Return size and time of change of files, and of those in folders, by path. Raises OSError.
+
+    Hidden files and Python's caches, which a model writes while it runs, do not count.
+    """
+    facts: dict[str, list[int]] = {}
+    for path in paths:
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            parts = file.relative_to(path).parts
+            if file.is_file() and not any(part.startswith((".", "__pycache__")) for part in parts):
+                status = file.stat()
+                facts[str(file)] = [status.st_size, status.st_mtime_ns]
+    return facts
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make renames in a folder permanent, where the file system can."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Rows of files as tensors of requests."""

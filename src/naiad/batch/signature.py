@@ -1,0 +1,88 @@
+"""The model of a job: its inputs and outputs, and how many rows and requests it takes at once."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from naiad.batch.job import PredictJob
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import invalid_argument, unsupported
+from naiad.core.model import ModelMetadata
+from naiad.values.tensor import ModelTensor, model_tensor
+
+_REQUESTS_PER_INSTANCE = 2
+"""One executes, the next one waits, so that no instance is idle."""
+_MAX_REQUESTS = 64
+_ENSEMBLE_REQUESTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSignature:
+    """What the rows of a job are for."""
+
+    model: str
+    inputs: Mapping[str, ModelTensor]
+    outputs: Mapping[str, ModelTensor]
+    """Those that the job writes."""
+    max_rows: int
+    """Of a request."""
+    concurrency: int
+    """Requests at the same time."""
+    may_share_batches: bool
+    """Whether requests that are outstanding together may fail together."""
+
+    @property
+    def required(self) -> list[ModelTensor]:
+        """The inputs that each row needs."""
+        return [tensor for tensor in self.inputs.values() if not tensor.is_optional]
+
+
+def read_signature(job: PredictJob, metadata: ModelMetadata, config: ModelConfig) -> ModelSignature:
+    """Return the signature. Raises InferError for a model that a batch prediction cannot use, or wrong names."""
+    _check_kind(job.model, config)
+    is_batching = config.max_batch_size > 0
+    hints = {each.name: each for each in config.input}
+    inputs = {
+        each.name: model_tensor(each, hints.get(each.name), is_batching=is_batching) for each in metadata.inputs
+    }
+    outputs = {each.name: model_tensor(each, None, is_batching=is_batching) for each in metadata.outputs}
+    _check_names("output", job.outputs, outputs, job.model)
+    _check_names("input", job.columns.values(), inputs, job.model)
+    if job.rows_per_request > max(1, config.max_batch_size):
+        limit = f"max_batch_size {config.max_batch_size}" if is_batching else "no batch dimension; use 1"
+        raise invalid_argument(f"rows_per_request is {job.rows_per_request}: model '{job.model}' has {limit}")
+    return ModelSignature(
+        job.model,
+        inputs,
+        {name: outputs[name] for name in job.outputs or outputs},
+        job.rows_per_request or max(1, config.max_batch_size),
+        job.concurrency or _default_concurrency(config),
+        config.HasField("dynamic_batching") or config.HasField("ensemble_scheduling"),
+    )
+
+
+def _check_kind(model: str, config: ModelConfig) -> None:
+    if config.HasField("sequence_batching"):
+        raise unsupported(
+            f"model '{model}' has sequence_batching: its result depends on earlier requests, and rows of files are "
+            "independent; use naiad.client with a sequence_id"
+        )
+    if config.model_transaction_policy.decoupled:
+        raise unsupported(
+            f"model '{model}' is decoupled: it may return any number of responses, and the output has one row for "
+            "each row of the input; use naiad.client or tritonclient's stream"
+        )
+
+
+def _check_names(kind: str, names: Iterable[str], known: Mapping[str, object], model: str) -> None:
+    for name in names:
+        if name not in known:
+            raise invalid_argument(
+                f"model '{model}' has no {kind} '{name}'; it has {', '.join(map(repr, known)) or 'none'}"
+            )
+
+
+def _default_concurrency(config: ModelConfig) -> int:
+    if config.HasField("ensemble_scheduling"):
+        return _ENSEMBLE_REQUESTS
+    instances = sum(max(1, group.count) * max(1, len(group.gpus)) for group in config.instance_group)
+    return min(_MAX_REQUESTS, _REQUESTS_PER_INSTANCE * max(1, instances))

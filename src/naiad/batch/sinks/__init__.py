@@ -1,0 +1,1 @@
+"""Files that a job writes: one class for each format."""

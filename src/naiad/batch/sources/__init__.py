@@ -1,0 +1,1 @@
+"""Files whose rows a job reads: one class for each format."""
