@@ -7,7 +7,7 @@ the writer when its requests have been sent. Requests at the same time are limit
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar, TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from naiad.batch.job import Progress
 from naiad.batch.output import Output

@@ -8,6 +8,7 @@ with another bad row; it is sent once more while no other request is outstanding
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from naiad.batch.endpoint import Endpoint
 from naiad.batch.rows.chunk import Chunk, Group, Result
 from naiad.batch.signature import ModelSignature
 from naiad.core.errors import ErrorCode, InferError, internal, unavailable
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from naiad.core.tensor import Array

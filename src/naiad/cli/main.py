@@ -23,6 +23,7 @@ VERBS = {
     "analyze": ("naiad.cli.analyze", "find the configuration of a model that serves best"),
     "optimize": ("naiad.cli.optimize", "convert a model, prove it equal, and package what serves best"),
     "perf": ("naiad.cli.perf.command", "measure throughput and latency of a server, as perf_analyzer does"),
+    "predict": ("naiad.cli.predict", "run a model over all rows of files, without a server or on one"),
     "verify": ("naiad.cli.package.verify", "prove a package of naiad optimize again on this machine"),
     "export": ("naiad.cli.package.export", "put a package of naiad optimize into a repository or a running server"),
     "split": ("naiad.cli.split", "cut an ONNX model into stages that run as a pipeline"),

@@ -27,7 +27,7 @@ class _Converted:
 
     def shape(self, offset: int) -> Shape | None:
         if self.whole is not None:
-            return self.whole.shape[1:]
+            return tuple(self.whole.shape[1:])
         row = self.rows[offset]
         return None if row is None else row.shape
 
@@ -176,7 +176,7 @@ def _flattened(values: Sequence[Any], shape: Shape) -> Sequence[Any]:
 
 
 def _target(tensor: ModelTensor, shape: Shape, where: str) -> Shape:
-    """Return the shape of a row whose value has a shape: its own, or that of the tensor for a flat list or a value."""
+    """Return the shape of a row: that of its nested lists, or the tensor's for a flat list or a value."""
     if len(shape) == len(tensor.dims):
         tensor.check(shape, where)
         return shape

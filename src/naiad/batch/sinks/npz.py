@@ -93,8 +93,8 @@ class NpzSink:
         with path.open("wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             for stored in (self._row, self._ok, *self._outputs.values()):
                 _add(archive, stored, rows)
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        with path.open("rb") as written:
+            os.fsync(written.fileno())
         return path
 
     def close(self) -> None:
@@ -148,10 +148,7 @@ def _empty(dtype: np.dtype[Any]) -> Any:
 
 
 def _add(archive: zipfile.ZipFile, stored: _Stored, rows: int) -> None:
-    shapes = None
-    if stored.shapes is not None:
-        shapes = np.memmap(stored.shapes.path, np.int64, "r") if stored.shapes.size else np.empty(0, np.int64)
-        shapes = shapes.reshape(rows, len(stored.dims))
+    shapes = None if stored.shapes is None else _shapes(stored.shapes, rows, len(stored.dims))
     dims = stored.dims if shapes is None else _common_shape(shapes)
     if dims is not None:
         _add_array(archive, stored.name, stored.dtype, (rows, *dims), stored.values.path)
@@ -161,6 +158,11 @@ def _add(archive: zipfile.ZipFile, stored: _Stored, rows: int) -> None:
     assert stored.shapes is not None
     shape = (rows, len(stored.dims))
     _add_array(archive, f"{stored.name}.shapes", np.dtype(np.int64), shape, stored.shapes.path)
+
+
+def _shapes(file: PartFile, rows: int, axes: int) -> Array:
+    values = np.memmap(file.path, np.int64, "r") if file.size else np.empty(0, np.int64)
+    return np.asarray(values).reshape(rows, axes)
 
 
 def _common_shape(shapes: Array) -> Shape | None:

@@ -51,7 +51,7 @@ def is_finite(array: Array) -> bool:
 def _text(row: Array, *, is_single: bool) -> bytes:
     row = plain(row)
     if row.dtype == object:
-        values = nested(row, lambda each: string_value(each))
+        values = nested(row, string_value)
         return orjson.dumps(values[0] if is_single and isinstance(values, list) else values)
     if not is_finite(row):
         values = nested(row, shortest)

@@ -58,7 +58,6 @@ class JsonLinesSource:
         self._row += len(members)
         columns = {name: [row.get(name, ABSENT) for row in members] for name in self._plan.columns}
         rows = self._plan.rows(self.path.name, first, len(members), columns)
-        rows.keys = {name: [None if each is ABSENT else each for each in rows.keys[name]] for name in rows.keys}
         rows.failures = failures
         return rows
 

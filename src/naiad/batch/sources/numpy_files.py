@@ -55,7 +55,7 @@ class _ArrayStream:
         array = np.empty((count, *self.row_shape), self.dtype)
         if not array.size:
             return array
-        view = memoryview(array.reshape(-1).view(np.uint8)).cast("B")
+        view = array.reshape(-1).view(np.uint8).data
         done = 0
         while done < len(view):
             piece = self._file.readinto(view[done:])  # type: ignore[attr-defined]  # of files and archive members
@@ -98,7 +98,7 @@ class NumpySource:
     def skip(self, count: int) -> int:
         """Pass over rows; return how many there were."""
         count = min(count, self.rows - self._done)
-        self._guarded(lambda: [array.skip(count) for array in self._arrays.values()])
+        self._guarded(lambda: self._skip(count))
         self._done += count
         return count
 
@@ -111,7 +111,6 @@ class NumpySource:
             return None
         columns = self._guarded(lambda: {name: self._read(name, count) for name in arrays})
         rows = self._plan.rows(self.path.name, self._done, count, columns)
-        rows.keys = {name: np.asarray(values).tolist() for name, values in rows.keys.items()}
         self._done += count
         return rows
 
@@ -123,6 +122,10 @@ class NumpySource:
         if self._archive is not None:
             self._archive.close()
             self._archive = None
+
+    def _skip(self, count: int) -> None:
+        for array in self._arrays.values():
+            array.skip(count)
 
     def _read(self, name: str, count: int) -> Array:
         array = self._arrays[name].read(count)

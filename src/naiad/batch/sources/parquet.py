@@ -126,16 +126,23 @@ def _column(column: Any, tensor: ModelTensor | None) -> Column:
 def _numbers(column: Any, tensor: ModelTensor) -> Array | None:
     from pyarrow import types
 
-    count, kind = len(column), column.type
+    kind = column.type
     if column.null_count:
         return None
-    if types.is_primitive(kind) and element_count(tensor) in (1, -1):
-        if types.is_temporal(kind) or len(tensor.dims) > 1:
-            return None
-        return np.asarray(column.to_numpy(zero_copy_only=False)).reshape(count, *([1] * len(tensor.dims)))
-    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _lists(column, tensor)
+    if not types.is_primitive(kind) or types.is_temporal(kind) or element_count(tensor) not in (1, -1):
         return None
-    size = element_count(tensor)
+    if len(tensor.dims) > 1 and element_count(tensor) == -1:
+        return None
+    return np.asarray(column.to_numpy(zero_copy_only=False)).reshape(len(column), *([1] * len(tensor.dims)))
+
+
+def _lists(column: Any, tensor: ModelTensor) -> Array | None:
+    """Return numbers in lists of one length; None if they are something else."""
+    from pyarrow import types
+
+    count, kind, size = len(column), column.type, element_count(tensor)
     values = column.flatten()
     if not types.is_primitive(values.type) or values.null_count or size <= 0 or len(values) != count * size:
         return None

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from naiad.batch.job import PredictJob
 from naiad.batch.rows.chunk import ABSENT, Column, FileRows
 from naiad.batch.rows.tensors import names_of
@@ -55,7 +57,14 @@ class ColumnPlan:
     def rows(self, file: str, first: int, count: int, values: Mapping[str, Column]) -> FileRows:
         """Return rows of a file; `values` has the columns that exist."""
         columns = {name: _joined([values[each] for each in names]) for name, names in self.inputs.items()}
-        return FileRows(file, first, count, columns, {name: values[name] for name in self.keys})
+        return FileRows(file, first, count, columns, {name: _listed(values[name]) for name in self.keys})
+
+
+def _listed(values: Column) -> Sequence[Any]:
+    if isinstance(values, np.ndarray):
+        listed: list[Any] = values.tolist()
+        return listed
+    return [None if value is ABSENT else value for value in values]
 
 
 def _joined(columns: Sequence[Column]) -> Column:

@@ -1,0 +1,219 @@
+"""`naiad predict`: the job of the command line, its progress, and its summary."""
+
+import argparse
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from naiad.batch import PredictJob, Progress, Summary, predict
+from naiad.batch.job import DEFAULT_TIMEOUT_S
+from naiad.batch.sinks.opening import OUTPUT_SUFFIXES, check_suffix
+from naiad.batch.sources.opening import INPUT_SUFFIXES, find_files
+from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail, parse_header
+from naiad.client import ConnectionFailedError, InferError
+
+SOME_FAILED = 3
+"""Exit status when the output is complete and some of its rows have no prediction."""
+_LINE_INTERVAL_S = 10.0
+"""Between lines of progress where the terminal cannot change one."""
+_DESCRIPTION = f"""\
+Run MODEL over all rows of files and write one row of output for each. TARGET is a model repository, whose model is
+loaded in this process with its configuration, or the address of a running server: http://HOST:PORT, grpc://HOST:PORT.
+Inputs are {", ".join(INPUT_SUFFIXES)} files, patterns, or a folder with a file for each row, such as pictures.
+A run that was interrupted continues when the same command runs again.
+"""
+_EPILOG = """\
+example: naiad predict models classifier --input data.csv --key id --output labels.jsonl
+Exit status: 0 all rows have a prediction; 1 none has, or an error ended the run; 2 invalid command line; 3 some rows
+failed, and OUTPUT.rejected.jsonl has the reasons.
+"""
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser(
+        prog="naiad predict",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("target", metavar="TARGET", help="model repository, or address of a server")
+    add("model", metavar="MODEL", help="name of the model")
+    add("-i", "--input", nargs="+", action="extend", required=True, metavar="FILE", help="files, patterns or folders")
+    add("-o", "--output", required=True, metavar="FILE", help=f"a file: {', '.join(OUTPUT_SUFFIXES)}")
+    add("-x", "--model-version", default="", metavar="N", help="version of the model; default the newest")
+    columns = parser.add_argument_group("columns")
+    add = columns.add_argument
+    add(
+        "--column",
+        action="append",
+        default=[],
+        metavar="COLUMN=INPUT",
+        help="column of the files for an input of the model, where the names differ; several are its elements",
+    )
+    add("--key", action="append", default=[], metavar="COLUMN", help="column of the files that the output repeats")
+    add("--outputs", default="", metavar="A,B", help="outputs of the model to write; default all")
+    running = parser.add_argument_group("running")
+    add = running.add_argument
+    add("--rows-per-request", type=int, default=0, metavar="N", help="default max_batch_size of the model")
+    add("--concurrency", type=int, default=0, metavar="N", help="requests at once; default 2 for each instance")
+    add("--max-failed-rows", type=int, metavar="N", help="stop with an error when more rows fail; default no limit")
+    add("--restart", action="store_true", help="discard what an interrupted run has finished")
+    add(
+        "--timeout",
+        type=float,
+        default=DEFAULT_TIMEOUT_S,
+        metavar="S",
+        help=f"for a request, with retries while the server is unavailable; default {DEFAULT_TIMEOUT_S:g}",
+    )
+    add("-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="header or metadata for a server")
+    add("-q", "--quiet", action="store_true", help="no progress display and no summary")
+    return parser
+
+
+def read_job(flags: argparse.Namespace) -> PredictJob:
+    """Return the job. Raises ValueError and InferError for a wrong flag."""
+    columns: dict[str, str] = {}
+    for text in flags.column:
+        column, _, name = text.rpartition("=")
+        if not column or not name:
+            raise ValueError(f"--column is '{text}'; write COLUMN=INPUT, for example text=SENTENCE")
+        if column in columns:
+            raise ValueError(f"--column {text}: the column '{column}' is for '{columns[column]}' already")
+        columns[column] = name
+    job = PredictJob(
+        flags.target,
+        flags.model,
+        tuple(flags.input),
+        flags.output,
+        version=flags.model_version,
+        columns=columns,
+        outputs=tuple(name for name in flags.outputs.split(",") if name),
+        rows_per_request=flags.rows_per_request,
+        concurrency=flags.concurrency,
+        max_failed_rows=flags.max_failed_rows,
+        restart=flags.restart,
+        timeout_s=flags.timeout,
+        keys=tuple(flags.key),
+        headers=dict(map(parse_header, flags.header)),
+    )
+    job.check()
+    check_suffix(job.output)
+    check_output("--output", Path(job.output))
+    find_files(job.inputs)
+    return job
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the verb and return the exit status."""
+    flags = make_parser().parse_args(list(argv))
+    try:
+        job = read_job(flags)
+    except (ValueError, InferError) as error:
+        return fail("naiad predict", _in_flags(str(error)), BAD_OPTION)
+    progress = ConsoleProgress(is_quiet=flags.quiet)
+    try:
+        summary = predict(job, progress)
+    except ConnectionFailedError as error:
+        progress.clear()
+        return fail("naiad predict", f"{error.message}; TARGET is the address of a running server")
+    except (InferError, OSError) as error:
+        progress.clear()
+        return fail("naiad predict", _in_flags(getattr(error, "message", "").strip() or str(error)))
+    except KeyboardInterrupt:
+        progress.clear()
+        print("naiad predict: interrupted; the same command continues", file=sys.stderr)
+        raise
+    progress.clear()
+    if not flags.quiet:
+        print(summary_text(summary, job.model))
+    return _status(summary)
+
+
+def _status(summary: Summary) -> int:
+    if not summary.failed_rows:
+        return 0
+    return SOME_FAILED if summary.failed_rows < summary.rows else FAILED
+
+
+def _in_flags(message: str) -> str:
+    """Return an error about a field of a job as one about the flag that sets it."""
+    for name in ("rows_per_request", "concurrency", "max_failed_rows", "timeout_s"):
+        message = message.replace(name, f"--{name.removesuffix('_s').replace('_', '-')}")
+    return message
+
+
+def summary_text(summary: Summary, model: str) -> str:
+    """Return what was done, and the next command."""
+    new = summary.rows - summary.resumed_rows
+    rate = f", {new / summary.seconds:,.0f} rows/s" if summary.seconds and new else ""
+    earlier = f", {summary.resumed_rows:,} of them in an earlier run" if summary.resumed_rows else ""
+    lines = [
+        f"{model}: {summary.rows:,} rows{earlier}, in {summary.seconds:.1f} s{rate}",
+        f"output: {summary.output}",
+    ]
+    if summary.failed_rows:
+        lines.append(f"{summary.failed_rows:,} rows failed; the reasons: {summary.rejected}")
+    return "\n".join([*lines, "", f"next: {_next(summary)}"])
+
+
+def _next(summary: Summary) -> str:
+    if summary.failed_rows:
+        return f"head -n 3 {shlex.quote(summary.rejected)}"
+    path = summary.output
+    if path.endswith(".npz"):
+        return f'python -c "import numpy; print(dict(numpy.load({path!r})))"'
+    if path.endswith(".parquet"):
+        return f'python -c "import pyarrow.parquet as p; print(p.read_table({path!r}))"'
+    return f"head -n 3 {shlex.quote(path)}"
+
+
+class ConsoleProgress:
+    """One line on stderr that changes in a terminal; elsewhere a line every 10 s."""
+
+    def __init__(self, *, is_quiet: bool) -> None:
+        self._is_quiet = is_quiet
+        self._is_terminal = sys.stderr.isatty()
+        self._line_s = time.monotonic()
+
+    def __call__(self, progress: Progress) -> None:
+        """Show the state of the job."""
+        if self._is_quiet:
+            return
+        if self._is_terminal:
+            sys.stderr.write(f"\r\x1b[2K{progress_text(progress)}")
+            sys.stderr.flush()
+        elif time.monotonic() - self._line_s >= _LINE_INTERVAL_S:
+            self._line_s = time.monotonic()
+            print(progress_text(progress), file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._is_terminal and not self._is_quiet:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+
+
+def progress_text(progress: Progress) -> str:
+    """Return the state of a job in one line."""
+    if progress.phase == "load":
+        return "loading the model"
+    if progress.phase == "write":
+        return f"{progress.rows:,} rows, writing the output"
+    text = f"{progress.fraction:.0%}, {progress.rows:,} rows, {progress.rows_per_s:,.0f} rows/s"
+    if progress.failed_rows:
+        text += f", {progress.failed_rows:,} failed"
+    if progress.seconds_left is not None:
+        text += f", {_duration(progress.seconds_left)} left"
+    return text
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
