@@ -49,7 +49,7 @@ def chunks(
 ) -> list[Chunk]:
     """Return what a job reads from files."""
     job = PredictJob("models", "m", [str(path)], "out.jsonl", **fields)
-    reader = Reader(find_files(job.inputs), job, model)
+    reader = Reader(find_files(job.inputs, [Path(job.output)]), job, model)
     found = []
     try:
         assert reader.skip(skip) == skip

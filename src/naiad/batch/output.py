@@ -15,6 +15,11 @@ from naiad.core.errors import excerpt
 _REJECTED = "rejected.jsonl"
 
 
+def written_files(output: Path) -> list[Path]:
+    """Return the files that a job leaves."""
+    return [output, rejected_path(output)]
+
+
 def rejected_path(output: Path) -> Path:
     """Return the file with the reasons of failed rows."""
     return output.with_name(f"{output.name}.rejected.jsonl")

@@ -7,7 +7,7 @@ from pathlib import Path
 from naiad.batch.checkpoint import Checkpoint, Facts, file_facts
 from naiad.batch.endpoint import Endpoint, is_address, model_folders, open_endpoint
 from naiad.batch.job import PredictJob, Progress, Summary
-from naiad.batch.output import Output, publish, rejected_path
+from naiad.batch.output import Output, publish, rejected_path, written_files
 from naiad.batch.pace import FailureLimit, Pace
 from naiad.batch.pipeline import OnProgress, Pipeline, in_thread
 from naiad.batch.requests import Requests
@@ -30,7 +30,7 @@ def predict(job: PredictJob, on_progress: OnProgress | None = None) -> Summary:
     """
     job.check()
     check_suffix(job.output)
-    run = _Run(job, find_files(job.inputs), on_progress or _ignore)
+    run = _Run(job, find_files(job.inputs, written_files(Path(job.output))), on_progress or _ignore)
     try:
         try:
             import uvloop

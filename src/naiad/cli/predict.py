@@ -9,6 +9,7 @@ from pathlib import Path
 
 from naiad.batch import PredictJob, Progress, Summary, predict
 from naiad.batch.job import DEFAULT_TIMEOUT_S
+from naiad.batch.output import written_files
 from naiad.batch.sinks.opening import OUTPUT_SUFFIXES, check_suffix
 from naiad.batch.sources.opening import INPUT_SUFFIXES, find_files
 from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail, parse_header
@@ -103,7 +104,7 @@ def read_job(flags: argparse.Namespace) -> PredictJob:
     job.check()
     check_suffix(job.output)
     check_output("--output", Path(job.output))
-    find_files(job.inputs)
+    find_files(job.inputs, written_files(Path(job.output)))
     return job
 
 

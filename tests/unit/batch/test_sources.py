@@ -283,6 +283,15 @@ def test_patterns_read_files_by_name(tmp_path: Path) -> None:
     assert values(chunks(tmp_path / "?.jsonl", model, skip=3), "TEXT") == [[b"1b"], [b"2"], [b"2b"]]
 
 
+def test_files_of_the_job_are_no_inputs(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines(tmp_path / "in.jsonl", {"TEXT": "a"})
+    lines(tmp_path / "out.jsonl", {"TEXT": "b"})
+    assert values(chunks("*.jsonl", signature(TEXT)), "TEXT") == [[b"a"]]
+    with pytest.raises(InferError, match="a file that the job writes"):
+        chunks("out.jsonl", signature(TEXT))
+
+
 @pytest.mark.parametrize("name", ["none.jsonl", "*.jsonl"])
 def test_missing_files_are_not_found(tmp_path: Path, name: str) -> None:
     with pytest.raises(InferError) as caught:

@@ -1,7 +1,7 @@
 """The files of a job, in order, and the class that reads each."""
 
 import glob
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,18 +40,25 @@ class InputFiles:
         return self.rows or (self.path,)
 
 
-def find_files(inputs: Iterable[str]) -> list[InputFiles]:
-    """Return the files of paths, patterns and folders. Raises InferError if one does not exist or has no format."""
+def find_files(inputs: Iterable[str], written: Collection[Path]) -> list[InputFiles]:
+    """Return the files of paths, patterns and folders.
+
+    `written` are the files that the job writes: patterns and folders do not include them, so that the same command
+    finds the same files again. Raises InferError if a file does not exist, or is one of `written`.
+    """
+    ours = {path.resolve() for path in written}
     found: list[InputFiles] = []
     for text in inputs:
         path = Path(text)
         if path.is_dir():
-            found.append(InputFiles(path, _files_of(path)))
+            found.append(InputFiles(path, _files_of(path, ours)))
         elif path.exists():
+            if path.resolve() in ours:
+                raise invalid_argument(f"--input {text} is a file that the job writes; choose another output")
             found += _grouped([path])
         elif glob.has_magic(text):
             matches = sorted(Path(each) for each in glob.glob(text, recursive=True))
-            matches = [each for each in matches if each.is_file()]
+            matches = [each for each in matches if each.is_file() and each.resolve() not in ours]
             if not matches:
                 raise not_found(f"--input {text}: no file has a name of this pattern")
             found += _grouped(matches)
@@ -71,8 +78,9 @@ def _check_kinds(found: Sequence[InputFiles]) -> None:
         )
 
 
-def _files_of(folder: Path) -> list[Path]:
+def _files_of(folder: Path, ours: Collection[Path]) -> list[Path]:
     files = sorted(each for each in folder.iterdir() if each.is_file() and not each.name.startswith("."))
+    files = [each for each in files if each.resolve() not in ours]
     if not files:
         raise not_found(f"--input {folder}: the folder has no files")
     return files
