@@ -5,8 +5,8 @@
 
 Both read an .npz file, execute batches of the same size with the same threads, and write an .npz file. The loop holds
 all rows in memory, as such loops do. Each run is a process of its own; its time begins before the model is loaded,
-after the imports. `ratio` is the throughput of naiad / that of the loop, the median of the rounds. The last part
-kills a job when half of its rows are done, continues it, and compares the bytes with those of a run without a kill.
+after the imports. `ratio` is the throughput of naiad / the throughput of the loop, the median of the rounds. The last part
+kills a job when half of its rows are done, continues it, and compares the bytes with a run without a kill.
 """
 
 import argparse
@@ -155,7 +155,7 @@ def memory(folder: Path, repository: Path, counts: Sequence[int]) -> None:
 
 
 def kill(folder: Path, repository: Path, count: int) -> None:
-    """Kill a job at half of its rows, continue it, and compare its bytes with those of a whole run."""
+    """Kill a job at half of its rows, continue it, and compare its bytes with a whole run."""
     rows = folder / "kill.npz"
     write_rows(rows, "tiny", count)
 

@@ -92,7 +92,7 @@ class Doubling:
         self.requests: list[int] = []
         """Rows of each request."""
         self.failures: list[InferError] = []
-        """Of the next requests, whatever they contain."""
+        """Of the next requests, with any content."""
 
     async def metadata(self) -> ModelMetadata:
         return metadata(self.inputs, self.outputs, max_batch_size=self.max_batch_size)[0]

@@ -65,7 +65,7 @@ class Progress:
     phase: str
     """`load` (models), `predict`, or `write` (the output file from its parts)."""
     rows: int = 0
-    """Rows that are done, with those of an interrupted run and those that failed."""
+    """Rows that are done, with the rows of an interrupted run and failed rows."""
     failed_rows: int = 0
     fraction: float = 0.0
     """Share of the bytes of all input files that has been done, from 0 to 1."""

@@ -15,7 +15,7 @@ _RATE_S = 10.0
 """The rate is that of about the last seconds."""
 
 ALL_FAILED_ROWS = 1000
-"""So many failed rows without one that succeeds end a job that has no limit of its own."""
+"""This number of failed rows, without one that succeeds, ends a job that has no limit of its own."""
 
 
 class ChunkSize:

@@ -55,7 +55,7 @@ def test_bad_rows_fail_alone(shared: bool, concurrency: int) -> None:
     assert doubled(chunk) == [0 if row in (1, 2, 7) else 2 * row for row in range(10)]
 
 
-def test_rows_of_other_requests_do_not_make_one_fail() -> None:
+def test_bad_rows_of_other_requests_do_no_harm() -> None:
     class Shared(Doubling):
         """Fails requests that are outstanding together with a bad one, as one batch does."""
 

@@ -33,7 +33,7 @@ ARRAYS = {
 
 
 def block(arrays, *, failures=(), keys=None, first: int = 5) -> OutputBlock:
-    """Return one block of three rows; a request for the first row, and one for the others that succeed."""
+    """Return one block of three rows; a request for the first row, and one for all other rows that succeed."""
     good = [row for row in range(3) if row not in failures]
     results = [
         Result(offsets, {name: array[offsets] for name, array in arrays.items()})

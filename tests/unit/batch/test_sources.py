@@ -210,7 +210,7 @@ def test_large_unsigned_integers_stay_exact(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "npz"])
-def test_missing_columns_name_those_of_the_file(tmp_path: Path, suffix: str) -> None:
+def test_missing_columns_list_the_columns_found(tmp_path: Path, suffix: str) -> None:
     save(tmp_path / "in.csv", "A,other\n1,2\n")
     np.savez(tmp_path / "in.npz", A=np.zeros((1, 2)), other=np.zeros(1))
     with pytest.raises(InferError, match=r"no column 'B'.*'A', 'other'.*--column"):

@@ -45,7 +45,7 @@ class Sink(Protocol):
         """Write everything to the disk; return the size of each file by name."""
 
     def finish(self) -> Path:
-        """Return the complete file, beside the others; its rows are synced."""
+        """Return the complete file, in the folder; its rows are synced."""
 
     def close(self) -> None:
         """Close the files."""

@@ -87,7 +87,7 @@ def _files_of(folder: Path, ours: Collection[Path]) -> list[Path]:
 
 
 def _grouped(files: Sequence[Path]) -> list[InputFiles]:
-    """Return files with rows, and, together, those of another format, which are rows."""
+    """Return files with rows, and, together, files of other formats, which are rows."""
     rows = [each for each in files if each.suffix.lower() not in _FORMATS]
     found = [InputFiles(each) for each in files if each.suffix.lower() in _FORMATS]
     return [*([InputFiles(rows[0].parent, rows)] if rows else ()), *found]
