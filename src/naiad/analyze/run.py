@@ -41,8 +41,8 @@ from naiad.config.forms.json_form import config_from_json
 from naiad.config.forms.pbtxt.text_format import format_config
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.profile import PROFILE_FILE, ModelProfile, format_profile
-from naiad.perf.inputs.signature import InputError
 from naiad.perf.plan import InputSettings, ModelPlan, Protocol, Service
+from naiad.values.tensor import InputError
 
 Inputs = Mapping[str, InputSettings]
 """By model: where the tensors of its requests come from."""
