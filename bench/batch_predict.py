@@ -5,8 +5,8 @@
 
 Both read an .npz file, execute batches of the same size with the same threads, and write an .npz file. The loop holds
 all rows in memory, as such loops do. Each run is a process of its own; its time begins before the model is loaded,
-after the imports. `ratio` is the throughput of naiad / the throughput of the loop, the median of the rounds. The last part
-kills a job when half of its rows are done, continues it, and compares the bytes with a run without a kill.
+after the imports. `ratio` is the throughput of naiad / the throughput of the loop, the median of the rounds. The last
+part kills a job when half of its rows are done, continues it, and compares the bytes with a run without a kill.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def write_rows(path: Path, name: str, rows: int) -> None:
     random = np.random.default_rng(0)
     if name == "tiny":
         pair = {each: random.random((rows, 16), np.float32) for each in ("INPUT0", "INPUT1")}
-        np.savez(path, **pair)
+        np.savez(path, allow_pickle=False, **pair)
         return
     ids = random.integers(1000, 20000, (rows, _TOKENS))
     np.savez(path, input_ids=ids, attention_mask=np.ones_like(ids), token_type_ids=np.zeros_like(ids))
@@ -80,7 +80,7 @@ def loop(model: Path, rows: Path, output: Path, batch: int) -> None:
         session.run([name], {key: array[start : start + batch] for key, array in inputs.items()})[0]
         for start in range(0, count, batch)
     ]
-    np.savez(output, **{name: np.concatenate(found)})
+    np.savez(output, allow_pickle=False, **{name: np.concatenate(found)})
 
 
 def _child(kind: str, repository: Path, name: str, rows: Path, output: Path) -> None:

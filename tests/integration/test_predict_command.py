@@ -217,6 +217,8 @@ def test_other_files_are_refused_until_restart(repository: Path, tmp_path: Path,
         (("add_sub", "-o", "out.csv", "--outputs", "NONE"), 1, "has no output 'NONE'; it has 'OUTPUT0', 'OUTPUT1'"),
         (("add_sub", "-o", "out.csv", "--rows-per-request", "99"), 1, "has max_batch_size 32"),
         (("repeat", "-o", "out.csv"), 1, "decoupled"),
+        (("add_sub", "-o", "out.npz", "--key", "INPUT0"), 1, "write .csv or .jsonl"),
+        (("identity", "-o", "out.csv", "--column", "x=INPUT0"), 1, "no column 'x'"),
         (("none", "-o", "out.csv"), 1, "none"),
     ],
 )

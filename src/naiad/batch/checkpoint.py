@@ -81,6 +81,11 @@ class Checkpoint:
         _sync_folder(self.output.parent)
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def discard_if_empty(self) -> None:
+        """Remove the folder of a run that has finished no row, so that what is refused leaves nothing behind."""
+        if not self.position.rows and not self.position.finished:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
     def close(self) -> None:
         """Release the folder for other processes."""
         self._journal.close()

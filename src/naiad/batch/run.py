@@ -74,6 +74,9 @@ class _Run:
                 else:
                     await self._complete(endpoint, signature, checkpoint)
                 return self._summary(checkpoint, resumed_rows)
+            except BaseException:
+                checkpoint.discard_if_empty()
+                raise
             finally:
                 checkpoint.close()
 

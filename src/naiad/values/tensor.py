@@ -42,16 +42,10 @@ class ModelTensor:
 
     def check(self, shape: Shape, where: str) -> None:
         """Check that a sample may have a shape. Raises InputError."""
-        if not self.allows(shape):
+        if not fits(shape, self.dims):
             raise InputError(
                 f"{where}: expected shape {list(self.dims)}, without a batch dimension, got {list(shape)}"
             )
-
-    def allows(self, shape: Shape) -> bool:
-        """Return whether a sample may have a shape."""
-        return len(shape) == len(self.dims) and all(
-            size >= 0 and dim in (-1, size) for size, dim in zip(shape, self.dims, strict=True)
-        )
 
     def _inferred(self, count: int, where: str) -> Shape:
         known = math.prod(dim for dim in self.dims if dim != -1)
@@ -82,3 +76,10 @@ def model_tensor(spec: TensorSpec, hint: ModelInput | None, *, is_batching: bool
     if hint is None:
         return ModelTensor(spec.name, spec.datatype, dims, has_batch)
     return ModelTensor(spec.name, spec.datatype, dims, has_batch, hint.optional, _LAYOUTS.get(hint.format, ""))
+
+
+def fits(shape: Shape, dims: Shape) -> bool:
+    """Return whether a shape has the sizes of `dims`, of which -1 allows any."""
+    return len(shape) == len(dims) and all(
+        size >= 0 and dim in (-1, size) for size, dim in zip(shape, dims, strict=True)
+    )

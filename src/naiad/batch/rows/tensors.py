@@ -1,6 +1,7 @@
 """Columns of a file to tensors: whole columns at once, row by row only where a row does not fit.
 
-Nothing here reads files. Rows that do not fit get a reason; all other rows are grouped by the shapes of their tensors.
+Nothing here reads files. Rows that do not fit get a reason; all other rows are grouped by the shapes of their
+tensors.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -8,7 +8,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.model import ModelMetadata
 from naiad.core.tensor import Array, Shape
 from naiad.perf.plan import ModelPlan
-from naiad.values.tensor import InputError, ModelTensor, model_tensor
+from naiad.values.tensor import InputError, ModelTensor, fits, model_tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def read_signature(
         spec.name: model_tensor(spec, hints.get(spec.name), is_batching=is_batching) for spec in metadata.inputs
     }
     for name, dims in _warm_up_dims(config).items():
-        if name in inputs and inputs[name].allows(dims):
+        if name in inputs and fits(dims, inputs[name].dims):
             inputs[name] = replace(inputs[name], warm_up_dims=dims)
     for flag, named in (("--shape", plan.inputs.shapes), ("--input-bound", plan.inputs.integer_bounds)):
         for name in named if is_only_model else ():
