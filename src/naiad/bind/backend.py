@@ -267,7 +267,9 @@ class _RequestLayouts:
         inputs, parameters, outputs = layout
         data = request.data
         arrays = {
-            name: as_input(name, None, shape, data[position]) if dtype is None else np.ndarray(shape, dtype, data[position])
+            name: as_input(name, None, shape, data[position])
+            if dtype is None
+            else np.ndarray(shape, dtype, data[position])
             for name, position, dtype, shape in inputs
         }
         return Request(arrays, dict(parameters), None, outputs)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
+from naiad.bind.loop_thread import LoopThread
 from naiad.core.request import InferRequest
 
 _T = TypeVar("_T")
@@ -30,23 +31,22 @@ class AsyncExecutor:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._loop_thread: LoopThread | None = None
         self._open_count = 0
         self._changed = threading.Condition()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def submit(self, work: Coroutine[Any, Any, Any], request_count: int) -> None:
         """Begin the work of a batch and return; blocks while the limit of open requests is reached."""
-        loop = self._started()
+        thread = self._started()
         with self._changed:
             self._changed.wait_for(lambda: not self._open_count or self._open_count < MAX_OPEN_REQUESTS)
             self._open_count += request_count
-        loop.call_soon_threadsafe(self._begin, work, request_count)
+        thread.call_soon(self._begin, work, request_count)
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Return the result of the work; blocks. Raises what the work raises."""
-        return asyncio.run_coroutine_threadsafe(work, self._started()).result()
+        return self._started().run(work)
 
     async def may_continue(self, requests: Sequence[InferRequest]) -> bool:
         """Let other work have its turn; return False once no client wants further responses.
@@ -60,20 +60,13 @@ class AsyncExecutor:
 
     def close(self) -> None:
         """Cancel the work in progress and end the thread."""
-        loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
-            return
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(_CLOSE_S)
-        if thread.is_alive():
+        if self._loop_thread is not None and not self._loop_thread.close(_CLOSE_S):
             _log.warning("the event loop of instance '%s' does not end: a function blocks it", self._name)
 
-    def _started(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
-            self._thread.start()
-        return self._loop
+    def _started(self) -> LoopThread:
+        if self._loop_thread is None:
+            self._loop_thread = LoopThread(self._name)
+        return self._loop_thread
 
     def _begin(self, work: Coroutine[Any, Any, Any], request_count: int) -> None:
         task = asyncio.ensure_future(work)
@@ -85,16 +78,3 @@ class AsyncExecutor:
         with self._changed:
             self._open_count -= request_count
             self._changed.notify()
-
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_forever()
-        finally:
-            left = asyncio.all_tasks(loop)
-            for task in left:
-                task.cancel()
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            asyncio.set_event_loop(None)
-            loop.close()

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from naiad.backend.api import Backend
 from naiad.bind.backend import NAME
 from naiad.bind.exceptions import (
     PyTritonInvalidOperationError,
@@ -102,7 +101,9 @@ class ModelStore:
                 )
         message = to_message(config)
         message.version_policy.all.SetInParent()
-        problems = errors_of(validate(normalize(autofill(message, model_name=name)), model_name=name, known_backends=(NAME,)))
+        problems = errors_of(
+            validate(normalize(autofill(message, model_name=name)), model_name=name, known_backends=(NAME,))
+        )
         if problems:
             raise PyTritonModelConfigError(f"model '{name}': {'; '.join(map(str, problems))}")
         directory = self.path / name

@@ -23,7 +23,6 @@ from naiad.bind.backend import BindBackend, BoundModel
 from naiad.bind.context import TritonContext
 from naiad.bind.exceptions import (
     PyTritonBadParameterError,
-    PyTritonInvalidOperationError,
     PyTritonRuntimeError,
     PyTritonValidationError,
 )
@@ -93,6 +92,7 @@ class Triton:
         self._context = TritonContext()
         self._backend = BindBackend(self._context, self._stop_after)
         self._server: HostedServer | None = None
+        self._starting: HostedServer | None = None
         self._lock = threading.RLock()
         """Held while the server starts, stops, and loads a model."""
         self._ended = threading.Event()
@@ -110,7 +110,7 @@ class Triton:
         self.stop()
         self._store.close()
 
-    def bind(  # noqa: PLR0913 - PyTriton's arguments
+    def bind(
         self,
         model_name: str,
         infer_func: Callable[..., Any] | Sequence[Callable[..., Any]],
@@ -133,7 +133,8 @@ class Triton:
         """
         if trace_config:
             raise PyTritonBadParameterError(
-                f"model '{model_name}': trace_config belongs to the server: Triton(config=TritonConfig(trace_config=[...]))"
+                f"model '{model_name}': trace_config is an option of the server, expected in "
+                "Triton(config=TritonConfig(trace_config=[...]))"
             )
         callables = list(infer_func) if isinstance(infer_func, Sequence) else [infer_func]
         _check_callables(model_name, callables)
@@ -160,17 +161,22 @@ class Triton:
         with self._lock:
             if self.is_alive():
                 return
-            _configure_log(self._options)
-            server = HostedServer(self._options, [self._backend])
-            try:
-                server.start()
-            except InferError as error:
-                raise PyTritonRuntimeError(f"the server does not start: {error.message}") from error
             self._failure = ""
             self._ended.clear()
+            _configure_log(self._options)
+            server = self._starting = HostedServer(self._options, [self._backend])
+            try:
+                server.start()
+            except BaseException as error:
+                log.shut_down()
+                if not isinstance(error, InferError):
+                    raise
+                raise PyTritonRuntimeError(f"the server does not start: {error.message}") from error
+            finally:
+                self._starting = None
             self._server = server
             atexit.register(self._store.close)
-        self._log_models()
+        self._log_next()
 
     def connect(self) -> None:
         """Start the server, as `run` does: there is no separate connection."""
@@ -186,9 +192,21 @@ class Triton:
         A second signal ends the process at once. Every `monitoring_period_s` it checks that the server is alive.
         Raises PyTritonRuntimeError if it does not start, or has stopped after PyTritonUnrecoverableError.
         """
-        with _signals_set(self._ended):
-            self.run()
-            while not self._ended.wait(monitoring_period_s) and self.is_alive():
+        signalled = threading.Event()
+
+        def end() -> None:
+            signalled.set()
+            self._ended.set()
+            if self._starting is not None:
+                self._starting.abandon()
+
+        with _first_signal_calls(end):
+            try:
+                self.run()
+            except PyTritonRuntimeError:
+                if not signalled.is_set():
+                    raise
+            while not (signalled.is_set() or self._ended.wait(monitoring_period_s)) and self.is_alive():
                 pass
             self.stop()
         if self._failure:
@@ -216,10 +234,10 @@ class Triton:
         server = self._server
         return server is not None and server.is_alive
 
-    def port(self, flag: str = "http-port") -> int:
-        """naiad: return the port that is open for `http-port`, `grpc-port` or `metrics-port`; 0 for none."""
+    def port(self, service: str = "http") -> int:
+        """naiad: return the open port of `http`, `grpc` or `metrics`; 0 for none."""
         server = self._server
-        return 0 if server is None else server.port(flag)
+        return 0 if server is None else server.port(service)
 
     def get_access_token(self) -> str | None:
         """Return the token of `security_config`; None without one."""
@@ -231,11 +249,11 @@ class Triton:
         _log.error("unrecoverable error, the server stops: %s", reason)
         threading.Thread(target=self.stop, name="naiad stop", daemon=True).start()
 
-    def _log_models(self) -> None:
+    def _log_next(self) -> None:
         names = sorted({config.model_name for config in self._context.model_configs.values()})
-        for name in names:
-            _log.info("serving model '%s': POST /v2/models/%s/infer on port %d", name, name, self.port())
-        _log.info("next: naiad perf %s --url http://localhost:%d", names[0] if names else "MODEL", self.port())
+        url = f"grpc://localhost:{self.port('grpc')}" if self.port("grpc") else f"http://localhost:{self.port()}"
+        if names:
+            _log.info("to measure it: naiad perf %s --url %s; to stop it: Ctrl+C, or Triton.stop()", names[0], url)
 
 
 def _check_callables(model: str, callables: Sequence[object]) -> None:
@@ -245,7 +263,9 @@ def _check_callables(model: str, callables: Sequence[object]) -> None:
         if not callable(each):
             raise PyTritonValidationError(f"model '{model}': infer_func is {each!r}, expected a function")
     if len({id(each) for each in callables}) < len(callables):
-        _log.info("model '%s' has several instances of one function: it must be safe for use by several threads", model)
+        _log.info(
+            "model '%s' has several instances of one function: it must be safe for use by several threads", model
+        )
 
 
 def _configure_log(options: ServerOptions) -> None:
@@ -260,8 +280,8 @@ def _configure_log(options: ServerOptions) -> None:
 
 
 @contextlib.contextmanager
-def _signals_set(ended: threading.Event) -> Iterator[None]:
-    """Set the event at the first signal, and end the process at the second one; only in the main thread."""
+def _first_signal_calls(end: Callable[[], None]) -> Iterator[None]:
+    """Call `end` at the first signal, and end the process at the second one; only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -271,7 +291,7 @@ def _signals_set(ended: threading.Event) -> Iterator[None]:
         if received:
             os._exit(1)
         received.append(number)
-        ended.set()
+        end()
 
     previous = {number: signal.signal(number, receive) for number in _SIGNALS}
     try:

@@ -99,9 +99,7 @@ class Server:
             server_id=options.server_id, metrics=self._registry, shared_memory=shared_memory
         )
         self._engine.suggests_models = options.access.shows_index_to_all
-        self._backends = BackendRegistry(
-            directory=_backend_directory(options.backend_directory), backends=backends
-        )
+        self._backends = BackendRegistry(directory=_backend_directory(options.backend_directory), backends=backends)
         self._delays = read_artificial_delays(os.environ)
         self._stop = stop or StopSignal()
         self._service_manager = service_manager or ServiceManager({})

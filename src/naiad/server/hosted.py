@@ -106,9 +106,7 @@ class HostedServer:
 
         Raises InferError if a port cannot be opened or a model does not load; nothing is left then.
         """
-        raise_file_limit(
-            self._options.most_connections, is_requested=self._options.has_connection_limits
-        )
+        raise_file_limit(self._options.most_connections, is_requested=self._options.has_connection_limits)
         self._thread.start()
         try:
             self._is_decided.wait()
@@ -119,14 +117,18 @@ class HostedServer:
             self._thread.join()
             raise _explained(self._failure)
 
+    def abandon(self) -> None:
+        """Ask the server to stop, without waiting: `start` raises InferError if it has not ended."""
+        self._stop.set_from_thread()
+
     @property
     def is_alive(self) -> bool:
         """Whether the server runs: from its start until `stop`."""
         return self._thread.is_alive()
 
-    def port(self, flag: str) -> int:
-        """Return the port that a flag has opened (`http-port`, `grpc-port`, `metrics-port`); 0 if it is off."""
-        return 0 if self._server is None else self._server.ports.get(flag, 0)
+    def port(self, service: str) -> int:
+        """Return the open port of `http`, `grpc` or `metrics`; 0 for none."""
+        return 0 if self._server is None else self._server.ports.get(service, 0)
 
     def load_model(self, name: str) -> None:
         """Load a model of the repository, or load it again. Raises InferError."""

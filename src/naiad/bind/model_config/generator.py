@@ -170,9 +170,7 @@ def from_message(message: pb.ModelConfig, version: int = 1) -> TritonModelConfig
 
 
 def _spec_of(tensor: pb.ModelInput | pb.ModelOutput, *, is_optional: bool) -> TensorSpec:
-    return TensorSpec(
-        tensor.name, tuple(tensor.dims), numpy_type_of(BY_CONFIG_NUMBER[tensor.data_type]), is_optional
-    )
+    return TensorSpec(tensor.name, tuple(tensor.dims), numpy_type_of(BY_CONFIG_NUMBER[tensor.data_type]), is_optional)
 
 
 def _batcher_of(message: pb.ModelDynamicBatching) -> DynamicBatcher:
