@@ -72,7 +72,7 @@ def sample(infer: InferFunction) -> InferFunction:
         *rest, requests = args
         if len(requests) != 1:
             raise PyTritonValidationError(
-                f"@sample got a batch of {len(requests)} requests; use @batch, or bind with ModelConfig(batching=False)"
+                f"@sample got a batch of {len(requests)} requests; use @batch, or ModelConfig(batching=False)"
             )
         result = infer(*rest, **kwargs, **requests[0])
         return then(result, lambda outputs: [convert_output(outputs, infer)])
@@ -155,11 +155,10 @@ def group_by_values(*keys: str, pad_fn: PadFunction | None = None) -> Decorator:
 
 
 def _is_batched(infer: InferFunction) -> bool:
-    while infer is not None:
-        if getattr(infer, _IS_BATCHED, False):
-            return True
-        infer = getattr(infer, "__wrapped__", None)  # type: ignore[assignment]  # None ends the loop
-    return False
+    wrapped: object = infer
+    while wrapped is not None and not getattr(wrapped, _IS_BATCHED, False):
+        wrapped = getattr(wrapped, "__wrapped__", None)
+    return wrapped is not None
 
 
 def _separated(kwargs: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, Any]]:

@@ -1,11 +1,11 @@
 """Errors of bound models and of their server, with PyTriton's names.
 
-`naiad.bind.client.exceptions` has those of clients.
+`naiad.bind.client.exceptions` has the errors of clients.
 """
 
 
 class PyTritonError(Exception):
-    """An error with a message; base of the others."""
+    """An error with a message; base of all errors here."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

@@ -36,7 +36,7 @@ def _value_of(value: Any) -> object:
 def merged(
     results: Sequence[Mapping[str, Array]], groups: Sequence[Sequence[int]], rows: int, pad: PadFunction | None
 ) -> dict[str, Array]:
-    """Return the outputs of groups as those of all rows. Raises ValueError if they do not fit together."""
+    """Put the outputs of groups together, in the order of all rows. Raises ValueError if they do not fit together."""
     if pad is not None:
         results = pad(results)
     names = list(results[0])
@@ -73,7 +73,10 @@ class ConstantPadder:
         self.pad_value = pad_value
 
     def __call__(self, batches_list: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
-        """Return the batches with equal shapes, except for their rows. Raises PyTritonRuntimeError for unequal dtypes."""
+        """Return the batches with equal shapes, except for their rows.
+
+        Raises PyTritonRuntimeError for arrays of one name with different dtypes or numbers of dimensions.
+        """
         padded: list[dict[str, Array]] = [{} for _ in batches_list]
         for name in dict.fromkeys(name for batch in batches_list for name in batch):
             present = [(index, batch[name]) for index, batch in enumerate(batches_list) if name in batch]

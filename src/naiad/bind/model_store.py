@@ -42,7 +42,7 @@ def complete_config(
         raise PyTritonValidationError(
             f"model name '{name}' is invalid, expected letters, digits, dots, underscores and dashes"
         )
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+    if version < 1:
         raise PyTritonValidationError(f"model '{name}': model_version is {version!r}, expected a number from 1")
     optional = [tensor.name or f"OUTPUT_{index}" for index, tensor in enumerate(outputs, 1) if tensor.optional]
     if optional:

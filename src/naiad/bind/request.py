@@ -25,7 +25,7 @@ class Request(MutableMapping[str, Array]):
         """`data` becomes the mapping. A read-only array in it is copied when it is first asked for."""
         self._arrays = data
         self.parameters = parameters
-        """Custom parameters, and headers that match `http_header_forward_pattern` or `grpc_header_forward_pattern`."""
+        """Custom parameters, and the headers that `http_header_forward_pattern` or the one of gRPC selects."""
         self.span = span
         """Always None: naiad traces requests itself (`trace_config`)."""
         self.requested_output_names = requested_output_names
@@ -33,11 +33,11 @@ class Request(MutableMapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         """Return an input as a writable array. Raises KeyError."""
-        array = self._arrays[name]
+        array: Any = self._arrays[name]  # decorators may put scalars in
         # Received tensors are views on the message. A model that never writes need not pay for a copy: see `views`.
         if isinstance(array, np.ndarray) and not (array.flags.writeable and array.flags.aligned):
             array = self._arrays[name] = array.copy()
-        return array
+        return array  # type: ignore[no-any-return]  # an array, unless a decorator has replaced it
 
     def __setitem__(self, name: str, array: Array) -> None:
         self._arrays[name] = array

@@ -1,4 +1,4 @@
-"""What inference callables return: a value now, a coroutine, or a generator of several; and how to change each alike."""
+"""What inference callables return: a value, a coroutine or a generator; and how to change each of them alike."""
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ _PLAIN = frozenset({dict, list, tuple})
 
 
 def then(result: Any, finish: Callable[[Any], Any]) -> Any:
-    """Return `result` changed by `finish`: each value of a generator, the value of a coroutine, or the value itself."""
+    """Return `result` changed by `finish`: each value of a generator, a coroutine's value, or the value itself."""
     if type(result) in _PLAIN:
         return finish(result)
     if inspect.isgenerator(result):
@@ -71,8 +71,8 @@ def convert_output(
         return outputs
     if not isinstance(outputs, list | tuple):
         raise PyTritonValidationError(
-            f"the function returned {type(outputs).__name__}, expected a dictionary of arrays, or a list of arrays in "
-            "the order of the outputs"
+            f"the function returned {type(outputs).__name__}, expected a dictionary of arrays, or a list of arrays "
+            "in the order of the outputs"
         )
     config = model_config or get_model_config(wrapped, instance)
     if len(outputs) != len(config.outputs):

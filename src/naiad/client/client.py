@@ -149,7 +149,7 @@ class Client:
 
         Shapes include the batch dimension. Arrays of strings (object, `S`, `U`) are BYTES; bfloat16 is that of
         ml_dtypes. Without `outputs` the model returns all of them. `version` of "" is the newest that is ready.
-        `headers` (metadata over gRPC) are sent besides those of the client.
+        `headers` (metadata over gRPC) are sent in addition to the headers of the client.
 
         Raises InferError, with INVALID_ARG for an array that has no datatype in the protocol.
         """
@@ -185,9 +185,9 @@ class Client:
     ) -> AsyncGenerator[InferResult, None]:
         """Execute a decoupled model and yield its responses as they arrive; gRPC only.
 
-        Arguments are those of `infer`; `timeout_s` is the limit for each response. Leaving the iterator cancels the
-        request (`contextlib.aclosing` does it at once). Raises InferError as `infer` does, with UNKNOWN for an error
-        of the model, because streams carry no code.
+        The arguments are the same as for `infer`, but `timeout_s` is the limit for each response. Leaving the
+        iterator cancels the request (`contextlib.aclosing` does it at once). Raises InferError as `infer` does, with
+        UNKNOWN for an error of the model, because streams carry no code.
         """
         specs, data = _tensors(inputs)
         header = RequestHeader(

@@ -2,7 +2,7 @@
 
 
 class PyTritonClientError(Exception):
-    """An error with a message; base of the others."""
+    """An error with a message; base of all errors here."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

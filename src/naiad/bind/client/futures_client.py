@@ -77,7 +77,7 @@ class FuturesModelClient:
         """Return a future that is done when the model is ready."""
         return self._submit(self._session.wait_for_model(timeout_s))
 
-    def model_config(self) -> "Future[TritonModelConfig]":
+    def model_config(self) -> Future[TritonModelConfig]:
         """Return a future of the configuration of the model."""
         return self._submit(self._session.config())
 

@@ -249,7 +249,7 @@ def _left(deadline_s: float) -> float:
 
 @contextlib.contextmanager
 def _errors(timeout_s: float) -> Iterator[None]:
-    """Raise the exceptions of the clients for those of the connection and the server."""
+    """Translate the errors of connection and server into the exceptions of the clients."""
     try:
         yield
     except PyTritonClientError:

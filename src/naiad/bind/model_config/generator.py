@@ -37,12 +37,7 @@ def to_message(config: TritonModelConfig) -> pb.ModelConfig:
         message.max_batch_size = config.max_batch_size
         if config.batcher is not None:
             _set_batcher(message.dynamic_batching, config.batcher, config.model_name)
-    for spec in config.inputs:
-        tensor = message.input.add(name=spec.name, dims=spec.shape, optional=bool(spec.optional))
-        tensor.data_type = _number(spec.dtype, f"input '{spec.name}'")
-    for spec in config.outputs:
-        output = message.output.add(name=spec.name, dims=spec.shape)
-        output.data_type = _number(spec.dtype, f"output '{spec.name}'")
+    _set_tensors(message, config)
     for kind, count in config.instance_group.items():
         message.instance_group.add(count=count or 1, kind=pb.ModelInstanceGroup.Kind.Value(kind.value))
     for key, value in config.backend_parameters.items():
@@ -54,6 +49,15 @@ def to_message(config: TritonModelConfig) -> pb.ModelConfig:
     for sample in config.model_warmup or ():
         _add_warmup(message, sample)
     return message
+
+
+def _set_tensors(message: pb.ModelConfig, config: TritonModelConfig) -> None:
+    for spec in config.inputs:
+        tensor = message.input.add(name=spec.name, dims=spec.shape, optional=bool(spec.optional))
+        tensor.data_type = _number(spec.dtype, f"input '{spec.name}'")
+    for spec in config.outputs:
+        output = message.output.add(name=spec.name, dims=spec.shape)
+        output.data_type = _number(spec.dtype, f"output '{spec.name}'")
 
 
 def _number(dtype: Any, where: str) -> Any:
@@ -84,7 +88,8 @@ def _set_batcher(message: pb.ModelDynamicBatching, batcher: DynamicBatcher, mode
 
 
 def _set_policy(message: pb.ModelQueuePolicy, policy: QueuePolicy) -> None:
-    message.timeout_action = pb.ModelQueuePolicy.TimeoutAction.Value(policy.timeout_action.value)
+    if policy.timeout_action is TimeoutAction.DELAY:
+        message.timeout_action = pb.ModelQueuePolicy.DELAY
     message.default_timeout_microseconds = int(policy.default_timeout_microseconds)
     message.allow_timeout_override = policy.allow_timeout_override
     message.max_queue_size = int(policy.max_queue_size)
