@@ -48,7 +48,7 @@ LOADS_FOR_LONG = SLOW.replace(
     """
 import threading
 from naiad.bind.model_config import ModelConfig, ModelWarmup, WarmupInput
-warm = ModelConfig(model_warmup=[ModelWarmup("w", 1, {"x": WarmupInput(np.float32, (1,), zero_data=True)}, 100)])
+warm = ModelConfig(model_warmup=[ModelWarmup("w", 1, {"x": WarmupInput(np.float32, (1,), zero_data=True)}, 4)])
 triton.bind("warm", slow, [Tensor((1,), np.float32, "x")], [Tensor((1,), np.float32, "y")], config=warm)
 triton.serve()
 """,

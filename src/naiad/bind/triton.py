@@ -198,6 +198,7 @@ class Triton:
             signalled.set()
             self._ended.set()
             if self._starting is not None:
+                _log.info("stopping when the models have loaded; a second signal ends the process at once")
                 self._starting.abandon()
 
         with _first_signal_calls(end):
