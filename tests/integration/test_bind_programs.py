@@ -129,6 +129,17 @@ def test_example_is_served_and_used():
         assert running.end(signal.SIGINT) == 0
 
 
+def test_page_example_prints_what_page_says():
+    page = (ROOT / "docs" / "bind.md").read_text()
+    blocks = dict(re.findall(r'^```\w+ title="([^"]+)"\n(.*?)^```$', page, re.MULTILINE | re.DOTALL))
+    with program("-c", blocks["server.py"]) as running:
+        port = running.wait_for(READY.pattern)[1]
+        code = blocks["client.py"].replace("localhost:8000", f"127.0.0.1:{port}")
+        used = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, text=True, capture_output=True, check=True)
+        assert used.stdout == blocks["output"]
+        assert running.end(signal.SIGTERM) == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_serve_after_requests_in_flight(number: int):
     with program("-c", SLOW) as running:
