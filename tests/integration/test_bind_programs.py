@@ -135,7 +135,9 @@ def test_page_example_prints_what_page_says():
     with program("-c", blocks["server.py"]) as running:
         port = running.wait_for(READY.pattern)[1]
         code = blocks["client.py"].replace("localhost:8000", f"127.0.0.1:{port}")
-        used = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, text=True, capture_output=True, check=True)
+        used = subprocess.run(
+            [sys.executable, "-c", code], env=ENVIRONMENT, text=True, capture_output=True, check=True
+        )
         assert used.stdout == blocks["output"]
         assert running.end(signal.SIGTERM) == 0
 

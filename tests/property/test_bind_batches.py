@@ -1,4 +1,4 @@
-"""Decorators of bound functions: whatever is put together, every request gets the responses for its own rows."""
+"""Decorators of bound functions: each request gets the responses for its own rows."""
 
 from typing import Any
 

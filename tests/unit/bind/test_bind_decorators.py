@@ -183,7 +183,7 @@ def test_group_by_values_calls_once_for_each_value():
     assert calls == [2, 1]
 
 
-def test_group_by_values_keeps_long_strings_of_later_groups():
+def test_group_by_values_keeps_long_strings():
     @batch
     @group_by_values("b")
     def infer(b):
