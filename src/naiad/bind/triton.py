@@ -251,10 +251,14 @@ class Triton:
         threading.Thread(target=self.stop, name="naiad stop", daemon=True).start()
 
     def _log_next(self) -> None:
-        names = sorted({config.model_name for config in self._context.model_configs.values()})
-        url = f"grpc://localhost:{self.port('grpc')}" if self.port("grpc") else f"http://localhost:{self.port()}"
-        if names:
-            _log.info("to measure it: naiad perf %s --url %s; to stop it: Ctrl+C, or Triton.stop()", names[0], url)
+        config = next(iter(self._context.model_configs.values()), None)
+        if config is None:
+            return
+        protocol = "grpc" if self.port("grpc") else "http"
+        command = f"naiad perf -m {config.model_name} -i {protocol} -u localhost:{self.port(protocol)}"
+        shapes = [f"{spec.name}:{','.join('1' for _ in spec.shape)}" for spec in config.inputs if -1 in spec.shape]
+        options = [*(f"--shape {each}" for each in shapes), *(["--streaming"] if config.decoupled else [])]
+        _log.info("to measure it: %s; to stop it: Ctrl+C, or Triton.stop()", " ".join([command, *options]))
 
 
 def _check_callables(model: str, callables: Sequence[object]) -> None:
