@@ -153,7 +153,7 @@ def test_signal_ends_serve_after_requests_in_flight(number: int):
             status = running.end(number)
             assert pending.get_result().as_numpy("y").tolist() == [[1]]
         assert status == 0
-        assert "served False\n" in running.lines
+        running.wait_for("served False")
 
 
 def test_signal_ends_start_that_takes_long():
@@ -162,10 +162,12 @@ def test_signal_ends_start_that_takes_long():
         assert running.end(signal.SIGTERM) == 0
 
 
-def test_program_may_end_without_stop(tmp_path: Path):
-    with program("-c", ENDS_WITHOUT_STOP) as running:
+@pytest.mark.parametrize("end", ["", "triton.stop()"])
+def test_programs_leave_no_files(end: str):
+    with program("-c", f"{ENDS_WITHOUT_STOP}\nprint('STORE', triton._store.path)\n{end}") as running:
         assert running.join() == 0
-        assert "served True\n" in running.lines
+        running.wait_for("served True")
+        assert not Path(running.wait_for(r"STORE (/[\w/]+)")[1]).parent.exists()
 
 
 def test_configured_logging_gets_lines_of_server():

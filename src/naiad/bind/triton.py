@@ -7,12 +7,12 @@
 The server has an event loop of its own in a thread; the functions execute in threads of their instances.
 """
 
-import atexit
 import contextlib
 import logging
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,11 +84,8 @@ class Triton:
         """
         self._security = security_config
         self._store = ModelStore(workspace)
-        try:
-            self._options: ServerOptions = server_options(config, security_config, self._store.path)
-        except BaseException:
-            self._store.close()
-            raise
+        self._remove_files = weakref.finalize(self, self._store.close)
+        self._options: ServerOptions = server_options(config, security_config, self._store.path)
         self._context = TritonContext()
         self._backend = BindBackend(self._context, self._stop_after)
         self._server: HostedServer | None = None
@@ -108,7 +105,7 @@ class Triton:
     ) -> None:
         """Stop the server and remove the temporary files."""
         self.stop()
-        self._store.close()
+        self._remove_files()
 
     def bind(
         self,
@@ -175,7 +172,6 @@ class Triton:
             finally:
                 self._starting = None
             self._server = server
-            atexit.register(self._store.close)
         self._log_next()
 
     def connect(self) -> None:
@@ -224,7 +220,6 @@ class Triton:
                 return False
             is_graceful = server.stop()
             log.shut_down()
-            atexit.unregister(self._store.close)
             self._ended.set()
         if not is_graceful:
             _log.error("requests were still executing after the exit timeout")
