@@ -251,3 +251,66 @@ def test_address_of_the_wrong_port_is_named(tmp_path: Path, server: ServerProces
     # The HTTP port serves gRPC too; the metrics port does not.
     with pytest.raises(InferError, match=r"HTTP/1|HTTP/2|closed"):
         run(lambda client: client.is_live(), f"grpc://{server.metrics_url}")
+
+
+REPEAT = {
+    "IN": np.array([4, 5, 6], np.int32),
+    "DELAY": np.zeros(3, np.uint32),
+    "WAIT": np.zeros(1, np.uint32),
+}
+
+
+def test_stream_yields_responses_of_decoupled_model(server: ServerProcess) -> None:
+    async def use() -> list[int]:
+        async with Client(url_of("grpc", server)) as client:
+            results = client.infer_stream("repeat", REPEAT, request_id="mine", outputs=["OUT"])
+            return [int(each["OUT"][0]) async for each in results if each.id == "mine" and list(each) == ["OUT"]]
+
+    assert asyncio.run(use()) == [4, 5, 6]
+
+
+def test_stream_left_early_cancels_request(server: ServerProcess) -> None:
+    async def use() -> None:
+        slow = {**REPEAT, "DELAY": np.array([0, 300, 0], np.uint32)}
+        async with Client(url_of("grpc", server)) as client:
+            async for _ in client.infer_stream("repeat", slow):
+                break
+            while True:
+                (row,) = await client.statistics("repeat")
+                if any(each["cancel"]["count"] for each in row["response_stats"].values()):
+                    return
+                await asyncio.sleep(0.05)
+
+    asyncio.run(asyncio.wait_for(use(), 30))
+
+
+def test_stream_reports_error_of_model(server: ServerProcess) -> None:
+    async def use() -> None:
+        async with Client(url_of("grpc", server)) as client:
+            async for _ in client.infer_stream("repeat", {**REPEAT, "DELAY": np.zeros(2, np.uint32)}):
+                pass
+
+    with pytest.raises(InferError, match="expected IN and DELAY shape to match"):
+        asyncio.run(use())
+
+
+def test_stream_times_out_between_responses(server: ServerProcess) -> None:
+    async def use() -> None:
+        slow = {**REPEAT, "DELAY": np.array([0, 60_000, 0], np.uint32)}
+        async with Client(url_of("grpc", server)) as client:
+            async for _ in client.infer_stream("repeat", slow, timeout_s=0.2):
+                pass
+
+    with pytest.raises(InferError) as caught:
+        asyncio.run(use())
+    assert caught.value.code is ErrorCode.DEADLINE_EXCEEDED
+
+
+def test_stream_over_http_is_unsupported(server: ServerProcess) -> None:
+    async def use() -> None:
+        async with Client(url_of("http", server)) as client:
+            async for _ in client.infer_stream("repeat", REPEAT):
+                pass
+
+    with pytest.raises(InferError, match="gRPC only"):
+        asyncio.run(use())

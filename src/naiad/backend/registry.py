@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -28,15 +28,22 @@ PYTHON_RUNTIME = "model.py"
 class BackendRegistry:
     """Finds and keeps one `Backend` object per name. Its methods may be called from several threads."""
 
-    def __init__(self, announced: Mapping[str, str] | None = None, directory: Path | None = None) -> None:
+    def __init__(
+        self,
+        announced: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+        backends: Sequence[Backend] = (),
+    ) -> None:
         """Look for backends in `directory` and among the installed packages, or take the `announced` ones instead.
 
-        Those are a name to `module:class` each.
+        Those are a name to `module:class` each. `backends` are objects that the program has made; they replace
+        others of their names.
         """
         # The table first: without the package's metadata, a source tree on PYTHONPATH serves models too.
         self._points = {**BUILT_IN, **(announced_backends() if announced is None else announced)}
+        self._points |= {each.name: f"{type(each).__module__}:{type(each).__name__}" for each in backends}
         self._directory = directory
-        self._backends: dict[str, Backend] = {}
+        self._backends: dict[str, Backend] = {each.name: each for each in backends}
         self._python_based: dict[str, Backend] = {}
         self._isolated: dict[tuple[str, str], Backend] = {}
         """By the names of backend and model: the environments of models differ, and so may their support of GPUs."""

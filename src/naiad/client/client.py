@@ -1,15 +1,16 @@
 """The client: one object for a server, whichever protocol its address names."""
 
 import asyncio
+import contextlib
 import ssl
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from naiad.client.connecting import Connector, default_tls, parse_address
-from naiad.client.grpc import GrpcCalls
+from naiad.client.grpc import NO_HEADERS, GrpcCalls
 from naiad.client.http1 import Http1Pool
 from naiad.client.http2 import Http2Pool
 from naiad.client.rest import RestCalls
@@ -103,11 +104,7 @@ class Client:
         self._url = url
         self._timeout_s = timeout_s
         self._headers = dict(headers or {})
-        for name, value in self._headers.items():
-            try:
-                check_field(name, value)
-            except ValueError as error:
-                raise invalid_argument(str(error)) from None
+        _check_headers(self._headers)
         address = parse_address(url)
         connector = Connector(address, default_tls(address, tls), connect_timeout_s)
         self._calls: GrpcCalls | RestCalls
@@ -145,12 +142,14 @@ class Client:
         sequence_id: int | str = 0,
         sequence_start: bool = False,
         sequence_end: bool = False,
+        headers: Mapping[str, str] = NO_HEADERS,
         timeout_s: float | None = None,
     ) -> InferResult:
         """Execute a model with arrays by input name and return its outputs.
 
         Shapes include the batch dimension. Arrays of strings (object, `S`, `U`) are BYTES; bfloat16 is that of
         ml_dtypes. Without `outputs` the model returns all of them. `version` of "" is the newest that is ready.
+        `headers` (metadata over gRPC) are sent in addition to the headers of the client.
 
         Raises InferError, with INVALID_ARG for an array that has no datatype in the protocol.
         """
@@ -159,7 +158,7 @@ class Client:
             model_name=model,
             model_version=version,
             inputs=specs,
-            outputs=[RequestedOutput(each, binary=True) if isinstance(each, str) else each for each in outputs],
+            outputs=_requested(outputs),
             parameters=parameters,
             priority=priority,
             sequence_id=sequence_id,
@@ -167,9 +166,45 @@ class Client:
             sequence_end=sequence_end,
             binary_output_default=True,
         )
+        _check_headers(headers)
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        call = self._calls.infer(header, request_id, data, timeout_s)
+        call = self._calls.infer(header, request_id, data, timeout_s, headers)
         return InferResult(*await self._within(timeout_s, call))
+
+    async def infer_stream(
+        self,
+        model: str,
+        inputs: Mapping[str, Array],
+        *,
+        version: str = "",
+        outputs: Iterable[str | RequestedOutput] = (),
+        request_id: str = "",
+        parameters: Mapping[str, ParameterValue] = NO_PARAMETERS,
+        headers: Mapping[str, str] = NO_HEADERS,
+        timeout_s: float | None = None,
+    ) -> AsyncGenerator[InferResult, None]:
+        """Execute a decoupled model and yield its responses as they arrive; gRPC only.
+
+        The arguments are the same as for `infer`, but `timeout_s` is the limit for each response. Leaving the
+        iterator cancels the request (`contextlib.aclosing` does it at once). Raises InferError as `infer` does, with
+        UNKNOWN for an error of the model, because streams carry no code.
+        """
+        specs, data = _tensors(inputs)
+        header = RequestHeader(
+            model_name=model,
+            model_version=version,
+            inputs=specs,
+            outputs=_requested(outputs),
+            parameters=parameters,
+        )
+        _check_headers(headers)
+        async with contextlib.aclosing(self._calls.infer_stream(header, request_id, data, headers)) as responses:
+            while True:
+                try:
+                    response = await self._within(timeout_s, anext(responses))
+                except StopAsyncIteration:
+                    return
+                yield InferResult(*response)
 
     async def is_live(self, *, timeout_s: float | None = None) -> bool:
         """Return whether the server responds."""
@@ -267,6 +302,18 @@ class Client:
             raise InferError(
                 ErrorCode.DEADLINE_EXCEEDED, f"no response from {self._url} within {limit_s:g} s"
             ) from None
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    for name, value in headers.items():
+        try:
+            check_field(name, value)
+        except ValueError as error:
+            raise invalid_argument(str(error)) from None
+
+
+def _requested(outputs: Iterable[str | RequestedOutput]) -> list[RequestedOutput]:
+    return [RequestedOutput(each, binary=True) if isinstance(each, str) else each for each in outputs]
 
 
 def _region_name(name: str) -> str:

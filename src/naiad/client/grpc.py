@@ -1,6 +1,8 @@
 """The calls over gRPC: `inference.GRPCInferenceService`; `rest.RestCalls` has the same over HTTP."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from naiad.client.connecting import Address, DecodedResponse
@@ -14,6 +16,7 @@ from naiad.protocol.grpc import client as messages
 from naiad.wire.grpc import encode_timeout, request_fields
 from naiad.wire.http2.headers import encode_fields
 
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _SERVICE = "/inference.GRPCInferenceService/"
 
 
@@ -32,12 +35,27 @@ class GrpcCalls:
         """Method to header block without a deadline; one for each method that is called."""
 
     async def infer(
-        self, header: RequestHeader, request_id: str, data: Sequence[Buffer], timeout_s: float | None
+        self,
+        header: RequestHeader,
+        request_id: str,
+        data: Sequence[Buffer],
+        timeout_s: float | None,
+        headers: Mapping[str, str],
     ) -> DecodedResponse:
-        """Execute a model."""
+        """Execute a model; `headers` are further metadata of this call."""
         message = messages.encode_request(header, request_id, data)
-        response = await self._exchange("ModelInfer", message, timeout_s)
+        response = await self._pool.call(self._header_block("ModelInfer", timeout_s, headers), message)
         return *messages.decode_response(response.message), response.fields
+
+    async def infer_stream(
+        self, header: RequestHeader, request_id: str, data: Sequence[Buffer], headers: Mapping[str, str]
+    ) -> AsyncGenerator[DecodedResponse, None]:
+        """Execute a model and yield its responses, of which a decoupled model may have any number."""
+        message = messages.encode_request(header, request_id, data)
+        block = self._header_block("ModelStreamInfer", None, headers)
+        async with contextlib.aclosing(self._pool.stream(block, message)) as received:
+            async for each in received:
+                yield *messages.decode_stream_response(each), ()
 
     async def is_live(self) -> bool:
         """Return whether the server responds."""
@@ -130,14 +148,23 @@ class GrpcCalls:
     async def _call(self, method: str, message: Sequence[Buffer] = ()) -> Buffer:
         return (await self._exchange(method, message)).message
 
-    async def _exchange(self, method: str, message: Sequence[Buffer], timeout_s: float | None = None) -> CallResponse:
+    async def _exchange(self, method: str, message: Sequence[Buffer]) -> CallResponse:
+        return await self._pool.call(self._header_block(method), message)
+
+    def _header_block(
+        self, method: str, timeout_s: float | None = None, headers: Mapping[str, str] = NO_HEADERS
+    ) -> bytes:
         block = self._blocks.get(method)
         if block is None:
             fields = request_fields(_SERVICE + method, self._authority, self._scheme, self._metadata)
             block = self._blocks[method] = encode_fields(fields)
         if timeout_s is not None:
             block += encode_fields(((b"grpc-timeout", encode_timeout(max(1, int(timeout_s * 1e9)))),))
-        return await self._pool.call(block, message)
+        if headers:
+            block += encode_fields(
+                [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+            )
+        return block
 
 
 def _no_rollouts() -> InferError:

@@ -1,8 +1,10 @@
 """gRPC calls over HTTP/2: they share one connection; another is opened when the server's stream limit is reached."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import NamedTuple, cast
 
 from naiad.client.connecting import ClientClosedError, ConnectionFailedError, Connector
@@ -15,6 +17,7 @@ from naiad.wire.http2.frames import Http2Code, Http2Error
 from naiad.wire.http2.headers import Fields, is_grpc_content_type
 from naiad.wire.http2.limits import Http2Limits
 
+_MAX_UNREAD_BYTES = 8 << 20
 _NAMES = {int(code): code.name for code in Http2Code}
 _CODES = {int(Http2Code.CANCEL): ErrorCode.CANCELLED, int(Http2Code.ENHANCE_YOUR_CALM): ErrorCode.UNAVAILABLE}
 """What a reset of a call means; INTERNAL for the rest (gRPC's PROTOCOL-HTTP2)."""
@@ -45,6 +48,23 @@ class Call(ClientStream):
         self.message: Buffer | None = None
 
 
+class StreamCall(Call):
+    """A call with one request message and any number of response messages.
+
+    `result` is done when the call has ended; its message is empty.
+    """
+
+    __slots__ = ("changed", "messages", "unread_bytes")
+
+    def __init__(self, result: "asyncio.Future[CallResponse]") -> None:
+        super().__init__(result)
+        self.messages: deque[Buffer] = deque()
+        """Received, not yet read."""
+        self.unread_bytes = 0
+        self.changed = asyncio.Event()
+        result.add_done_callback(lambda _: self.changed.set())
+
+
 class Http2Protocol(asyncio.Protocol):
     """One connection; the sink of its `ClientConnection`."""
 
@@ -55,6 +75,7 @@ class Http2Protocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._has_flush = False
+        self._is_reading = True
         self.ready: asyncio.Future[None] = self._loop.create_future()
         """Done with the server's SETTINGS, which limit the streams."""
 
@@ -92,6 +113,39 @@ class Http2Protocol(asyncio.Protocol):
             self._on_free()
             if self.is_retired and not self._connection.streams:
                 self.abort()
+
+    async def stream(self, header_block: bytes, message: Sequence[Buffer]) -> AsyncGenerator[Buffer, None]:
+        """Send a call and yield its response messages; it must be the only call of the connection.
+
+        Reading the socket pauses while 8 MiB of messages are unread. Raises InferError.
+        """
+        body = frame_message(message)
+        call = StreamCall(self._loop.create_future())
+        self._connection.open(call, header_block)
+        self._connection.output.send_body(call, body)
+        self._flush_soon()
+        try:
+            while not call.result.done() or call.messages:
+                if not call.messages:
+                    call.changed.clear()
+                    await call.changed.wait()
+                    continue
+                received = call.messages.popleft()
+                call.unread_bytes -= len(received)
+                self._control_reading(call)
+                yield received
+            call.result.result()
+        finally:
+            if not call.result.done():
+                call.result.cancel()
+            self.abort()
+
+    def _control_reading(self, call: StreamCall) -> None:
+        """Pause or resume reading, by the size of the unread messages."""
+        if self._transport is None or self._is_reading == (call.unread_bytes <= _MAX_UNREAD_BYTES):
+            return
+        self._is_reading = not self._is_reading
+        (self._transport.resume_reading if self._is_reading else self._transport.pause_reading)()
 
     def abort(self) -> None:
         """Close the connection; the server cancels its calls."""
@@ -172,22 +226,32 @@ class Http2Protocol(asyncio.Protocol):
         if stream.assembler is None:
             return
         try:
-            for message in stream.assembler.feed(data):
-                if stream.message is not None:
+            for each in stream.assembler.feed(data):
+                message = each.decompress() if isinstance(each, CompressedMessage) else each
+                if isinstance(stream, StreamCall):
+                    self._stream_message_received(stream, message)
+                elif stream.message is not None:
                     raise GrpcError(GrpcStatus.INTERNAL, "the server sent more than one message")
-                stream.message = message.decompress() if isinstance(message, CompressedMessage) else message
+                else:
+                    stream.message = message
         except GrpcError as error:
             self._break(stream, error)
+
+    def _stream_message_received(self, stream: StreamCall, message: Buffer) -> None:
+        stream.messages.append(message)
+        stream.unread_bytes += len(message)
+        stream.changed.set()
+        self._control_reading(stream)
 
     def end_received(self, stream: Call, trailers: Fields) -> None:
         """Return the message, or the error that the server ended the call with."""
         status, text = call_status(stream.head.status, stream.head.fields, trailers)
         if status:
             self._end(stream, InferError(code_of_grpc(status), text))
-        elif stream.message is None:
+        elif stream.message is None and not isinstance(stream, StreamCall):
             self._end(stream, internal("the server ended the call without a complete message"))
         elif not stream.result.done():
-            stream.result.set_result(CallResponse(stream.message, (*stream.head.fields, *trailers)))
+            stream.result.set_result(CallResponse(stream.message or b"", (*stream.head.fields, *trailers)))
 
     def stream_reset(self, stream: Call, code: int) -> None:
         """The server has reset the call."""
@@ -221,6 +285,7 @@ class Http2Pool:
         self._limits = limits
         self._max_connections = max_connections
         self._connections: list[Http2Protocol] = []
+        self._streaming: set[Http2Protocol] = set()
         self._waiting = asyncio.Lock()
         self._freed = asyncio.Event()
         self._closed_count = 0
@@ -236,11 +301,29 @@ class Http2Pool:
             connection = self._find() or await self._wait(began)
             return await connection.call(header_block, message)
 
+    async def stream(self, header_block: bytes, message: Sequence[Buffer]) -> AsyncGenerator[Buffer, None]:
+        """Send a call and yield its response messages. Raises InferError.
+
+        It has a connection of its own: a caller that reads slowly delays no other call.
+        """
+        began = self._closed_count
+        connection = await self._open()
+        if began != self._closed_count:
+            connection.abort()
+            raise ClientClosedError
+        self._streaming.add(connection)
+        try:
+            async with contextlib.aclosing(connection.stream(header_block, message)) as messages:
+                async for each in messages:
+                    yield each
+        finally:
+            self._streaming.discard(connection)
+
     def close(self) -> None:
         """Close all connections; open calls, and calls that wait, fail."""
         self._closed_count += 1
         self._freed.set()
-        for connection in self._connections:
+        for connection in (*self._connections, *self._streaming):
             connection.abort()
         self._connections.clear()
 

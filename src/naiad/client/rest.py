@@ -1,6 +1,6 @@
 """The calls over HTTP/1.1: KServe's REST endpoints with binary tensor data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -8,7 +8,7 @@ from naiad.client.connecting import DecodedResponse
 from naiad.client.http1 import Http1Pool
 from naiad.config.forms.json_form import config_from_json
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import InferError, internal
+from naiad.core.errors import InferError, internal, unsupported
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import Buffer
@@ -32,17 +32,31 @@ class RestCalls:
         self._headers = [("Host", authority), *headers.items()]
 
     async def infer(
-        self, header: RequestHeader, request_id: str, data: Sequence[Buffer], timeout_s: float | None
+        self,
+        header: RequestHeader,
+        request_id: str,
+        data: Sequence[Buffer],
+        timeout_s: float | None,
+        headers: Mapping[str, str],
     ) -> DecodedResponse:
-        """Execute a model. HTTP carries no deadline: the server cancels the request when the connection closes."""
+        """Execute a model; `headers` are further fields of this call.
+
+        HTTP carries no deadline: the server cancels the request when the connection closes.
+        """
         body, json_length = bodies.encode_request(header, request_id, data)
         path = _model_path(header.model_name, header.model_version) + "/infer"
-        response = await self._send("POST", path, body, ((_HEADER_LENGTH, str(json_length)),))
+        response = await self._send("POST", path, body, ((_HEADER_LENGTH, str(json_length)), *headers.items()))
         length = response.headers.get(b"inference-header-content-length")
         if length is not None and not (length.isdigit() and len(length) < 20):
             raise internal(f"the response has an invalid {_HEADER_LENGTH}")
         decoded = bodies.decode_response(response.body, None if length is None else int(length))
         return *decoded, response.headers.items()
+
+    def infer_stream(
+        self, header: RequestHeader, request_id: str, data: Sequence[Buffer], headers: Mapping[str, str]
+    ) -> AsyncGenerator[DecodedResponse, None]:
+        """Raise InferError(UNSUPPORTED): the protocol has no such call."""
+        raise unsupported("responses of decoupled models are available over gRPC only; use a grpc:// address")
 
     async def is_live(self) -> bool:
         """Return whether the server responds."""

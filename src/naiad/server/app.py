@@ -6,9 +6,10 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from naiad.backend.api import Backend
 from naiad.backend.cores import gpu_count, resolve_policies, usable_cores
 from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.registry import BackendRegistry
@@ -79,8 +80,13 @@ class Server:
     _loader_type = ModelLoader
 
     def __init__(
-        self, options: ServerOptions, stop: StopSignal | None = None, service_manager: ServiceManager | None = None
+        self,
+        options: ServerOptions,
+        stop: StopSignal | None = None,
+        service_manager: ServiceManager | None = None,
+        backends: Sequence[Backend] = (),
     ) -> None:
+        """`backends`: objects for backends that no package has, see `BackendRegistry`."""
         self._options = options
         use_triton_codes(options.uses_triton_codes)
         self._registry = Registry(options.metrics)
@@ -96,7 +102,7 @@ class Server:
             server_id=options.server_id, metrics=self._registry, shared_memory=shared_memory
         )
         self._engine.suggests_models = options.access.shows_index_to_all
-        self._backends = BackendRegistry(directory=_backend_directory(options.backend_directory))
+        self._backends = BackendRegistry(directory=_backend_directory(options.backend_directory), backends=backends)
         self._delays = read_artificial_delays(os.environ)
         self._stop = stop or StopSignal()
         self._service_manager = service_manager or ServiceManager({})
@@ -251,7 +257,7 @@ class Server:
             control.abandon()
             await asyncio.to_thread(control.unload_all, _STARTUP_UNLOAD_S)
             ports.abort()
-            _end_process(0)
+            self._end(0)
         stopping.cancel()
         all_loaded = await loading
         log_backends(self._backends.modules(), self._options.backend_settings)
@@ -273,6 +279,10 @@ class Server:
 
     # --- exit -------------------------------------------------------------------------------------------------------
 
+    def _end(self, status: int) -> None:
+        """End the process although its threads are still working."""
+        _end_process(status)
+
     async def _leave(self, control: RepositoryControl[Served], ports: Ports) -> int:
         in_time = await drain(
             self._engine,
@@ -285,7 +295,7 @@ class Server:
             await asyncio.to_thread(self._engine.recorder.close)
         if not in_time:
             _log.error("Exit timeout expired. Exiting immediately.")
-            _end_process(1)
+            self._end(1)
         ports.close()
         if self._gpu_meter is not None:
             await asyncio.to_thread(self._gpu_meter.close)

@@ -160,3 +160,10 @@ def test_the_environment_beside_the_backend_is_used(tmp_path):
     own.parameters["EXECUTION_ENV_PATH"].string_value = "/own"
     with pytest.raises(InferError, match="'EXECUTION_ENV_PATH' is '/own'"):
         backend.load(make_context(own))
+
+
+def test_given_object_replaces_other_backends():
+    given = IdentityBackend()
+    registry = BackendRegistry({}, backends=[given])
+    assert registry.get("identity") is given
+    assert "identity" in registry.names()

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError, Message
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import BY_NAME
-from naiad.core.errors import InferError, excerpt, internal, invalid_argument
+from naiad.core.errors import ErrorCode, InferError, excerpt, internal, invalid_argument
 from naiad.core.model import IndexEntry, ModelMetadata, ServerMetadata
 from naiad.core.parameters import ParameterValue
 from naiad.core.request import RequestedOutput, RequestHeader, SharedMemoryRegion
@@ -130,6 +130,18 @@ def decode_response(message: Buffer) -> DecodedResponse:
     header = ResponseHeader(parsed.model_name, parsed.model_version, specs)
     parameters = {key: _value(parameter) for key, parameter in parsed.parameters.items()}
     return parsed.id, InferResponse(header, _data(parsed, specs, raw), parameters=parameters)
+
+
+def decode_stream_response(message: Buffer) -> DecodedResponse:
+    """Return the request id and the response of a `ModelStreamInferResponse`; outputs are views on `message`.
+
+    Raises InferError with the error of the request, with UNKNOWN because the protocol carries no code, and INTERNAL
+    if `message` is not a response.
+    """
+    found = read_stream_response(message)
+    if found.error:
+        raise InferError(ErrorCode.UNKNOWN, found.error)
+    return decode_response(found.response)
 
 
 def _parse(kind: type[_M], message: Buffer) -> _M:

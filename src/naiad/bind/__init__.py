@@ -1,0 +1,18 @@
+"""Serve Python functions: PyTriton's interface on naiad. `naiad.bind.triton.Triton` binds and serves them.
+
+The modules have PyTriton's names, so that a program moves with `sed s/pytriton/naiad.bind/`.
+"""
+
+import importlib
+from typing import Any
+
+_MODULES = ("client", "decorators", "exceptions", "model_config", "triton")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a module when it is used: a client does not need the server."""
+    if name in _MODULES:
+        return importlib.import_module(f"naiad.bind.{name}")
+    if name == "__version__":
+        return importlib.import_module("naiad").__version__
+    raise AttributeError(f"module 'naiad.bind' has no attribute '{name}'")

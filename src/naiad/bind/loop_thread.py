@@ -1,0 +1,62 @@
+"""A thread with an event loop, on which other threads run coroutines: calls of clients, functions of models."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+class LoopThread:
+    """Runs coroutines for other threads."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, _T]) -> "Future[_T]":
+        """Begin a coroutine. Raises RuntimeError after `close`."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Return the result of a coroutine; an interrupted caller cancels it. Raises what it raises."""
+        future = self.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it runs."""
+        return not self._loop.is_closed()
+
+    def call_soon(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a function on the loop. Raises RuntimeError after `close`."""
+        self._loop.call_soon_threadsafe(function, *arguments)
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Cancel what still runs and end the thread; False if something blocks it for longer than `timeout_s`."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(_cancel_others())
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -1,0 +1,186 @@
+"""A server inside another program: it runs on an event loop of its own, in a thread of the program's process.
+
+The program starts it, loads and unloads models, and stops it, from any thread but the server's own. Signals, the
+garbage collector and the log stay the program's business.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+import uvloop
+
+from naiad.backend.api import Backend
+from naiad.core.errors import ErrorCode, InferError, unavailable
+from naiad.core.model import IndexEntry
+from naiad.engine.serving.served import Served
+from naiad.options.options import ServerOptions
+from naiad.repository.catalog import Catalog
+from naiad.repository.control.triggers import RepositoryControl
+from naiad.server.app import Server
+from naiad.server.ports.ports import Ports
+from naiad.server.process.runner import FailedStartError, StopSignal, raise_file_limit
+
+_log = logging.getLogger(__name__)
+
+
+class _ThreadStop(StopSignal):
+    """Set by the program's threads instead of signals."""
+
+    def __init__(self) -> None:
+        super().__init__(exit_now=lambda _: None)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def install(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Note the loop; only the main thread can handle signals."""
+        self._loop = loop
+
+    def set_from_thread(self) -> None:
+        """Ask the server to exit; callable from any thread, also before the loop runs."""
+        if self._loop is None:
+            self._event.set()
+        else:
+            self._loop.call_soon_threadsafe(self._event.set)
+
+
+class _AbandonedStartError(InferError):
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.CANCELLED, "the server was stopped while its models were loading")
+
+
+class _Server(Server):
+    """A server that reports its start, and leaves the process alone."""
+
+    control: RepositoryControl[Served] | None = None
+    ports: Mapping[str, int]
+    exit_status = 0
+
+    def __init__(
+        self, options: ServerOptions, stop: StopSignal, backends: Sequence[Backend], on_serving: Callable[[], object]
+    ) -> None:
+        super().__init__(options, stop, backends=backends)
+        self._on_serving = on_serving
+        self._is_serving = False
+        self.ports = {}
+
+    def _make_control(self, catalog: Catalog[Served], loop: asyncio.AbstractEventLoop) -> RepositoryControl[Served]:
+        self.control = super()._make_control(catalog, loop)
+        return self.control
+
+    def _serves(self, ports: Ports) -> None:
+        super()._serves(ports)
+        self.ports = {endpoint.flag: endpoint.port for endpoint in ports.endpoints()}
+        self._is_serving = True
+        self._on_serving()
+
+    def _settle(self) -> None:
+        """Leave the garbage collector to the program."""
+
+    def _end(self, status: int) -> None:
+        """Give up what is still running: its threads are daemons."""
+        if not self._is_serving:
+            raise _AbandonedStartError
+        self.exit_status = status
+
+    def index(self) -> Sequence[IndexEntry]:
+        return self._engine.repository_index()
+
+
+class HostedServer:
+    """A server in a thread. Its methods block; none may be called on the server's own event loop."""
+
+    def __init__(self, options: ServerOptions, backends: Sequence[Backend] = ()) -> None:
+        """`backends` are objects for models whose backend no package has."""
+        self._options = options
+        self._backends = backends
+        self._stop = _ThreadStop()
+        self._server: _Server | None = None
+        self._is_decided = threading.Event()
+        """The server serves, or its start has failed."""
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="naiad server", daemon=True)
+
+    def start(self) -> None:
+        """Open the ports, load the models of the start, and return once the server is ready.
+
+        Raises InferError if a port cannot be opened or a model does not load; nothing is left then.
+        """
+        raise_file_limit(self._options.most_connections, is_requested=self._options.has_connection_limits)
+        self._thread.start()
+        try:
+            self._is_decided.wait()
+        except BaseException:  # a signal: the start goes on in the thread, and must end
+            self._stop.set_from_thread()
+            raise
+        if self._failure is not None:
+            self._thread.join()
+            raise _explained(self._failure)
+
+    def abandon(self) -> None:
+        """Ask the server to stop, without waiting: `start` raises InferError if it has not ended."""
+        self._stop.set_from_thread()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the server runs: from its start until `stop`."""
+        return self._thread.is_alive()
+
+    def port(self, service: str) -> int:
+        """Return the open port of `http`, `grpc` or `metrics`; 0 for none."""
+        return 0 if self._server is None else self._server.ports.get(service, 0)
+
+    def load_model(self, name: str) -> None:
+        """Load a model of the repository, or load it again. Raises InferError."""
+        self._control().load_model(name, {})
+
+    def unload_model(self, name: str) -> None:
+        """Unload a model when its requests have ended. Raises InferError."""
+        self._control().unload_model(name, {})
+
+    def index(self) -> Sequence[IndexEntry]:
+        """Return the models and versions of the repository with their states."""
+        return () if self._server is None else self._server.index()
+
+    def stop(self) -> bool:
+        """Stop taking requests, finish those in flight, unload the models; return whether all ended in time.
+
+        Further calls wait for the end, too.
+        """
+        self._stop.set_from_thread()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+        return self._server is None or self._server.exit_status == 0
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end of the server; False after `timeout_s`."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _control(self) -> RepositoryControl[Served]:
+        server = self._server
+        if server is None or server.control is None or not self._thread.is_alive():
+            raise unavailable("the server does not run")
+        return server.control
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._serve())
+        except BaseException as error:
+            if self._is_decided.is_set():
+                _log.exception("the server has ended after an error")
+            self._failure = error
+        finally:
+            self._is_decided.set()
+
+    async def _serve(self) -> None:
+        server = self._server = _Server(self._options, self._stop, self._backends, self._is_decided.set)
+        await server.run()
+
+
+def _explained(error: BaseException) -> BaseException:
+    """Return the error of a start with the problems of the models in its message."""
+    if isinstance(error, FailedStartError) and error.problems:
+        return error.with_message("; ".join([error.message, *error.problems]))
+    return error
