@@ -1,21 +1,28 @@
 """The engine: the only entry point of inference. Frontends submit requests and query models here."""
 
+import logging
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import naiad
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import nearest
+from naiad.config.rollout.declaration import NAMES
+from naiad.config.rollout.guard import RolloutCounts
+from naiad.config.rollout.state import RolloutState, changed, ended, no_rollout
+from naiad.config.rollout.status import RolloutStatus
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, invalid_argument, not_found, unavailable
-from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata, version_number
+from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata, name_of, version_number
 from naiad.core.request import InferRequest
 from naiad.core.request_limits import RequestLimits
 from naiad.core.slices import Slices
 from naiad.core.tensor import TensorSpec
+from naiad.engine.rollout.rollouts import Rollouts
 from naiad.engine.serving.served import Served
 from naiad.engine.transforms.shared_memory import SharedMemoryTensors
 from naiad.memory.regions import SharedMemory
@@ -29,6 +36,8 @@ from naiad.telemetry.trace.tracer import Changes, Trace, Tracer, unknown_model
 
 if TYPE_CHECKING:
     from naiad.telemetry.traffic import Recorder
+
+_log = logging.getLogger(__name__)
 
 EXTENSIONS = (
     "classification",
@@ -73,6 +82,11 @@ class Engine:
         """Every model once, by its key."""
         self._table: Rows = {}
         """The same, and with namespaces also by the names of only one model."""
+        self._known: Mapping[str, Mapping[int, Served]] = {}
+        """The ready versions of the table."""
+        self._table_lock = threading.Lock()
+        """Held for microseconds: loading threads and the loop replace the table."""
+        self.rollouts = Rollouts()
         self._tracer: Tracer | None = None
         self._begin_trace: Callable[[InferRequest], Trace | None] | None = None
         """None without tracing, which then has no cost."""
@@ -92,19 +106,23 @@ class Engine:
 
         Only the versions of the model `name` have changed.
         """
+        with self._table_lock:
+            self._known = ready
+            if not ready.get(name):
+                self.rollouts.forget(name)
+            self._replace_row(name)
+
+    def _replace_row(self, name: str) -> None:
         # Copied, which takes microseconds: the loop may be reading the table.
         table = dict(self._models)
-        versions = ready.get(name)
+        versions = self._known.get(name)
         if versions:
-            row = {str(version): served for version, served in versions.items()}
-            row[""] = versions[max(versions)]
-            row["-1"] = row[""]
-            table[name] = row
+            table[name] = self.rollouts.row(name, versions)
         else:
             table.pop(name, None)
         self._models = table
         # A server has namespaces for all its models or for none.
-        self._table = with_unique_names(table, ready) if isinstance(name, ModelKey) else table
+        self._table = with_unique_names(table, self._known) if isinstance(name, ModelKey) else table
 
     def set_started(self) -> None:
         """Mark the end of the start: from now on the models decide readiness."""
@@ -193,11 +211,19 @@ class Engine:
                 f"Request for unknown model: '{excerpt(name)}' is not found{self._suggestion(name)}",
                 rejection=Rejection.UNKNOWN_MODEL,
             )
-        if version in ("", "-1"):
+        state = self.rollouts.state(rows[0].name)
+        named = {} if state is None else state.names
+        if named and version in ("", "-1", *named):
+            role = version if version in named else "stable"
+            return unavailable(
+                f"Request for unknown model: '{excerpt(name)}' version {named[role]}, which is '{role}' in the "
+                "rollout of the model, is not at ready state"
+            )
+        if version in ("", "-1", *NAMES):
             text = f"Request for unknown model: '{excerpt(name)}' has no available versions"
             return not_found(text, Rejection.NOT_READY)
         if not _is_version(version):
-            return _bad_version(version)
+            return _bad_version(version, {*NAMES, *named})
         if all(row.version != version for row in rows):
             known = sorted({row.version for row in rows if row.version}, key=int)
             return not_found(
@@ -232,7 +258,8 @@ class Engine:
         """Return whether the server is ready for traffic."""
         if not self._ready_to_serve or self.is_draining or self._repository is None:
             return False
-        return self._repository.catalog.is_ready([name for name, row in self._models.items() if row[""].health])
+        ill = [name for name, row in self._models.items() if "" not in row or row[""].health]
+        return self._repository.catalog.is_ready(ill)
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Return whether a model version is ready; an unknown model or version is not (Triton).
@@ -244,15 +271,15 @@ class Engine:
         if served is not None:
             # Triton: one instance that reports not ready is enough.
             return not served.health and all(instance.says_ready for instance in served.instances)
-        if version not in ("", "-1") and not _is_version(version):
-            raise _bad_version(version)
+        if version not in ("", "-1", *NAMES) and not _is_version(version):
+            raise _bad_version(version, NAMES)
         self._rows_named(name)  # may raise
         return False
 
     @property
     def in_flight_count(self) -> int:
         """Requests queued or executing, over all models."""
-        return sum(s.in_flight_count for row in self._models.values() for s in set(row.values()))
+        return sum(served.in_flight_count for served in self._all_served())
 
     def check_models(self, now_ns: int) -> None:
         """Let every model fail hung executions; called about once a second."""
@@ -266,20 +293,17 @@ class Engine:
             served.abort(reason)
 
     def _all_served(self) -> list[Served]:
-        return [
-            served for row in self._models.values() for version, served in row.items() if version not in ("", "-1")
-        ]
+        return [served for row in self._models.values() for version, served in row.items() if version.isdigit()]
 
     def close_to_new_sequences(self) -> None:
         """Continue live sequences, and reject new ones, before the server stops."""
-        for row in self._models.values():
-            for served in row.values():
-                served.close_to_new_sequences()
+        for served in self._all_served():
+            served.close_to_new_sequences()
 
     @property
     def live_sequence_count(self) -> int:
         """Live sequences, over all models."""
-        return sum(s.live_sequence_count for row in self._models.values() for s in set(row.values()))
+        return sum(served.live_sequence_count for served in self._all_served())
 
     # --- what there is to know ------------------------------------------------------------------------------------
 
@@ -302,7 +326,7 @@ class Engine:
         if version in ("", "-1"):
             versions = [str(v) for v in sorted(int(v) for v in row if v.isdigit())]
         else:
-            versions = [version]
+            versions = [served.version]
         batch = (-1,) if config.max_batch_size > 0 else ()
         inputs, outputs = (
             [TensorSpec(t.name, BY_CONFIG_NUMBER[t.data_type], (*batch, *t.dims)) for t in tensors]
@@ -417,6 +441,70 @@ class Engine:
         """Unload a model of a registered repository. Blocks: not for the event loop. Raises InferError."""
         self._control().unload_from(store, name)
 
+    # --- rollouts -------------------------------------------------------------------------------------------------
+
+    def rollout_key(self, name: str) -> str:
+        """Return the key of a ready model, for the methods about its rollout. Raises InferError without one."""
+        row = self._table.get(name)
+        if row is None:
+            raise self._missing(name, "")
+        return next((key for key, own in self._models.items() if own is row), name)
+
+    def changed_rollout(self, name: str, change: Mapping[str, object] | None) -> RolloutState:
+        """Return the state of a model's rollout after a change, None to end it, without applying it.
+
+        Raises InferError for a wrong change.
+        """
+        key = self.rollout_key(name)
+        state = self.rollouts.state(key)
+        if change is None:
+            if state is None or state.rollout is None:
+                raise no_rollout(name)
+            return ended(state)
+        return changed(state, change, self._known.get(key, {}), name)
+
+    def rollout_status(self, name: str) -> RolloutStatus:
+        """Return the rollout of a ready model. Raises InferError without one."""
+        key = self.rollout_key(name)
+        state = self.rollouts.state(key)
+        if state is None:
+            raise no_rollout(name)
+        counts = self.rollout_counts().get(key) or RolloutCounts(state.era)
+        age_s = (time.monotonic_ns() - self.rollouts.began_ns(key)) / 1e9
+        return RolloutStatus(name_of(key), state, counts, age_s)
+
+    def rollout_counts(self) -> Mapping[str, RolloutCounts]:
+        """Return the counts of every rollout, by the keys of the models."""
+        return self.rollouts.counts()
+
+    def report_rollback(self, key: str, state: RolloutState, reason: str, text: str) -> None:
+        """Count and log a rollback of `state` that this process has begun."""
+        self.rollouts.note_rollback(key, reason)
+        canary = None if state.rollout is None else state.rollout.canary
+        what = f"version {canary}" if canary is not None and state.rollout.weight else "the rollout"
+        _log.warning("model '%s': %s was rolled back (%s): %s", key, what, reason, text)
+
+    def apply_rollout(self, key: str, state: RolloutState) -> None:
+        """Set the state of a rollout between two requests; on the loop. Raises InferError if it is outdated."""
+        with self._table_lock:
+            self.rollouts.put(key, state)
+            if key in self._known:
+                self._replace_row(key)
+
+    def broadcast_rollout(
+        self, key: str, state: RolloutState, on_done: Callable[[InferError | None], object]
+    ) -> None:
+        """Set the state of a rollout in all processes of the server; on the loop.
+
+        `on_done` is called on the loop, with the error if it failed.
+        """
+        try:
+            self.apply_rollout(key, state)
+        except InferError as error:
+            on_done(error)
+        else:
+            on_done(None)
+
     def _control(self) -> RepositoryControl[Served]:
         if self._repository is None or self.is_draining:
             raise unavailable("Server not ready")
@@ -469,10 +557,10 @@ def _is_version(version: str) -> bool:
     return version.isascii() and version.isdigit()
 
 
-def _bad_version(version: str) -> InferError:
+def _bad_version(version: str, names: Collection[str]) -> InferError:
     return invalid_argument(
         f"failed to get model version from specified version string '{excerpt(version)}', version should be an "
-        "integral value > 0"
+        f"integral value > 0, or a name: {', '.join(sorted(names))}"
     )
 
 

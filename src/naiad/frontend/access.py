@@ -44,7 +44,7 @@ _BY_CALL = {
     "TraceSetting": "trace",
     "LogSettings": "logging",
 }
-_MODEL = r"/v2/models/[^/]+(?:/versions/[0-9]+)?"
+_MODEL = r"/v2/models/[^/]+(?:/versions/[A-Za-z0-9_.-]+)?"
 # The first match counts. Triton: "stats" is never the name of a model.
 _BY_PATH = tuple(
     # DOTALL: a decoded path may contain a newline, which "." does not match otherwise and which would evade a
@@ -59,7 +59,8 @@ _BY_PATH = tuple(
         (r"/v2/trace/setting|" + _MODEL + "/trace/setting", "trace"),
         (r"/v2/logging", "logging"),
         (r"/v2/(?:system|cuda)sharedmemory/.*", "shared-memory"),
-        (r"/v2/repository/.*|/v2/models", "model-repository"),
+        # A rollout decides which code serves, as a load does: what restricts loads restricts it as well.
+        (r"/v2/repository/.*|/v2/models|/v2/models/[^/]+/rollout", "model-repository"),
         (r"/v2|/docs|/openapi\.json|" + _MODEL + "(?:/openapi\\.json)?", "metadata"),
     )
 )

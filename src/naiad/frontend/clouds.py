@@ -29,7 +29,7 @@ _INSUFFICIENT_STORAGE = 507
 """SageMaker then unloads models that were not used for long, and sends the request again."""
 _REDIRECT = b"x-vertex-ai-triton-redirect"
 _POSTED = re.compile(
-    r"/v2/models/[^/]+(?:/versions/[0-9]+)?/(?:infer|generate|generate_stream)|/v2/repository/.*index"
+    r"/v2/models/[^/]+(?:/versions/[A-Za-z0-9_.-]+)?/(?:infer|generate|generate_stream)|/v2/repository/.*index"
 )
 _CHANGING = re.compile(r"/v2/(?:system|cuda)sharedmemory/.*register|/v2/repository/.*load")
 

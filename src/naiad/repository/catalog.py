@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.rollout.declaration import DeclaredRollout
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unavailable
 from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState
 from naiad.repository.agents.chain import AgentChain
@@ -55,11 +56,16 @@ class Catalog(Generic[V]):
         load_retry_count: int = 0,
         ready_rule: ReadyRule | None = None,
         namespaces: Namespaces | None = None,
+        declare_rollout: Callable[[str, DeclaredRollout | None], object] = lambda key, declared: None,
     ) -> None:
-        """With `namespaces`, the key of a model is a `ModelKey` in all methods, otherwise its name."""
+        """With `namespaces`, the key of a model is a `ModelKey` in all methods, otherwise its name.
+
+        `declare_rollout` gets what the files of a model declare before its versions are put in place.
+        """
         self.stores = Stores(stores if namespaces is None else namespaces.stores)
         self.namespaces = namespaces
         self._loader = loader
+        self._declare_rollout = declare_rollout
         self._lifecycle: Lifecycle[V] = Lifecycle(publish, ready_rule)
         self._load_thread_count = load_thread_count
         self._load_retry_count = load_retry_count
@@ -330,6 +336,7 @@ class Catalog(Generic[V]):
         if self._abandoned:
             failures = failures or "the server is stopping"
         if not failures:
+            self._declare_rollout(name, plan.rollout)
             retired: list[LoadedVersion] = []
             retired += self._lifecycle.swap(name, {version: each.version for version, each in loaded.items()})
             left_over = [each.update.commit() for each in loaded.values() if each.update is not None]

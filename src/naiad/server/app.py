@@ -102,6 +102,7 @@ class Server:
     async def run(self) -> int:
         """Start, serve until a signal, drain; return the exit status. Raises InferError if it cannot start."""
         loop = asyncio.get_running_loop()
+        self._engine.rollouts.bind(loop)
         self._stop.install(loop)
         self._service_manager.watch(loop)
         ports = self._make_ports(loop)
@@ -185,6 +186,7 @@ class Server:
             execute_timeout_s=options.execute_timeout_s,
             delays=self._delays,
             overload=overload_options(options.overload, self._budget),
+            rollouts=self._engine.rollouts,
         )
 
     def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:
@@ -198,6 +200,7 @@ class Server:
             load_retry_count=options.load_retry_count,
             ready_rule=ReadyRule(options.ready_rule),
             namespaces=Namespaces(stores) if options.has_namespaces else None,
+            declare_rollout=self._engine.rollouts.declare,
         )
         self._registry.add_callback(
             "naiad_model_load_failures_total",

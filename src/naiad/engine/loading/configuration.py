@@ -5,6 +5,7 @@ backend's completion, defaults again, instance groups, and the final check. `rea
 have the names of an output's classes, one per line.
 """
 
+import hashlib
 import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -16,6 +17,9 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.naiad_parameters import read_adaptive_batching
 from naiad.config.problem import errors_of, problems_error, raise_problems
 from naiad.config.profile import MAX_PROFILE_BYTES, PROFILE_FILE, ModelProfile, parse_profile
+from naiad.config.rollout.declaration import FILE_NAME as ROLLOUT_FILE
+from naiad.config.rollout.declaration import MAX_BYTES as MAX_ROLLOUT_BYTES
+from naiad.config.rollout.declaration import DeclaredRollout, parse_toml
 from naiad.config.validate.model import validate
 from naiad.core.errors import InferError, invalid_argument
 from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, read_file_text
@@ -51,6 +55,29 @@ def read_profile(config: ModelConfig, model_dir: Path) -> ModelProfile | None:
         reason = error.message
     _log.warning("model '%s' learns from the beginning: %s", config.name, reason)
     return None
+
+
+def read_rollout(entry: ModelEntry) -> DeclaredRollout | None:
+    """Return what the `rollout.toml` of a model declares; None without the file, and for a bare model file.
+
+    Raises InferError(INVALID_ARG) with every mistake in it, and if the model has no directory of the stable version.
+    """
+    path = entry.model_dir / ROLLOUT_FILE
+    if entry.preset.default_model_filename or not path.exists():
+        return None
+    try:
+        if path.stat().st_size > MAX_ROLLOUT_BYTES:
+            raise invalid_argument(f"{path} is larger than {MAX_ROLLOUT_BYTES} bytes")
+        text = read_file_text(path)
+    except OSError as error:
+        raise invalid_argument(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise invalid_argument(f"{path} is not UTF-8 text: {error}") from error
+    rollout, problems = parse_toml(text, str(path))
+    raise_problems(problems)
+    if rollout is None:
+        return None
+    return DeclaredRollout(rollout, hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
 
 
 def _read(model: str, output: str, filename: str, model_dir: Path) -> Sequence[str]:

@@ -17,6 +17,8 @@ from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.naiad_parameters import LIMIT, read_cache_limit_bytes
 from naiad.config.problem import raise_problems
+from naiad.config.rollout.declaration import FILE_NAME as ROLLOUT_FILE
+from naiad.config.rollout.declaration import DeclaredRollout
 from naiad.config.scheduling_rules import batching_hints
 from naiad.config.validate.ensemble import cycle_message, ensemble_member_problems, has_decoupled_member
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unsupported
@@ -28,9 +30,17 @@ from naiad.engine.custom_batching import read_strategy
 from naiad.engine.ensemble.graph import find_device_steps, find_members
 from naiad.engine.ensemble.model import EnsembleModel
 from naiad.engine.instances import create_instances, instance_specs
-from naiad.engine.loading.configuration import finish_config, prepare_config, read_config, read_labels, read_profile
+from naiad.engine.loading.configuration import (
+    finish_config,
+    prepare_config,
+    read_config,
+    read_labels,
+    read_profile,
+    read_rollout,
+)
 from naiad.engine.loading.warmup import WarmUp
 from naiad.engine.resources import ModelResources, Resources, needs_resources
+from naiad.engine.rollout.rollouts import Rollouts
 from naiad.engine.serving.served import Router, Served
 from naiad.engine.serving.served_model import InstanceUpdate, ServedModel, kept_instances
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
@@ -70,6 +80,7 @@ class ModelLoader:
         delays: ArtificialDelays | None = None,
         execute_timeout_s: float = DEFAULT_EXECUTE_TIMEOUT_S,
         overload: OverloadOptions | None = None,
+        rollouts: Rollouts | None = None,
     ) -> None:
         """`router` connects ensembles to their members; without one they cannot be loaded.
 
@@ -78,7 +89,8 @@ class ModelLoader:
         `response_store` is the cache of models with `response_cache`, `resources` are shared by their instances,
         `host_policies` are the cores for instances, by the name of the policy. `delays` is for tests.
         `execute_timeout_s` is the time after which an execution counts as hung, unless the model has its own.
-        `overload` is for the queues of models without a queue policy.
+        `overload` is for the queues of models without a queue policy. `rollouts` need versions besides those of the
+        version policy.
         """
         self._loop = loop
         self._backends = backends
@@ -93,6 +105,7 @@ class ModelLoader:
         self._gpu_count = gpu_count
         self._host_policies = host_policies or {}
         self._resources = resources
+        self._rollouts = rollouts or Rollouts()
         self._delays = delays or ArtificialDelays()
         self._execute_timeout_s = execute_timeout_s
         self._overload = None if overload is None else OverloadPolicy.from_options(overload)
@@ -112,7 +125,10 @@ class ModelLoader:
             raise
 
     def _plan(self, entry: ModelEntry, parsed: ParsedConfig) -> ModelPlan:
-        versions = select_versions(parsed.config.version_policy, list(entry.version_dirs))
+        rollout = read_rollout(entry)
+        versions = self._with_rollout(
+            entry, rollout, select_versions(parsed.config.version_policy, list(entry.version_dirs))
+        )
         inspected = _inspected_directory(entry, versions)
         files = [] if inspected is None else _list_files(inspected)
         config, unsupported_reason = prepare_config(
@@ -126,7 +142,22 @@ class ModelLoader:
                 f"{NO_VERSION.format(model_name=entry.name)}; version directories in {entry.model_dir}: "
                 f"{', '.join(map(str, entry.version_dirs)) or 'none'}",
             )
-        return ModelPlan(entry, config, versions, parsed, unsupported_reason=unsupported_reason)
+        return ModelPlan(entry, config, versions, parsed, unsupported_reason=unsupported_reason, rollout=rollout)
+
+    def _with_rollout(
+        self, entry: ModelEntry, rollout: DeclaredRollout | None, versions: Sequence[int]
+    ) -> Sequence[int]:
+        """Return the selected versions and those that the rollout of a model needs.
+
+        Raises InferError(INVALID_ARG) if the stable version does not exist.
+        """
+        wanted = self._rollouts.wanted(entry.key, rollout)
+        if rollout is not None and rollout.rollout.stable not in entry.version_dirs:
+            raise invalid_argument(
+                f"model '{entry.name}': version {rollout.rollout.stable}, stable in {ROLLOUT_FILE}, has no directory in "
+                f"{entry.model_dir}; its versions: {', '.join(map(str, entry.version_dirs)) or 'none'}"
+            )
+        return sorted({*versions, *(version for version in wanted if version in entry.version_dirs)})
 
     def load(self, plan: ModelPlan, version: int) -> Served:
         """Load one version: complete its configuration, load the model, create its instances, start their threads.

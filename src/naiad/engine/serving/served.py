@@ -48,6 +48,13 @@ class Served(abc.ABC):
     def submit(self, request: InferRequest) -> None:
         """Admit and queue a request. Raises InferError if it is rejected."""
 
+    def forwards_choice(self, request: InferRequest) -> bool:
+        """Forward a request whose sequence belongs to another process, which picks the version of the sequence.
+
+        Return whether it did; `submit` then must not follow. Raises InferError.
+        """
+        return False
+
     @abc.abstractmethod
     def cancel(self, request: InferRequest) -> bool:
         """Drop a queued request and return True; only mark an executing one."""

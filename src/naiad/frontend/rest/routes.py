@@ -11,6 +11,7 @@ from naiad.frontend.rest.compression import ContentCodings
 from naiad.frontend.rest.control import RepositoryRoutes, settings_routes, shared_memory_routes
 from naiad.frontend.rest.generate import GenerateRoutes
 from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferRoute
+from naiad.frontend.rest.rollout import rollout_routes
 from naiad.frontend.router import Action, Route, Router, json_action, respond_error
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.frontend.thread_pool import RunInThread, run_at_once
@@ -25,8 +26,8 @@ from naiad.protocol.json.control import (
 _NO_BODY: tuple[bytes, ...] = ()
 _TEXT_HEADERS = ((b"Content-Type", b"text/plain"),)
 
-_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/0*(?P<version>[0-9]+))?"
-# Triton: a version is a number, so 01 is 1.
+_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?:0*(?=[0-9]))?(?P<version>[0-9]+|[A-Za-z][A-Za-z0-9_.-]{0,63}))?"
+# Triton: a version is a number, so 01 is 1. naiad: or a name, such as "stable".
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
 
 
@@ -78,6 +79,7 @@ class RestApi:
                 Route(
                     _MODEL + "/explain", _document(lambda *version: encode_explanation(engine.explanation(*version)))
                 ),
+                *rollout_routes(engine),
                 *api_page.routes(with_page=self._with_page),
                 *settings_routes(engine),
                 *shared_memory_routes(engine.shared_memory),

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from naiad.config.rollout.declaration import FILE_NAME as ROLLOUT_FILE
 from naiad.repository.stores.store import CONFIG_FILE, ModelEntry
 
 _CHUNK_BYTES = 1 << 20
@@ -26,6 +27,7 @@ class FileState:
     """The state of a model's files, part by part. Equal to another while no file is written to."""
 
     config: bytes
+    """The configuration and the declaration of a rollout."""
     versions: Mapping[int, bytes]
     rest: bytes
     """Files shared by all versions: labels, environments, data for the warm-up."""
@@ -46,7 +48,7 @@ def file_state(entry: ModelEntry) -> FileState:
         return FileState(b"", {number: fingerprint(entry) for number in entry.version_dirs}, b"")
     # Each version separately: two of them may be links to the same files.
     versions = {number: [str(path), *_walk(path, set())] for number, path in entry.version_dirs.items()}
-    config = {str(entry.model_dir / name) for name in (CONFIG_FILE, "configs")}
+    config = {str(entry.model_dir / name) for name in (CONFIG_FILE, ROLLOUT_FILE, "configs")}
     elsewhere = {*map(str, entry.version_dirs.values()), *config}
     return FileState(
         _digest([*config, *_walk(entry.model_dir / "configs", set())]),

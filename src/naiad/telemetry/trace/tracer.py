@@ -235,8 +235,8 @@ class Tracer:
         parent: Trace | None = None
         client: TraceContext | None = None
         if isinstance(request, ModelCall) or isinstance(whole, InferRequest):
-            parent = getattr(getattr(whole, "on_response", None), "__self__", None)
-            if not isinstance(parent, Trace):
+            parent = _trace_of(whole)
+            if parent is None:
                 return None
             sampler = parent.sampler
         else:
@@ -380,6 +380,14 @@ class Trace:
             ("COMPUTE_OUTPUT_START", times.compute_end_ns),
             ("COMPUTE_END", times.exec_end_ns),
         ]
+
+
+def _trace_of(request: InferRequest | None) -> Trace | None:
+    """Return the trace of a submitted request; other objects may stand between the request and it."""
+    taker = getattr(getattr(request, "on_response", None), "__self__", None)
+    while taker is not None and not isinstance(taker, Trace):
+        taker = getattr(getattr(taker, "on_next", None), "__self__", None)
+    return taker
 
 
 def _copy_of(data: Buffer | DeviceTensor) -> bytes:

@@ -1,0 +1,1 @@
+"""Rollouts of model versions: the declaration, and the pure decisions about one."""

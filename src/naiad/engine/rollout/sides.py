@@ -1,0 +1,55 @@
+"""The sides of a rollout: the versions between which requests are split, and their counts."""
+
+from naiad.config.rollout.guard import SHADOW_RESULTS, SideCounts, bucket_of
+from naiad.engine.serving.served import Served
+
+STABLE, CANARY, PREVIOUS = "stable", "canary", "previous"
+"""Roles of versions. Only live sequences that began there reach a previous one."""
+OK, ERROR = "success", "failure"
+
+
+class RolloutTotals:
+    """Counters of a model that only grow, for metrics. Written on the event loop, read on any thread."""
+
+    def __init__(self) -> None:
+        self.requests: dict[tuple[str, str, str], int] = {}
+        """Requests by role, version and outcome."""
+        self.shadow = dict.fromkeys(SHADOW_RESULTS, 0)
+        self.rollbacks: dict[str, int] = {}
+        """By reason."""
+
+    def note_rollback(self, reason: str) -> None:
+        """Count a rollback."""
+        self.rollbacks[reason] = self.rollbacks.get(reason, 0) + 1
+
+
+class Side:
+    """One version in its role, with the counts of one state of the rollout. Used on the event loop."""
+
+    __slots__ = ("_totals", "errors", "latencies", "requests", "role", "served", "version")
+
+    def __init__(self, role: str, served: Served, totals: RolloutTotals) -> None:
+        self.role = role
+        self.served = served
+        self.version = int(served.version)
+        self.requests = 0
+        self.errors = 0
+        self.latencies: dict[int, int] = {}
+        self._totals = totals
+
+    def record(self, duration_ns: int, *, is_error: bool) -> None:
+        """Count a request with its final response."""
+        # hot: once a request of a model with a rollout
+        self.requests += 1
+        if is_error:
+            self.errors += 1
+        else:
+            bucket = bucket_of(duration_ns)
+            self.latencies[bucket] = self.latencies.get(bucket, 0) + 1
+        totals = self._totals.requests
+        key = (self.role, self.served.version, ERROR if is_error else OK)
+        totals[key] = totals.get(key, 0) + 1
+
+    def counts(self) -> SideCounts:
+        """Return the counts of this moment."""
+        return SideCounts(self.requests, self.errors, dict(self.latencies))

@@ -1,0 +1,69 @@
+"""The routes of `/v2/models/{model}/rollout`: GET shows the rollout of a model, POST changes it, DELETE ends it."""
+
+from collections.abc import Callable, Mapping
+
+from naiad.config.rollout.status import figures
+from naiad.core.errors import InferError, unavailable
+from naiad.engine.inference import Engine
+from naiad.frontend.context import HttpContext
+from naiad.frontend.router import JSON_HEADERS, Route, respond_error
+from naiad.protocol.json.rollout import decode_change, encode_status
+from naiad.protocol.status import status_of
+
+PATH = r"/v2/models/(?P<model>[^/]+)/rollout"
+
+
+def rollout_routes(engine: Engine) -> list[Route]:
+    """Return the routes of rollouts."""
+
+    def show(context: HttpContext, arguments: Mapping[str, str]) -> None:
+        _respond(engine, context, arguments["model"])
+
+    def change(context: HttpContext, arguments: Mapping[str, str]) -> None:
+        fields = decode_change(context.body)
+        _change(engine, context, arguments["model"], fields, _ATTEMPTS)
+
+    def end(context: HttpContext, arguments: Mapping[str, str]) -> None:
+        _change(engine, context, arguments["model"], None, _ATTEMPTS)
+
+    return [Route(PATH, {"GET": show, "POST": change, "DELETE": end})]
+
+
+_ATTEMPTS = 4
+"""A change that another one overtakes is made again, of the state that the other one has left."""
+
+
+def _change(
+    engine: Engine, context: HttpContext, model: str, fields: Mapping[str, object] | None, attempts: int
+) -> None:
+    if engine.is_draining:
+        raise unavailable("Server not ready")
+    key = engine.rollout_key(model)
+    before = engine.rollouts.state(key)
+    state = engine.changed_rollout(model, fields)
+    is_rollback = fields is not None and fields.get("action") == "rollback"
+    counts = engine.rollouts.counts().get(key) if is_rollback else None
+
+    def done(error: InferError | None) -> None:
+        if error is None:
+            if before is not None and counts is not None:
+                engine.report_rollback(key, before, "client", figures(before, counts))
+            _respond(engine, context, model)
+        elif engine.rollouts.state(key) is not before and attempts > 1:
+            _answer(context, lambda: _change(engine, context, model, fields, attempts - 1))
+        else:
+            respond_error(context, status_of(error).http, error.message)
+
+    engine.broadcast_rollout(key, state, done)
+
+
+def _respond(engine: Engine, context: HttpContext, model: str) -> None:
+    _answer(context, lambda: context.respond(200, JSON_HEADERS, (encode_status(engine.rollout_status(model)),)))
+
+
+def _answer(context: HttpContext, work: Callable[[], None]) -> None:
+    """Do the rest of a request; an InferError becomes the response."""
+    try:
+        work()
+    except InferError as error:
+        respond_error(context, status_of(error).http, error.message)
