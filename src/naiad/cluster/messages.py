@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from naiad.config.rollout.guard import RolloutCounts
+from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import ErrorCode
 from naiad.core.model import IndexEntry
 from naiad.options.options import ServerOptions
@@ -97,8 +99,13 @@ class AskMetrics:
     """The Prometheus exposition: bytes."""
 
 
-Query = IsReady | IsModelReady | AskStatistics | AskIndex | AskMetrics
-Answer = bool | bytes | Sequence[VersionStatistics] | Sequence[IndexEntry]
+@dataclass(frozen=True, slots=True)
+class AskRollouts:
+    """The counts of all rollouts, by the keys of the models."""
+
+
+Query = IsReady | IsModelReady | AskStatistics | AskIndex | AskMetrics | AskRollouts
+Answer = bool | bytes | Sequence[VersionStatistics] | Sequence[IndexEntry] | Mapping[str, RolloutCounts]
 
 
 # --- control calls, which every process executes --------------------------------------------------------------------
@@ -137,7 +144,21 @@ class ModelControl:
         return f"the {'load' if self.is_load else 'unload'} of model '{self.name}' by a model"
 
 
-ControlCall = HttpCall | GrpcCall | ModelControl
+@dataclass(frozen=True, slots=True)
+class RolloutControl:
+    """The state of a model's rollout, as it applies from now on."""
+
+    key: str
+    """Key of the model."""
+    state: RolloutState
+
+    @property
+    def path(self) -> str:
+        """Its name in the log."""
+        return f"a change of the rollout of model '{self.key}'"
+
+
+ControlCall = HttpCall | GrpcCall | ModelControl | RolloutControl
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +185,5 @@ class BroadcastRequest:
     key: ControlKey
     undoes: bool = False
     """It removes all earlier calls with that key and itself."""
+    outdates: ControlKey = ()
+    """It removes all earlier calls whose keys begin with this one, if it is not empty."""

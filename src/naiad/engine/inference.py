@@ -3,32 +3,39 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import naiad
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.problem import nearest
 from naiad.config.rollout.declaration import NAMES
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.config.rollout.state import RolloutState, changed, ended, no_rollout
 from naiad.config.rollout.status import RolloutStatus
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 from naiad.core.datatype import BY_CONFIG_NUMBER
-from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, invalid_argument, not_found, unavailable
+from naiad.core.errors import InferError, excerpt, invalid_argument, unavailable
 from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata, name_of, version_number
 from naiad.core.request import InferRequest
 from naiad.core.request_limits import RequestLimits
 from naiad.core.slices import Slices
 from naiad.core.tensor import TensorSpec
+from naiad.engine.missing import (
+    bad_version,
+    is_version,
+    missing_version,
+    rows_named,
+    still_loading,
+    suggestion,
+    unknown_name,
+)
 from naiad.engine.rollout.rollouts import Rollouts
 from naiad.engine.serving.served import Served
 from naiad.engine.transforms.shared_memory import SharedMemoryTensors
 from naiad.memory.regions import SharedMemory
 from naiad.options.trace import TraceOptions
 from naiad.repository.control.triggers import RepositoryControl
-from naiad.repository.stores.namespaces import ambiguous
 from naiad.repository.stores.store import Store
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.statistics.version import Explanation, ResourceUse, VersionStatistics
@@ -55,12 +62,6 @@ EXTENSIONS = (
     "logging",
 )
 """The extensions of this server, by their KServe names."""
-
-_MAX_TYPO_CHARACTERS = 40
-_MAX_SIMILAR_NAMES = 16
-_MAX_KNOWN_NAMES = 1000
-"""Together they bound the search for the nearest name to milliseconds: it runs on the event loop."""
-_MAX_LISTED_VERSIONS = 8
 
 Rows = dict[str, dict[str, Served]]
 """Key or name of a model to its versions."""
@@ -197,56 +198,16 @@ class Engine:
         return name in self._table or bool(self._rows_named(name))
 
     def _missing(self, name: str, version: str) -> InferError:
+        """Return the error of a look-up that has found nothing."""
         rows = self._rows_named(name)
         if not self._ready_to_serve and (not rows or any(row.state is ModelState.LOADING for row in rows)):
-            return unavailable(
-                f"Request for unknown model: '{excerpt(name)}' is not at ready state; the server is still loading "
-                "its models: send the request again when the server is ready"
-            )
+            return still_loading(name)
         if not rows:
-            # Triton: another code with namespaces.
             has_namespaces = self._repository is not None and self._repository.catalog.namespaces is not None
-            return InferError(
-                ErrorCode.INVALID_ARG if has_namespaces else ErrorCode.NOT_FOUND,
-                f"Request for unknown model: '{excerpt(name)}' is not found{self._suggestion(name)}",
-                rejection=Rejection.UNKNOWN_MODEL,
-            )
+            hint = suggestion(name, self._table) if self.suggests_models else ""
+            return unknown_name(name, hint, has_namespaces=has_namespaces)
         state = self.rollouts.state(rows[0].name)
-        named = {} if state is None else state.names
-        if named and version in ("", "-1", *named):
-            role = version if version in named else "stable"
-            return unavailable(
-                f"Request for unknown model: '{excerpt(name)}' version {named[role]}, which is '{role}' in the "
-                "rollout of the model, is not at ready state"
-            )
-        if version in ("", "-1", *NAMES):
-            text = f"Request for unknown model: '{excerpt(name)}' has no available versions"
-            return not_found(text, Rejection.NOT_READY)
-        if not _is_version(version):
-            return _bad_version(version, {*NAMES, *named})
-        if all(row.version != version for row in rows):
-            known = sorted({row.version for row in rows if row.version}, key=int)
-            return not_found(
-                f"Request for unknown model: '{excerpt(name)}' version {excerpt(version)} is not found"
-                f"{_known_versions(known)}",
-                Rejection.UNKNOWN_MODEL,
-            )
-        return unavailable(
-            f"Request for unknown model: '{excerpt(name)}' version {excerpt(version)} is not at ready state"
-        )
-
-    def _suggestion(self, name: str) -> str:
-        """Return a hint at the model with the nearest name, if there is one and the search is short."""
-        if not self.suggests_models or len(name) > _MAX_TYPO_CHARACTERS or len(self._table) > _MAX_KNOWN_NAMES:
-            return ""
-        # A typo leaves the first or the second half intact.
-        half = max(1, len(name) // 2 - 1)
-        start, end = name[:half], name[-half:]
-        similar = [known for known in self._table if known.startswith(start) or known.endswith(end)]
-        if len(similar) > _MAX_SIMILAR_NAMES:
-            return ""
-        near = nearest(name, similar)
-        return f"; did you mean '{near}'?" if near else ""
+        return missing_version(name, version, rows, {} if state is None else state.names)
 
     # --- health ---------------------------------------------------------------------------------------------------
 
@@ -271,8 +232,8 @@ class Engine:
         if served is not None:
             # Triton: one instance that reports not ready is enough.
             return not served.health and all(instance.says_ready for instance in served.instances)
-        if version not in ("", "-1", *NAMES) and not _is_version(version):
-            raise _bad_version(version, NAMES)
+        if version not in ("", "-1", *NAMES) and not is_version(version):
+            raise bad_version(version)
         self._rows_named(name)  # may raise
         return False
 
@@ -480,8 +441,8 @@ class Engine:
     def report_rollback(self, key: str, state: RolloutState, reason: str, text: str) -> None:
         """Count and log a rollback of `state` that this process has begun."""
         self.rollouts.note_rollback(key, reason)
-        canary = None if state.rollout is None else state.rollout.canary
-        what = f"version {canary}" if canary is not None and state.rollout.weight else "the rollout"
+        rollout = state.rollout
+        what = "the rollout" if rollout is None or rollout.canary is None else f"canary version {rollout.canary}"
         _log.warning("model '%s': %s was rolled back (%s): %s", key, what, reason, text)
 
     def apply_rollout(self, key: str, state: RolloutState) -> None:
@@ -531,37 +492,6 @@ def with_unique_names(rows: Rows, known: Mapping[str, object]) -> Rows:
         return rows
     unique = {name: keys[0] for name, keys in holders.items() if len(keys) == 1}
     return rows | {name: rows[key] for name, key in unique.items() if key in rows}
-
-
-def rows_named(index: Sequence[IndexEntry], name: str) -> Sequence[IndexEntry]:
-    """Return the rows of the index for a name of a client.
-
-    Raises InferError(INVALID_ARG) if several models have it, with Triton's text.
-    """
-    rows = [row for row in index if row.name == name]
-    same = [row for row in index if isinstance(row.name, ModelKey) and row.name.name == name]
-    holders = {row.name for row in same if row.is_wanted}
-    if len(holders) > 1:
-        raise ambiguous(name, len(holders))
-    return rows or [row for row in same if not holders or row.name in holders]
-
-
-def _known_versions(versions: Sequence[str]) -> str:
-    if not versions:
-        return ""
-    shown = ", ".join(versions[-_MAX_LISTED_VERSIONS:])
-    return f"; known versions: {'..., ' if len(versions) > _MAX_LISTED_VERSIONS else ''}{shown}"
-
-
-def _is_version(version: str) -> bool:
-    return version.isascii() and version.isdigit()
-
-
-def _bad_version(version: str, names: Collection[str]) -> InferError:
-    return invalid_argument(
-        f"failed to get model version from specified version string '{excerpt(version)}', version should be an "
-        f"integral value > 0, or a name: {', '.join(sorted(names))}"
-    )
 
 
 def explain(served: Served) -> Explanation:

@@ -6,11 +6,13 @@ import gc
 import logging
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from naiad.backend.cores import gpu_count, resolve_policies, usable_cores
 from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.registry import BackendRegistry
+from naiad.config.rollout.guard import RolloutCounts
 from naiad.core.errors import ErrorCode, InferError
 from naiad.engine.cache.factory import open_store
 from naiad.engine.cache.store import ResponseStore
@@ -35,6 +37,8 @@ from naiad.server.process.runner import ServiceManager, StopSignal, run_to_statu
 from naiad.server.reporting.metrics import open_resources, show_cache, show_connections, show_responses
 from naiad.server.reporting.ready_set import ReadySetPublisher, settle
 from naiad.server.reporting.report import failed_start, first_model, loading_text, log_backends, log_models, log_ready
+from naiad.server.reporting.rollouts import show_rollouts
+from naiad.server.rollouts import RolloutKeeper
 from naiad.telemetry.logs import log
 from naiad.telemetry.metrics.gpus import GpuMeter
 from naiad.telemetry.metrics.metrics import Registry
@@ -109,6 +113,7 @@ class Server:
         ports.delay_control(self._delays.grpc_response_s)
         show_connections(self._registry, ports.endpoints())
         show_responses(self._registry)
+        show_rollouts(self._registry, self._engine.rollouts)
         rejections.is_known = self._engine.knows
         store = open_store(self._options.cache_config)
         if store is not None:
@@ -133,14 +138,23 @@ class Server:
             self._gpu_meter.start()
         self._serves(ports)
         self._service_manager.ready()
-        checking = asyncio.ensure_future(self._check_models())
+        checking = [asyncio.ensure_future(self._check_models()), *self._keep_rollouts()]
         await self._stop.wait()
         self._service_manager.stopping()
         status = await self._leave(control, ports)
-        checking.cancel()
+        for task in checking:
+            task.cancel()
         if store is not None:
             await store.close()
         return status
+
+    def _keep_rollouts(self) -> "list[asyncio.Future[None]]":
+        """Return the task that decides about rollouts, if this process does."""
+
+        async def count() -> Mapping[str, RolloutCounts]:
+            return self._engine.rollout_counts()
+
+        return [asyncio.ensure_future(RolloutKeeper(self._engine, count).run())]
 
     async def _check_models(self) -> None:
         """Check running executions, also while the server drains, and return freed memory to the system."""

@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from naiad.cluster.messages import (
     Answer,
     AskIndex,
+    AskRollouts,
     AskStatistics,
     IsModelReady,
     IsReady,
     ModelControl,
     Query,
+    RolloutControl,
 )
+from naiad.config.rollout.guard import RolloutCounts
+from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import InferError
 from naiad.core.model import IndexEntry, ModelState
 from naiad.engine.inference import Engine
@@ -27,6 +31,9 @@ class MemberEngine(Engine):
     request: Callable[[ModelControl], None] | None = None
     """Broadcasts the load or unload of a model by a model; blocks, raises InferError. None before the server is
     open."""
+    spread_rollout: Callable[[RolloutControl, Callable[[InferError | None], object]], object] | None = None
+    """Broadcasts the state of a rollout; then calls back on the loop, with the error if it failed. None before the
+    server is open."""
     sequences_elsewhere: Callable[[], int] | None = None
     """Returns the number of sequences in other processes that this one has sent requests to. None without other
     processes."""
@@ -51,6 +58,8 @@ class MemberEngine(Engine):
             return super().statistics()
         if isinstance(query, AskIndex):
             return super().survey_repository()
+        if isinstance(query, AskRollouts):
+            return super().rollout_counts()
         return self.metrics_text()
 
     def _has_ready(self, query: IsModelReady) -> bool:
@@ -104,6 +113,23 @@ class MemberEngine(Engine):
             return super().survey_repository(ready_only)
         rows = self.ask_index()
         return [row for row in rows if row.state is ModelState.READY] if ready_only else rows
+
+    # --- rollouts ---------------------------------------------------------------------------------------------------
+
+    def rollout_counts(self) -> Mapping[str, RolloutCounts]:
+        """Return the counts of every rollout, by the keys of the models."""
+        if self._said is not None and isinstance(self._said[0], AskRollouts):
+            return self._said[1]  # type: ignore[return-value]  # as asked
+        return super().rollout_counts()
+
+    def broadcast_rollout(
+        self, key: str, state: RolloutState, on_done: Callable[[InferError | None], object]
+    ) -> None:
+        """Set the state of a rollout in all processes; on the loop, where `on_done` is called with any error."""
+        if self.spread_rollout is None:
+            super().broadcast_rollout(key, state, on_done)
+        else:
+            self.spread_rollout(RolloutControl(key, state), on_done)
 
     # --- requests of models -----------------------------------------------------------------------------------------
 

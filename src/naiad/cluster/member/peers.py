@@ -35,6 +35,7 @@ from naiad.cluster.messages import Welcome
 from naiad.core.errors import InferError, UnknownSequenceError, internal, unavailable
 from naiad.core.request import ExecutionTimes, InferRequest
 from naiad.core.response import InferResponse
+from naiad.engine.rollout.model import RolloutModel
 from naiad.engine.serving.served import Served, ServedProxy
 
 _log = logging.getLogger(__name__)
@@ -80,6 +81,15 @@ class SequenceModel(ServedProxy):
             return
         request.model = self
         self._forwarding.forward(owner, self._key, self.version, request)
+
+    def forwards_choice(self, request: InferRequest) -> bool:
+        """Forward a request of a sequence of another process, which picks the version. Raises InferError."""
+        owner = owner_of(self._key, request.header.sequence_id, self._process_count)
+        if owner == self._slot:
+            return False
+        request.model = self
+        self._forwarding.forward(owner, self._key, "", request)
+        return True
 
     def accept(self, request: InferRequest) -> None:
         """Execute a request of a sequence of this process. Raises InferError."""
@@ -375,6 +385,9 @@ class Incoming:
         self._open[submit.number] = request
         try:
             model = self._engine.served(submit.model, submit.model_version)
+            if isinstance(model, RolloutModel):
+                model.submit_sequence(request)
+                return
             if not isinstance(model, SequenceModel):
                 # The model was loaded again, with another configuration, after the request was sent.
                 raise unavailable(f"model '{submit.model}' no longer has sequences")

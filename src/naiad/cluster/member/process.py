@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,7 +21,18 @@ from naiad.cluster.member.engine import MemberEngine
 from naiad.cluster.member.peers import Peers, SequenceModel
 from naiad.cluster.member.ports import MemberPorts, PassedConnections
 from naiad.cluster.member.sharing import ClusterRoutes
-from naiad.cluster.messages import AskIndex, ControlCall, Failed, Finish, Listening, Loaded, StopBeingReady, Welcome
+from naiad.cluster.messages import (
+    AskIndex,
+    AskRollouts,
+    ControlCall,
+    Failed,
+    Finish,
+    Listening,
+    Loaded,
+    StopBeingReady,
+    Welcome,
+)
+from naiad.config.rollout.guard import RolloutCounts
 from naiad.core.errors import InferError
 from naiad.core.model import UNLOADED, ModelState
 from naiad.engine.cache.store import ResponseStore
@@ -32,6 +44,7 @@ from naiad.server.ports.endpoint import Connections
 from naiad.server.ports.ports import Ports
 from naiad.server.process.runner import SIGNALS, StopSignal, run_to_status
 from naiad.server.reporting.report import first_model
+from naiad.server.rollouts import RolloutKeeper
 from naiad.telemetry.logs import log
 
 _log = logging.getLogger(__name__)
@@ -172,6 +185,16 @@ class Member(Server):
             self._accept()
         self._channel.send(Loaded(self._engine.is_ready(), first_model(self._engine)))
 
+    def _keep_rollouts(self) -> "list[asyncio.Future[None]]":
+        # One process decides for all of them, on the counts of all of them.
+        if self._welcome.slot:
+            return []
+
+        async def count() -> Mapping[str, RolloutCounts]:
+            return await self._routes.merged_answer(AskRollouts())  # type: ignore[return-value]  # the answer to it
+
+        return [asyncio.ensure_future(RolloutKeeper(self._engine, count).run())]
+
     def _accept(self) -> None:
         self._peers.listen()
         self._receiver.start()
@@ -224,7 +247,7 @@ class Member(Server):
 
     async def on_query(self, query: object) -> object:
         """Answer for this process alone, or execute a control call."""
-        if isinstance(query, messages.HttpCall | messages.GrpcCall | messages.ModelControl):
+        if isinstance(query, messages.HttpCall | messages.GrpcCall | messages.ModelControl | messages.RolloutControl):
             call: ControlCall = query
             return await self._routes.execute(call)
         if isinstance(query, AskIndex):

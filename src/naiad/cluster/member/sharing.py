@@ -18,6 +18,7 @@ from naiad.cluster.messages import (
     Answer,
     AskIndex,
     AskMetrics,
+    AskRollouts,
     AskStatistics,
     BroadcastRequest,
     ControlCall,
@@ -28,6 +29,7 @@ from naiad.cluster.messages import (
     ModelControl,
     Outcome,
     Query,
+    RolloutControl,
 )
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry
@@ -55,7 +57,8 @@ _UNCHANGING_CALLS = frozenset(
 )
 # The index is missing here: the engine itself queries it, on the thread that reads the repository.
 
-_MODEL_READY = re.compile(r"/v2/models/([^/]+)(?:/versions/0*([0-9]+))?/ready")
+_MODEL_READY = re.compile(r"/v2/models/([^/]+)(?:/versions/(?:0*(?=[0-9]))?([A-Za-z0-9_.-]+))?/ready")
+_ROLLOUT = re.compile(r"/v2/models/[^/]+/rollout")
 
 
 def query_of_path(path: str) -> Query | None:
@@ -65,12 +68,15 @@ def query_of_path(path: str) -> Query | None:
     model = _MODEL_READY.fullmatch(path)
     if model is not None:
         return IsModelReady(model[1], model[2] or "")
+    if _ROLLOUT.fullmatch(path):
+        return AskRollouts()
     return AskStatistics() if category_of_path(path) == "statistics" else None
 
 
 def changes_by_path(path: str) -> bool:
     """Return whether a POST to `path` changes a process, so that all processes must execute it."""
-    return category_of_path(path) in _CHANGING and not path.endswith("/index")
+    # The route of rollouts broadcasts the state that it makes of a change.
+    return category_of_path(path) in _CHANGING and not path.endswith("/index") and not _ROLLOUT.fullmatch(path)
 
 
 def _ask_model(message: Buffer) -> Query:
@@ -177,6 +183,7 @@ class ClusterRoutes:
 
         self.engine.ask_index = ask
         self.engine.request = request
+        self.engine.spread_rollout = lambda call, on_done: self.spawn(self._spread(call, on_done))
         self._commands = ModelCommands(self.engine, loop)
 
     def grpc_service(
@@ -218,6 +225,17 @@ class ClusterRoutes:
         except ChannelError as error:
             raise unavailable(f"the processes of this server could not be reached: {error}") from error
 
+    async def _spread(self, call: RolloutControl, on_done: Callable[[InferError | None], object]) -> None:
+        """Execute a call in all processes and report its outcome."""
+        error: InferError | None = None
+        try:
+            outcome = await self.broadcast(call)
+            if not outcome.is_success:
+                error = InferError(outcome.code, outcome.text, triton_code=outcome.triton_code)
+        except InferError as failure:
+            error = failure
+        on_done(error)
+
     def spawn(self, work: Coroutine[object, object, None]) -> None:
         """Handle a request in a task of its own; its connection waits for it."""
         task = asyncio.get_running_loop().create_task(work)
@@ -230,6 +248,8 @@ class ClusterRoutes:
         """Execute a control call in this process alone, and return its outcome."""
         if isinstance(call, ModelControl):
             return await self._execute_model_control(call)
+        if isinstance(call, RolloutControl):
+            return self._execute_rollout_control(call)
         if isinstance(call, messages.HttpCall):
             context = RecordedHttpContext(call)
             if self._alone is None:
@@ -254,12 +274,20 @@ class ClusterRoutes:
             return Outcome(True, 0)
         return Outcome(False, 0, text=error.message, code=error.code, triton_code=error.triton_code)
 
+    def _execute_rollout_control(self, call: RolloutControl) -> Outcome:
+        try:
+            self.engine.apply_rollout(call.key, call.state)
+        except InferError as error:
+            return Outcome(False, 0, text=error.message, code=error.code, triton_code=error.triton_code)
+        return Outcome(True, 0)
+
     # --- HTTP -------------------------------------------------------------------------------------------------------
 
     def _intercept(self, path: str, actions: Mapping[str, Action]) -> Mapping[str, Action]:
         query = query_of_path(path)
         if query is not None:
-            return {method: self._querying(query, action) for method, action in actions.items()}
+            reading = {method: action for method, action in actions.items() if method in ("GET", "HEAD")}
+            return {**actions, **{method: self._querying(query, action) for method, action in reading.items()}}
         if "POST" in actions and changes_by_path(path):
             return {**actions, "POST": self._broadcast_call}
         return actions
@@ -354,7 +382,8 @@ class ClusterGrpcService(InferenceGrpcService):
             call.finish(outcome.status, outcome.text, outcome.headers)
 
 
-_LOAD = re.compile(r"/v2/repository(?:/[^/]+)?/models/([^/]+)/(?:load|unload)")
+_LOAD = re.compile(r"/v2/repository(?:/[^/]+)?/models/([^/]+)/(load|unload)")
+_ROLLOUTS = "rollout"
 _REGION = re.compile(r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(register|unregister)")
 _REGION_CALL = re.compile(r".*/(System|Cuda)SharedMemory(Register|Unregister)")
 
@@ -366,8 +395,11 @@ def broadcast(call: ControlCall) -> BroadcastRequest:
     registrations of all regions of its kind. Changes of settings are replayed in order, equal ones once. Raises
     InferError for a malformed gRPC message.
     """
+    if isinstance(call, RolloutControl):
+        # Not the subject of loads: a rollback must not wait for one.
+        return BroadcastRequest(call, (_ROLLOUTS, call.key))
     if isinstance(call, ModelControl):
-        return BroadcastRequest(call, _model_key(call.name))
+        return BroadcastRequest(call, _model_key(call.name), outdates=() if call.is_load else (_ROLLOUTS, call.name))
     return _of_http(call) if isinstance(call, HttpCall) else _of_grpc(call.path, call.message, call)
 
 
@@ -383,7 +415,9 @@ def _model_key(name: str) -> ControlKey:
 def _of_http(call: HttpCall) -> BroadcastRequest:
     load = _LOAD.fullmatch(call.path)
     if load is not None:
-        return BroadcastRequest(call, _model_key(load[1]))
+        return BroadcastRequest(
+            call, _model_key(load[1]), outdates=(_ROLLOUTS, load[1]) if load[2] == "unload" else ()
+        )
     region = _REGION.fullmatch(call.path)
     if region is not None:
         return _of_region(call, region[1], region[2] or "", region[3])
@@ -398,7 +432,8 @@ def _of_region(call: ControlCall, kind: str, name: str, verb: str) -> BroadcastR
 def _of_grpc(path: str, message: bytes, call: ControlCall) -> BroadcastRequest:
     # The message is not parsed as a whole: a load contains files.
     if path.endswith(("/RepositoryModelLoad", "/RepositoryModelUnload")):
-        return BroadcastRequest(call, _model_key(last_text(message, 2)))
+        name = last_text(message, 2)
+        return BroadcastRequest(call, _model_key(name), outdates=(_ROLLOUTS, name) if path.endswith("Unload") else ())
     region = _REGION_CALL.fullmatch(path)
     if region is not None:
         # The name is in field 1 of all of them.

@@ -10,7 +10,8 @@ of them, in the same order, and also in processes that replace a dead one.
   meanwhile, because their catch-up has not seen this call in the control log.
 - The outcome is the first failure, otherwise the first success. A call that succeeded in at least one process enters
   the control log (`ControlLog`), where it replaces an earlier call with the same key.
-- A call that undoes others (for example unregister) removes them from the log. While a process catches up, the
+- A call that undoes others (for example unregister) removes them from the log; so does an unload with the changes of
+  the model's rollout. While a process catches up, the
   undoing call is also kept as an entry, because that process may already have executed the removed calls.
 - `catch_up` replays the log to a new process from entry to entry, until no later entry exists. The
   process then counts as serving in the same turn of the event loop, so every later call includes it.
@@ -104,6 +105,8 @@ class ControlBroadcast:
         return failures[0] if failures else outcomes[0]
 
     def _remember(self, request: BroadcastRequest) -> None:
+        if request.outdates:
+            self._control_log.undo(request.outdates)
         if request.undoes:
             self._control_log.undo(request.key)
         if not request.undoes or self._catching_up_count:

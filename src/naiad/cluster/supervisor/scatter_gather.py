@@ -12,8 +12,9 @@ from itertools import zip_longest
 from typing import Any, TypeVar
 
 from naiad.cluster.channel import ChannelError
-from naiad.cluster.messages import Answer, AskIndex, AskMetrics, AskStatistics, Query
+from naiad.cluster.messages import Answer, AskIndex, AskMetrics, AskRollouts, AskStatistics, Query
 from naiad.cluster.supervisor.member_process import MemberProcess
+from naiad.config.rollout.guard import RolloutCounts
 from naiad.core.model import IndexEntry, ModelState
 from naiad.telemetry.metrics import exposition as exposition_sum
 from naiad.telemetry.metrics.exposition import Exposition, format_rows
@@ -146,6 +147,8 @@ class ScatterGather:
             return self.exited_counters.statistics()
         if isinstance(query, AskMetrics):
             return self._exposition()
+        if isinstance(query, AskRollouts):
+            return sum_rollouts([counts for counts in answers if isinstance(counts, Mapping)])
         if isinstance(query, AskIndex):
             return merge_index([index for index in answers if isinstance(index, Sequence)])
         # Ready means complete: while a process is missing, the other processes carry its load.
@@ -181,6 +184,15 @@ class ScatterGather:
             format_rows("naiad_process_restarts_total", "counter", text, [({}, self.restart_count)]),
         ]
         return self.exited_counters.metrics().render() + ("\n".join(own) + "\n").encode()
+
+
+def sum_rollouts(groups: Iterable[Mapping[str, RolloutCounts]]) -> dict[str, RolloutCounts]:
+    """Return the counts of all processes for each rollout; of different states those of the latest one."""
+    sums: dict[str, RolloutCounts] = {}
+    for group in groups:
+        for key, counts in group.items():
+            sums[key] = sums[key] + counts if key in sums else counts
+    return sums
 
 
 _T = TypeVar("_T")

@@ -8,6 +8,7 @@ Requests without a version go to `stable` or to `canary`. Names of versions (`st
 `aliases`) are accepted where a client gives a version.
 """
 
+import itertools
 import math
 import re
 import tomllib
@@ -212,9 +213,9 @@ class _Reader:
         return None
 
     def number(self, path: str, value: Any, most: float, *, above: float | None = None) -> float:
-        if type(value) in (int, float) and math.isfinite(value) and 0 <= value <= most:
-            if above is None or value > above:
-                return float(value)
+        is_number = type(value) in (int, float) and math.isfinite(value)
+        if is_number and 0 <= value <= most and (above is None or value > above):
+            return float(value)
         limits = f"a number {'above' if above is not None else 'from'} 0"
         upper = f" to {most:g}" if math.isfinite(most) else ""
         self.add(path, f"{path} is {_shown(value)}", limits + upper, text=value)
@@ -248,8 +249,7 @@ class _Reader:
     def steps(self, value: Any) -> Steps | None:
         tree = self.table("steps", value, ("weights", "every_s"))
         weights = tree.get("weights")
-        is_list = isinstance(weights, list) and 0 < len(weights) <= _MAX_STEPS
-        if not is_list or not _is_ascending(weights):
+        if not isinstance(weights, list) or not 0 < len(weights) <= _MAX_STEPS or not _is_ascending(weights):
             expected = f"1 to {_MAX_STEPS} ascending numbers above 0 to 100, such as [5, 25, 50, 100]"
             self.add("steps.weights", f"steps.weights is {_shown(weights)}", expected, text=weights)
             return None
@@ -287,7 +287,7 @@ _LIMITS: Mapping[str, tuple[float, float | None]] = {
 def _is_ascending(weights: Sequence[Any]) -> bool:
     if any(type(weight) not in (int, float) or not 0 < weight <= FULL_PERCENT for weight in weights):
         return False
-    return all(before < after for before, after in zip(weights, weights[1:], strict=False))
+    return all(before < after for before, after in itertools.pairwise(weights))
 
 
 def _shown(value: object) -> str:

@@ -157,8 +157,8 @@ def _check_ready(state: RolloutState, ready: Collection[int], model: str) -> Non
         shown = ", ".join(map(str, missing))
         known = ", ".join(map(str, sorted(ready))) or "none"
         raise invalid_argument(
-            f"rollout of model '{model}': version {shown} is not ready, ready: {known}; load it first: select it with "
-            "version_policy in config.pbtxt, or name it in rollout.toml"
+            f"rollout of model '{model}': version {shown} is not ready, ready: {known}; load it first: select it "
+            "with version_policy in config.pbtxt, or name it in rollout.toml"
         )
 
 
@@ -196,7 +196,9 @@ def rolled_back(state: RolloutState, model: str, note: str = "rolled back by a c
 def stepped(state: RolloutState, note: str) -> RolloutState:
     """Return the state with the weight of the next step, which must exist."""
     rollout, step = state.rollout, state.step
-    assert rollout is not None and rollout.steps is not None and step is not None
+    assert rollout is not None
+    assert rollout.steps is not None
+    assert step is not None
     after = replace(rollout, weight=rollout.steps.weights[step + 1])
     return _next(state, after, note, step=step + 1)
 

@@ -154,8 +154,8 @@ class ModelLoader:
         wanted = self._rollouts.wanted(entry.key, rollout)
         if rollout is not None and rollout.rollout.stable not in entry.version_dirs:
             raise invalid_argument(
-                f"model '{entry.name}': version {rollout.rollout.stable}, stable in {ROLLOUT_FILE}, has no directory in "
-                f"{entry.model_dir}; its versions: {', '.join(map(str, entry.version_dirs)) or 'none'}"
+                f"model '{entry.name}': version {rollout.rollout.stable}, stable in {ROLLOUT_FILE}, has no directory "
+                f"in {entry.model_dir}; its versions: {', '.join(map(str, entry.version_dirs)) or 'none'}"
             )
         return sorted({*versions, *(version for version in wanted if version in entry.version_dirs)})
 

@@ -1,0 +1,99 @@
+"""Errors about models and versions that are not there, with Triton's texts and a hint at what is meant."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from naiad.config.problem import nearest
+from naiad.config.rollout.declaration import NAMES, STABLE
+from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, invalid_argument, not_found, unavailable
+from naiad.core.model import IndexEntry, ModelKey
+from naiad.repository.stores.namespaces import ambiguous
+
+_MAX_TYPO_CHARACTERS = 40
+_MAX_SIMILAR_NAMES = 16
+_MAX_KNOWN_NAMES = 1000
+"""Together they bound the search for the nearest name to milliseconds: it runs on the event loop."""
+_MAX_LISTED_VERSIONS = 8
+
+
+def still_loading(name: str) -> InferError:
+    """Return the error of a model that may become ready during the start of the server."""
+    return unavailable(
+        f"Request for unknown model: '{excerpt(name)}' is not at ready state; the server is still loading "
+        "its models: send the request again when the server is ready"
+    )
+
+
+def unknown_name(name: str, hint: str, *, has_namespaces: bool) -> InferError:
+    """Return the error of a name that no model has. Triton: another code with namespaces."""
+    return InferError(
+        ErrorCode.INVALID_ARG if has_namespaces else ErrorCode.NOT_FOUND,
+        f"Request for unknown model: '{excerpt(name)}' is not found{hint}",
+        rejection=Rejection.UNKNOWN_MODEL,
+    )
+
+
+def suggestion(name: str, known: Collection[str]) -> str:
+    """Return a hint at the model with the nearest name, if there is one and the search is short."""
+    if len(name) > _MAX_TYPO_CHARACTERS or len(known) > _MAX_KNOWN_NAMES:
+        return ""
+    # A typo leaves the first or the second half intact.
+    half = max(1, len(name) // 2 - 1)
+    start, end = name[:half], name[-half:]
+    similar = [each for each in known if each.startswith(start) or each.endswith(end)]
+    if len(similar) > _MAX_SIMILAR_NAMES:
+        return ""
+    near = nearest(name, similar)
+    return f"; did you mean '{near}'?" if near else ""
+
+
+def missing_version(name: str, version: str, rows: Sequence[IndexEntry], named: Mapping[str, int]) -> InferError:
+    """Return the error of a version that is not ready. `rows` are the model's, `named` the names of a rollout."""
+    opening = f"Request for unknown model: '{excerpt(name)}'"
+    if named and version in ("", "-1", *named):
+        role = version if version in named else STABLE
+        return unavailable(
+            f"{opening} version {named[role]}, which is '{role}' in the rollout of the model, is not at ready state"
+        )
+    if version in ("", "-1", *NAMES):
+        return not_found(f"{opening} has no available versions", Rejection.NOT_READY)
+    if not is_version(version):
+        return bad_version(version, named)
+    if all(row.version != version for row in rows):
+        known = sorted({row.version for row in rows if row.version}, key=int)
+        return not_found(
+            f"{opening} version {excerpt(version)} is not found{_known_versions(known)}", Rejection.UNKNOWN_MODEL
+        )
+    return unavailable(f"{opening} version {excerpt(version)} is not at ready state")
+
+
+def rows_named(index: Sequence[IndexEntry], name: str) -> Sequence[IndexEntry]:
+    """Return the rows of the index for a name of a client.
+
+    Raises InferError(INVALID_ARG) if several models have it, with Triton's text.
+    """
+    rows = [row for row in index if row.name == name]
+    same = [row for row in index if isinstance(row.name, ModelKey) and row.name.name == name]
+    holders = {row.name for row in same if row.is_wanted}
+    if len(holders) > 1:
+        raise ambiguous(name, len(holders))
+    return rows or [row for row in same if not holders or row.name in holders]
+
+
+def _known_versions(versions: Sequence[str]) -> str:
+    if not versions:
+        return ""
+    shown = ", ".join(versions[-_MAX_LISTED_VERSIONS:])
+    return f"; known versions: {'..., ' if len(versions) > _MAX_LISTED_VERSIONS else ''}{shown}"
+
+
+def is_version(version: str) -> bool:
+    """Return whether a text is the number of a version."""
+    return version.isascii() and version.isdigit()
+
+
+def bad_version(version: str, names: Iterable[str] = ()) -> InferError:
+    """Return the error of a text that is neither a number nor one of the `names` of the model's versions."""
+    return invalid_argument(
+        f"failed to get model version from specified version string '{excerpt(version)}', version should be an "
+        f"integral value > 0, or a name: {', '.join(sorted({*NAMES, *names}))}"
+    )
