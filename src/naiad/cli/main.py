@@ -16,6 +16,7 @@ VERBS = {
         "naiad.cli.explain.explain",
         "show how requests of a model are scheduled and why its last batches were sent",
     ),
+    "rollout": ("naiad.cli.rollout", "show or change how requests are split between versions of a model"),
     "config": (
         "naiad.cli.config",
         "write a config.pbtxt for a model (init), show the values of flags (show)",

@@ -205,6 +205,20 @@ class Client:
         """Return how requests of a model are scheduled and why the last batches were released; naiad, HTTP only."""
         return await self._within(timeout_s, self._calls.explain(model, version))
 
+    async def rollout(self, model: str, *, timeout_s: float | None = None) -> dict[str, Any]:
+        """Return the rollout of a model with requests, errors and latencies of its versions; naiad, HTTP only."""
+        return await self._within(timeout_s, self._calls.rollout(model))
+
+    async def change_rollout(
+        self, model: str, fields: Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """Change the rollout of a model and return it: fields of the declaration, or `action` or `to`; HTTP only."""
+        return await self._within(timeout_s, self._calls.change_rollout(model, fields))
+
+    async def end_rollout(self, model: str, *, timeout_s: float | None = None) -> None:
+        """End the rollout of a model: its newest version serves requests without a version; HTTP only."""
+        await self._within(timeout_s, self._calls.end_rollout(model))
+
     async def repository_index(self, *, only_ready: bool = False, timeout_s: float | None = None) -> list[IndexEntry]:
         """Return models, versions and states of the repository."""
         return await self._within(timeout_s, self._calls.repository_index(only_ready=only_ready))

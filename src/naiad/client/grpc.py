@@ -76,6 +76,18 @@ class GrpcCalls:
         """Raise InferError(UNSUPPORTED): the protocol has no such call."""
         raise unsupported("explain is available over HTTP only; use an http:// address")
 
+    async def rollout(self, model: str) -> dict[str, Any]:
+        """Raise InferError(UNSUPPORTED)."""
+        raise _no_rollouts()
+
+    async def change_rollout(self, model: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Raise InferError(UNSUPPORTED)."""
+        raise _no_rollouts()
+
+    async def end_rollout(self, model: str) -> None:
+        """Raise InferError(UNSUPPORTED)."""
+        raise _no_rollouts()
+
     async def repository_index(self, *, only_ready: bool) -> list[IndexEntry]:
         """Return models, versions and states."""
         message = messages.encode_index_request(only_ready=only_ready)
@@ -126,3 +138,7 @@ class GrpcCalls:
         if timeout_s is not None:
             block += encode_fields(((b"grpc-timeout", encode_timeout(max(1, int(timeout_s * 1e9)))),))
         return await self._pool.call(block, message)
+
+
+def _no_rollouts() -> InferError:
+    return unsupported("rollouts are available over HTTP only; use an http:// address")

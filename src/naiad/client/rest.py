@@ -77,6 +77,19 @@ class RestCalls:
         """Return how requests of a model are scheduled."""
         return bodies.decode_object(await self._get(_model_path(model, version) + "/explain"))
 
+    async def rollout(self, model: str) -> dict[str, Any]:
+        """Return the rollout of a model and its figures."""
+        return bodies.decode_object(await self._get(_model_path(model, "") + "/rollout"))
+
+    async def change_rollout(self, model: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Change the rollout of a model and return it."""
+        body = bodies.encode_object(fields)
+        return bodies.decode_object((await self._send("POST", _model_path(model, "") + "/rollout", (body,))).body)
+
+    async def end_rollout(self, model: str) -> None:
+        """End the rollout of a model."""
+        await self._send("DELETE", _model_path(model, "") + "/rollout")
+
     async def repository_index(self, *, only_ready: bool) -> list[IndexEntry]:
         """Return models, versions and states."""
         body = bodies.encode_index_request(only_ready=only_ready)

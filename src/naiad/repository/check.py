@@ -19,6 +19,7 @@ from naiad.config.problem import Problem, Severity, nearest
 from naiad.config.validate.ensemble import cycle_message, ensemble_member_problems, find_ensemble_cycle
 from naiad.config.validate.model import validate
 from naiad.core.errors import InferError
+from naiad.repository.check_rollout import check_rollout
 from naiad.repository.stores.bare_files import bare_backend, files_of_folder, model_name, usual_file_in
 from naiad.repository.stores.model_file import kind_of, way_out
 from naiad.repository.stores.store import (
@@ -350,6 +351,11 @@ def _check_model(model_dir: Path, rules: _Rules) -> ModelReport:
     version_dirs = find_versions(report)
     policy = report.parsed.config.version_policy if report.parsed else report.config.version_policy
     report.versions = select_versions(policy, list(version_dirs))
+    config = report.parsed.config if report.parsed else report.config
+    rollout, problems = check_rollout(model_dir, names, version_dirs, config)
+    report.problems += problems
+    if rollout is not None:
+        report.versions = sorted({*report.versions, *rollout.versions.intersection(version_dirs)})
     first = version_dirs[report.versions[0]] if report.versions else None
     files = sorted(names_in(first)) if first else sorted(names) if not version_dirs else ()
     _check_config(report, rules, version_files=files, has_directory=True)

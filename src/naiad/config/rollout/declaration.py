@@ -126,10 +126,10 @@ def parse_toml(text: str, filename: str = FILE_NAME) -> tuple[Rollout | None, li
         message = "weight is given besides steps"
         problems.append(Problem(message=message, path="weight", expected="one of them: steps set the weight"))
     rollout = None if problems else rollout
-    return rollout, [_located(problem, text, filename) for problem in problems]
+    return rollout, [locate(problem, text, filename) for problem in problems]
 
 
-def _located(problem: Problem, text: str, filename: str) -> Problem:
+def locate(problem: Problem, text: str, filename: str) -> Problem:
     """Return a problem with the position of its field: that of the key, which TOML has once in a table."""
     table, _, key = problem.path.rpartition(".")
     current = ""

@@ -201,6 +201,11 @@ def decode_object(body: Buffer) -> dict[str, Any]:
     return dict(_parse_object(body))
 
 
+def encode_object(members: Mapping[str, Any]) -> bytes:
+    """Return a JSON object. Raises InferError(INVALID_ARG) for values that JSON does not have."""
+    return _dumps(dict(members))
+
+
 @_from_server()
 def decode_server_metadata(body: Buffer) -> ServerMetadata:
     """Return the metadata in the body of `GET /v2`. Raises InferError(INTERNAL)."""
