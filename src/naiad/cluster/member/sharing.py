@@ -57,7 +57,7 @@ _UNCHANGING_CALLS = frozenset(
 )
 # The index is missing here: the engine itself queries it, on the thread that reads the repository.
 
-_MODEL_READY = re.compile(r"/v2/models/([^/]+)(?:/versions/(?:0*(?=[0-9]))?([A-Za-z0-9_.-]+))?/ready")
+_MODEL_READY = re.compile(r"/v2/models/([^/]+)(?:/versions/0*([0-9]+|[A-Za-z][A-Za-z0-9_.-]*))?/ready")
 _ROLLOUT = re.compile(r"/v2/models/[^/]+/rollout")
 
 

@@ -158,7 +158,7 @@ _FIELDS = tuple(each.name for each in fields(Rollout))
 def _read(reader: "_Reader", tree: Mapping[str, Any]) -> Rollout | None:
     reader.check_names("", tree, _FIELDS)
     stable = reader.version("stable", tree.get("stable"))
-    if stable is None and "stable" not in tree:
+    if tree.get("stable") is None:
         reader.add("stable", "stable is missing", "the number of the version that serves requests without a version")
     canary = reader.version("canary", tree["canary"]) if tree.get("canary") is not None else None
     values: dict[str, Any] = {

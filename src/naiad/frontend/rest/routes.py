@@ -26,7 +26,7 @@ from naiad.protocol.json.control import (
 _NO_BODY: tuple[bytes, ...] = ()
 _TEXT_HEADERS = ((b"Content-Type", b"text/plain"),)
 
-_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?:0*(?=[0-9]))?(?P<version>[0-9]+|[A-Za-z][A-Za-z0-9_.-]{0,63}))?"
+_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/0*(?P<version>[0-9]+|[A-Za-z][A-Za-z0-9_.-]{0,63}))?"
 # Triton: a version is a number, so 01 is 1. naiad: or a name, such as "stable".
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
 

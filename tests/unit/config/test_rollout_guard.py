@@ -1,0 +1,159 @@
+"""The guard of a rollout: which counts lead to which decision."""
+
+from dataclasses import replace
+
+import pytest
+
+from naiad.config.rollout.declaration import Guard, Rollout, Steps
+from naiad.config.rollout.guard import (
+    GuardWindow,
+    RolloutCounts,
+    SideCounts,
+    Verdict,
+    bucket_of,
+    decide,
+    is_guarded,
+    quantile_ns,
+    upper_ns,
+)
+from naiad.config.rollout.state import RolloutState, started, stepped
+
+MS = 1_000_000
+S = 1_000_000_000
+
+
+def side(requests: int, errors: int = 0, latency_ms: float = 1.0) -> SideCounts:
+    return SideCounts(requests, errors, {bucket_of(int(latency_ms * MS)): requests - errors})
+
+
+def counts(canary: SideCounts, stable: SideCounts | None = None, **shadow: int) -> RolloutCounts:
+    return RolloutCounts(("", 0), stable or side(1000), canary, shadow)
+
+
+def guarded(**limits: float) -> RolloutState:
+    return started(Rollout(1, 2, weight=10.0, shadow=10.0, guard=Guard(100, **limits)))
+
+
+def verdict(state: RolloutState, found: RolloutCounts, age_s: float = 1.0) -> Verdict:
+    return decide(state, found, 0, int(age_s * S)).verdict
+
+
+class TestViolations:
+    def test_error_rate_above_its_limit(self) -> None:
+        state = guarded(max_error_rate=0.02)
+        assert verdict(state, counts(side(1000, 20))) is Verdict.KEEP
+        found = decide(state, counts(side(1000, 21)), 0, S)
+        assert (found.verdict, found.limit) == (Verdict.ROLL_BACK, "error_rate")
+        assert "21 of 1000 requests failed (2.10%, max_error_rate 0.02)" in found.text
+
+    def test_certain_violation_needs_no_minimum(self) -> None:
+        state = guarded(max_error_rate=0.02)
+        assert verdict(state, counts(side(3, 2))) is Verdict.KEEP
+        assert verdict(state, counts(side(3, 3))) is Verdict.ROLL_BACK
+
+    def test_no_error_is_allowed_with_a_limit_of_zero(self) -> None:
+        state = guarded(max_error_rate=0.0)
+        assert verdict(state, counts(side(500))) is Verdict.KEEP
+        assert verdict(state, counts(side(1, 1))) is Verdict.ROLL_BACK
+
+    def test_p99_above_its_limit(self) -> None:
+        state = guarded(max_p99_ms=50.0)
+        assert verdict(state, counts(side(100, latency_ms=45))) is Verdict.KEEP
+        assert verdict(state, counts(side(99, latency_ms=60))) is Verdict.KEEP  # too few
+        found = decide(state, counts(side(100, latency_ms=60)), 0, S)
+        assert (found.verdict, found.limit) == (Verdict.ROLL_BACK, "p99")
+        assert "max_p99_ms 50" in found.text
+
+    def test_p99_against_stable(self) -> None:
+        state = guarded(max_p99_ratio=2.0)
+        assert verdict(state, counts(side(100, latency_ms=19), side(100, latency_ms=10))) is Verdict.KEEP
+        assert verdict(state, counts(side(100, latency_ms=25), side(99, latency_ms=10))) is Verdict.KEEP
+        found = decide(state, counts(side(100, latency_ms=25), side(100, latency_ms=10)), 0, S)
+        assert (found.verdict, found.limit) == (Verdict.ROLL_BACK, "p99_ratio")
+
+    def test_share_of_different_copies(self) -> None:
+        state = guarded(max_different_share=0.1)
+        assert verdict(state, counts(side(0), equal=90, different=5, failed=5)) is Verdict.KEEP
+        assert verdict(state, counts(side(0), equal=10, different=20, skipped=900)) is Verdict.KEEP  # too few
+        found = decide(state, counts(side(0), equal=89, different=6, failed=5), 0, S)
+        assert (found.verdict, found.limit) == (Verdict.ROLL_BACK, "different_share")
+
+
+class TestSteps:
+    STATE = started(Rollout(1, 2, steps=Steps((5.0, 100.0), 60.0)))
+
+    def test_step_lasts_its_time(self) -> None:
+        assert verdict(self.STATE, counts(side(0)), 59) is Verdict.KEEP
+        assert verdict(self.STATE, counts(side(0)), 60) is Verdict.STEP
+
+    def test_last_step_promotes(self) -> None:
+        assert verdict(stepped(self.STATE, ""), counts(side(0)), 60) is Verdict.PROMOTE
+
+    def test_step_below_everything_does_not_promote(self) -> None:
+        state = started(Rollout(1, 2, steps=Steps((5.0, 50.0), 60.0)))
+        assert verdict(stepped(state, ""), counts(side(0)), 600) is Verdict.KEEP
+
+    def test_step_waits_for_enough_requests(self) -> None:
+        rollout = Rollout(1, 2, steps=Steps((5.0, 100.0), 60.0), guard=Guard(100, max_error_rate=0.1))
+        assert verdict(started(rollout), counts(side(99)), 600) is Verdict.KEEP
+        assert verdict(started(rollout), counts(side(100)), 600) is Verdict.STEP
+
+    def test_step_waits_for_comparisons(self) -> None:
+        guard = Guard(100, max_different_share=0.1)
+        state = started(Rollout(1, 2, shadow=5.0, steps=Steps((5.0, 100.0), 60.0), guard=guard))
+        assert verdict(state, counts(side(100), equal=99), 600) is Verdict.KEEP
+        assert verdict(state, counts(side(100), equal=100), 600) is Verdict.STEP
+
+    def test_violation_precedes_the_step(self) -> None:
+        rollout = Rollout(1, 2, steps=Steps((5.0, 100.0), 60.0), guard=Guard(100, max_error_rate=0.1))
+        assert verdict(started(rollout), counts(side(100, 50)), 600) is Verdict.ROLL_BACK
+
+
+def test_rollouts_without_effect_of_a_decision_are_left_alone() -> None:
+    assert is_guarded(guarded(max_p99_ms=1.0))
+    assert is_guarded(TestSteps.STATE)
+    assert not is_guarded(started(Rollout(1)))
+    assert not is_guarded(started(Rollout(1, 2, weight=10.0)))
+    assert not is_guarded(started(Rollout(1, 2, guard=Guard(max_p99_ms=1.0))))
+    assert not is_guarded(RolloutState(None))
+
+
+class TestWindow:
+    def test_old_requests_do_not_count(self) -> None:
+        window = GuardWindow(100, counts(side(0)))
+        window.observe(counts(side(10_000, 5000)))
+        window.observe(counts(side(10_100, 5000)))
+        recent = window.observe(counts(side(10_250, 5050)))
+        assert (recent.canary.requests, recent.canary.errors) == (150, 50)
+
+    def test_short_windows_grow_to_the_minimum(self) -> None:
+        window = GuardWindow(100, counts(side(0)))
+        sizes = [window.observe(counts(side(total))).canary.requests for total in range(10, 1000, 10)]
+        assert min(sizes[9:]) >= 100
+        assert max(sizes) <= 200
+
+    def test_replaced_counts_begin_again(self) -> None:
+        window = GuardWindow(100, counts(side(0)))
+        window.observe(counts(side(500, 3)))
+        assert window.observe(counts(side(50, 1))).canary.requests == 0
+        assert window.observe(counts(side(60, 2))).canary.errors == 1
+
+
+def test_sums_of_different_states_are_those_of_the_later_one() -> None:
+    old = counts(side(10))
+    new = replace(counts(side(3)), era=("", 1))
+    assert old + new == new
+    assert new + old == new
+    assert (old + old).canary.requests == 20
+
+
+@pytest.mark.parametrize("duration_ns", [0, 1, 63, 64, 65, 1000, 123_456_789, 10**12])
+def test_bucket_is_at_most_three_percent_wide(duration_ns: int) -> None:
+    found = upper_ns(bucket_of(duration_ns))
+    assert duration_ns <= found <= duration_ns * 1.032
+
+
+def test_quantile_of_nothing_is_none() -> None:
+    assert quantile_ns({}, 0.99) is None
+    assert quantile_ns({bucket_of(MS): 99, bucket_of(100 * MS): 1}, 0.99) == upper_ns(bucket_of(MS))
+    assert quantile_ns({bucket_of(MS): 98, bucket_of(100 * MS): 2}, 0.99) == upper_ns(bucket_of(100 * MS))
