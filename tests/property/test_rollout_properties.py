@@ -79,9 +79,7 @@ def test_buckets_keep_the_order(one: int, other: int) -> None:
 # --- sequences ------------------------------------------------------------------------------------------------------
 
 steps_of_sequences = st.lists(
-    st.tuples(
-        st.sampled_from(["start", "more", "last", "response", "wait"]), st.integers(1, 4), st.integers(1, 2)
-    ),
+    st.tuples(st.sampled_from(["start", "more", "last", "response", "wait"]), st.integers(1, 4), st.integers(1, 2)),
     max_size=80,
 )
 

@@ -118,7 +118,8 @@ def parse_toml(text: str, filename: str = FILE_NAME) -> tuple[Rollout | None, li
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        line, column = (int(found[1]), int(found[2])) if found else (0, 0)
+        end = (len(text.rstrip().splitlines()), 1) if "at end of document" in str(error) else (0, 0)
+        line, column = (int(found[1]), int(found[2])) if found else end
         message = str(error).partition(" (at ")[0]
         return None, [Problem(message=f"not TOML: {message}", filename=filename, line=line, column=column)]
     rollout, problems = parse_tree(tree)

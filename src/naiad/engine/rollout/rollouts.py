@@ -24,6 +24,8 @@ _DEFAULT_IDLE_NS = 1_000_000_000
 _IDLE_MARGIN_NS = 1_000_000_000
 """A pin outlives its sequence a little: the scheduler ends idle sequences with a delay."""
 
+_NO_ERA = ("", -1)
+
 Row = dict[str, Served]
 """Version or name of a version to the served version."""
 
@@ -156,17 +158,21 @@ class Rollouts:
             row[""] = row["-1"] = row[STABLE] = row[CANARY] = newest
             if entry is not None:
                 entry.proxy = None
+                if entry.pins:
+                    # Live sequences continue at the versions where they began.
+                    era = _NO_ERA if state is None else state.era
+                    row[""] = row["-1"] = self._proxy(key, entry, era, Rollout(max(versions)), versions) or newest
             return row
         for name, version in state.names.items():
             if version in versions:
                 row[name] = versions[version]
-        proxy = self._proxy(key, entry, state, state.rollout, versions)
+        proxy = self._proxy(key, entry, state.era, state.rollout, versions)
         if proxy is not None:
             row[""] = row["-1"] = proxy
         return row
 
     def _proxy(
-        self, key: str, entry: _Entry, state: RolloutState, rollout: Rollout, versions: Mapping[int, Served]
+        self, key: str, entry: _Entry, era: tuple[str, int], rollout: Rollout, versions: Mapping[int, Served]
     ) -> RolloutModel | None:
         stable = versions.get(rollout.stable)
         canary = None if rollout.canary is None else versions.get(rollout.canary)
@@ -181,12 +187,12 @@ class Rollouts:
         if entry.pins is None:
             idle_us = stable.config.sequence_batching.max_sequence_idle_microseconds
             entry.pins = SequencePins((idle_us * 1000 or _DEFAULT_IDLE_NS) + _IDLE_MARGIN_NS)
-        if entry.proxy is None or entry.proxy.era != state.era:
+        if entry.proxy is None or entry.proxy.era != era:
             entry.sides, entry.shadow = {}, None
         others = [each for each in versions.values() if each is not stable and each is not canary]
         entry.proxy = RolloutModel(
             rollout,
-            state.era,
+            era,
             _side(entry, sides.STABLE, stable),
             None if canary is None else _side(entry, sides.CANARY, canary),
             [_side(entry, sides.PREVIOUS, each) for each in others],

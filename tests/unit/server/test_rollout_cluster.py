@@ -1,0 +1,233 @@
+"""Rollouts in a server with several processes: changes reach all of them, and counts are sums."""
+
+import asyncio
+import json
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+from naiad.cluster.channel import ChannelError
+from naiad.cluster.member.engine import MemberEngine
+from naiad.cluster.member.recorded_response import RecordedHttpContext
+from naiad.cluster.member.sharing import ClusterRoutes, broadcast, changes_by_path, query_of_path
+from naiad.cluster.messages import (
+    AskRollouts,
+    BroadcastRequest,
+    GrpcCall,
+    HttpCall,
+    IsModelReady,
+    ModelControl,
+    Outcome,
+    RolloutControl,
+)
+from naiad.cluster.supervisor.control_broadcast import ControlBroadcast
+from naiad.cluster.supervisor.scatter_gather import sum_rollouts
+from naiad.config.rollout.declaration import Guard, Rollout
+from naiad.config.rollout.guard import RolloutCounts, SideCounts
+from naiad.config.rollout.state import RolloutState
+from naiad.frontend.rest.rollout import rollout_routes
+from naiad.frontend.router import Router
+from naiad.protocol import service_pb2 as pb
+from naiad.telemetry.metrics.metrics import Registry
+from support.rollout_parts import ScriptedVersion
+
+STATE = RolloutState(Rollout(1, 2, weight=10.0, aliases={"old": 1}, guard=Guard(max_p99_ms=3.0)), "digest", 4)
+PATH = "/v2/models/m/rollout"
+
+
+def counts(requests: int, revision: int = 0) -> RolloutCounts:
+    side = SideCounts(requests, 1, {64: requests - 1})
+    return RolloutCounts(("", revision), side, side, {"equal": 2})
+
+
+def test_state_reaches_other_processes_unchanged() -> None:
+    call = RolloutControl("m", STATE)
+    assert pickle.loads(pickle.dumps(call, pickle.HIGHEST_PROTOCOL)) == call
+
+
+def test_counts_of_processes_are_added() -> None:
+    total = sum_rollouts([{"m": counts(5), "n": counts(1)}, {"m": counts(7)}])
+    assert (total["m"].canary.requests, total["m"].stable.errors, total["n"].stable.requests) == (12, 2, 1)
+    assert total["m"].shadow["equal"] == 4
+    assert total["m"].canary.latencies == {64: 10}
+
+
+def test_counts_of_earlier_states_are_left_out() -> None:
+    assert sum_rollouts([{"m": counts(5)}, {"m": counts(7, revision=1)}])["m"] == counts(7, revision=1)
+
+
+def test_queries_and_changes_by_path() -> None:
+    assert query_of_path(PATH) == AskRollouts()
+    assert not changes_by_path(PATH)
+    assert query_of_path("/v2/models/m/versions/stable/ready") == IsModelReady("m", "stable")
+    assert query_of_path("/v2/models/m/versions/007/ready") == IsModelReady("m", "7")
+
+
+_SERVICE = "/inference.GRPCInferenceService/"
+UNLOADS = [
+    HttpCall("POST", "/v2/repository/models/m/unload", (), b""),
+    GrpcCall(
+        _SERVICE + "RepositoryModelUnload", (), pb.RepositoryModelUnloadRequest(model_name="m").SerializeToString()
+    ),
+    ModelControl("m", is_load=False, parameters={}),
+]
+LOADS = [
+    HttpCall("POST", "/v2/repository/models/m/load", (), b""),
+    GrpcCall(_SERVICE + "RepositoryModelLoad", (), pb.RepositoryModelLoadRequest(model_name="m").SerializeToString()),
+    ModelControl("m", is_load=True, parameters={}),
+]
+
+
+class Member:
+    def __init__(self) -> None:
+        self.name = "member"
+        self.done: list[object] = []
+
+    async def ask(self, query: object, timeout_s: float | None = None) -> Outcome:
+        await asyncio.sleep(0)
+        self.done.append(query)
+        return Outcome(True, 200)
+
+
+@pytest.mark.parametrize(("calls", "is_kept"), [(LOADS, True), (UNLOADS, False)])
+def test_process_that_starts_later_lacks_rollouts_of_unloaded_models(
+    calls: list[HttpCall | GrpcCall | ModelControl], is_kept: bool
+) -> None:
+    async def run(call: HttpCall | GrpcCall | ModelControl) -> list[object]:
+        serving = [Member()]
+        orders = ControlBroadcast(lambda: serving)  # type: ignore[arg-type,return-value]  # the part that is used
+        for each in (RolloutControl("m", STATE), RolloutControl("other", STATE), call):
+            await orders.broadcast(broadcast(each))
+        late = Member()
+        await orders.catch_up(late)  # type: ignore[arg-type]  # the part that is used
+        return late.done
+
+    for call in calls:
+        done = asyncio.run(run(call))
+        assert (RolloutControl("m", STATE) in done) is is_kept
+        assert RolloutControl("other", STATE) in done
+
+
+def test_change_does_not_wait_for_a_load() -> None:
+    keys = [broadcast(call).key[:2] for call in (RolloutControl("m", STATE), *LOADS)]
+    assert keys[0] not in keys[1:]
+
+
+class Processes:
+    """Two processes with an engine and routes each, and a supervisor that broadcasts between them."""
+
+    def __init__(self) -> None:
+        self.members = [self._member() for _ in range(2)]
+        self.on_broadcast: Callable[[], object] = lambda: None
+
+    def _member(self) -> tuple[ClusterRoutes, Router]:
+        engine = MemberEngine(server_id="x", metrics=Registry())
+        engine.publish({"m": {1: ScriptedVersion(1), 2: ScriptedVersion(2)}}, "m")
+        routes = ClusterRoutes(engine, self.ask)
+        routers = [Router(rollout_routes(engine)) for _ in range(2)]
+        routes.share(*routers)
+        return routes, routers[0]
+
+    async def ask(self, query: object) -> object:
+        await asyncio.sleep(0)
+        if isinstance(query, AskRollouts):
+            return sum_rollouts([routes.engine.answer(query) for routes, _ in self.members])  # type: ignore[misc]
+        assert isinstance(query, BroadcastRequest)
+        self.on_broadcast()
+        outcomes = [await routes.execute(query.call) for routes, _ in self.members]
+        return next((outcome for outcome in outcomes if not outcome.is_success), outcomes[0])
+
+    async def send(self, method: str, body: object = None, member: int = 0) -> tuple[int, object]:
+        made = RecordedHttpContext(HttpCall(method, PATH, (), json.dumps(body).encode() if body else b""))
+        routes, router = self.members[member]
+        routes.connect()
+        router.handle(made)
+        outcome = await made.outcome
+        return outcome.status, json.loads(outcome.body)
+
+    def states(self) -> list[RolloutState | None]:
+        return [routes.engine.rollouts.state("m") for routes, _ in self.members]
+
+
+def test_change_applies_to_all_processes() -> None:
+    processes = Processes()
+    status, document = asyncio.run(processes.send("POST", {"canary": 1, "weight": 10}))
+    assert status == 200
+    assert document["rollout"]["stable"] == 2  # type: ignore[index]  # an object
+    one, other = processes.states()
+    assert one == other
+    assert one is not None
+
+
+def test_figures_are_those_of_all_processes() -> None:
+    processes = Processes()
+
+    async def run() -> object:
+        await processes.send("POST", {"to": 1})
+        return (await processes.send("GET", member=1))[1]
+
+    document = asyncio.run(run())
+    assert document["stable"]["requests"] == 0  # type: ignore[index]  # an object
+
+
+def test_overtaken_change_is_made_again() -> None:
+    processes = Processes()
+
+    def interfere() -> None:
+        processes.on_broadcast = lambda: None
+        for routes, _ in processes.members:
+            engine = routes.engine
+            engine.apply_rollout("m", engine.changed_rollout("m", {"aliases": {"old": 1}}))
+
+    async def run() -> object:
+        await processes.send("POST", {"canary": 1, "weight": 10})
+        processes.on_broadcast = interfere
+        return (await processes.send("POST", {"action": "rollback"}))[1]
+
+    document = asyncio.run(run())
+    rollout = document["rollout"]  # type: ignore[index]  # an object
+    assert (rollout["weight"], rollout["aliases"]) == (0.0, {"old": 1})
+
+
+def test_end_applies_to_all_processes() -> None:
+    processes = Processes()
+
+    async def run() -> tuple[int, object]:
+        await processes.send("POST", {"to": 1})
+        return await processes.send("DELETE", member=1)
+
+    status, document = asyncio.run(run())
+    assert (status, document["rollout"]) == (200, None)  # type: ignore[index]  # an object
+    assert all(state is not None and state.rollout is None for state in processes.states())
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "status", "words"),
+    [
+        ("GET", None, 404, "has no rollout; declare one"),
+        ("DELETE", None, 404, "has no rollout"),
+        ("POST", None, 400, "has no fields; send an object"),
+        ("POST", [1], 400, "has no fields; send an object"),
+        ("POST", {"canary": 7}, 400, "version 7 is not ready"),
+        ("POST", {"action": "rollback"}, 404, "has no rollout"),
+    ],
+)
+def test_wrong_call_has_an_error(method: str, body: object, status: int, words: str) -> None:
+    processes = Processes()
+    found, document = asyncio.run(processes.send(method, body))
+    assert found == status
+    assert words in document["error"]  # type: ignore[index]  # an object
+    assert processes.states() == [None, None]
+
+
+def test_change_fails_without_the_supervisor() -> None:
+    processes = Processes()
+
+    def end() -> None:
+        raise ChannelError("the supervisor has exited")
+
+    processes.on_broadcast = end
+    status, document = asyncio.run(processes.send("POST", {"to": 1}))
+    assert status == 503
+    assert "could not be reached" in document["error"]  # type: ignore[index]  # an object
