@@ -101,7 +101,14 @@ def test_rollback_removes_limits_about_shadow_copies() -> None:
 def test_rollback_after_promotion_returns_to_the_previous_version() -> None:
     state = rolled_back(promoted(change(None, stable=1, canary=2, weight=10), "m"), "m")
     assert rollout_of(state) == Rollout(1)
-    assert state.previous == 2
+
+
+def test_repeated_rollback_does_not_return_to_the_left_version() -> None:
+    switch = rolled_back(change(change(None, to=1), to=2), "m")
+    canary = rolled_back(change(promoted(change(None, stable=1, canary=2), "m"), canary=3, weight=10), "m")
+    for state in (switch, canary):
+        with pytest.raises(InferError, match="nothing to roll back"):
+            rolled_back(state, "m")
 
 
 def test_switch_without_a_rollout_remembers_the_serving_version() -> None:
@@ -120,6 +127,7 @@ def test_rollout_may_begin_again_after_its_end() -> None:
     state = ended(change(None, stable=1, canary=2, weight=10))
     assert (state.rollout, state.revision, state.names, state.versions) == (None, 1, {}, frozenset())
     assert rollout_of(change(state, canary=2, weight=5)) == Rollout(3, 2, weight=5.0)
+    assert (change(state, to=1).previous, change(state, to=1).revision) == (3, 2)
 
 
 def test_states_keep_the_digest_of_their_file() -> None:

@@ -94,7 +94,7 @@ def _acted(state: RolloutState | None, tree: Mapping[str, Any], ready: Collectio
         version = tree[_TO]
         if type(version) is not int or version < 1:
             raise _wrong(model, f"'{_TO}' is {version!r:.64}; expected the number of a version, from 1")
-        return switched(state or _default(ready, model), version)
+        return switched(_serving(state, ready, model), version)
     action = tree[_ACTION]
     if action not in ACTIONS:
         near = nearest(action, ACTIONS) if isinstance(action, str) else ""
@@ -137,8 +137,12 @@ def _with_fields(
     return _with_steps(after) if begins else replace(after, step=None if rollout.steps is None else known.step)
 
 
-def _default(ready: Collection[int], model: str) -> RolloutState:
-    return RolloutState(Rollout(_default_stable(ready, None, model)), revision=-1)
+def _serving(state: RolloutState | None, ready: Collection[int], model: str) -> RolloutState:
+    """Return the state; without a rollout one with the newest version, which then serves."""
+    state = state or RolloutState(None, revision=-1)
+    if state.rollout is not None:
+        return state
+    return replace(state, rollout=Rollout(_default_stable(ready, None, model)))
 
 
 def _default_stable(ready: Collection[int], canary: object, model: str) -> int:
@@ -183,14 +187,16 @@ def switched(state: RolloutState, version: int, note: str = "switched by a clien
 def rolled_back(state: RolloutState, model: str, note: str = "rolled back by a client") -> RolloutState:
     """Return the state without traffic for the canary; without such traffic, with the previous stable version.
 
-    The canary stays declared, so that its name still leads to it. Raises InferError(INVALID_ARG) if there is neither.
+    The canary stays declared, so that its name still leads to it. A rollback cannot be rolled back: its repetition
+    must not return to the version that was left. Raises InferError(INVALID_ARG) if there is nothing to leave.
     """
     rollout = state.rollout
     if rollout is not None and rollout.canary is not None and (rollout.weight or rollout.shadow):
-        return _next(state, replace(_without_guard(rollout), weight=0.0, shadow=0.0, steps=None), note, step=None)
+        rest = replace(_without_guard(rollout), weight=0.0, shadow=0.0, steps=None)
+        return _next(state, rest, note, step=None, previous=None)
     if rollout is None or state.previous is None:
         raise _wrong(model, "there is nothing to roll back: no canary has traffic, and no version was stable before")
-    return switched(state, state.previous, note)
+    return replace(switched(state, state.previous, note), previous=None)
 
 
 def stepped(state: RolloutState, note: str) -> RolloutState:
