@@ -3,7 +3,10 @@
 import contextlib
 import json
 import os
+import re
+import shlex
 import signal
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,6 +20,7 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from naiad.cli import rollout as verb
+from naiad.config.rollout.declaration import parse_toml
 from support.model_repository import write_model, write_scale
 from support.sequence_models import write_running_sum
 from support.server_process import ServerProcess, serving
@@ -125,7 +129,7 @@ class TestSplit:
         assert document["stable"]["requests"] == found["1"]
         assert document["canary"]["p99_ms"] > 0
 
-    def test_outputs_are_those_of_the_version(self, server: ServerProcess) -> None:
+    def test_outputs_come_from_the_version(self, server: ServerProcess) -> None:
         change(server, stable=1, canary=2, weight=50, sticky="")
         for _ in range(10):
             result = http_infer(server)
@@ -345,3 +349,30 @@ def test_restricted_model_control_restricts_rollouts(tmp_path: Path, start_serve
         status, document = call(server, method, "/v2/models/scale/rollout", body)
         assert (status, document) == (403, {"error": "This API is restricted, expecting header 'key'"})
     assert versions(server, 2) == {"1": 2}
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "rollouts.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)[^\n]*\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("block", [text for language, text in BLOCKS if language == "sh"])
+def test_commands_of_the_page_succeed(server: ServerProcess, block: str) -> None:
+    change(server, to=1)
+    for line in block.splitlines():
+        words = shlex.split(line.replace("localhost:8000", server.http_url), comments=True)
+        if words[0] == "curl":
+            shown = subprocess.run(
+                [*words, "-sf"], capture_output=True, check=True, text=True, env={**os.environ, "no_proxy": "*"}
+            )
+            assert json.loads(shown.stdout)["model"] == "scale"
+        else:
+            assert words[:2] == ["naiad", "rollout"]
+            assert verb.run([*words[2:], "--url", f"http://{server.http_url}"]) == 0, line
+
+
+def test_file_of_the_page_is_valid() -> None:
+    (text,) = [text for language, text in BLOCKS if language == "toml"]
+    found, problems = parse_toml(text)
+    assert problems == []
+    assert found is not None
+    assert found.steps is not None

@@ -162,7 +162,7 @@ sides = st.builds(
 
 
 @given(weights, st.lists(st.tuples(sides, sides, st.floats(0, 30)), max_size=30))
-def test_steps_end_at_a_side_and_never_pass_a_violation(
+def test_steps_never_pass_a_violation(
     chosen: list[int], observed: list[tuple[SideCounts, SideCounts, float]]
 ) -> None:
     guard = Guard(50, max_error_rate=0.1, max_p99_ms=100.0)
@@ -192,7 +192,7 @@ def test_steps_end_at_a_side_and_never_pass_a_violation(
 
 
 @given(st.lists(st.sampled_from(["end", "to1", "to2", "canary"]), max_size=10))
-def test_rollback_of_a_switch_returns_to_the_version_before(actions: list[str]) -> None:
+def test_rollback_of_switch_returns_to_version_before(actions: list[str]) -> None:
     state = changed(None, {"stable": 1}, READY, "m")
     for action in actions:
         if action == "end":

@@ -51,7 +51,7 @@ class TestViolations:
         assert verdict(state, counts(side(3, 2))) is Verdict.KEEP
         assert verdict(state, counts(side(3, 3))) is Verdict.ROLL_BACK
 
-    def test_no_error_is_allowed_with_a_limit_of_zero(self) -> None:
+    def test_limit_of_zero_allows_no_error(self) -> None:
         state = guarded(max_error_rate=0.0)
         assert verdict(state, counts(side(500))) is Verdict.KEEP
         assert verdict(state, counts(side(1, 1))) is Verdict.ROLL_BACK
@@ -109,7 +109,7 @@ class TestSteps:
         assert verdict(started(rollout), counts(side(100, 50)), 600) is Verdict.ROLL_BACK
 
 
-def test_rollouts_without_effect_of_a_decision_are_left_alone() -> None:
+def test_rollouts_that_decisions_cannot_change() -> None:
     assert is_guarded(guarded(max_p99_ms=1.0))
     assert is_guarded(TestSteps.STATE)
     assert not is_guarded(started(Rollout(1)))
@@ -139,7 +139,7 @@ class TestWindow:
         assert window.observe(counts(side(60, 2))).canary.errors == 1
 
 
-def test_sums_of_different_states_are_those_of_the_later_one() -> None:
+def test_sum_of_different_states_is_the_later() -> None:
     old = counts(side(10))
     new = replace(counts(side(3)), era=("", 1))
     assert old + new == new

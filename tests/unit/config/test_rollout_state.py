@@ -103,7 +103,7 @@ def test_rollback_after_promotion_returns_to_the_previous_version() -> None:
     assert rollout_of(state) == Rollout(1)
 
 
-def test_repeated_rollback_does_not_return_to_the_left_version() -> None:
+def test_repeated_rollback_does_not_flip_back() -> None:
     switch = rolled_back(change(change(None, to=1), to=2), "m")
     canary = rolled_back(change(promoted(change(None, stable=1, canary=2), "m"), canary=3, weight=10), "m")
     for state in (switch, canary):

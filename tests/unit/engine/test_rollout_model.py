@@ -124,7 +124,7 @@ class TestSplit:
         assert all(len(versions) == 1 for versions in seen.values())
         assert {version for versions in seen.values() for version in versions} == {"1", "2"}
 
-    def test_requests_without_the_key_are_split_one_by_one(self) -> None:
+    def test_requests_without_the_key_are_split_evenly(self) -> None:
         scene = Scene(1, 2)
         scene.change(stable=1, canary=2, weight=50, sticky="user")
         scene.send(10)

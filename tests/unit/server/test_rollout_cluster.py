@@ -91,9 +91,7 @@ class Member:
 
 
 @pytest.mark.parametrize(("calls", "is_kept"), [(LOADS, True), (UNLOADS, False)])
-def test_process_that_starts_later_lacks_rollouts_of_unloaded_models(
-    calls: list[HttpCall | GrpcCall | ModelControl], is_kept: bool
-) -> None:
+def test_unload_removes_rollout_from_the_log(calls: list[HttpCall | GrpcCall | ModelControl], is_kept: bool) -> None:
     async def run(call: HttpCall | GrpcCall | ModelControl) -> list[object]:
         serving = [Member()]
         orders = ControlBroadcast(lambda: serving)  # type: ignore[arg-type,return-value]  # the part that is used
@@ -160,7 +158,7 @@ def test_change_applies_to_all_processes() -> None:
     assert one is not None
 
 
-def test_figures_are_those_of_all_processes() -> None:
+def test_figures_cover_all_processes() -> None:
     processes = Processes()
 
     async def run() -> object:

@@ -187,7 +187,7 @@ class ScatterGather:
 
 
 def sum_rollouts(groups: Iterable[Mapping[str, RolloutCounts]]) -> dict[str, RolloutCounts]:
-    """Return the counts of all processes for each rollout; of different states those of the latest one."""
+    """Return the counts of all processes for each rollout; of different states the counts of the latest one."""
     sums: dict[str, RolloutCounts] = {}
     for group in groups:
         for key, counts in group.items():

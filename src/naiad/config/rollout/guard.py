@@ -94,7 +94,7 @@ class RolloutCounts:
     """Result to the number of shadow copies, see `SHADOW_RESULTS`."""
 
     def __add__(self, other: "RolloutCounts") -> "RolloutCounts":
-        """Return the sum; of counts of different states those of the later one."""
+        """Return the sum; for different states the counts of the later one."""
         if self.era != other.era:
             return self if self.era[1] >= other.era[1] else other
         shadow = {name: self.shadow.get(name, 0) + other.shadow.get(name, 0) for name in SHADOW_RESULTS}

@@ -89,8 +89,8 @@ class ModelLoader:
         `response_store` is the cache of models with `response_cache`, `resources` are shared by their instances,
         `host_policies` are the cores for instances, by the name of the policy. `delays` is for tests.
         `execute_timeout_s` is the time after which an execution counts as hung, unless the model has its own.
-        `overload` is for the queues of models without a queue policy. `rollouts` need versions besides those of the
-        version policy.
+        `overload` is for the queues of models without a queue policy. `rollouts` need versions that the version
+        policy may not select.
         """
         self._loop = loop
         self._backends = backends

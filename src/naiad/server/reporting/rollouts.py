@@ -28,7 +28,7 @@ def show_rollouts(registry: Registry, rollouts: Rollouts) -> None:
     registry.add_family(
         "naiad_rollout_shadow_total",
         "counter",
-        "Shadow copies, by the comparison of their responses with those of stable",
+        "Shadow copies, by the comparison of their responses with the responses of stable",
         families.shadow,
     )
 

@@ -1,0 +1,250 @@
+"""Acceptance of rollouts: each line is a figure with its limit, measured on a server of its own.
+
+    python -m bench.rollout split        10,000 requests at 90/10: the share, and whether sticky keys flip
+    python -m bench.rollout rollback     200 requests/s: time until a rollback takes effect, failed requests
+    python -m bench.rollout shadow [S]   p99 of a 5 ms model without and with copies of all requests, in turn
+
+The exit status is 1 if a limit is exceeded. Without an argument, all of them.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+from bench.peers import Naiad, Running
+
+_CONFIG = """
+backend: "python"
+max_batch_size: 8
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
+version_policy { all { } }
+"""
+_MODEL = """
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep({seconds})
+        return [
+            pb_utils.InferenceResponse(
+                [pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(request, "IN").as_numpy())]
+            )
+            for request in requests
+        ]
+"""
+_INPUT = {"name": "IN", "datatype": "FP32", "shape": [1, 4], "data": [1.0, 2.0, 3.0, 4.0]}
+
+SPLIT_REQUESTS = 10_000
+SPLIT_LIMIT_PERCENT = 1.0
+STICKY_KEYS = 500
+RATE = 200
+ROLLBACK_LIMIT_MS = 100.0
+SHADOW_LIMIT_PERCENT = 3.0
+SHADOW_ROUNDS = 8
+
+
+def write_model(root: Path, seconds: float) -> None:
+    """Write two equal versions of a Python model that takes so long."""
+    for version in (1, 2):
+        directory = root / "m" / str(version)
+        directory.mkdir(parents=True)
+        (directory / "model.py").write_text(_MODEL.replace("{seconds}", str(seconds)))
+    (root / "m" / "config.pbtxt").write_text(_CONFIG)
+
+
+class Client:
+    """One connection that is kept."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = HTTPConnection("127.0.0.1", port, timeout=60)
+
+    def call(self, method: str, path: str, content: object = None) -> tuple[int, Any]:
+        """Return the status and the document of a call."""
+        body = None if content is None else json.dumps(content).encode()
+        self._connection.request(method, path, body)
+        answer = self._connection.getresponse()
+        text = answer.read()
+        return answer.status, json.loads(text) if text else None
+
+    def infer(self, **parameters: object) -> tuple[int, str]:
+        """Return the status of a request, and the version that answered."""
+        status, document = self.call("POST", "/v2/models/m/infer", {"inputs": [_INPUT], "parameters": parameters})
+        return status, document.get("model_version", "") if document else ""
+
+    def change(self, **fields: object) -> Mapping[str, Any]:
+        """Change the rollout and return it. Raises RuntimeError if the server refuses."""
+        status, document = self.call("POST", "/v2/models/m/rollout", fields)
+        if status != 200:
+            raise RuntimeError(f"{fields}: {document}")
+        return document  # type: ignore[no-any-return]  # an object
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def report(name: str, found: float, limit: float, unit: str) -> bool:
+    """Print a figure and return whether it is within its limit."""
+    verdict = "ok" if found <= limit else "EXCEEDED"
+    print(f"{name:<58}{found:>9.3f} {unit:<9} limit {limit:g}  {verdict}", flush=True)
+    return found <= limit
+
+
+# --- split ----------------------------------------------------------------------------------------------------------
+
+
+def split(server: Running) -> bool:
+    """Measure the share of the canary, and count sticky keys that flip while the weight grows."""
+    client = Client(server.http_port)
+    client.change(stable=1, canary=2, weight=10)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(_versions, [(server.http_port, SPLIT_REQUESTS // 4)] * 4))
+    canary = sum(versions.count("2") for versions in found)
+    deviation = abs(100 * canary / SPLIT_REQUESTS - 10)
+    is_ok = report(
+        f"90/10: share of the canary in {SPLIT_REQUESTS:,} requests, deviation",
+        deviation,
+        SPLIT_LIMIT_PERCENT,
+        "points",
+    )
+    chosen: dict[str, str] = {}
+    flips = 0
+    for weight in (1, 5, 25, 50, 75, 100):
+        client.change(stable=1, canary=2, weight=weight, sticky="user")
+        for number in range(STICKY_KEYS):
+            key = f"user-{number}"
+            _, version = client.infer(user=key)
+            flips += chosen.get(key) == "2" and version == "1"
+            chosen[key] = version
+    client.close()
+    return report(f"sticky keys that left the canary, {STICKY_KEYS} keys, 6 weights", flips, 0, "keys") and is_ok
+
+
+def _versions(work: tuple[int, int]) -> list[str]:
+    port, count = work
+    client = Client(port)
+    versions = [client.infer()[1] for _ in range(count)]
+    client.close()
+    return versions
+
+
+# --- rollback -------------------------------------------------------------------------------------------------------
+
+
+class Load:
+    """An open loop of requests: the time of each is fixed before, independent of the server."""
+
+    def __init__(self, port: int, rate: float, connections: int = 8) -> None:
+        self._port = port
+        self._interval_s = connections / rate
+        self._stop = threading.Event()
+        self.answers: list[tuple[float, int, str, float]] = []
+        """Time of sending, status, version, and latency in seconds."""
+        self._threads = [
+            threading.Thread(target=self._run, args=(number / rate,), daemon=True) for number in range(connections)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, offset_s: float) -> None:
+        client = Client(self._port)
+        due_s = time.monotonic() + offset_s
+        while not self._stop.is_set():
+            time.sleep(max(0.0, due_s - time.monotonic()))
+            sent_s = time.monotonic()
+            status, version = client.infer()
+            self.answers.append((sent_s, status, version, time.monotonic() - due_s))
+            due_s += self._interval_s
+        client.close()
+
+    def end(self) -> None:
+        """Stop sending and wait for the last answers."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+
+
+def rollback(server: Running) -> bool:
+    """Measure the time from the call of a rollback to the last request that reached the canary."""
+    client = Client(server.http_port)
+    load = Load(server.http_port, RATE)
+    effects_ms: list[float] = []
+    for _ in range(20):
+        client.change(stable=1, canary=2, weight=100)
+        time.sleep(0.3)
+        called_s = time.monotonic()
+        client.change(action="rollback")
+        time.sleep(0.3)
+        late = [sent_s for sent_s, _, version, _ in load.answers if sent_s > called_s and version == "2"]
+        effects_ms.append(1000 * (max(late, default=called_s) - called_s))
+    load.end()
+    client.close()
+    failed = sum(status != 200 for _, status, _, _ in load.answers)
+    print(f"{len(load.answers)} requests, {RATE}/s; 20 rollbacks, median {statistics.median(effects_ms):.1f} ms")
+    is_ok = report("last request of the canary after the call, worst of 20", max(effects_ms), ROLLBACK_LIMIT_MS, "ms")
+    return report("failed requests", failed, 0, "requests") and is_ok
+
+
+# --- shadow ---------------------------------------------------------------------------------------------------------
+
+
+def shadow(server: Running, seconds: float = 10.0) -> bool:
+    """Compare p99 without and with copies of all requests, in turns of `seconds`."""
+    client = Client(server.http_port)
+    found: dict[int, list[float]] = {0: [], 100: []}
+    for number in range(SHADOW_ROUNDS):
+        for percent in (0, 100) if number % 2 == 0 else (100, 0):
+            client.change(stable=1, canary=2, weight=0, shadow=percent)
+            load = Load(server.http_port, 50, connections=2)
+            time.sleep(seconds)
+            load.end()
+            latencies = sorted(latency for *_, latency in load.answers[10:])
+            found[percent].append(1000 * latencies[int(len(latencies) * 0.99)])
+            if percent:
+                _, document = client.call("GET", "/v2/models/m/rollout")
+                print(
+                    f"round {number + 1}: p99 {found[0][-1:]} {found[100][-1:]} ms, {document['shadow']}", flush=True
+                )
+    client.close()
+    before, after = statistics.median(found[0]), statistics.median(found[100])
+    print(f"median of {SHADOW_ROUNDS} rounds: p99 {before:.3f} ms without, {after:.3f} ms with copies")
+    return report("increase of p99 by copies of all requests", 100 * (after / before - 1), SHADOW_LIMIT_PERCENT, "%")
+
+
+_PARTS: Mapping[str, tuple[Callable[..., bool], float]] = {
+    "split": (split, 0.0),
+    "rollback": (rollback, 0.002),
+    "shadow": (shadow, 0.005),
+}
+"""Each part, and the seconds that its model takes."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the named parts, or all; return 1 if a limit is exceeded."""
+    names = [argv[0]] if argv else list(_PARTS)
+    is_ok = True
+    for name in names:
+        part, model_s = _PARTS[name]
+        with tempfile.TemporaryDirectory() as directory:
+            root = Path(directory) / "models"
+            write_model(root, model_s)
+            server = Naiad().start(root, Path(directory) / "server")
+            try:
+                is_ok = part(server, *map(float, argv[1:])) and is_ok
+            finally:
+                server.stop()
+    return 0 if is_ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
