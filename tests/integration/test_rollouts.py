@@ -324,7 +324,7 @@ class TritonPythonModel:
 
     def call(self, request):
         asked = pb_utils.InferenceRequest(
-            model_name="scale", requested_output_names=["OUT"], inputs=request.inputs()
+            model_name="scale", requested_output_names=["OUT"], inputs=request.inputs(), model_version=VERSION
         )
         response = asked.exec()
         return pb_utils.InferenceResponse(response.output_tensors())
@@ -334,11 +334,13 @@ class TritonPythonModel:
       input [ { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] } ]
       output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
     """
-    write_model(root, "caller", config, {"1/model.py": source})
+    for name, version in (("caller", "-1"), ("champion", '"canary"')):
+        write_model(root, name, config, {"1/model.py": source.replace("VERSION", version)})
     server = start_server(root)
     server.wait_ready()
     found = Counter(float(http_infer(server, model="caller").as_numpy("OUT")[0]) for _ in range(10))
     assert found == {1.0: 5, 2.0: 5}
+    assert {float(http_infer(server, model="champion").as_numpy("OUT")[0]) for _ in range(4)} == {2.0}
 
 
 def test_restricted_model_control_restricts_rollouts(tmp_path: Path, start_server: StartServer) -> None:

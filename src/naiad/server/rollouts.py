@@ -1,6 +1,6 @@
 """Keeps rollouts within their guards: it reads the counts of all processes and carries out the decisions.
 
-In a server with several processes one of them does so; its decisions reach all processes as the changes of a client do.
+In a server with several processes one of them does so; its decisions reach all processes as a client's changes do.
 """
 
 import asyncio

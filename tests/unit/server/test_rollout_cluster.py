@@ -26,10 +26,12 @@ from naiad.cluster.supervisor.scatter_gather import sum_rollouts
 from naiad.config.rollout.declaration import Guard, Rollout
 from naiad.config.rollout.guard import RolloutCounts, SideCounts
 from naiad.config.rollout.state import RolloutState
+from naiad.core.request import InferRequest, RequestHeader
 from naiad.frontend.rest.rollout import rollout_routes
 from naiad.frontend.router import Router
 from naiad.protocol import service_pb2 as pb
 from naiad.telemetry.metrics.metrics import Registry
+from support.engine_parts import Answers
 from support.rollout_parts import ScriptedVersion
 
 STATE = RolloutState(Rollout(1, 2, weight=10.0, aliases={"old": 1}, guard=Guard(max_p99_ms=3.0)), "digest", 4)
@@ -163,10 +165,14 @@ def test_figures_cover_all_processes() -> None:
 
     async def run() -> object:
         await processes.send("POST", {"to": 1})
+        for routes, _ in processes.members:
+            request = InferRequest(RequestHeader(model_name="m"), (), Answers(), arrival_ns=1)
+            routes.engine.submit(request)
+            request.model.answer()
         return (await processes.send("GET", member=1))[1]
 
     document = asyncio.run(run())
-    assert document["stable"]["requests"] == 0  # type: ignore[index]  # an object
+    assert document["stable"]["requests"] == 2  # type: ignore[index]  # an object
 
 
 def test_overtaken_change_is_made_again() -> None:

@@ -104,7 +104,7 @@ class InferenceRequest:
         inputs: Sequence[Tensor] = (),
         requested_output_names: Sequence[str] = (),
         model_name: str = "",
-        model_version: int = -1,
+        model_version: int | str = -1,
         flags: int = 0,
         timeout: int = 0,
         preferred_memory: PreferredMemory | None = None,

@@ -263,14 +263,16 @@ class CallEncoder:
 
 def _describe(request: InferenceRequest) -> dict[str, Any]:
     plan = request._plan
-    for name, value, kind in (
-        ("model_name", request.model_name, str),
-        ("model_version", request.model_version, int),
-        ("timeout", plan.timeout_us, int),
-        ("flags", request._flags, int),
+    for name, value, kinds in (
+        ("model_name", request.model_name, (str,)),
+        # naiad: also a name of a version.
+        ("model_version", request.model_version, (int, str)),
+        ("timeout", plan.timeout_us, (int,)),
+        ("flags", request._flags, (int,)),
     ):
-        if not isinstance(value, kind):
-            raise TypeError(f"InferenceRequest: expected {name} to be {kind.__name__}, found {type(value).__name__}")
+        if not isinstance(value, kinds):
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            raise TypeError(f"InferenceRequest: expected {name} to be {expected}, found {type(value).__name__}")
     return {
         "model": request.model_name,
         "version": request.model_version,

@@ -239,12 +239,12 @@ class CallDecoder:
 def _read_call(notes: Mapping[str, Any]) -> tuple[RequestHeader, TensorLayout]:
     flags = int(notes["flags"])
     sequence = notes["sequence"]
-    version = int(notes["version"])
+    version = notes["version"]
     parameters = dict(notes["parameters"])
     priority = parameters.get("priority")
     header = RequestHeader(
         model_name=str(notes["model"]),
-        model_version="" if version < 0 else str(version),
+        model_version="" if isinstance(version, int) and version < 0 else str(version),
         inputs=read_specs(notes["inputs"]),
         outputs=[RequestedOutput(str(name)) for name in notes["outputs"]],
         parameters=parameters,
