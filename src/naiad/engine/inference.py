@@ -30,6 +30,7 @@ from naiad.engine.missing import (
     suggestion,
     unknown_name,
 )
+from naiad.engine.rollout.model import RolloutModel
 from naiad.engine.rollout.rollouts import Rollouts
 from naiad.engine.serving.served import Served
 from naiad.engine.transforms.shared_memory import SharedMemoryTensors
@@ -318,7 +319,11 @@ class Engine:
 
     def explanation(self, name: str, version: str = "") -> Explanation:
         """Return how requests of a ready model are scheduled. Raises InferError if it is not ready."""
-        return explain(self.served(name, version))
+        served = self.served(name, version)
+        explanation = explain(served)
+        if isinstance(served, RolloutModel):
+            return replace(explanation, rules=[served.rule, *explanation.rules])
+        return explanation
 
     def repository_index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return the rows of the versions with a load or an attempt of one; with `ready_only` the ready ones."""
@@ -409,7 +414,7 @@ class Engine:
         row = self._table.get(name)
         if row is None:
             raise self._missing(name, "")
-        return next((key for key, own in self._models.items() if own is row), name)
+        return name if name in self._models else next(key for key, own in self._models.items() if own is row)
 
     def changed_rollout(self, name: str, change: Mapping[str, object] | None) -> RolloutState:
         """Return the state of a model's rollout after a change, None to end it, without applying it.

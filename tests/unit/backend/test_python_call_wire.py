@@ -102,7 +102,7 @@ def test_unsent_call_leaves_no_header():
     ("fields", "message"),
     [
         ({"model_name": 7}, "expected model_name to be str, found int"),
-        ({"model_version": "1"}, "expected model_version to be int, found str"),
+        ({"model_version": 1.5}, "expected model_version to be int or str, found float"),
         ({"timeout": 0.5}, "expected timeout to be int, found float"),
         ({"flags": "start"}, "expected flags to be int, found str"),
     ],

@@ -1,5 +1,8 @@
 """The split of requests in the engine: which version gets a request, and what clients see of a bad canary."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
@@ -7,6 +10,9 @@ from naiad.config.rollout.declaration import DeclaredRollout, Rollout
 from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import ErrorCode, InferError, UnknownSequenceError, internal, invalid_argument, unavailable
 from naiad.core.request import InferRequest
+from naiad.options.trace import TraceOptions
+from naiad.telemetry.trace.tracer import Tracer
+from support.model_call_parts import FakeServed, make_call
 from support.rollout_parts import Scene
 
 
@@ -379,3 +385,32 @@ class TestSequences:
         scene.versions[2].rejection = accepts
         scene.change(action="rollback")
         assert self.version_of(scene, 5, sequence_start=True) == "1"
+
+
+def test_call_is_traced_with_a_request_of_the_rollout(tmp_path: Path) -> None:
+    scene = Scene(1, 2)
+    scene.change(stable=1, canary=2, weight=100)
+    tracer = Tracer(TraceOptions(level=("TIMESTAMPS",), rate=1, file=str(tmp_path / "trace")))
+    scene.engine.trace(tracer)
+    request = scene.send(request_id="parent")[0]
+    call = make_call(FakeServed("m"), FakeServed("m"))
+    call.id, call.traced_with, call.on_response = "child", request, scene.answers
+    scene.engine.submit(call)
+    scene.answer()
+    tracer.close()
+    entries = json.loads((tmp_path / "trace").read_text())
+    found = {entry["request_id"]: entry for entry in entries if "request_id" in entry}
+    assert found["child"]["parent_id"] == found["parent"]["id"]
+    assert found["child"]["model_version"] == found["parent"]["model_version"] == 2
+
+
+def test_explanation_begins_with_the_split() -> None:
+    scene = Scene(1, 2)
+    assert not scene.engine.explanation("m").rules[0].startswith("Without a version")
+    scene.change(stable=1, canary=2, weight=10, sticky="user")
+    assert scene.engine.explanation("m").rules[0] == (
+        "Without a version it goes to version 1, stable of a rollout; 10 % of such requests, by user, to version 2."
+    )
+    scene.change(to=2)
+    assert scene.engine.explanation("m").rules[0] == "Without a version it goes to version 2, stable of a rollout."
+    assert not scene.engine.explanation("m", "1").rules[0].startswith("Without a version")

@@ -46,12 +46,22 @@ class RolloutModel(ServedProxy):
         self._canary = canary
         self._sides = {side.version: side for side in (stable, canary, *others) if side is not None}
         self._share = 0 if canary is None else threshold(rollout.weight)
+        self._percent = rollout.weight
         self._sticky = rollout.sticky
         self._salt = salt_of(stable.served.name, rollout.canary)
         self._split = split
         self._pins = pins
         self._shadow = shadow
         self.era = era
+
+    @property
+    def rule(self) -> str:
+        """The split in one sentence."""
+        text = f"Without a version it goes to version {self.version}, stable of a rollout"
+        if self._canary is None or not self._share:
+            return text + "."
+        by = f", by {self._sticky}" if self._sticky else ""
+        return f"{text}; {self._percent:g} % of such requests{by}, to version {self._canary.served.version}."
 
     @property
     def stable_side(self) -> Side:
