@@ -101,7 +101,7 @@ class TestPaths:
             "/v2/health/live/",
             "/v2/models//infer",
             "/v2/models/identity/versions/1/versions/1/infer",
-            "/v2/models/identity/versions/x/infer",
+            "/v2/models/identity/versions/-1/infer",
             "/v2/models/identity/versions/-1",
             "/v2/models/identity/infer/",
             "/v2/models/identity/generates",
