@@ -7,12 +7,15 @@
 The exit status is 1 if a limit is exceeded. Without an argument, all of them.
 """
 
+import itertools
 import json
+import random
 import statistics
 import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
@@ -50,7 +53,10 @@ STICKY_KEYS = 500
 RATE = 200
 ROLLBACK_LIMIT_MS = 100.0
 SHADOW_LIMIT_PERCENT = 3.0
-SHADOW_ROUNDS = 8
+SHADOW_RATE = 80
+TURN_S = 1.0
+SETTLE_S = 0.05
+"""Requests this close to a change count for neither turn."""
 
 
 def write_model(root: Path, seconds: float) -> None:
@@ -198,27 +204,53 @@ def rollback(server: Running) -> bool:
 # --- shadow ---------------------------------------------------------------------------------------------------------
 
 
-def shadow(server: Running, seconds: float = 10.0) -> bool:
-    """Compare p99 without and with copies of all requests, in turns of `seconds`."""
+def shadow(server: Running, seconds: float = 120.0) -> bool:
+    """Compare p99 without and with copies of all requests, which take turns of a second for `seconds`.
+
+    Short turns: what else the machine does meets both. The interval is a bootstrap over pairs of turns.
+    """
     client = Client(server.http_port)
-    found: dict[int, list[float]] = {0: [], 100: []}
-    for number in range(SHADOW_ROUNDS):
-        for percent in (0, 100) if number % 2 == 0 else (100, 0):
-            client.change(stable=1, canary=2, weight=0, shadow=percent)
-            load = Load(server.http_port, 50, connections=2)
-            time.sleep(seconds)
-            load.end()
-            latencies = sorted(latency for *_, latency in load.answers[10:])
-            found[percent].append(1000 * latencies[int(len(latencies) * 0.99)])
-            if percent:
-                _, document = client.call("GET", "/v2/models/m/rollout")
-                print(
-                    f"round {number + 1}: p99 {found[0][-1:]} {found[100][-1:]} ms, {document['shadow']}", flush=True
-                )
+    load = Load(server.http_port, SHADOW_RATE, connections=2)
+    turns: list[tuple[float, int]] = []
+    results: Counter[str] = Counter()
+    for number in range(int(seconds / TURN_S)):
+        percent = 100 if (number + number // 2) % 2 else 0  # 0, 100, 100, 0: no order is preferred
+        client.change(stable=1, canary=2, weight=0, shadow=percent)
+        turns.append((time.monotonic() + SETTLE_S, percent))
+        time.sleep(TURN_S)
+        _, document = client.call("GET", "/v2/models/m/rollout")
+        results.update(document.get("shadow", {}))
+    turns.append((time.monotonic(), 0))
+    load.end()
     client.close()
-    before, after = statistics.median(found[0]), statistics.median(found[100])
-    print(f"median of {SHADOW_ROUNDS} rounds: p99 {before:.3f} ms without, {after:.3f} ms with copies")
+    found = _by_turn(load, turns)
+    pairs = list(zip(found[0], found[100], strict=False))
+    before, after = (_p99([turn[side] for turn in pairs]) for side in (0, 1))
+    generator = random.Random(1)
+    samples = []
+    for _ in range(500):
+        chosen = generator.choices(pairs, k=len(pairs))
+        samples.append(100 * (_p99([turn[1] for turn in chosen]) / _p99([turn[0] for turn in chosen]) - 1))
+    samples.sort()
+    print(f"{len(load.answers)} requests, {SHADOW_RATE}/s; copies: {dict(results)}")
+    medians = [statistics.median([each for turn in pairs for each in turn[side]]) for side in (0, 1)]
+    print(f"p50 {medians[0]:.3f} ms without, {medians[1]:.3f} ms with copies; p99 {before:.3f} and {after:.3f} ms")
+    print(f"90 % interval of the increase of p99: {samples[25]:.1f} to {samples[475]:.1f} %")
     return report("increase of p99 by copies of all requests", 100 * (after / before - 1), SHADOW_LIMIT_PERCENT, "%")
+
+
+def _by_turn(load: Load, turns: Sequence[tuple[float, int]]) -> Mapping[int, list[list[float]]]:
+    """Return the latencies in ms of each turn, by the percentage of copies."""
+    found: dict[int, list[list[float]]] = {0: [], 100: []}
+    for (begin_s, percent), (end_s, _) in itertools.pairwise(turns):
+        inside = [1000 * latency for sent_s, *_, latency in load.answers if begin_s <= sent_s < end_s - SETTLE_S]
+        found[percent].append(inside)
+    return found
+
+
+def _p99(turns: Sequence[Sequence[float]]) -> float:
+    latencies = sorted(itertools.chain.from_iterable(turns))
+    return latencies[int(len(latencies) * 0.99)]
 
 
 _PARTS: Mapping[str, tuple[Callable[..., bool], float]] = {
