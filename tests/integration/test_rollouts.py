@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import threading
@@ -217,6 +218,22 @@ def test_rollout_survives_a_reload_and_not_an_unload(server: ServerProcess) -> N
     assert server.post("/v2/repository/models/scale/unload").status == 200
     assert server.post("/v2/repository/models/scale/load").status == 200
     assert versions(server, 3) == {"2": 3}
+
+
+def test_load_without_the_stable_version_fails(tmp_path: Path, start_server: StartServer) -> None:
+    root = write_versions(tmp_path / "models", 1, 2, 3)
+    (root / "scale" / "config.pbtxt").open("a").write("version_policy { all { } }\n")
+    server = start_server(root, "--model-control-mode=explicit", "--load-model=scale")
+    server.wait_ready()
+    change(server, to=2)
+    shutil.move(root / "scale" / "2", tmp_path / "2")
+    status, document = call(server, "POST", "/v2/repository/models/scale/load")
+    assert status == 400
+    assert "version 2, stable as a client has set it, has no directory" in document["error"]
+    assert versions(server, 3) == {"2": 3}
+    change(server, to=3)
+    assert server.post("/v2/repository/models/scale/load").status == 200
+    assert versions(server, 3) == {"3": 3}
 
 
 def test_file_is_followed_in_mode_poll(tmp_path: Path, start_server: StartServer) -> None:

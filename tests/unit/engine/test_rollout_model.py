@@ -293,8 +293,11 @@ class TestLifeOfARollout:
         scene = Scene(1, 2, 3)
         scene.change(to=1)
         rollouts = scene.engine.rollouts
-        assert rollouts.wanted("m", None) == {1, 3}
-        assert rollouts.wanted("m", DeclaredRollout(Rollout(2), "new")) == {2}
+        kept, replaced = (rollouts.after_load("m", each) for each in (None, DeclaredRollout(Rollout(2), "new")))
+        assert kept is not None
+        assert replaced is not None
+        assert (kept.versions, replaced.versions) == ({1, 3}, {2})
+        assert rollouts.after_load("other", None) is None
 
     def test_counts_belong_to_the_present_state(self) -> None:
         scene = Scene(1, 2)

@@ -151,13 +151,18 @@ class ModelLoader:
 
         Raises InferError(INVALID_ARG) if the stable version does not exist.
         """
-        wanted = self._rollouts.wanted(entry.key, rollout)
-        if rollout is not None and rollout.rollout.stable not in entry.version_dirs:
+        state = self._rollouts.after_load(entry.key, rollout)
+        if state is None or state.rollout is None:
+            return versions
+        stable = state.rollout.stable
+        if stable not in entry.version_dirs:
+            source = f"in {ROLLOUT_FILE}" if rollout is not None and not state.revision else "as a client has set it"
+            known = ", ".join(map(str, entry.version_dirs)) or "none"
             raise invalid_argument(
-                f"model '{entry.name}': version {rollout.rollout.stable}, stable in {ROLLOUT_FILE}, has no directory "
-                f"in {entry.model_dir}; its versions: {', '.join(map(str, entry.version_dirs)) or 'none'}"
+                f"model '{entry.name}': version {stable}, stable {source}, has no directory in {entry.model_dir}; "
+                f"its versions: {known}; name one of them, or end the rollout"
             )
-        return sorted({*versions, *(version for version in wanted if version in entry.version_dirs)})
+        return sorted({*versions, *(version for version in state.versions if version in entry.version_dirs)})
 
     def load(self, plan: ModelPlan, version: int) -> Served:
         """Load one version: complete its configuration, load the model, create its instances, start their threads.

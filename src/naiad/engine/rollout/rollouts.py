@@ -109,13 +109,13 @@ class Rollouts:
         entry = self._entries.get(key)
         return 0 if entry is None else entry.began_ns
 
-    def wanted(self, key: str, declared: DeclaredRollout | None) -> frozenset[int]:
-        """Return the versions that a load needs for a rollout, if the files declare `declared`."""
+    def after_load(self, key: str, declared: DeclaredRollout | None) -> RolloutState | None:
+        """Return the state that a model has after a load whose files declare `declared`; None without a rollout."""
         state = self.state(key)
         base = "" if declared is None else declared.digest
         if state is not None and state.base == base:
-            return state.versions
-        return frozenset() if declared is None else declared.rollout.versions
+            return state
+        return None if declared is None else started(declared.rollout, base)
 
     def states(self) -> Mapping[str, RolloutState]:
         """Return the states of all rollouts that have not ended."""
