@@ -390,7 +390,7 @@ class TestSequences:
         assert self.version_of(scene, 5, sequence_start=True) == "1"
 
 
-def test_call_is_traced_with_a_request_of_the_rollout(tmp_path: Path) -> None:
+def test_calls_are_traced_with_requests_of_rollouts(tmp_path: Path) -> None:
     scene = Scene(1, 2)
     scene.change(stable=1, canary=2, weight=100)
     tracer = Tracer(TraceOptions(level=("TIMESTAMPS",), rate=1, file=str(tmp_path / "trace")))
