@@ -189,7 +189,7 @@ class Client:
         iterator cancels the request (`contextlib.aclosing` does it at once). Raises InferError as `infer` does, with
         UNKNOWN for an error of the model, because streams carry no code.
         """
-        specs, data = _tensors(inputs)
+        specs, data = encode_tensors(inputs)
         header = RequestHeader(
             model_name=model,
             model_version=version,
