@@ -155,6 +155,12 @@ class RequestHeader:
         copy.layout = self.layout or self
         return copy
 
+    def for_other_version(self) -> "RequestHeader":
+        """Return a copy with memos of its own: two versions that shared them would derive them again and again."""
+        copy = self._copy()
+        copy.admission = copy.execution = copy.origin = copy.layout = None
+        return copy
+
     def on_host(self) -> "RequestHeader":
         """Return a copy for a model that takes and returns no tensors of devices."""
         copy = self._copy()

@@ -9,7 +9,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.rollout.declaration import DeclaredRollout, Rollout
 from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import ErrorCode, InferError, UnknownSequenceError, internal, invalid_argument, unavailable
-from naiad.core.request import InferRequest
+from naiad.core.request import InferRequest, RequestHeader
 from naiad.options.trace import TraceOptions
 from naiad.telemetry.trace.tracer import Tracer
 from support.model_call_parts import FakeServed, make_call
@@ -181,6 +181,21 @@ class TestBadCanary:
         assert versions_of(scene) == ["1"] * 3
         counts = scene.engine.rollout_status("m").counts
         assert (counts.canary.errors, counts.stable.requests, counts.stable.errors) == (3, 3, 0)
+
+    def test_versions_share_no_memos_of_a_header(self) -> None:
+        scene = Scene(1, 2)
+        scene.change(stable=1, canary=2, weight=50)
+        header = RequestHeader(model_name="m", parameters={"user": "u"})
+        header.admission = "of stable"
+        for _ in range(10):
+            scene.engine.submit(InferRequest(header, [bytes(8)], scene.answers, arrival_ns=1))
+        (stable,), (canary,) = ({request.header for request in each.seen} for each in scene.versions.values())
+        assert (stable, stable.admission) == (header, "of stable")
+        assert (canary.admission, canary.model_name, canary.parameters) == (None, "m", {"user": "u"})
+        scene.versions[2].rejection = lambda request: unavailable("full")
+        scene.engine.submit(InferRequest(header, [bytes(8)], scene.answers, arrival_ns=1))
+        scene.engine.submit(InferRequest(header, [bytes(8)], scene.answers, arrival_ns=1))
+        assert {request.header for request in scene.versions[1].seen} == {header}
 
     def test_requests_that_both_versions_reject_count_for_none(self) -> None:
         scene = Scene(1, 2)

@@ -16,7 +16,7 @@ from naiad.core.errors import ErrorCode, InferError, UnknownSequenceError
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.engine.rollout.shadow import ShadowCopies
-from naiad.engine.rollout.sides import Side
+from naiad.engine.rollout.sides import CanaryHeaders, Side
 from naiad.engine.serving.served import ServedProxy
 
 REQUEST_ID = "request_id"
@@ -51,6 +51,7 @@ class RolloutModel(ServedProxy):
         self._salt = salt_of(stable.served.name, rollout.canary)
         self._split = split
         self._pins = pins
+        self._canary_headers = CanaryHeaders()
         self._shadow = shadow
         self.era = era
 
@@ -96,13 +97,20 @@ class RolloutModel(ServedProxy):
         if side is self._stable:
             _Observed(self, side, request).submit(request)
             return
+        header = request.header
+        own = self._canary_headers.get(header)
+        request.header = made = own or header.for_other_version()
         try:
             _Observed(self, side, request).submit(request)
         except InferError as error:
+            request.header = header
             _Observed(self, self._stable, request).submit(request)
             # Stable has accepted it, so the client is not at fault.
             if error.code is not ErrorCode.CANCELLED:
                 side.record(0, is_error=True)
+        else:
+            if own is None:
+                self._canary_headers.keep(header, made)
 
     def _belongs_to_canary(self, request: InferRequest) -> bool:
         if self._sticky:

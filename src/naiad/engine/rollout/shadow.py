@@ -18,7 +18,7 @@ from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.engine.rollout.comparison import are_equal
-from naiad.engine.rollout.sides import RolloutTotals
+from naiad.engine.rollout.sides import CanaryHeaders, RolloutTotals
 from naiad.engine.serving.served import Served
 
 _log = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ class ShadowCopies:
         self._held_bytes = 0
         self.results: dict[str, int] = dict.fromkeys((EQUAL, DIFFERENT, FAILED, SKIPPED), 0)
         self._totals = totals
+        self._headers = CanaryHeaders()
 
     def is_between(self, stable: Served, canary: Served) -> bool:
         """Return whether these are the versions that it copies from and to."""
@@ -101,7 +102,7 @@ class ShadowCopies:
 
     def _submit(self, shadow: "_Shadow") -> None:
         try:
-            self._canary.submit(shadow.copy())
+            self._canary.submit(shadow.copy(self._headers))
         except InferError as error:
             # The canary is full, or it is being replaced.
             self._end(shadow, SKIPPED if error.code is ErrorCode.UNAVAILABLE else FAILED)
@@ -154,10 +155,14 @@ class _Shadow:
         self.size_bytes = size_bytes
         self._copies = copies
 
-    def copy(self) -> InferRequest:
-        """Return the request for the canary."""
+    def copy(self, headers: CanaryHeaders) -> InferRequest:
+        """Return the request for the canary; `headers` has its copies of headers."""
         source = self._request
-        copy = InferRequest(source.header, source.data, self._take, id=source.id, arrival_ns=time.monotonic_ns())
+        header = headers.get(source.header)
+        if header is None:
+            header = source.header.for_other_version()
+            headers.keep(source.header, header)
+        copy = InferRequest(header, source.data, self._take, id=source.id, arrival_ns=time.monotonic_ns())
         copy.element_counts = source.element_counts
         return copy
 

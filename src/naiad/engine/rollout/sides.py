@@ -1,11 +1,15 @@
 """The sides of a rollout: the versions between which requests are split, and their counts."""
 
 from naiad.config.rollout.guard import SHADOW_RESULTS, SideCounts, bucket_of
+from naiad.core.bounded_cache import BoundedCache
+from naiad.core.request import RequestHeader
 from naiad.engine.serving.served import Served
 
 STABLE, CANARY, PREVIOUS = "stable", "canary", "previous"
 """Roles of versions. Only live sequences that began there reach a previous one."""
 OK, ERROR = "success", "failure"
+_HEADER_BYTES = 1024
+"""Estimate, without parameters."""
 
 
 class RolloutTotals:
@@ -21,6 +25,19 @@ class RolloutTotals:
     def note_rollback(self, reason: str) -> None:
         """Count a rollback."""
         self.rollbacks[reason] = self.rollbacks.get(reason, 0) + 1
+
+
+class CanaryHeaders(BoundedCache[RequestHeader, RequestHeader]):
+    """The canary's copies of headers that stable uses as well, with memos of their own."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(max_entries=512, max_bytes=1 << 20, max_entry_bytes=1 << 14)
+
+    def keep(self, header: RequestHeader, made: RequestHeader) -> None:
+        """Remember the copy of an admitted header, unless it is large."""
+        self.remember(header, made, _HEADER_BYTES + sum(len(str(value)) for value in header.parameters.values()))
 
 
 class Side:
