@@ -13,7 +13,6 @@ from naiad.config.rollout.declaration import NAMES
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.config.rollout.state import RolloutState, changed, ended, no_rollout
 from naiad.config.rollout.status import RolloutStatus
-from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import InferError, excerpt, invalid_argument, unavailable
 from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata, name_of, version_number
@@ -32,14 +31,14 @@ from naiad.engine.missing import (
 )
 from naiad.engine.rollout.model import RolloutModel
 from naiad.engine.rollout.rollouts import Rollouts
-from naiad.engine.serving.served import Served
+from naiad.engine.serving.served import Served, explain
 from naiad.engine.transforms.shared_memory import SharedMemoryTensors
 from naiad.memory.regions import SharedMemory
 from naiad.options.trace import TraceOptions
 from naiad.repository.control.triggers import RepositoryControl
 from naiad.repository.stores.store import Store
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.statistics.version import Explanation, ResourceUse, VersionStatistics
+from naiad.telemetry.statistics.version import Explanation, VersionStatistics
 from naiad.telemetry.trace.tracer import Changes, Trace, Tracer, unknown_model
 
 if TYPE_CHECKING:
@@ -497,26 +496,3 @@ def with_unique_names(rows: Rows, known: Mapping[str, object]) -> Rows:
         return rows
     unique = {name: keys[0] for name, keys in holders.items() if len(keys) == 1}
     return rows | {name: rows[key] for name, key in unique.items() if key in rows}
-
-
-def explain(served: Served) -> Explanation:
-    """Return the current state of `served`."""
-    config = served.config
-    return Explanation(
-        name=served.name,
-        version=served.version,
-        scheduler=scheduler_kind(config),
-        rules=scheduling_rules(config),
-        hints=batching_hints(config),
-        instance_count=len(served.instances),
-        waiting=served.pending_count,
-        in_flight=served.in_flight_count,
-        counts=served.statistics.snapshot(),
-        recent=served.statistics.recent_batches(),
-        adaptive=served.adaptive_state,
-        resources=[
-            ResourceUse(usage.resource.name, usage.resource.device, usage.limit, usage.held, usage.waiting)
-            for usage in served.resource_usage
-        ],
-        now_ns=time.monotonic_ns(),
-    )

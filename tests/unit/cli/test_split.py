@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.cli import split
+from naiad.cli.large_models import split
 
 
 def test_missing_package_is_named(

@@ -1,15 +1,18 @@
 """The interface of served versions, as the engine's table holds them, and the base of proxies in front of one."""
 
 import abc
+import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from naiad.backend.api import Instance
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 from naiad.core.model import AdaptiveState, IndexEntry
 from naiad.core.request import InferRequest
 from naiad.scheduler.rate_limiter import Usage
 from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.version import Explanation, ResourceUse
 
 
 class Served(abc.ABC):
@@ -218,3 +221,26 @@ class ServedProxy(Served):
     def stop(self, timeout_s: float) -> bool:
         """Stop the version; requests that wait for its responses get them or its error."""
         return self._served.stop(timeout_s)
+
+
+def explain(served: Served) -> Explanation:
+    """Return the current state of `served`."""
+    config = served.config
+    return Explanation(
+        name=served.name,
+        version=served.version,
+        scheduler=scheduler_kind(config),
+        rules=scheduling_rules(config),
+        hints=batching_hints(config),
+        instance_count=len(served.instances),
+        waiting=served.pending_count,
+        in_flight=served.in_flight_count,
+        counts=served.statistics.snapshot(),
+        recent=served.statistics.recent_batches(),
+        adaptive=served.adaptive_state,
+        resources=[
+            ResourceUse(usage.resource.name, usage.resource.device, usage.limit, usage.held, usage.waiting)
+            for usage in served.resource_usage
+        ],
+        now_ns=time.monotonic_ns(),
+    )

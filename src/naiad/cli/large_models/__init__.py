@@ -1,0 +1,1 @@
+"""Commands for models that are larger than a machine or a device."""
