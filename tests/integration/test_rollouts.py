@@ -251,6 +251,16 @@ def test_file_is_followed_in_mode_poll(tmp_path: Path, start_server: StartServer
     assert versions(server, 3) == {"2": 3}
 
 
+def test_clients_begin_rollouts_in_mode_explicit_only(tmp_path: Path, start_server: StartServer) -> None:
+    server = start_server(write_versions(tmp_path / "models", 1, 2))
+    server.wait_ready()
+    for fields in ({"to": 1}, {"stable": 1}):
+        status, document = call(server, "POST", "/v2/models/scale/rollout", fields)
+        assert status == 400
+        assert "is not allowed without a rollout.toml in its directory" in document["error"]
+    assert versions(server, 3) == {"2": 3}
+
+
 def test_wrong_file_fails_the_load(tmp_path: Path, start_server: StartServer) -> None:
     root = write_versions(tmp_path / "models", 1, 2, rollout="stable = 7\n")
     server = start_server(root, "--exit-on-error=false")

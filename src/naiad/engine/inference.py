@@ -11,7 +11,7 @@ import naiad
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.rollout.declaration import NAMES
 from naiad.config.rollout.guard import RolloutCounts
-from naiad.config.rollout.state import RolloutState, changed, ended, no_rollout
+from naiad.config.rollout.state import RolloutState, changed, ended, no_rollout, undeclared
 from naiad.config.rollout.status import RolloutStatus
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import InferError, excerpt, invalid_argument, unavailable
@@ -418,10 +418,12 @@ class Engine:
     def changed_rollout(self, name: str, change: Mapping[str, object] | None) -> RolloutState:
         """Return the state of a model's rollout after a change, None to end it, without applying it.
 
-        Raises InferError for a wrong change.
+        Raises InferError for a wrong change, and for an undeclared rollout in modes without commands of clients.
         """
         key = self.rollout_key(name)
         state = self.rollouts.state(key)
+        if (state is None or not state.base) and not (self._repository is None or self._repository.takes_commands):
+            raise undeclared(name)
         if change is None:
             if state is None or state.rollout is None:
                 raise no_rollout(name)

@@ -79,6 +79,7 @@ class IndexOf:
     """The repository's view of a scene."""
 
     namespaces = None
+    takes_commands = True
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene

@@ -10,7 +10,7 @@ from typing import Any
 
 from naiad.config.problem import nearest
 from naiad.config.rollout.declaration import CANARY, FULL_PERCENT, STABLE, Rollout, parse_tree
-from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found
+from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument, not_found
 
 ACTIONS = ("promote", "rollback")
 _ACTION, _TO = "action", "to"
@@ -251,6 +251,14 @@ def _missing(model: str) -> str:
     return (
         f"model '{model}' has no rollout; declare one in rollout.toml of its directory, or with POST and fields such "
         'as {"canary": 2, "weight": 10}'
+    )
+
+
+def undeclared(model: str) -> InferError:
+    """Return the error of a change of a rollout that clients may not begin."""
+    return invalid_argument(
+        f"a rollout of model '{excerpt(model)}' is not allowed without a rollout.toml in its directory; add one, or "
+        "start the server with --model-control-mode=explicit"
     )
 
 

@@ -43,7 +43,8 @@ class RepositoryControl(Generic[V]):
         self.load_at_start = start
         """Loads the models of the start; whether all of them are ready. Raises InferError."""
         self._stop = stop
-        self._takes_commands = takes_commands
+        self.takes_commands = takes_commands
+        """Whether clients may load and unload models."""
 
     def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
         """Load a model by a client's command, see `ModelController.load`.
@@ -79,7 +80,7 @@ class RepositoryControl(Generic[V]):
         self.catalog.unregister(store)
 
     def _check_commands(self) -> None:
-        if not self._takes_commands:
+        if not self.takes_commands:
             # Triton: the same text in mode NONE, and UNAVAILABLE, which invites clients to try again.
             raise InferError(
                 ErrorCode.INVALID_ARG,
