@@ -9,7 +9,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.rollout.declaration import DeclaredRollout, Rollout
 from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import ErrorCode, InferError, UnknownSequenceError, internal, invalid_argument, unavailable
-from naiad.core.request import InferRequest, RequestHeader
+from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.options.trace import TraceOptions
 from naiad.telemetry.trace.tracer import Tracer
 from support.model_call_parts import FakeServed, make_call
@@ -406,12 +406,14 @@ class TestSequences:
         assert self.version_of(scene, 5, sequence_start=True) == "1"
 
 
-def test_calls_are_traced_with_requests_of_rollouts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_classified", [False, True])
+def test_calls_are_traced_with_their_requests(tmp_path: Path, is_classified: bool) -> None:
     scene = Scene(1, 2)
     scene.change(stable=1, canary=2, weight=100)
     tracer = Tracer(TraceOptions(level=("TIMESTAMPS",), rate=1, file=str(tmp_path / "trace")))
     scene.engine.trace(tracer)
-    request = scene.send(request_id="parent")[0]
+    outputs = [RequestedOutput("OUT", classification=1)] if is_classified else []
+    request = scene.send(request_id="parent", outputs=outputs)[0]
     call = make_call(FakeServed("m"), FakeServed("m"))
     call.id, call.traced_with, call.on_response = "child", request, scene.answers
     scene.engine.submit(call)

@@ -41,13 +41,14 @@ class ModelFacts(Protocol):
 class SharedMemoryTensors:
     """Stands between one request and its frontend."""
 
-    __slots__ = ("_classes", "_inputs", "_memory", "_model", "_on_response", "_outputs", "_regions")
+    __slots__ = ("_classes", "_inputs", "_memory", "_model", "_outputs", "_regions", "on_next")
 
     def __init__(self, request: InferRequest, model: ModelFacts, memory: SharedMemory) -> None:
         """Read the inputs of a request and intercept its responses. Raises InferError, without holding any region."""
         self._model = model
         self._memory = memory
-        self._on_response: Callable[[InferRequest, InferResponse], object] = request.on_response
+        self.on_next: Callable[[InferRequest, InferResponse], object] = request.on_response
+        """Takes the responses next; the tracer looks for the trace of the request behind it."""
         self._regions: list[Region] = []
         self._inputs: list[_Place] = []
         self._outputs: dict[str, _Place] = {}
@@ -77,7 +78,7 @@ class SharedMemoryTensors:
                 response = InferResponse(header, error=error.with_traceback(None), final=response.final)
         if response.final:
             self.release()
-        self._on_response(request, response)
+        self.on_next(request, response)
 
     # --- before -----------------------------------------------------------------------------------------------------
 
