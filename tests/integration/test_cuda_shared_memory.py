@@ -181,7 +181,7 @@ def test_load_generator_uses_cuda_memory(gpu_server, library, protocol, tmp_path
             async with in_shared_memory(client, "cuda", plain, slots=2) as templates:
                 for slot in range(2):
                     template = templates.variant(0, slot)
-                    response = (await client._calls.infer(template.header, "", template.data, None))[1]
+                    response = (await client._calls.infer(template.header, "", template.data, None, {}))[1]
                     assert templates.validate(0, slot, [(response.header.outputs, response.data)]) == ""
 
     asyncio.run(body())

@@ -54,7 +54,7 @@ async def prepared(client, model, batch_size=1, **settings):
 
 async def answer(client, template):
     """Send a template; the body of its exchange."""
-    response = (await client._calls.infer(template.header, "", template.data, None))[1]
+    response = (await client._calls.infer(template.header, "", template.data, None, {}))[1]
     return [(response.header.outputs, [bytes(each) for each in response.data])]
 
 

@@ -1,6 +1,8 @@
 """The split of requests in the engine: which version gets a request, and what clients see of a bad canary."""
 
+import gc
 import json
+import weakref
 from pathlib import Path
 
 import pytest
@@ -404,6 +406,24 @@ class TestSequences:
         scene.versions[2].rejection = accepts
         scene.change(action="rollback")
         assert self.version_of(scene, 5, sequence_start=True) == "1"
+
+
+@pytest.mark.parametrize("gone", [1, 2, 3])
+def test_unloaded_versions_are_released(gone: int) -> None:
+    scene = Scene(1, 2, 3)
+    scene.change(stable=1, canary=2, weight=50, shadow=50)
+    scene.send(4)
+    scene.answer()
+    scene.loop.run()
+    scene.answer()  # the copies
+    for each in scene.versions.values():
+        each.seen.clear()
+    scene.answers.received.clear()
+    version = weakref.ref(scene.versions.pop(gone))
+    scene.publish()
+    del each
+    gc.collect()
+    assert version() is None
 
 
 @pytest.mark.parametrize("is_classified", [False, True])

@@ -178,7 +178,7 @@ class Rollouts:
         canary = None if rollout.canary is None else versions.get(rollout.canary)
         if stable is None:
             _log.error("model '%s': version %d, stable of its rollout, is not ready", key, rollout.stable)
-            entry.proxy = None
+            entry.proxy, entry.shadow, entry.sides = None, None, {}
             return None
         if rollout.canary is not None and canary is None and (rollout.weight or rollout.shadow):
             _log.warning(
@@ -189,13 +189,22 @@ class Rollouts:
             entry.pins = SequencePins((idle_us * 1000 or _DEFAULT_IDLE_NS) + _IDLE_MARGIN_NS)
         if entry.proxy is None or entry.proxy.era != era:
             entry.sides, entry.shadow = {}, None
-        others = [each for each in versions.values() if each is not stable and each is not canary]
+        stable_side = _side(entry, sides.STABLE, stable)
+        canary_side = None if canary is None else _side(entry, sides.CANARY, canary)
+        others = [
+            _side(entry, sides.PREVIOUS, each)
+            for each in versions.values()
+            if each is not stable and each is not canary
+        ]
+        # Sides of versions that are gone would keep their weights.
+        kept = [side for side in (stable_side, canary_side, *others) if side is not None]
+        entry.sides = {(side.role, side.served.version): side for side in kept}
         entry.proxy = RolloutModel(
             rollout,
             era,
-            _side(entry, sides.STABLE, stable),
-            None if canary is None else _side(entry, sides.CANARY, canary),
-            [_side(entry, sides.PREVIOUS, each) for each in others],
+            stable_side,
+            canary_side,
+            others,
             split=entry.split,
             pins=entry.pins,
             shadow=self._shadow(entry, rollout, stable, canary),
