@@ -32,7 +32,11 @@ def answer(conversion):
     if kind is Format.ONNX:
         import onnxruntime
 
-        session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+        options = onnxruntime.SessionOptions()
+        for name, value in conversion.backend_parameters.items():
+            if name.startswith("session."):
+                options.add_session_config_entry(name, value)
+        session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options, ["CPUExecutionProvider"])
         return session.run(None, {session.get_inputs()[0].name: DATA})[-1]
     if kind is Format.OPENVINO:
         import openvino
