@@ -222,9 +222,15 @@ def test_decoupled_client_left_early_is_free_again(grpc_url: str):
         responses = client.infer_sample(FLOATS)
         next(iter(responses))
         with pytest.raises(PyTritonClientInferenceServerError, match="already in progress"):
-            client.infer_sample(FLOATS)
+            next(iter(client.infer_sample(FLOATS)))
         responses.close()
         next(iter(client.infer_sample(FLOATS)))
+
+
+def test_unused_iterator_does_not_block_the_client(grpc_url: str):
+    with DecoupledModelClient(grpc_url, "count") as client:
+        client.infer_sample(FLOATS)
+        assert len(list(client.infer_sample(FLOATS))) == 3
 
 
 def test_clients_for_other_transaction_policy_are_refused(url: str, grpc_url: str):

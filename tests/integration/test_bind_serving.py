@@ -22,6 +22,8 @@ from naiad.bind.exceptions import (
 )
 from naiad.bind.model_config import DynamicBatcher, ModelConfig, ModelWarmup, Tensor, WarmupInput
 from naiad.bind.triton import Triton, TritonConfig, TritonSecurityConfig
+from naiad.bind.triton_config import server_options
+from naiad.server.hosted import HostedServer
 from support.model_repository import write_identity
 
 VALUES = [Tensor(name="x", shape=(-1,), dtype=np.float32)]
@@ -400,3 +402,11 @@ def test_security_config_protects_model_control():
             with pytest.raises(InferenceServerException):
                 client.unload_model("double")
             client.unload_model("double", headers={"triton-access-token": triton.get_access_token()})
+
+
+def test_hosted_server_may_be_stopped_again(tmp_path: Path):
+    write_identity(tmp_path)
+    server = HostedServer(server_options(TritonConfig(**ANY_PORTS), None, tmp_path))
+    server.start()
+    assert [server.stop(), server.stop()] == [True, True]
+    assert not server.is_alive

@@ -5,6 +5,7 @@ garbage collector and the log stay the program's business.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +42,8 @@ class _ThreadStop(StopSignal):
         if self._loop is None:
             self._event.set()
         else:
-            self._loop.call_soon_threadsafe(self._event.set)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
+                self._loop.call_soon_threadsafe(self._event.set)
 
 
 class _AbandonedStartError(InferError):

@@ -1,6 +1,7 @@
 """A client whose calls return futures: many requests of one thread are in flight at the same time."""
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
@@ -65,8 +66,7 @@ class FuturesModelClient:
         if not self._loop_thread.is_open:
             return
         if wait:
-            for future in list(self._open):
-                future.exception()
+            concurrent.futures.wait(list(self._open))
         self._loop_thread.submit(self._close()).result()
         self._loop_thread.close()
 

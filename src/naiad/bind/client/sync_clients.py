@@ -191,13 +191,11 @@ class DecoupledModelClient(_SyncBase):
         return self._iterate(Arguments(inputs, named_inputs, parameters, headers, is_sample=False))
 
     def _iterate(self, arguments: Arguments) -> Iterator[dict[str, Array]]:
+        # Not before the first response is asked for: an iterator that is never used must not block the client.
         if not self._in_use.acquire(blocking=False):
             raise PyTritonClientInferenceServerError(
                 "Inference is already in progress; read its responses to the end, or use another client"
             )
-        return self._responses(arguments)
-
-    def _responses(self, arguments: Arguments) -> Iterator[dict[str, Array]]:
         results = self._session.stream(arguments)
         try:
             while True:
