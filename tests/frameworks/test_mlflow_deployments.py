@@ -194,6 +194,17 @@ def test_wrong_settings_are_named(client, saved, settings, text):
     assert client.list_deployments() == []
 
 
+@pytest.mark.parametrize("is_absolute", [False, True])
+def test_deployment_name_must_not_be_a_path(client, saved, repository, is_absolute):
+    kept = repository.parent / "kept"
+    kept.mkdir(exist_ok=True)
+    name = str(kept) if is_absolute else "../kept"
+    for call in (lambda: client.create_deployment(name, str(saved / "iris")), lambda: client.delete_deployment(name)):
+        with pytest.raises(MlflowException, match="must not be a path"):
+            call()
+    assert list(kept.iterdir()) == []
+
+
 def test_mistakes_name_the_fix(client, target, saved, tmp_path):
     client.create_deployment("iris", str(saved / "iris"))
     with pytest.raises(MlflowException, match="has deployment 'iris' already; use update_deployment"):

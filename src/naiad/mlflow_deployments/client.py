@@ -24,6 +24,7 @@ from naiad.mlflow_deployments.model import FUNCTION, FlavourError, deployable, r
 from naiad.mlflow_deployments.tables import InputsError, Predictions, predictions_of, row_count, tensors_of
 from naiad.mlflow_deployments.target import Settings, TargetError, client_of, read_settings, url_of
 from naiad.publish import Publication, PublishError, Sample, Source, SourceError, publish, push
+from naiad.repository.stores.store import check_model_name
 
 _TIMEOUT_S = 60.0
 _CONCURRENCY = 4
@@ -102,6 +103,7 @@ class NaiadDeploymentClient(BaseDeploymentClient):
         """Unload a model; with a repository also remove its directory. An unknown name is no error."""
         with _failures(self.target_uri, endpoint):
             settings = read_settings(config)
+            check_model_name(name)  # a path would name another directory, which would be removed
             self._run(lambda client: client.unload(name, timeout_s=settings.timeout_s))
             if settings.repository is not None and (settings.repository / name).is_dir():
                 _remove(settings.repository, name)

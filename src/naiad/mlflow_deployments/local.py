@@ -12,6 +12,7 @@ from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
 from mlflow.protos import databricks_pb2 as codes
 
+from naiad.client import InferError
 from naiad.mlflow_deployments.model import FlavourError, deployable
 from naiad.mlflow_deployments.target import TargetError, read_settings
 from naiad.repository.stores.new_version import added_version
@@ -25,7 +26,7 @@ def run_local(
         try:
             settings = read_settings(config, {})
             source, _ = deployable(Path(download_artifacts(artifact_uri=model_uri)), name, flavor, settings)
-        except (TargetError, FlavourError) as error:
+        except (TargetError, FlavourError, InferError) as error:
             raise MlflowException(f"{target}: {error}", codes.INVALID_PARAMETER_VALUE) from error
         with added_version(Path(temporary), source.model, source.new):
             status = subprocess.run(

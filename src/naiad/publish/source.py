@@ -28,6 +28,10 @@ class Source:
     model: str
     new: NewVersion
 
+    def __post_init__(self) -> None:
+        """Raise InferError(INVALID_ARG) for a name that is no name of a directory, such as a path."""
+        check_model_name(self.model)
+
 
 def read_source(path: Path, model: str = "") -> Source:
     """Return what a model file or a directory has; `model` is its name in the repository, by default the path's.
@@ -38,11 +42,10 @@ def read_source(path: Path, model: str = "") -> Source:
         raise SourceError(f"{path} does not exist; give a model file, the directory of a model, or a package")
     name = model or model_name(path)
     try:
-        check_model_name(name)
         new = _of_model_directory(path, name) if _is_model_directory(path) else _of_framework(path)
+        return Source(name, new)
     except InferError as error:
         raise SourceError(error.message) from error
-    return Source(name, new)
 
 
 def _is_model_directory(path: Path) -> bool:
