@@ -12,10 +12,11 @@ from naiad.config.rollout.declaration import DeclaredRollout, Rollout
 from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import ErrorCode, InferError, UnknownSequenceError, internal, invalid_argument, unavailable
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
+from naiad.engine.rollout.sides import MAX_COUNTERS
 from naiad.options.trace import TraceOptions
 from naiad.telemetry.trace.tracer import Tracer
 from support.model_call_parts import FakeServed, make_call
-from support.rollout_parts import Scene
+from support.rollout_parts import Scene, ScriptedVersion
 
 
 def versions_of(scene: Scene) -> list[str]:
@@ -328,6 +329,19 @@ class TestLifeOfARollout:
         assert scene.engine.rollout_status("m").counts.stable.requests == 0
         totals = dict(scene.engine.rollouts.totals())["m"].requests
         assert totals == {("stable", "1", "success"): 2, ("canary", "2", "success"): 2}
+
+    def test_counters_of_versions_that_are_gone_are_bounded(self) -> None:
+        scene = Scene(1)
+        for version in range(2, 600):
+            scene.versions[version] = ScriptedVersion(version)
+            scene.publish()
+            scene.change(stable=version - 1, canary=version, weight=50)
+            scene.send(2)
+            scene.answer()
+            del scene.versions[version - 1]
+        totals = dict(scene.engine.rollouts.totals())["m"].requests
+        assert len(totals) <= MAX_COUNTERS + 2
+        assert totals["canary", "599", "success"] == 1
 
 
 SEQUENCES = ModelConfig(name="m")

@@ -199,6 +199,7 @@ class Rollouts:
         # Sides of versions that are gone would keep their weights.
         kept = [side for side in (stable_side, canary_side, *others) if side is not None]
         entry.sides = {(side.role, side.served.version): side for side in kept}
+        entry.totals.drop_gone({side.served.version for side in kept})
         entry.proxy = RolloutModel(
             rollout,
             era,

@@ -1,5 +1,7 @@
 """The sides of a rollout: the versions between which requests are split, and their counts."""
 
+from collections.abc import Container
+
 from naiad.config.rollout.guard import SHADOW_RESULTS, SideCounts, bucket_of
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.request import RequestHeader
@@ -8,6 +10,8 @@ from naiad.engine.serving.served import Served
 STABLE, CANARY, PREVIOUS = "stable", "canary", "previous"
 """Roles of versions. Only live sequences that began there reach a previous one."""
 OK, ERROR = "success", "failure"
+MAX_COUNTERS = 384
+"""Counters of a model, including its former versions: a repository gets new versions for years."""
 _HEADER_BYTES = 1024
 """Estimate, without parameters."""
 
@@ -21,6 +25,12 @@ class RolloutTotals:
         self.shadow = dict.fromkeys(SHADOW_RESULTS, 0)
         self.rollbacks: dict[str, int] = {}
         """By reason."""
+
+    def drop_gone(self, versions: Container[str]) -> None:
+        """Drop the oldest counters of versions that are not among `versions`, if there are too many."""
+        gone = [key for key in list(self.requests) if key[1] not in versions]
+        for key in gone[: max(0, len(self.requests) - MAX_COUNTERS)]:
+            self.requests.pop(key, None)
 
     def note_rollback(self, reason: str) -> None:
         """Count a rollback."""
