@@ -21,6 +21,7 @@ READY = re.compile(r"ready: http://127\.0\.0\.1:(\d+), grpc 127\.0\.0\.1:(\d+)")
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": str(ROOT / "src"),
+    "PYTHONUNBUFFERED": "",  # a print is one write, with which the log does not mix
     "PYTRITON_TRITON_CONFIG_HTTP_PORT": "0",
     "PYTRITON_TRITON_CONFIG_GRPC_PORT": "0",
     "PYTRITON_TRITON_CONFIG_METRICS_PORT": "0",
@@ -164,7 +165,7 @@ def test_signal_ends_start_that_takes_long():
 
 @pytest.mark.parametrize("end", ["", "triton.stop()"])
 def test_programs_leave_no_files(end: str):
-    with program("-c", f"{ENDS_WITHOUT_STOP}\nprint('STORE', triton._store.path)\n{end}") as running:
+    with program("-c", f"{ENDS_WITHOUT_STOP}\nprint('STORE', triton._store.path, flush=True)\n{end}") as running:
         assert running.join() == 0
         running.wait_for("served True")
         assert not Path(running.wait_for(r"STORE (/[\w/]+)")[1]).parent.exists()
