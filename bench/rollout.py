@@ -60,12 +60,13 @@ SETTLE_S = 0.05
 
 
 def write_model(root: Path, seconds: float) -> None:
-    """Write two equal versions of a Python model that takes so long."""
+    """Write two equal versions of a Python model that takes so long, with a rollout that clients may change."""
     for version in (1, 2):
         directory = root / "m" / str(version)
         directory.mkdir(parents=True)
         (directory / "model.py").write_text(_MODEL.replace("{seconds}", str(seconds)))
     (root / "m" / "config.pbtxt").write_text(_CONFIG)
+    (root / "m" / "rollout.toml").write_text("stable = 1\n")
 
 
 class Client:
