@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import naiad
-from support.kubernetes_manifests import DEPLOY, read_manifests, validate_strictly
+from support.kubernetes_manifests import DEPLOY, read_manifests, validate_strictly, workload
 
 helm = pytest.importorskip("helm_python", reason="helm-python-sdk of the group deploy is missing: run .ci/deploy")
 
@@ -114,6 +114,11 @@ CONTRADICTIONS = [
     ({"autoscaling": {"enabled": True, "minReplicas": 9}}, "autoscaling.minReplicas is 9, more than autoscaling.max"),
     ({"keda": {"enabled": True}}, "keda.serverAddress is empty: set it to the address of Prometheus"),
     ({"cache": {"persistent": True}}, "cache.persistent needs kind=StatefulSet"),
+    ({"ingress": {"http": {"enabled": True}}}, "ingress.http.host is empty: name the host that clients use"),
+    (
+        {"ingress": {name: {"enabled": True, "host": "a.example"} for name in ("http", "grpc")}},
+        "ingress.http.host and ingress.grpc.host are both a.example, but one host has one protocol: choose two hosts",
+    ),
     ({"rollingUpdate": {"maxSurge": 0}}, "rollingUpdate.maxSurge and rollingUpdate.maxUnavailable are both 0"),
 ]
 
@@ -135,3 +140,36 @@ def test_all_contradictions_are_reported_at_once(chart: Any) -> None:
 def test_grace_period_above_drain_is_accepted(chart: Any) -> None:
     text = rendered(chart, {"server": {"drainSeconds": 60}, "terminationGracePeriodSeconds": 91})
     assert "terminationGracePeriodSeconds: 91" in text
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "expected"),
+    [
+        ({"podSecurityContext": {"runAsNonRoot": False}}, "pod", {"runAsNonRoot": False}),
+        (
+            {"containerSecurityContext": {"readOnlyRootFilesystem": False}},
+            "container",
+            {"readOnlyRootFilesystem": False},
+        ),
+        (
+            {"containerSecurityContext": {"capabilities": {"add": ["A"]}}},
+            "container",
+            {"capabilities": {"add": ["A"]}},
+        ),
+    ],
+)
+def test_values_replace_security_defaults(
+    chart: Any, values: dict[str, Any], field: str, expected: dict[str, Any]
+) -> None:
+    pod = workload(read_manifests(rendered(chart, values)))["spec"]["template"]["spec"]
+    found = (pod if field == "pod" else pod["containers"][0])["securityContext"]
+    assert expected.items() <= found.items()
+    assert len(found) > 1
+
+
+def test_recording_rules_come_without_alerts(chart: Any) -> None:
+    text = rendered(chart, {"prometheusRule": {"enabled": True, "alerts": False}})
+    (rules,) = [each for each in read_manifests(text) if each["kind"] == "PrometheusRule"]
+    assert {"record"} == {
+        key for group in rules["spec"]["groups"] for rule in group["rules"] for key in rule if key != "expr"
+    }

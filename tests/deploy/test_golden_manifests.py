@@ -1,5 +1,6 @@
 """The rendered manifests of several value sets, as committed: these tests need no Helm."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from naiad.options.network.access import parse_api_keys
 from naiad.options.sources.command_line import parse_options
 from support.custom_resources import validate_custom
-from support.kubernetes_manifests import Manifest, container, read_manifests, validate_strictly, workload
+from support.kubernetes_manifests import DEPLOY, Manifest, container, read_manifests, validate_strictly, workload
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.yaml"))
 
@@ -29,9 +30,12 @@ def test_manifests_are_valid_for_kubernetes(manifests: list[Manifest]) -> None:
         validate_strictly(manifest)
 
 
-@pytest.mark.parametrize("kind", ["ScaledObject", "ServiceMonitor"])
-def test_custom_resource_is_valid_for_its_definition(kind: str) -> None:
-    validate_custom(one("s3-gpu-keda", kind))
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("s3-gpu-keda", "ScaledObject"), ("s3-gpu-keda", "ServiceMonitor"), ("monitoring-ingress", "PrometheusRule")],
+)
+def test_custom_resource_is_valid_for_its_definition(name: str, kind: str) -> None:
+    validate_custom(one(name, kind))
 
 
 def test_validation_rejects_an_unknown_field() -> None:
@@ -64,8 +68,8 @@ def test_pods_run_with_any_user_id(manifests: list[Manifest]) -> None:
     pod = workload(manifests)["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"]
     assert "runAsUser" not in pod["securityContext"]
+    assert "runAsUser" not in pod["containers"][0]["securityContext"]
     for each in [*pod["containers"], *pod.get("initContainers", ())]:
-        assert "runAsUser" not in each["securityContext"]
         assert each["securityContext"]["readOnlyRootFilesystem"]
         assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
@@ -122,3 +126,35 @@ def test_probes_follow_tls() -> None:
 def test_cloud_cache_is_smaller_than_its_volume() -> None:
     options = parse_options(one("s3-gpu-keda", "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"])
     assert options.repository.cloud_cache_max_bytes == 20 * 2**30 * 9 // 10
+
+
+def test_init_container_may_run_as_root() -> None:
+    (init,) = one("monitoring-ingress", "Deployment")["spec"]["template"]["spec"]["initContainers"]
+    assert (init["securityContext"]["runAsNonRoot"], init["securityContext"]["runAsUser"]) == (False, 0)
+    assert init["securityContext"]["readOnlyRootFilesystem"]
+    (init,) = one("init-container", "Deployment")["spec"]["template"]["spec"]["initContainers"]
+    assert "runAsUser" not in init["securityContext"]
+
+
+def test_ingresses_reach_ports_of_the_service() -> None:
+    path = Path(__file__).parent / "golden" / "monitoring-ingress.yaml"
+    manifests = read_manifests(path.read_text())
+    services = {each["metadata"]["name"]: each for each in manifests if each["kind"] == "Service"}
+    hosts = {}
+    for ingress in [each for each in manifests if each["kind"] == "Ingress"]:
+        (rule,) = ingress["spec"]["rules"]
+        (target,) = rule["http"]["paths"]
+        backend = target["backend"]["service"]
+        assert backend["port"]["name"] in {port["name"] for port in services[backend["name"]]["spec"]["ports"]}
+        hosts[rule["host"]] = backend["port"]["name"]
+        assert ingress["spec"]["tls"] == [{"hosts": [rule["host"]], "secretName": "scoring-tls"}]
+    assert hosts == {"scoring.example.com": "http", "grpc.scoring.example.com": "grpc"}
+
+
+def test_dashboards_are_those_of_the_repository() -> None:
+    path = Path(__file__).parent / "golden" / "monitoring-ingress.yaml"
+    maps = [each for each in read_manifests(path.read_text()) if each["kind"] == "ConfigMap"]
+    content = {name.removeprefix("naiad-"): json.loads(text) for each in maps for name, text in each["data"].items()}
+    files = (DEPLOY / "grafana" / "dashboards").glob("*.json")
+    assert content == {file.name: json.loads(file.read_text()) for file in files}
+    assert all(each["metadata"]["labels"]["grafana_dashboard"] == "1" for each in maps)

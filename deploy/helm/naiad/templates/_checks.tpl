@@ -68,6 +68,15 @@
 {{- if and (eq $v.kind "Deployment") (eq (toString $v.rollingUpdate.maxSurge) "0") (eq (toString $v.rollingUpdate.maxUnavailable) "0") -}}
 {{- $errors = append $errors "rollingUpdate.maxSurge and rollingUpdate.maxUnavailable are both 0, so that no update can start: set one to 1" -}}
 {{- end -}}
+{{- range $name := list "http" "grpc" -}}
+{{- $i := index $v.ingress $name -}}
+{{- if and $i.enabled (not $i.host) -}}
+{{- $errors = append $errors (printf "ingress.%s.host is empty: name the host that clients use, or set ingress.%s.enabled=false" $name $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $v.ingress.http.enabled $v.ingress.grpc.enabled $v.ingress.http.host (eq $v.ingress.http.host $v.ingress.grpc.host) -}}
+{{- $errors = append $errors (printf "ingress.http.host and ingress.grpc.host are both %s, but one host has one protocol: choose two hosts" $v.ingress.http.host) -}}
+{{- end -}}
 {{- if $errors -}}
 {{- fail (printf "values of the chart naiad:\n- %s" (join "\n- " $errors)) -}}
 {{- end -}}

@@ -58,11 +58,23 @@ timeoutSeconds: {{ .probe.timeoutSeconds }}
 {{- toYaml $resources -}}
 {{- end -}}
 
+{{/* Security contexts: the fields of `values` replace the defaults. Sprig's merge would drop `false` and 0. */}}
+{{- define "naiad.security" -}}
+{{- $result := deepCopy .defaults -}}
+{{- range $field, $value := .values -}}
+{{- $_ := set $result $field $value -}}
+{{- end -}}
+{{- toYaml $result -}}
+{{- end -}}
+
+{{- define "naiad.podSecurity" -}}
+{{- $defaults := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- include "naiad.security" (dict "defaults" $defaults "values" .) -}}
+{{- end -}}
+
 {{- define "naiad.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+{{- $defaults := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) -}}
+{{- include "naiad.security" (dict "defaults" $defaults "values" .) -}}
 {{- end -}}
 
 {{- define "naiad.spread" -}}
