@@ -1,7 +1,9 @@
 """The Dockerfile: its stages, what it copies, and the user; `make image` builds and starts the image."""
 
+import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -58,3 +60,17 @@ def test_compose_builds_a_stage_of_the_file() -> None:
 def test_scripts_have_no_syntax_error() -> None:
     for name in ("build.sh", "try.sh", "install"):
         subprocess.run(["bash", "-n", ROOT / "deploy" / "image" / name], check=True)
+
+
+def test_image_has_the_command_of_sagemaker(tmp_path: Path) -> None:
+    """SageMaker runs `IMAGE serve` with its variables: the installation makes a command of this name."""
+    install = (ROOT / "deploy" / "image" / "install").read_text()
+    (link,) = re.findall(r"^ln -s (\S+) /opt/naiad/bin/serve$", install, re.MULTILINE)
+    command = tmp_path / "serve"
+    command.symlink_to(Path(sys.executable).parent / link)
+    environ = {"PATH": os.environ["PATH"], "SAGEMAKER_BASE_DIR": str(tmp_path)}
+    if "PYTHONPATH" in os.environ:
+        environ["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    finished = subprocess.run([command], capture_output=True, text=True, check=False, env=environ)
+    assert finished.returncode != 0
+    assert f"{tmp_path}/model has no model" in " ".join(finished.stderr.split())
