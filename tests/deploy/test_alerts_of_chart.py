@@ -1,4 +1,4 @@
-"""The alerts of the chart, evaluated by promtool on the series that Prometheus has with the chart's ServiceMonitor."""
+"""The alerts of the chart, on the series that Prometheus has with the chart's ServiceMonitor."""
 
 import re
 import shutil
@@ -62,7 +62,7 @@ def alerts() -> list[dict[str, Any]]:
     return [rule for group in one("PrometheusRule")["spec"]["groups"] for rule in group["rules"] if "alert" in rule]
 
 
-def test_every_alert_fires_on_series_of_the_service_monitor(tmp_path: Path) -> None:
+def test_every_alert_fires_on_scraped_series(tmp_path: Path) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is missing: run .ci/system")

@@ -151,7 +151,7 @@ def test_ingresses_reach_ports_of_the_service() -> None:
     assert hosts == {"scoring.example.com": "http", "grpc.scoring.example.com": "grpc"}
 
 
-def test_dashboards_are_those_of_the_repository() -> None:
+def test_dashboards_equal_files_of_the_repository() -> None:
     path = Path(__file__).parent / "golden" / "monitoring-ingress.yaml"
     maps = [each for each in read_manifests(path.read_text()) if each["kind"] == "ConfigMap"]
     content = {name.removeprefix("naiad-"): json.loads(text) for each in maps for name, text in each["data"].items()}
