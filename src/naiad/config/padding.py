@@ -15,7 +15,7 @@ import numpy as np
 from naiad.config.forms.findings import Findings
 from naiad.config.forms.pbtxt.lexer import map_path
 from naiad.config.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
-from naiad.config.problem import nearest
+from naiad.config.problem import nearest, one_of
 from naiad.core.datatype import BY_CONFIG_NAME, BY_CONFIG_NUMBER, DataType
 from naiad.core.tensor import Shape, encode_bytes_elements
 
@@ -322,7 +322,7 @@ def _check_name(
             key,
             f"does not name an {kind}",
             text=name,
-            expected="one of " + ", ".join(known),
+            expected=one_of(known, kind),
             suggestion=nearest(name, known),
         )
 
@@ -419,7 +419,7 @@ def _check_cut(
             f"output '{output.name}' is to be cut as input '{source}', which is not padded",
             path,
             text=source,
-            expected="one of " + ", ".join(found),
+            expected=one_of(found, "padded input"),
             suggestion=nearest(source, found),
         )
     elif source in inputs and list(output.dims).count(-1) != list(inputs[source].dims).count(-1):

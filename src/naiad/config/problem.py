@@ -137,3 +137,9 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
         if distance < best_distance and candidate != name:
             best, best_distance = candidate, distance
     return best
+
+
+def one_of(names: Iterable[str], noun: str) -> str:
+    """Return what was expected: one of the names, or that there is none, as in `no tensor, because there is none`."""
+    listed = ", ".join(names)
+    return f"one of {listed}" if listed else f"no {noun}, because there is none"

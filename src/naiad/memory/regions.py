@@ -104,7 +104,9 @@ class SharedMemory:
 
     def _unregister(self, name: str, kind: type[SystemRegion] | type[CudaRegion]) -> None:
         if not self._is_allowed:
-            raise unsupported("Client shared memory is disabled; nothing can be registered")
+            raise unsupported(
+                "Client shared memory is disabled, so that nothing is registered; --allow-client-shm=true enables it"
+            )
         chosen = list(self._regions.values()) if not name else [r for r in (self._regions.get(name),) if r]
         for region in chosen:
             if isinstance(region, kind):

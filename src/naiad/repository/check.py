@@ -9,6 +9,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from naiad.config.autofill import NO_VERSION, autofill, normalize, select_versions
 from naiad.config.backends import FILENAMES, RUNTIMES, canonical_name, filenames_of
@@ -90,7 +91,8 @@ def find_versions(report: ModelReport) -> dict[int, Path]:
         if version is not None and child.is_dir():
             found[version] = child
         elif version is not None:
-            report.add(f"version '{child.name}' is a file", child, expected="a directory", severity="warning")
+            fact = dangling_link(child) or "is a file"
+            report.add(f"version '{child.name}' {fact}", child, expected="a directory", severity="warning")
         elif child.is_dir() and child.name not in RESERVED:
             _warn_of_version_name(report, child)
     return dict(sorted(found.items()))
@@ -145,14 +147,16 @@ def check_model_file(report: ModelReport, version_dir: Path) -> None:
     # Backends without a known file name (identity, third parties) may need no file.
     if not wanted or config.HasField("ensemble_scheduling"):
         return
-    names = names_in(version_dir)
-    if wanted in names or (version_dir / wanted).exists():
+    if (version_dir / wanted).exists():
         return
+    names = names_in(version_dir)
     own = report.parsed is not None and report.parsed.config.default_model_filename == wanted
     if not own and not names.isdisjoint(RUNTIMES.get(canonical_name(config.backend), ())):
         return  # code instead of a file: a class of PyTorch
     if not own and wanted not in FILENAMES:
         return  # Triton's name for the file of a custom backend, which may need none
+    if wanted in names:
+        return  # reported as a link without target
     suggestion = nearest(wanted, names) or _same_suffix(wanted, names)
     report.add(
         f"version {version_dir.name} of model '{report.name}' has no model file '{wanted}'",
@@ -161,6 +165,43 @@ def check_model_file(report: ModelReport, version_dir: Path) -> None:
         expected=f"{version_dir / wanted}; the directory has {', '.join(sorted(names)) or 'no files'}",
         suggestion=suggestion,
     )
+
+
+_MAX_LINKS = 20
+
+
+def check_links(report: ModelReport, version_dirs: Mapping[int, Path]) -> None:
+    """Report links without target: an error in a version that is served, a warning elsewhere."""
+    served = [version_dirs[version] for version in report.versions]
+    places = [(report.path, "warning"), *((place, "error") for place in served)]
+    found = [
+        (child, fact, severity)
+        for place, severity in places
+        for child in children_of(place)
+        if (fact := dangling_link(child)) and child.name != CONFIG_FILE and parse_version(child.name) is None
+    ]
+    for child, fact, severity in found[:_MAX_LINKS]:
+        expected = "a file or a directory; copy the files that links lead to, too"
+        report.add(f"'{child.name}' {fact}", child, expected=expected, severity=cast("Severity", severity))
+
+
+def dangling_link(path: Path) -> str:
+    """Return what is wrong with a link whose target is missing, empty for anything else."""
+    if not path.is_symlink() or path.exists():
+        return ""
+    return f"is a link to '{os.readlink(path)}', which does not exist"
+
+
+def _warn_of_misplaced_configs(report: ModelReport, names: set[str], version_dirs: Mapping[int, Path]) -> None:
+    for version_dir in version_dirs.values():
+        if CONFIG_FILE in names_in(version_dir):
+            other = "" if CONFIG_FILE not in names else f", which is the one that counts: {report.path / CONFIG_FILE}"
+            report.add(
+                f"{CONFIG_FILE} of a version directory is not read",
+                version_dir / CONFIG_FILE,
+                expected=f"one {CONFIG_FILE} in the directory of the model{other}",
+                severity="warning",
+            )
 
 
 def _same_suffix(wanted: str, names: set[str]) -> str:
@@ -360,6 +401,8 @@ def _check_model(model_dir: Path, rules: _Rules) -> ModelReport:
     files = sorted(names_in(first)) if first else sorted(names) if not version_dirs else ()
     _check_config(report, rules, version_files=files, has_directory=True)
     check_versions(report, version_dirs, names)
+    check_links(report, version_dirs)
+    _warn_of_misplaced_configs(report, names, version_dirs)
     for version in report.versions:
         check_model_file(report, version_dirs[version])
     check_side_files(report)

@@ -139,3 +139,46 @@ def test_config_init_needs_one_model(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert config_verb.run(["init", str(tmp_path / "r")]) == 1
     assert "name one of: a, b" in capsys.readouterr().err
     assert config_verb.run(["init", str(tmp_path / "nowhere")]) == 1
+
+
+def test_check_names_links_without_target(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = repository / "good" / "1" / "model.py"
+    model.unlink()
+    model.symlink_to("/nowhere/model.py")
+    (repository / "good" / "1" / "weights.bin").symlink_to("lost.bin")
+    (repository / "good" / "2").symlink_to("gone")
+    (repository / "good" / "notes").symlink_to("away.txt")
+    assert check.run([str(repository / "good")]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    place = f"{repository}/good"
+    expected = "expected a file or a directory; copy the files that links lead to, too"
+    assert (
+        f"{place}/1/model.py: 'model.py' is a link to '/nowhere/model.py', which does not exist; {expected}" in lines
+    )
+    assert f"{place}/1/weights.bin: 'weights.bin' is a link to 'lost.bin', which does not exist; {expected}" in lines
+    assert f"{place}/notes: warning: 'notes' is a link to 'away.txt', which does not exist; {expected}" in lines
+    assert any(line.startswith(f"{place}/2: warning: version '2' is a link to 'gone', which does") for line in lines)
+    assert lines[-2] == "2 errors, 2 warnings in 1 model"
+
+
+def test_check_accepts_links_to_files(repository: Path) -> None:
+    model = repository / "good" / "1" / "model.py"
+    model.rename(repository / "shared.py")
+    model.symlink_to(repository / "shared.py")
+    (repository / "good" / "2").symlink_to("1")
+    assert check.run([str(repository / "good")]) == 0
+
+
+@pytest.mark.parametrize("has_other", [False, True])
+def test_check_names_configuration_in_version(
+    repository: Path, capsys: pytest.CaptureFixture[str], has_other: bool
+) -> None:
+    good = repository / "good"
+    (good / "1" / "config.pbtxt").write_text(PYTHON_MODEL)
+    if has_other:
+        (good / "config.pbtxt").write_text(PYTHON_MODEL)
+    (repository / "bad" / "config.pbtxt").unlink()
+    assert check.run([str(repository)]) == 0
+    out = capsys.readouterr().out
+    assert f"{good}/1/config.pbtxt: warning: config.pbtxt of a version directory is not read; expected one" in out
+    assert (f"which is the one that counts: {good}/config.pbtxt" in out) is has_other

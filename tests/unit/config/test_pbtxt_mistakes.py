@@ -134,3 +134,27 @@ def test_deep_nesting_does_not_overflow(text: str):
 
 def test_unknown_blocks_are_passed_over_at_any_depth():
     assert len(parse_pbtxt("a{" * 1000 + "}" * 1000).problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "shown"),
+    [
+        ('# a ${comment}\nname: "m"\nmax_batch_size: ${max_batch_size}\n', "3:17", "${max_batch_size}"),
+        ("max_batch_size: {{ size }}\ninput { dims: {{ size }} }", "1:17", "{{ size }}"),
+        ("{% if gpu %}\nmax_batch_size: 8\n{% endif %}", "1:1", "{% if gpu %}, {% endif %}"),
+        ("max_batch_size: $SIZE", "1:17", "$SIZE"),
+        ("".join(f"dims: ${{d{i}}}\n" for i in range(9)), "1:7", "${d0}, ${d1}, ${d2}, ${d3}, ${d4} and 4 more"),
+    ],
+)
+def test_template_without_values_is_one_problem(text: str, position: str, shown: str) -> None:
+    (problem,) = parse_pbtxt(text, "c").problems
+    assert str(problem).startswith(
+        f"c:{position}: the file is a template without values for {shown}; expected a value"
+    )
+
+
+def test_placeholders_in_strings_are_text() -> None:
+    text = 'name: "m"  # ${a}\nparameters { key: "a" value { string_value: "${b} {{c}} \\" $d" } }'
+    parsed = parse_pbtxt(text)
+    assert parsed.problems == []
+    assert parsed.config.parameters["a"].string_value == '${b} {{c}} " $d'

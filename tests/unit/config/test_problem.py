@@ -1,6 +1,6 @@
 import pytest
 
-from naiad.config.problem import Problem, edit_distance, errors_of, nearest, raise_problems
+from naiad.config.problem import Problem, edit_distance, errors_of, nearest, one_of, raise_problems
 from naiad.core.errors import ErrorCode, InferError
 
 
@@ -63,3 +63,8 @@ def test_edit_distance_stops_at_its_limit():
 )
 def test_nearest(name: str, meant: str):
     assert nearest(name, ["name", "dims", "data_type", "ab"]) == meant
+
+
+def test_one_of_says_when_there_is_none():
+    assert one_of(["a", "b"], "tensor") == "one of a, b"
+    assert one_of([], "tensor") == "no tensor, because there is none"

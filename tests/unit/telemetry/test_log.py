@@ -95,6 +95,14 @@ def test_format_table():
     assert format_table(("Model",), []).splitlines() == ["+-------+", "| Model |", "+-------+", "+-------+"]
 
 
+def test_long_cells_take_several_lines():
+    reason = "UNAVAILABLE: " + "the file is damaged, " * 20 + "x" * 100
+    lines = format_table(("Model", "Status"), [("m", reason)]).splitlines()
+    assert {len(line) for line in lines} == {len("| Model | ") + 80 + len(" |")}
+    text = "".join(line.removeprefix("|       | ").removeprefix("| m     | ").rstrip(" |") for line in lines[3:-1])
+    assert text.replace(" ", "") == reason.replace(" ", "")
+
+
 class TestBackgroundHandler:
     def test_lines_are_written_in_order(self):
         stream = io.StringIO()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from naiad.config.forms.findings import Findings
 from naiad.config.forms.pbtxt.lexer import ParsedConfig, map_path
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelEnsembling, ModelInput, ModelOutput
-from naiad.config.problem import Problem, nearest
+from naiad.config.problem import Problem, nearest, one_of
 
 CONDITION_PREFIX = "run_if."
 """`parameters { key: "run_if.MODEL" value { string_value: "TENSOR" } }`: the step of MODEL runs if TENSOR is true."""
@@ -127,14 +127,14 @@ def _check_conditions(findings: Findings, tensors: Sequence[str]) -> None:
             findings.error_as_is(
                 f"condition '{key}' of ensemble '{config.name}' does not name a model of a step",
                 map_path("parameters", key),
-                expected="one of " + ", ".join(sorted(conditions)),
+                expected=one_of(sorted(conditions), "condition"),
                 suggestion=nearest(key, conditions),
             )
         elif value.string_value not in tensors:
             findings.error_as_is(
                 f"condition '{key}' of ensemble '{config.name}' names '{value.string_value}', not one of its tensors",
                 map_path("parameters", key),
-                expected="one of " + ", ".join(sorted(tensors)),
+                expected=one_of(sorted(tensors), "tensor"),
                 suggestion=nearest(value.string_value, tensors),
             )
 
@@ -279,7 +279,7 @@ class _MemberChecks:
                 self._findings.error_as_is(
                     f"ensemble {self._name} contains models that are not available or ambiguous: {step.model_name}",
                     f"{path}.model_name",
-                    expected="one of " + ", ".join(sorted(self._members.keys() - {self._name})),
+                    expected=one_of(sorted(self._members.keys() - {self._name}), "other model"),
                     suggestion=nearest(step.model_name, self._members),
                 )
         return self._findings.problems

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import textwrap
 import threading
 import time
 from collections.abc import Sequence
@@ -70,12 +71,24 @@ def _color_of(record: logging.LogRecord) -> str:
 
 
 def format_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table drawn with +, - and |; a cell with newlines takes several lines."""
-    cells = [[str(cell).splitlines() or [""] for cell in row] for row in [list(headings), *rows]]
+    """Return a table drawn with +, - and |; a cell that is long or has newlines takes several lines."""
+    cells = [[_cell_lines(str(cell)) for cell in row] for row in [list(headings), *rows]]
     widths = [max(len(line) for cell in column for line in cell) for column in zip(*cells, strict=True)]
     rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
     drawn = [_table_row(row, widths) for row in cells]
     return "\n".join([rule, drawn[0], rule, *drawn[1:], rule])
+
+
+_MAX_CELL_CHARACTERS = 80
+
+
+def _cell_lines(text: str) -> list[str]:
+    lines = [
+        part
+        for line in text.splitlines()
+        for part in textwrap.wrap(line, _MAX_CELL_CHARACTERS, break_on_hyphens=False) or [""]
+    ]
+    return lines or [""]
 
 
 def _table_row(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> str:

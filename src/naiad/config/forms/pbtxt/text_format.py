@@ -5,6 +5,7 @@ name is read as the most similar field, so that its content is checked too. Nest
 has no recursive message: blocks of unknown fields are skipped without recursion.
 """
 
+import re
 from typing import Any
 
 from google.protobuf import message_factory
@@ -43,8 +44,35 @@ def parse_pbtxt(text: str, filename: str = "config.pbtxt") -> ParsedConfig:
             )
         )
         return parsed
+    if problem := _template_problem(text, filename):
+        parsed.problems.append(problem)
+        return parsed
     _Parser(parsed, text.removeprefix("\ufeff")).run()
     return parsed
+
+
+_STRING_OR_COMMENT = re.compile(r"""\"(?:\\.|[^"\\\n])*\"|'(?:\\.|[^'\\\n])*'|#[^\n]*""")
+_PLACEHOLDER = re.compile(r"\$\{\w+\}|\{\{[^{}\n]*\}\}|\{%[^\n]*?%\}|\$[A-Za-z_]\w*")
+_MAX_PLACEHOLDERS = 5
+
+
+def _template_problem(text: str, filename: str) -> Problem | None:
+    """Return one problem for a template whose placeholders have no values yet, instead of several for each."""
+    code = _STRING_OR_COMMENT.sub(lambda found: " " * len(found[0]), text)
+    first = _PLACEHOLDER.search(code)
+    if first is None:
+        return None
+    names = list(dict.fromkeys(found[0] for found in _PLACEHOLDER.finditer(code)))
+    more = len(names) - _MAX_PLACEHOLDERS
+    shown = ", ".join(shorten(name) for name in names[:_MAX_PLACEHOLDERS]) + (f" and {more} more" if more > 0 else "")
+    return Problem(
+        message=f"the file is a template without values for {shown}",
+        filename=filename,
+        line=code.count("\n", 0, first.start()) + 1,
+        column=first.start() - code.rfind("\n", 0, first.start()),
+        text=first[0],
+        expected="a value in the place of each: run the tool that fills the template, such as fill_template.py",
+    )
 
 
 def format_config(config: ModelConfig) -> str:
