@@ -7,6 +7,7 @@ unchanged. Pages without a diagram do not load it.
 import hashlib
 import re
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from mkdocs.exceptions import PluginError
@@ -18,6 +19,13 @@ _SHA256 = "74d7c46dabca328c2294733910a8aa1ed0c37451776e8d5295da38a2b758fb9b"
 _INLINE_CODE = re.compile(r"(?<!<pre>)(?<!</span>)<code>([^<]+)</code>")
 _SEPARATOR = re.compile(r"(?<=\w)(?=/\w)|(?=\[/)|(?<=])(?=/)|(?<=})(?=/)|(?<=::)|(?<=,)(?=\w)")
 _LONG_WORD = 24
+_BREAKPOINTS = {
+    "assets/stylesheets/main.*.min.css": {"76.1875em": "68.6875em", "76.234375em": "68.734375em", "76.25em": "68.75em"},
+    "assets/stylesheets/palette.*.min.css": {"76.234375em": "68.734375em", "76.25em": "68.75em"},
+    "assets/javascripts/bundle.*.min.js": {"76.25em": "68.75em"},
+}
+"""Widths at which the theme shows the navigation beside the text, and what the site uses in their place: windows of
+1,200 pixels, half a large screen, have room for it."""
 
 
 def on_files(files_of_site: Any, config: Any) -> Any:
@@ -46,3 +54,16 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
         return output
     source = "../" * page.url.count("/") + _SCRIPT
     return output.replace("</head>", f'<script src="{source}"></script></head>', 1)
+
+
+def on_post_build(config: Any) -> None:
+    """Show the navigation from 1,100 pixels on instead of 1,220. Raises PluginError if the theme has other files."""
+    site = Path(config.site_dir)
+    for pattern, replacements in _BREAKPOINTS.items():
+        (path,) = site.glob(pattern)
+        text = path.read_text(encoding="utf-8")
+        if not any(before in text for before in replacements):
+            raise PluginError(f"{path} has none of the breakpoints {', '.join(replacements)}: adapt .ci/site_hooks.py")
+        for before, after in replacements.items():
+            text = text.replace(before, after)
+        path.write_text(text, encoding="utf-8")

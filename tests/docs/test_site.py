@@ -82,3 +82,21 @@ def test_words_of_inline_code_stay_whole(site: Path) -> None:
     page = (site / "endpoints/index.html").read_text()
     assert '<code><span class="word">GET</span> <span class="word">/v2</span></code>' in page
     assert "/v2<wbr>/models/{model}<wbr>[/versions" in page
+
+
+def test_navigation_fits_windows_of_1200_pixels(site: Path) -> None:
+    """The theme would hide it below 1,220 pixels: 76.25 em in style sheets and scripts."""
+    for pattern in ("assets/stylesheets/main.*.css", "assets/javascripts/bundle.*.js"):
+        (path,) = site.glob(pattern)
+        text = path.read_text()
+        assert "68.75em" in text
+        assert not re.search(r"76\.(25|1875|234375)em", text)
+
+
+def test_home_page_has_a_picture_and_commands(site: Path) -> None:
+    text = (site / "index.html").read_text()
+    assert [Path(each).name for each in re.findall(r'<img [^>]*src="([^"#]+\.svg)#only', text)] == [
+        "cpu-per-request.svg",
+        "cpu-per-request-dark.svg",
+    ]
+    assert "naiad" in text.partition("<code>")[2]

@@ -95,6 +95,13 @@ def test_document_is_valid_openapi():
     validate(document(engine))
 
 
+@pytest.mark.parametrize(("name", "title"), [("triton", "naiad"), ("scoring-eu", "scoring-eu")])
+def test_document_has_the_name_of_the_server(name, title):
+    engine = Engine({})
+    engine.server_metadata = lambda: ServerMetadata(name, "1.0", [])
+    assert document(engine)["info"]["title"] == f"{title}: KServe v2 over REST"
+
+
 def test_every_route_has_a_summary():
     operations = [each for methods in document(Engine({}))["paths"].values() for each in methods.values()]
     assert len(operations) > 30

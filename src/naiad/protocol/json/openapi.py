@@ -84,7 +84,7 @@ def encode_openapi(
     document = {
         "openapi": "3.1.0",
         "info": {
-            "title": f"{server.name}: KServe v2 over REST",
+            "title": f"{_title(server.name)}: KServe v2 over REST",
             "version": server.version,
             "description": "Inference, models and settings of this server.",
         },
@@ -93,6 +93,11 @@ def encode_openapi(
         "components": {"schemas": _SCHEMAS, "responses": {"Error": _ERROR}},
     }
     return orjson.dumps(document)
+
+
+def _title(server_name: str) -> str:
+    """Return the name that `--id` gives the server. Triton: without it every server is called `triton`."""
+    return "naiad" if server_name == "triton" else server_name
 
 
 def _templates(pattern: str) -> list[str]:
