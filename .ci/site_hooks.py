@@ -20,7 +20,11 @@ _INLINE_CODE = re.compile(r"(?<!<pre>)(?<!</span>)<code>([^<]+)</code>")
 _SEPARATOR = re.compile(r"(?<=\w)(?=/\w)|(?=\[/)|(?<=])(?=/)|(?<=})(?=/)|(?<=::)|(?<=,)(?=\w)")
 _LONG_WORD = 24
 _BREAKPOINTS = {
-    "assets/stylesheets/main.*.min.css": {"76.1875em": "68.6875em", "76.234375em": "68.734375em", "76.25em": "68.75em"},
+    "assets/stylesheets/main.*.min.css": {
+        "76.1875em": "68.6875em",
+        "76.234375em": "68.734375em",
+        "76.25em": "68.75em",
+    },
     "assets/stylesheets/palette.*.min.css": {"76.234375em": "68.734375em", "76.25em": "68.75em"},
     "assets/javascripts/bundle.*.min.js": {"76.25em": "68.75em"},
 }
@@ -63,7 +67,9 @@ def on_post_build(config: Any) -> None:
         (path,) = site.glob(pattern)
         text = path.read_text(encoding="utf-8")
         if not any(before in text for before in replacements):
-            raise PluginError(f"{path} has none of the breakpoints {', '.join(replacements)}: adapt .ci/site_hooks.py")
+            raise PluginError(
+                f"{path} has none of the breakpoints {', '.join(replacements)}: adapt .ci/site_hooks.py"
+            )
         for before, after in replacements.items():
             text = text.replace(before, after)
         path.write_text(text, encoding="utf-8")
