@@ -164,7 +164,7 @@ int cudaStreamCreateWithFlags(void **stream, unsigned flags) {
 }
 int cudaStreamDestroy(void *stream) { return destroy(stream, STREAM); }
 int cudaStreamSynchronize(void *stream) {
-    return contains(allocations, ALLOCATIONS, stream, 1, STREAM) ? 0 : INVALID_HANDLE;
+    return stream == NULL || contains(allocations, ALLOCATIONS, stream, 1, STREAM) ? 0 : INVALID_HANDLE;
 }
 
 int cudaMemcpy(void *to, const void *from, size_t size, int kind) {

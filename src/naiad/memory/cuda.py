@@ -6,6 +6,7 @@ region is registered. Tensors are copied between GPU and host once in each direc
 
 import ctypes
 import ctypes.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ _DEVICE_TO_DEVICE = 3
 _LAZY_ENABLE_PEER_ACCESS = 1
 _NON_BLOCKING = 1
 """cudaStreamNonBlocking: the stream does not wait for the legacy default stream."""
+_DEFAULT_STREAM = 0
 _SUCCESS = 0
 
 
@@ -109,9 +111,13 @@ class CudaRuntime:
 
     def write(self, address: int, data: Buffer, device_id: int) -> None:
         """Copy `data` to device memory. Raises CudaError."""
+        if not len(data):
+            return
         source = np.frombuffer(data, np.uint8)
         self.set_device(device_id)
         self._call("cudaMemcpy", address, source.ctypes.data, source.nbytes, _HOST_TO_DEVICE)
+        # From pageable memory it returns before the device has the bytes, and another process may read them next.
+        self._call("cudaStreamSynchronize", _DEFAULT_STREAM)
 
     def set_device(self, device_id: int) -> None:
         """Make a device the current one of this thread."""
@@ -171,21 +177,24 @@ class CudaRuntime:
 
 def load_runtime() -> CudaRuntime:
     """Return the CUDA runtime of this machine. Raises CudaError if there is none, or no GPU."""
+    refusal = CudaError("libcudart was not found; install the CUDA runtime, or pip install nvidia-cuda-runtime")
     for name in _candidates():
         try:
-            library = ctypes.CDLL(name)
+            return CudaRuntime(ctypes.CDLL(name))
         except OSError:
             continue
-        return CudaRuntime(library)
-    raise CudaError("libcudart was not found; install the CUDA runtime, or pip install nvidia-cuda-runtime-cu12")
+        except CudaError as error:  # for example one that is newer than the driver; another one may fit
+            refusal = error
+    raise refusal
 
 
 def _candidates() -> list[str]:
     found = ctypes.util.find_library("cudart")
     packaged = [
         str(path)
+        for root in dict.fromkeys([str(Path(np.__file__).parents[1]), *filter(None, sys.path)])
         for folder in ("cuda_runtime", "cu13")
-        for path in sorted(Path(np.__file__).parents[1].glob(f"nvidia/{folder}/lib/libcudart.so.*"), reverse=True)
+        for path in sorted(Path(root).glob(f"nvidia/{folder}/lib/libcudart.so.*"), reverse=True)
     ]
     return [*_NAMES, *([found] if found else []), *packaged]
 

@@ -47,3 +47,55 @@ def test_no_library(monkeypatch):
     monkeypatch.setattr(cuda, "_candidates", lambda: ["/nonexistent/libcudart.so"])
     with pytest.raises(cuda.CudaError, match="libcudart was not found"):
         cuda.load_runtime()
+
+
+def test_write_ends_when_the_device_has_the_bytes():
+    calls = []
+
+    class Noting(Library):
+        def __getattr__(self, name):
+            function = super().__getattr__(name)
+            return lambda *arguments: calls.append((name, arguments)) or function(*arguments)
+
+    runtime = object.__new__(cuda.CudaRuntime)
+    runtime._library = Noting()
+    runtime.write(4096, b"abcd", 0)
+    assert [name for name, _ in calls] == ["cudaSetDevice", "cudaMemcpy", "cudaStreamSynchronize"]
+    assert calls[-1][1] == (0,), "the stream of cudaMemcpy"
+    calls.clear()
+    runtime.write(4096, b"", 0)
+    assert not calls
+
+
+def test_runtime_that_does_not_fit_the_driver_is_passed_over(monkeypatch):
+    class Fitting(Library):
+        @property
+        def cudaGetDeviceCount(self):
+            def call(count):
+                count._obj.value = 2
+                return 0
+
+            call.argtypes = call.restype = None
+            return call
+
+    libraries = {"new": Library(cudaGetDeviceCount=35), "old": Fitting()}
+    monkeypatch.setattr(cuda, "_candidates", lambda: ["missing", "new", "old"])
+
+    def load(name):
+        if name not in libraries:
+            raise OSError(name)
+        return libraries[name]
+
+    monkeypatch.setattr(cuda.ctypes, "CDLL", load)
+    assert cuda.load_runtime().device_count == 2
+    del libraries["old"]
+    with pytest.raises(cuda.CudaError, match="cudaGetDeviceCount failed with error 35"):
+        cuda.load_runtime()
+
+
+def test_runtime_in_a_package_beside_the_program_is_found(tmp_path, monkeypatch):
+    library = tmp_path / "nvidia" / "cu13" / "lib" / "libcudart.so.13"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert str(library) in cuda._candidates()

@@ -122,6 +122,17 @@ def test_values_unknown_to_old_driver_are_omitted():
     assert nvml.read(GPUS[0]) == GpuReading(0.0, None, None, None, None, None)
 
 
+@pytest.mark.parametrize("status", [2, 4, 13, 999])
+def test_one_figure_without_value_leaves_the_others(status):
+    calls = {"nvmlDeviceGetUtilizationRates": 0, "nvmlDeviceGetMemoryInfo": 0, "nvmlDeviceGetPowerUsage": status}
+    assert Nvml(Library(nvmlInit_v2=0, **calls)).read(GPUS[0]) == GpuReading(0.0, 0, 0, None, None, None)
+
+
+def test_lost_gpu_has_no_reading():
+    with pytest.raises(NvmlError, match="nvmlDeviceGetMemoryInfo failed with error 15"):
+        Nvml(Library(nvmlInit_v2=0, nvmlDeviceGetMemoryInfo=15)).read(GPUS[0])
+
+
 def test_every_process_has_the_same_gpus():
     line = "# HELP nv_energy_consumption x\n# TYPE nv_energy_consumption counter\nnv_energy_consumption %d\n"
     parsed = [exposition_sum.parse((line % value).encode()) for value in (3, 5)]

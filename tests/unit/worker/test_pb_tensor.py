@@ -168,9 +168,9 @@ def test_bf16_travels_through_dlpack_only():
     assert again._array.view(ml_dtypes.bfloat16).tolist() == [1.0, -2.0]
 
 
-class OnGpu:
+class OnAmdGpu:
     def __dlpack_device__(self):
-        return (2, 0)
+        return (10, 0)
 
     def __dlpack__(self):
         raise AssertionError("never asked")
@@ -188,7 +188,7 @@ class Strided:
     ("source", "said"),
     [
         (3, "Provided tensor is not supported"),
-        (OnGpu(), "only CPU tensors are supported"),
+        (OnAmdGpu(), "only the CPU and NVIDIA GPUs are supported"),
         (Strided(), "DLPack tensor is not contiguous"),
     ],
 )

@@ -12,6 +12,7 @@ from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelConte
 from naiad.backend.framework import Parameters, threads_per_instance
 from naiad.backend.huggingface.directory import HuggingFaceDirectory, Task
 from naiad.backend.huggingface.tasks import TaskOutputs, outputs_of
+from naiad.backend.pytorch.library import release
 from naiad.backend.signature import ModelSignature, SignatureCheck, TensorSignature, completed
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.config.execution import execution_config
@@ -85,6 +86,8 @@ class HuggingFaceModel(Model):
 
     def close(self) -> None:
         """Release the weights."""
+        for model in self._models.values():
+            release([*model.parameters(), *model.buffers()])
         self._models.clear()
 
 

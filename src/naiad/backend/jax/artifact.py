@@ -4,13 +4,11 @@ import contextlib
 from collections.abc import Callable, Sequence, Set
 from typing import Any
 
-import jax
-import jax.dlpack
 import numpy as np
-from jax import export
 
 from naiad.backend.api import ModelContext
 from naiad.backend.framework import ModelFile, find_model_file
+from naiad.backend.jax.library import dlpack, export, jax
 from naiad.backend.signature import ModelSignature, TensorSignature
 from naiad.config.backends import filenames_of
 from naiad.core.datatype import from_numpy
@@ -87,7 +85,7 @@ class Artifact(ModelFile):
 
         def run(arrays: Sequence[Any], staying: Set[int] = frozenset()) -> Sequence[Any]:
             with precision(), jax.default_device(device):
-                given = [a if isinstance(a, np.ndarray) else jax.dlpack.from_dlpack(a) for a in arrays]
+                given = [a if isinstance(a, np.ndarray) else dlpack.from_dlpack(a) for a in arrays]
                 results = enumerate(compiled(*given))
                 return [each.block_until_ready() if i in staying else np.asarray(each) for i, each in results]
 

@@ -4,12 +4,12 @@ import threading
 from collections.abc import Sequence, Set
 from typing import Any, ClassVar
 
-import jax
 import numpy as np
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.framework import Scalars
 from naiad.backend.jax.artifact import Artifact, dlpack_device
+from naiad.backend.jax.library import jax
 from naiad.backend.signature import SignatureCheck, completed
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.config.execution import execution_config
@@ -33,7 +33,7 @@ class JaxBackend(Backend):
         try:
             jax.devices("gpu")
         except RuntimeError:
-            return f"the installed jax {jax.__version__} finds no GPU: pip install 'jax[cuda12]', and the driver"
+            return f"the installed jax {jax.__version__} finds no GPU: pip install 'jax[cuda13]', and the driver"
         return ""
 
     def load(self, context: ModelContext) -> Model:

@@ -12,16 +12,17 @@ from naiad.backend.pytorch.aot_inductor import load_package
 from naiad.backend.pytorch.exported import input_slots, inspect_exported, load_exported, max_rows, output_slots
 from naiad.backend.pytorch.formats import Format, detect_format
 from naiad.backend.pytorch.instance import TorchInstance
-from naiad.backend.pytorch.library import torch
+from naiad.backend.pytorch.library import release, torch
 from naiad.backend.pytorch.module import load_module, load_pickled
 from naiad.backend.pytorch.naming import bind_inputs, bind_outputs, check_texts, configured_tensors, name_tensors
 from naiad.backend.pytorch.options import TorchOptions, read_options
 from naiad.backend.pytorch.program import Program
+from naiad.backend.pytorch.tensors import reason
 from naiad.backend.pytorch.torchscript import load_torchscript
 from naiad.backend.signature import ModelSignature, SignatureCheck, completed
 from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.core.errors import InferError, invalid_argument
+from naiad.core.errors import InferError, invalid_argument, unavailable
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +92,9 @@ class PyTorchModel(Model):
         self._options = read_options(self._context)
 
     def close(self) -> None:
-        """Release the programs."""
+        """Release the programs, and the memory of GPUs that no instance's `close` has released."""
+        for program in self._programs.values():
+            release(program.weights)
         self._programs.clear()
 
 
@@ -122,6 +125,16 @@ def open_program(context: ModelContext, path: Path, kind: Format, device: str, o
             f"model '{context.name}': torch.compile has no effect on {kind.value}; remove the parameter "
             "'TORCH_COMPILE_OPTIONAL_PARAMETERS', or serve the model as a torch.export archive or as model.py"
         )
+    try:
+        return _open(context, path, kind, device, options)
+    except torch.OutOfMemoryError as error:
+        raise unavailable(
+            f"model '{context.name}' version {context.version}: {device} has too little memory for {path}: "
+            f"{reason(error)}; unload other models, use fewer instances, or a lower precision"
+        ) from None
+
+
+def _open(context: ModelContext, path: Path, kind: Format, device: str, options: TorchOptions) -> Program:
     if kind is Format.TORCHSCRIPT:
         return load_torchscript(context, path, device)
     if kind is Format.EXPORTED:

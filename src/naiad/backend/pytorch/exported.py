@@ -8,8 +8,8 @@ from typing import Any
 from naiad.backend.api import ModelContext
 from naiad.backend.pytorch.library import move_to_device_pass, pytree, torch
 from naiad.backend.pytorch.naming import REQUIRED, Slot
-from naiad.backend.pytorch.program import Program, cannot_load, state_addresses
-from naiad.backend.pytorch.tensors import DATATYPES, storage_address
+from naiad.backend.pytorch.program import Program, addresses, cannot_load, weights_of
+from naiad.backend.pytorch.tensors import DATATYPES
 from naiad.backend.signature import TensorSignature
 from naiad.core.errors import unsupported
 
@@ -52,7 +52,7 @@ def load_exported(
         exported = move_to_device_pass(exported, device)
     module = exported.module()
     constants = [value for value in exported.constants.values() if isinstance(value, torch.Tensor)]
-    states = state_addresses(module).union(storage_address(tensor) for tensor in constants)
+    weights = [*weights_of(module), *constants]
     if compile_arguments is not None:
         module = torch.compile(module, **compile_arguments)
     writes = _has_writes(exported.graph_module)
@@ -61,7 +61,8 @@ def load_exported(
         arguments=input_slots(exported),
         results=output_slots(exported),
         may_write_to=lambda _: writes,
-        states=states,
+        states=addresses(weights),
+        weights=weights,
         max_rows=max_rows(exported),
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from naiad.backend.api import ModelContext
 from naiad.backend.device_tensors import device_of
-from naiad.backend.pytorch.library import torch
+from naiad.backend.pytorch.library import release, torch
 from naiad.backend.pytorch.naming import bind_inputs, bind_outputs
 from naiad.backend.pytorch.options import TorchOptions
 from naiad.backend.pytorch.program import Program
@@ -55,6 +55,13 @@ class TorchInstance(TensorInstance):
         self._device = "" if device == "cpu" else device
         self._options = options
         self._mode: Callable[[], Any] = torch.inference_mode if options.has_inference_mode else torch.no_grad
+
+    def close(self) -> None:
+        """Release the program, and its memory on a GPU unless other instances share it; see `Instance.close`."""
+        program = self.executable
+        super().close()
+        if program is not None and self._device and not self._options.shares_weights:
+            release(program.weights)
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Call the program; see `TensorInstance.run`."""

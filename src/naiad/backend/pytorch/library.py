@@ -5,6 +5,8 @@ contain LLVM.
 """
 
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 import torch as torch
 
@@ -14,4 +16,17 @@ if not torch.cuda.is_available():
 import torch.utils._pytree as pytree
 from torch.export.passes import move_to_device_pass
 
-__all__ = ["move_to_device_pass", "pytree", "torch"]
+__all__ = ["move_to_device_pass", "pytree", "release", "torch"]
+
+
+def release(tensors: Iterable[Any]) -> None:
+    """Give the memory of weights on GPUs back to the driver, also where a cycle of references keeps the tensors.
+
+    The collector may not run for minutes, and never sees what was loaded before the server was ready. PyTorch itself
+    would keep the memory for its next tensors, out of reach of other processes and frameworks.
+    """
+    for tensor in tensors:
+        if tensor.is_cuda:
+            tensor.data = tensor.data.new_empty(0)
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

@@ -13,7 +13,7 @@ from naiad.backend.api import ModelContext
 from naiad.backend.pytorch.library import torch
 from naiad.backend.pytorch.naming import REQUIRED, Slot
 from naiad.backend.pytorch.options import TorchOptions
-from naiad.backend.pytorch.program import Program, cannot_load, state_addresses
+from naiad.backend.pytorch.program import Program, addresses, cannot_load, weights_of
 from naiad.core.errors import InferError, internal, invalid_argument
 
 _import_lock = threading.Lock()
@@ -29,11 +29,11 @@ def load_module(context: ModelContext, path: Path, device: str, options: TorchOp
     if weights is not None:
         _load_weights(context, module, weights, options)
     module = module.to(device or None).eval()
-    states = state_addresses(module)
+    weights = weights_of(module)
     arguments = _arguments(module)
     if options.compile is not None:
         module = torch.compile(module, **options.compile)
-    return Program(lambda values: module(*values), arguments, None, states=states)
+    return Program(lambda values: module(*values), arguments, None, states=addresses(weights), weights=weights)
 
 
 def load_pickled(context: ModelContext, path: Path, device: str, options: TorchOptions) -> Program:
@@ -45,7 +45,10 @@ def load_pickled(context: ModelContext, path: Path, device: str, options: TorchO
             "nn.Module in model.py beside it, or save the model with torch.jit.save or torch.export.save"
         )
     module = module.to(device or None).eval()
-    return Program(lambda values: module(*values), _arguments(module), None, states=state_addresses(module))
+    weights = weights_of(module)
+    return Program(
+        lambda values: module(*values), _arguments(module), None, states=addresses(weights), weights=weights
+    )
 
 
 def read_checkpoint(context: ModelContext, path: Path, options: TorchOptions) -> Any:

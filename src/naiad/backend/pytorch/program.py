@@ -25,13 +25,20 @@ class Program:
     """Whether a run may write to the argument at a position."""
     states: frozenset[int] = frozenset()
     """Addresses of weights and buffers: a result there would change with the next run."""
+    weights: Sequence[Any] = ()
+    """Parameters and buffers."""
     max_rows: int = 0
     """The most rows of a batch; 0 for any."""
 
 
-def state_addresses(module: Any) -> frozenset[int]:
-    """Return where the parameters and buffers of a module are."""
-    return frozenset(storage_address(tensor) for tensor in [*module.parameters(), *module.buffers()])
+def weights_of(module: Any) -> list[Any]:
+    """Return the parameters and buffers of a module."""
+    return [*module.parameters(), *module.buffers()]
+
+
+def addresses(tensors: Sequence[Any]) -> frozenset[int]:
+    """Return where tensors are."""
+    return frozenset(storage_address(tensor) for tensor in tensors)
 
 
 def cannot_load(context: ModelContext, path: Path, error: BaseException, fix: str) -> InferError:

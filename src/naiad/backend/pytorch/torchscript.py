@@ -8,7 +8,7 @@ from typing import Any
 from naiad.backend.api import ModelContext
 from naiad.backend.pytorch.library import torch
 from naiad.backend.pytorch.naming import REQUIRED, Slot
-from naiad.backend.pytorch.program import Program, cannot_load, state_addresses
+from naiad.backend.pytorch.program import Program, addresses, cannot_load, weights_of
 from naiad.core.errors import unsupported
 
 _log = logging.getLogger(__name__)
@@ -23,12 +23,14 @@ def load_torchscript(context: ModelContext, path: Path, device: str) -> Program:
     if not hasattr(module, "forward"):
         raise unsupported(f"model '{context.name}': {path} has no method 'forward'; save a module that has one")
     schema = module.forward.schema
+    weights = weights_of(module)
     return Program(
         call=lambda arguments: module(*arguments),
         arguments=_arguments(context, schema.arguments[1:]),
         results=_results(schema.returns),
         may_write_to=_writers(module),
-        states=state_addresses(module),
+        states=addresses(weights),
+        weights=weights,
     )
 
 

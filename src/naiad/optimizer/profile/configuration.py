@@ -8,7 +8,7 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.optimizer.candidate import Candidate, Conversion
 from naiad.optimizer.measurement import Runtime
-from naiad.optimizer.source import Source
+from naiad.optimizer.source import Format, Source
 from naiad.optimizer.sources.declaration import declare
 
 GRAPH_LEVEL = "optimization.graph.level"
@@ -33,8 +33,11 @@ def configuration(
     config = ModelConfig(name=candidate.name, backend=candidate.backend, max_batch_size=max_batch_size)
     if max_batch_size > 0:
         config.dynamic_batching.SetInParent()
-    if runtime.instances > 1:
+    if candidate.format is Format.AOT_INDUCTOR:
+        # Converters see no GPU: the code is compiled for the CPU, also where the backend could use a GPU.
         config.instance_group.add(count=runtime.instances, kind=ModelInstanceGroup.KIND_CPU)
+    elif runtime.instances > 1:
+        config.instance_group.add(count=runtime.instances, kind=ModelInstanceGroup.KIND_AUTO)
     set_parameters(config, {**conversion.backend_parameters, **runtime.parameters})
     declare(config, conversion, source)
     _add_warm_up(config, warm_up, max_batch_size > 0)

@@ -15,7 +15,9 @@ from naiad.telemetry.metrics.exposition import Kind, Row, format_rows
 
 _LIBRARIES = ("libnvidia-ml.so.1", "libnvidia-ml.so")
 _SUCCESS = 0
-_NOT_SUPPORTED = 3
+_WITHOUT_VALUE = frozenset({2, 3, 4, 13, 999})
+"""Invalid argument (a MIG device), not supported, no permission, not in this driver, unknown: this figure is missing,
+the others can be read."""
 _UUID_BYTES = 96
 _NAME_BYTES = 96
 
@@ -110,7 +112,7 @@ class Nvml:
         if not hasattr(self._library, name):
             return False  # an old driver
         status = getattr(self._library, name)(ctypes.c_void_p(gpu.handle), ctypes.byref(answer))
-        if status not in (_SUCCESS, _NOT_SUPPORTED):
+        if status not in _WITHOUT_VALUE and status != _SUCCESS:
             raise self._failed(name, status)
         return bool(status == _SUCCESS)
 

@@ -7,9 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from naiad.worker.api.cuda import CudaDriverError, copy_to_host
+
 CPU_DEVICE = (1, 0)
 """kDLCPU and its number."""
-_UINT, _BFLOAT, _BOOL = 1, 4, 6
+_HOST_KINDS = (1, 3)
+"""kDLCPU and kDLCUDAHost, which is pinned host memory."""
+_GPU_KINDS = (2, 13)
+"""kDLCUDA and kDLCUDAManaged."""
+_INT, _UINT, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
+_LETTERS = {_INT: "i", _UINT: "u", _FLOAT: "f", _BFLOAT: "u", _BOOL: "u"}
+"""numpy's kinds of dtype for the bits of each type code."""
 _CODES = {"BF16": (_BFLOAT, 16), "BOOL": (_BOOL, 8)}
 """What numpy, or older numpy, cannot export by itself: type code and bits."""
 
@@ -78,9 +86,12 @@ def export_array(array: Any, datatype: str) -> Any:
 def import_array(source: Any) -> tuple[str, Any]:
     """Return datatype ("" for the array's own) and array of a capsule or of an object with `__dlpack__`.
 
-    Raises DLPackError for a tensor that is not on the CPU or not contiguous, and for other objects.
+    The array is a view on a tensor in host memory, and a copy of one on an NVIDIA GPU. Raises DLPackError for a
+    tensor that is on another device or not contiguous, and for other objects.
     """
     capsule, header = _capsule_of(source)
+    if header.device.kind in _GPU_KINDS:
+        return _copy(header)
     datatype = ""
     if header.dtype.code == _BFLOAT:
         if header.dtype.bits != 16:
@@ -93,18 +104,48 @@ def import_array(source: Any) -> tuple[str, Any]:
     except (AttributeError, RuntimeError, BufferError, TypeError) as error:
         raise DLPackError(f"numpy {np.__version__} cannot import this DLPack tensor: {error}") from None
     if not array.flags.c_contiguous:
-        raise DLPackError(
-            "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are "
-            "supported."
-        )
+        raise DLPackError(_NOT_CONTIGUOUS)
     return datatype, array.view(np.bool_) if datatype == "BOOL" else array
+
+
+_NOT_CONTIGUOUS = (
+    "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
+)
+
+
+def _copy(header: _Tensor) -> tuple[str, Any]:
+    """Return datatype ("" for the array's own) and a copy of a tensor on a GPU. Raises DLPackError."""
+    code, bits = header.dtype.code, header.dtype.bits
+    if (
+        code not in _LETTERS
+        or bits not in (8, 16, 32, 64)
+        or header.dtype.lanes != 1
+        or (code == _FLOAT and bits == 8)
+    ):
+        raise DLPackError(f"DLPack tensor has type code {code} with {bits} bits, which is no datatype of tensors")
+    shape = tuple(header.shape[: header.ndim])
+    array = np.empty(shape, np.dtype(f"{_LETTERS[code]}{bits // 8}"))
+    if header.strides and array.size:
+        strides = tuple(header.strides[: header.ndim])
+        expected = tuple(stride // array.itemsize for stride in array.strides)
+        if any(size > 1 and own != wanted for size, own, wanted in zip(shape, strides, expected)):
+            raise DLPackError(_NOT_CONTIGUOUS)
+    try:
+        copy_to_host(array, (header.data or 0) + header.byte_offset, header.device.number)
+    except CudaDriverError as error:
+        raise DLPackError(f"DLPack tensor on GPU {header.device.number} cannot be copied: {error}") from None
+    if code == _BOOL:
+        return "BOOL", array.view(np.bool_)
+    return ("BF16" if code == _BFLOAT else ""), array
 
 
 def _capsule_of(source: Any) -> tuple[Any, _Tensor]:
     if hasattr(source, "__dlpack__"):
         device = source.__dlpack_device__()
-        if device[0] != CPU_DEVICE[0]:
-            raise DLPackError(f"DLPack tensor is on device {tuple(device)}; only CPU tensors are supported.")
+        if device[0] not in _HOST_KINDS + _GPU_KINDS:
+            raise DLPackError(
+                f"DLPack tensor is on device {tuple(device)}; only the CPU and NVIDIA GPUs are supported."
+            )
         source = source.__dlpack__()
     elif type(source).__name__ != "PyCapsule":
         raise DLPackError(
@@ -115,8 +156,10 @@ def _capsule_of(source: Any) -> tuple[Any, _Tensor]:
         header = header_of(source)
     except ValueError as error:
         raise DLPackError(f"DLPack capsule cannot be used: {error}") from None
-    if header.device.kind != CPU_DEVICE[0]:
-        raise DLPackError(f"DLPack tensor is on a device of kind {header.device.kind}; only CPU is supported.")
+    if header.device.kind not in _HOST_KINDS + _GPU_KINDS:
+        raise DLPackError(
+            f"DLPack tensor is on a device of kind {header.device.kind}; only the CPU and NVIDIA GPUs are supported."
+        )
     return source, header
 
 

@@ -118,7 +118,8 @@ class Tensor:
     def from_dlpack(name: str, tensor: Any) -> Tensor:
         """Return a tensor on the memory of a DLPack capsule or of an object with `__dlpack__`, which it keeps alive.
 
-        Raises TritonModelException for a tensor that is not on the CPU or not contiguous.
+        A tensor on an NVIDIA GPU is copied to the host, once all work on that GPU is done. Raises
+        TritonModelException for a tensor of another device, and for one that is not contiguous.
         """
         try:
             datatype, array = dlpack.import_array(tensor)
