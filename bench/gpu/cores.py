@@ -83,7 +83,7 @@ def _fairness(room: Room, served: Served, count: int) -> None:
 
 
 def _count(port: int, seconds: float, barrier: Any, queue: Any) -> None:
-    """Put the number of answers that one connection gets, one request after the other, while the others ask, too."""
+    """Put the number of answers that one connection gets, one request after the other, while all connections ask."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     barrier.wait(_START_S)
     count, end_s = 0, time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""Answers of models of every format on the GPU, beside those of the framework in this process, without tf32."""
+"""Answers of models of every format on the GPU, beside the framework's own in this process, without tf32."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Memory of the GPU comes back after unload and after a worker's death; out-of-memory leaves other models serving.
 
-In a rehearsal the memory is that of the server's processes.
+With `--rehearse` the memory is that of the server's processes.
 """
 
 import os

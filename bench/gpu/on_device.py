@@ -1,6 +1,6 @@
 """An ensemble of two models of PyTorch and one of JAX: bytes between host and GPU, as CUPTI counts them.
 
-The server is in this process, so that the profiler of PyTorch sees all copies of the process, also those of JAX. The
+The server is in this process, so that the profiler of PyTorch sees all copies of the process, also JAX's. The
 same models called one by one are the counter-example: their tensors go through the host.
 """
 

@@ -12,7 +12,7 @@ class Part:
     limit_s: float
     module: str
     needs_gpu: bool = True
-    """Without a GPU it is not run, unless rehearsed."""
+    """Without a GPU it is not run, unless with --rehearse."""
     free_gib: float = 2.0
     """Free memory of the GPU below which it is not run."""
     by_default: bool = True

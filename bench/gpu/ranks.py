@@ -1,4 +1,4 @@
-"""A tensor-parallel Python model over nccl: as many ranks as GPUs, one if there is one; gloo in a rehearsal."""
+"""A tensor-parallel Python model over nccl: as many ranks as GPUs, one if there is one; gloo with --rehearse."""
 
 import numpy as np
 

@@ -78,11 +78,11 @@ class Room:
         return self.seconds - (time.monotonic() - self.began_s)
 
     def size(self, full: T, tiny: T) -> T:
-        """Return the size for the GPU, or for a rehearsal."""
+        """Return the size for the GPU, or with --rehearse."""
         return tiny if self.is_rehearsal else full
 
     def row(self, check: str, verdict: str, note: str = "", **figures: Any) -> None:
-        """Write a row at once: whatever happens later, it is kept."""
+        """Write a row at once: it is kept if the part fails later."""
         row = {"part": self.part, "check": check, "verdict": verdict, "note": note[:_TEXT], "figures": figures}
         with self.rows_file.open("a") as file:
             file.write(json.dumps(row) + "\n")
@@ -112,7 +112,7 @@ class Room:
 
     @contextlib.contextmanager
     def serve(self, repository: Path, *flags: str, name: str = "server", **environment: str) -> Iterator[Served]:
-        """Run a server that loads models when it is told to."""
+        """Run a server that loads models on request."""
         self.say(f"{name} starts")
         all_flags = ["--model-control-mode=explicit", "--allow-client-shm=true", *flags]
         running = FromHere(*all_flags, environment=environment).start(repository, self.work / name)

@@ -46,7 +46,7 @@ class Collection:
     spent_s: dict[str, float] = field(default_factory=dict)
     began_s: float = field(default_factory=time.monotonic)
     problem_of: Callable[[float], str] = machine.gpu_problem
-    """Why nothing that needs so many GiB can run on the GPU."""
+    """Why nothing that needs this number of GiB can run on the GPU."""
 
     @property
     def left_s(self) -> float:

@@ -1,4 +1,4 @@
-"""The rehearsal of the benchmark of GPUs, as CI runs it: every part, on the CPU."""
+"""`python -m bench.gpu --rehearse`, as CI runs it: every part, on the CPU."""
 
 import json
 import os

@@ -33,7 +33,7 @@ def cuda(monkeypatch):
     return emptied
 
 
-def test_weights_on_a_gpu_are_released_although_something_holds_them(cuda):
+def test_held_weights_on_a_gpu_are_released(cuda):
     held = SimpleNamespace(is_cuda=True, data=torch.ones(1000))
     on_host = torch.ones(3)
     library.release([held, on_host])
@@ -42,7 +42,7 @@ def test_weights_on_a_gpu_are_released_although_something_holds_them(cuda):
     assert cuda == [True]
 
 
-def test_process_that_never_used_a_gpu_is_left_alone(monkeypatch):
+def test_process_without_a_context_gets_none(monkeypatch):
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: pytest.fail("this would make a context"))
     library.release([torch.ones(3)])
 

@@ -55,7 +55,7 @@ def collect(tmp_path, monkeypatch):
     return collect
 
 
-def test_every_way_to_fail_has_a_row_and_the_rest_goes_on(collect):
+def test_every_way_to_fail_has_a_row(collect):
     status, rows = collect("dies", "lacks", "raises", "silent", "checks")
     assert status == 1
     said = {key: (row["verdict"], row["note"]) for key, row in rows.items()}
@@ -120,7 +120,7 @@ def test_wrong_command_line(tmp_path, arguments, said):
     assert said in done.stderr
 
 
-def test_parts_are_chosen_in_the_order_of_their_worth():
+def test_parts_keep_their_order():
     assert [part.name for part in chosen("memory, correctness")] == ["correctness", "memory"]
     assert {"tensorrt", "onnxruntime"}.isdisjoint(part.name for part in chosen(""))
     assert [part.name for part in chosen("tensorrt,onnxruntime")] == ["tensorrt", "onnxruntime"]

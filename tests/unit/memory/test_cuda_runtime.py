@@ -67,7 +67,7 @@ def test_write_ends_when_the_device_has_the_bytes():
     assert not calls
 
 
-def test_runtime_that_does_not_fit_the_driver_is_passed_over(monkeypatch):
+def test_runtime_too_new_for_the_driver(monkeypatch):
     class Fitting(Library):
         @property
         def cudaGetDeviceCount(self):
@@ -93,7 +93,7 @@ def test_runtime_that_does_not_fit_the_driver_is_passed_over(monkeypatch):
         cuda.load_runtime()
 
 
-def test_runtime_in_a_package_beside_the_program_is_found(tmp_path, monkeypatch):
+def test_runtime_in_a_package(tmp_path, monkeypatch):
     library = tmp_path / "nvidia" / "cu13" / "lib" / "libcudart.so.13"
     library.parent.mkdir(parents=True)
     library.touch()

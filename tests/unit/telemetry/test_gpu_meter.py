@@ -123,7 +123,7 @@ def test_values_unknown_to_old_driver_are_omitted():
 
 
 @pytest.mark.parametrize("status", [2, 4, 13, 999])
-def test_one_figure_without_value_leaves_the_others(status):
+def test_one_figure_may_be_missing(status):
     calls = {"nvmlDeviceGetUtilizationRates": 0, "nvmlDeviceGetMemoryInfo": 0, "nvmlDeviceGetPowerUsage": status}
     assert Nvml(Library(nvmlInit_v2=0, **calls)).read(GPUS[0]) == GpuReading(0.0, 0, 0, None, None, None)
 

@@ -17,7 +17,7 @@ _LIBRARIES = ("libnvidia-ml.so.1", "libnvidia-ml.so")
 _SUCCESS = 0
 _WITHOUT_VALUE = frozenset({2, 3, 4, 13, 999})
 """Invalid argument (a MIG device), not supported, no permission, not in this driver, unknown: this figure is missing,
-the others can be read."""
+other figures can be read."""
 _UUID_BYTES = 96
 _NAME_BYTES = 96
 
