@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -135,7 +136,7 @@ def _unload(room: Room, served: Served, mib: int) -> None:
         post(served.running.http_port, "/v2/repository/models/block/unload", {})
         after = _settled(room, served, before + _SLACK_SHARE * mib)
         is_met = loaded - before > (1 - _SLACK_SHARE) * mib and after - before <= _SLACK_SHARE * mib
-        figures = {
+        figures: dict[str, Any] = {
             "block_mib": mib,
             "before_mib": round(before),
             "loaded_mib": round(loaded),
@@ -162,7 +163,7 @@ def _death(room: Room, served: Served, mib: int) -> None:
     post(served.running.http_port, "/v2/repository/models/worker/unload", {})
     after = _settled(room, served, before + _SLACK_SHARE * mib)
     is_met = second != first and restarted - loaded <= _SLACK_SHARE * mib and after - before <= _SLACK_SHARE * mib
-    figures = {
+    figures: dict[str, Any] = {
         "before_mib": round(before),
         "loaded_mib": round(loaded),
         "restarted_mib": round(restarted),

@@ -1,8 +1,10 @@
 """The metrics of GPUs, as the server shows them, beside what nvidia-ml-py reads."""
 
 import http.client
+import importlib
 import re
 import time
+from typing import Any
 
 from bench.gpu.room import NotRun, Room
 from bench.gpu.serving import config, write_model
@@ -33,8 +35,9 @@ def _read(port: int) -> dict[str, float]:
 def _compare(room: Room, port: int) -> None:
     if not room.has_gpu:
         raise NotRun("no GPU")
-    import pynvml
     import torch
+
+    pynvml: Any = importlib.import_module("pynvml")
 
     pynvml.nvmlInit()
     gpu = pynvml.nvmlDeviceGetHandleByIndex(0)

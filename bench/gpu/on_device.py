@@ -108,7 +108,7 @@ async def _compare(room: Room, repository: Path, raw: Array, head: Array) -> Non
         given, taken = raw.nbytes, found.nbytes
         to_gpu, to_host = await _counted(room, whole, "ensemble")
         is_met = given <= to_gpu <= given + _SMALL_BYTES and taken <= to_host <= taken + _SMALL_BYTES
-        figures = {"given": given, "to_gpu": to_gpu, "taken": taken, "to_host": to_host}
+        figures: dict[str, Any] = {"given": given, "to_gpu": to_gpu, "taken": taken, "to_host": to_host}
         room.judge("bytes of a request of the ensemble", is_met, **figures)
         to_gpu, to_host = await _counted(room, by_steps, "steps")
         room.judge(

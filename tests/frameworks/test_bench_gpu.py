@@ -18,7 +18,7 @@ NEED_GPU = {"device": "bytes between host and GPU", "metrics": "figures", "trans
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
     out = tmp_path_factory.mktemp("gpu")
-    command = [sys.executable, "-m", "bench.gpu", "--out", str(out), "--rehearse", "--minutes", "10"]
+    command = [sys.executable, "-m", "bench.gpu", "--out", str(out), "--rehearse", "--minutes", "14"]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S

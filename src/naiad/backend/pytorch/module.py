@@ -25,9 +25,9 @@ SUFFIXES = (".pt", ".pth", ".safetensors")
 def load_module(context: ModelContext, path: Path, device: str, options: TorchOptions) -> Program:
     """Create the module of a source file, load its weights, and move it to the device. Raises InferError."""
     module = _create(context, path)
-    weights = next((found for suffix in SUFFIXES if (found := path.with_suffix(suffix)).is_file()), None)
-    if weights is not None:
-        _load_weights(context, module, weights, options)
+    file = next((found for suffix in SUFFIXES if (found := path.with_suffix(suffix)).is_file()), None)
+    if file is not None:
+        _load_weights(context, module, file, options)
     module = module.to(device or None).eval()
     weights = weights_of(module)
     arguments = _arguments(module)
