@@ -61,8 +61,9 @@ def test_digest_allows_exactly_this_file(tmp_path, estimator):
     (tmp_path / "model.joblib").write_bytes(pickle.dumps(Trap()))
     message = failure(tmp_path, parameters(sha256=digest))
     assert "trap" not in sys.path
-    assert "its SHA-256 digest is" in message
+    assert "its SHA-256 digest is not" in message
     assert digest in message
+    assert hashlib.sha256((tmp_path / "model.joblib").read_bytes()).hexdigest() not in message
 
 
 def test_plain_pickle_is_loaded(tmp_path, estimator):

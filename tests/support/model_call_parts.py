@@ -106,7 +106,7 @@ class FakeEngine:
         if self.refusal is not None:
             raise self.refusal
 
-    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
+    def load_model(self, name: str, parameters: Mapping[str, object], *, is_owner: bool = True) -> None:
         self._command("load", name, parameters)
 
     def unload_model(

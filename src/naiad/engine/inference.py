@@ -385,9 +385,12 @@ class Engine:
 
     # --- control --------------------------------------------------------------------------------------------------
 
-    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
-        """Load or reload a model. Blocks: not for the event loop. Raises InferError."""
-        self._control().load_model(name, parameters)
+    def load_model(self, name: str, parameters: Mapping[str, object], *, is_owner: bool = True) -> None:
+        """Load or reload a model. Blocks: not for the event loop. Raises InferError.
+
+        Without `is_owner` a configuration in `parameters` may change only what `config.override` lists.
+        """
+        self._control().load_model(name, parameters, is_owner=is_owner)
 
     def unload_model(
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None

@@ -150,6 +150,16 @@ class Catalog(Generic[V]):
                 step.ClearField("model_namespace")
         return plan
 
+    def completed_config(self, entry: ModelEntry) -> ModelConfig:
+        """Return the configuration of a model's files, with what is known without loading it."""
+        try:
+            plan = self._loader.plan(entry)
+        except InferError:
+            return ModelConfig()
+        if plan.agents is not None:
+            plan.agents.load_failed()
+        return plan.config
+
     def named(self, name: str) -> list[str]:
         """Return the keys of the loadable models of a name; reads the stores."""
         return [name] if self.namespaces is None else self.namespaces.holders(name)

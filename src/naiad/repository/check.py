@@ -18,6 +18,7 @@ from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import Problem, Severity, nearest
 from naiad.config.validate.ensemble import cycle_message, ensemble_member_problems, find_ensemble_cycle
+from naiad.config.validate.files import is_outside, name_problem
 from naiad.config.validate.model import validate
 from naiad.core.errors import InferError
 from naiad.repository.check_rollout import check_rollout
@@ -147,7 +148,7 @@ def check_model_file(report: ModelReport, version_dir: Path) -> None:
     # Backends without a known file name (identity, third parties) may need no file.
     if not wanted or config.HasField("ensemble_scheduling"):
         return
-    if (version_dir / wanted).exists():
+    if name_problem(wanted) or (version_dir / wanted).exists():
         return
     names = names_in(version_dir)
     own = report.parsed is not None and report.parsed.config.default_model_filename == wanted
@@ -214,7 +215,9 @@ def check_side_files(report: ModelReport) -> None:
     """Check that the files in the configuration exist."""
     for field_path, folder, name in _named_files(report.config):
         directory = report.path / folder
-        if name and not (directory / name).is_file() and ".." not in name.split("/"):
+        if not name or name_problem(name) or is_outside(name):
+            continue  # reported with the configuration
+        if not (directory / name).is_file():
             report.add(
                 f"failed to open text file for read {directory / name}: No such file or directory",
                 field_path,

@@ -122,3 +122,43 @@ def test_cache_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("NAIAD_CACHE", str(tmp_path / "file"))
     with pytest.raises(InferError, match=r"file/environments cannot be made: .*; set NAIAD_CACHE"):
         find_interpreter("m", {"EXECUTION_ENV_PATH": "requirements.txt"}, tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
+def test_archive_with_a_changed_bit_is_refused(tmp_path: Path, mode: str) -> None:
+    """A bit of the header that says nothing about the contents, such as a time, may be another."""
+    packed = tmp_path / "packed"
+    with tarfile.open(packed, mode) as opened:  # type: ignore[call-overload]  # one of its modes
+        info = tarfile.TarInfo("bin/python")
+        info.size = 64
+        opened.addfile(info, io.BytesIO(os.urandom(64)))
+    intact = packed.read_bytes()
+    unpack(packed, tmp_path / "home")
+    content = (tmp_path / "home" / "bin" / "python").read_bytes()
+    accepted = 0
+    for bit in range(0, len(intact) * 8, 7):
+        changed = bytearray(intact)
+        changed[bit // 8] ^= 1 << bit % 8
+        packed.write_bytes(changed)
+        home = tmp_path / f"home{bit}"
+        try:
+            unpack(packed, home)
+        except (UnusableError, OSError):
+            continue
+        accepted += 1
+        assert (home / "bin" / "python").read_bytes() == content
+    assert accepted < 20, "13 bytes of the header (time, system, name) have no checksum"
+
+
+def test_output_of_tools_stays_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    program = tmp_path / "env" / "bin" / "python"
+    program.parent.mkdir(parents=True)
+    for script in ("echo 'the secret' >&2; exit 3", "echo 'the secret'", "echo '[[3, 8, 1], \"the secret\"]'"):
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        with pytest.raises(InferError) as caught:
+            find_interpreter("m", {"EXECUTION_ENV_PATH": str(tmp_path / "env")}, tmp_path)
+        assert "the secret" not in caught.value.message
+        assert "the log of the server has its output" in caught.value.message
+        assert "the secret" in caplog.text
+        caplog.clear()

@@ -93,8 +93,8 @@ class Engine(RecordingEngine):
 
     survey_repository = repository_index
 
-    def load_model(self, name, parameters):
-        self.controlled.append(("load", name, parameters))
+    def load_model(self, name, parameters, *, is_owner=True):
+        self.controlled.append(("load", name, parameters, is_owner))
 
     def unload_model(self, name, parameters):
         raise unavailable("explicit model load / unload is not allowed if polling is enabled")
@@ -314,7 +314,7 @@ class TestControl:
         request = pb.RepositoryModelLoadRequest(model_name="m")
         request.parameters["config"].string_param = "{}"
         assert call(service, "RepositoryModelLoad", request).answer == b""
-        assert engine.controlled == [("load", "m", {"config": "{}"})]
+        assert engine.controlled == [("load", "m", {"config": "{}"}, False)], "without a rule no client is the owner"
 
     def test_unload_that_is_not_allowed(self, service):
         it = call(service, "RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="m"))

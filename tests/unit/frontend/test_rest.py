@@ -85,7 +85,7 @@ class Engine(RecordingEngine):
 
     survey_repository = repository_index
 
-    def load_model(self, name, parameters):
+    def load_model(self, name, parameters, *, is_owner=True):
         raise unavailable(CONTROL)
 
     unload_model = load_model

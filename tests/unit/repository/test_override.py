@@ -100,3 +100,24 @@ def test_config_of_a_bare_file_keeps_the_file():
     made = with_config(entry, override)
     assert (made.preset.default_model_filename, made.preset.max_batch_size) == ("m.onnx", 3)
     assert with_config(entry, override).config_path is None
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("A" * 300, "has a part of 300 bytes; the most is 255"),
+        ("1/" + "é" * 128, "has a part of 256 bytes"),
+        ("/".join(["d"] * 2000), "has 2000 levels; the most is 32"),
+        ("/".join(["d" * 250] * 10), "has 2509 bytes; the most is 2048"),
+        ("1/a\nb", "has characters that cannot be printed"),
+    ],
+)
+def test_paths_that_no_file_has_are_refused(path: str, text: str) -> None:
+    message = refusal("m", {"config": CONFIG, f"file:{path}": b"x"})
+    assert message.startswith("failed to load 'm', failed to poll from model repository: load parameter 'file:")
+    assert text in message
+
+
+def test_longest_path_is_written() -> None:
+    path = f"1/{'a' * 255}"
+    assert read_override("m", {"config": CONFIG, f"file:{path}": b"x"}).files == {path: b"x"}

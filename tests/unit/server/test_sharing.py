@@ -51,7 +51,7 @@ class Catalog:
     def is_ready(self, ill: Collection[str] = ()) -> bool:
         return True
 
-    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
+    def load_model(self, name: str, parameters: Mapping[str, object], *, is_owner: bool = True) -> None:
         raise unavailable("not here")
 
 

@@ -62,8 +62,9 @@ class MlflowDirectory(ModelFile):
                 found = digest_of(copy)
                 if found != self._digest:
                     raise self.error(
-                        f"is not loaded: its SHA-256 digest is {found}, but the parameter 'sha256' is "
-                        f"'{excerpt(self._digest)}'; its files are other ones than the digest was made of"
+                        f"is not loaded: its SHA-256 digest is not the parameter 'sha256', "
+                        f"'{excerpt(self._digest)}'; its files are other ones than the digest was made of (in the "
+                        f"directory: {DIGEST_COMMAND})"
                     )
                 yield copy
             return

@@ -7,6 +7,7 @@ as one of them, so it starts t-1), at most k + t - 1 threads compute.
 """
 
 import importlib
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from naiad.backend.onnx.accelerators import choose_providers
 from naiad.backend.onnx.library import onnxruntime
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import invalid_argument
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +223,10 @@ def _register_operators(options: Any, context: ModelContext) -> None:
         try:
             options.register_custom_ops_library(str(found))
         except Exception as error:  # ONNX Runtime raises a different class for each status
+            _log.error("model '%s': custom operator library %s cannot be loaded: %s", context.name, found, error)
             raise invalid_argument(
-                f"model '{context.name}': custom operator library {found} cannot be loaded: {error}"
+                f"model '{context.name}': custom operator library {found} cannot be loaded; the log of the server "
+                "has the reason"
             ) from error
 
 

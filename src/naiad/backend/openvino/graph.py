@@ -1,5 +1,6 @@
 """The graph of an OpenVINO model: read from its file, with the first dimension made the batch's; its signature."""
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from naiad.config.execution import execution_config
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, internal, invalid_argument
 
+_log = logging.getLogger(__name__)
 _FILENAMES = ("model.xml", "model.onnx", "model.tflite")
 DATATYPES: Mapping[str, DataType] = {
     "boolean": DataType.BOOL,
@@ -47,12 +49,25 @@ class Graph(ModelFile):
         self._core = core
         self._config = context.config
         try:
-            if self.plan.extension:
-                core.add_extension(self.plan.extension)
+            self._add_extension(context)
             self.model = core.read_model(self.path)
         except RuntimeError as error:
             raise self.error(f"cannot be read: {ov_message(error)}{_remedy(self.path)}", internal) from error
         self._set_shapes()
+
+    def _add_extension(self, context: ModelContext) -> None:
+        """Load the library with custom operators; a relative name is one in the model's directory."""
+        if not self.plan.extension:
+            return
+        path = context.model_dir / self.plan.extension
+        try:
+            self._core.add_extension(str(path))
+        except RuntimeError as error:
+            _log.error("%s extension %s cannot be loaded: %s", self.opening, path, error)
+            raise invalid_argument(
+                f"{self.opening} parameter 'CPU_EXTENSION_PATH': {path} cannot be loaded; the log of the server has "
+                "the reason"
+            ) from error
 
     def signature(self) -> ModelSignature:
         """Return the inputs and outputs.

@@ -15,8 +15,9 @@ from naiad.config.naiad_parameters import check_adaptive_batching, check_isolati
 from naiad.config.padding import check_padding
 from naiad.config.problem import Problem, nearest
 from naiad.config.validate.ensemble import check_ensemble
+from naiad.config.validate.files import check_files, is_outside
 from naiad.config.validate.sequence import check_preferred_sizes, check_sequence_batching
-from naiad.config.validate.tensor import check_batch_tensors, check_tensors, is_outside
+from naiad.config.validate.tensor import check_batch_tensors, check_tensors
 from naiad.core.errors import excerpt
 
 
@@ -46,7 +47,7 @@ def validate(
             expected="0 for no batching, or the largest batch",
         )
     _check_version_policy(findings)
-    _check_files(findings)
+    check_files(findings)
     if config.HasField("dynamic_batching"):
         _check_dynamic_batching(findings)
     check_adaptive_batching(findings)
@@ -166,15 +167,6 @@ def _check_version_policy(findings: Findings) -> None:
         findings.error_as_is(message, "version_policy.latest.num_versions", expected="num_versions of 1 or more")
     if choice == "specific" and not policy.specific.versions:
         findings.error_as_is(message, "version_policy.specific", expected="versions, for example [ 1 ]")
-
-
-def _check_files(findings: Findings) -> None:
-    config = findings.config
-    names = {"default_model_filename": config.default_model_filename}
-    names |= {map_path("cc_model_filenames", key): name for key, name in config.cc_model_filenames.items()}
-    for path, name in names.items():
-        if is_outside(name):
-            findings.error_as_is(f"model file '{name}' must stay within the version directory.", path)
 
 
 def _check_dynamic_batching(findings: Findings) -> None:

@@ -7,6 +7,7 @@ from math import prod
 from naiad.config.forms.findings import Findings
 from naiad.config.model_config_pb2 import BatchInput, BatchOutput, DataType, ModelInput, ModelOutput
 from naiad.config.problem import nearest
+from naiad.config.validate.files import is_outside
 
 _IMAGE_DIMS = 3
 _ITEM_KINDS = (BatchInput.BATCH_ITEM_SHAPE, BatchInput.BATCH_ITEM_SHAPE_FLATTEN)
@@ -29,11 +30,6 @@ def check_tensors(findings: Findings, *, complete: bool) -> None:
             )
     for kind, tensors in (("input", config.input), ("output", config.output)):
         _check_unique(findings, kind, [tensor.name for tensor in tensors])
-
-
-def is_outside(path: str) -> bool:
-    """Return whether a relative file name leaves its directory."""
-    return path.startswith("/") or ".." in path.replace("\\", "/").split("/")
 
 
 def _check_unique(findings: Findings, kind: str, names: Sequence[str]) -> None:

@@ -82,7 +82,7 @@ class RepositoryCalls:
     def _load(self, message: Buffer) -> bytes:
         name, parameters = control_grpc.decode_load_request(message)
         check_files(parameters, self._may_bring_files)
-        self._engine.load_model(name, parameters)
+        self._engine.load_model(name, parameters, is_owner=self._may_bring_files())
         return control_grpc.EMPTY_RESPONSE
 
     def _unload(self, message: Buffer) -> bytes:

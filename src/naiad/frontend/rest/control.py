@@ -146,7 +146,7 @@ class RepositoryRoutes:
     def _load(self, model: str, body: Buffer) -> Sequence[Buffer]:
         parameters = decode_load_parameters(body)
         check_files(parameters, self._may_bring_files)
-        self._engine.load_model(model, parameters)
+        self._engine.load_model(model, parameters, is_owner=self._may_bring_files())
         return ()
 
     def _unload(self, model: str, body: Buffer) -> Sequence[Buffer]:

@@ -4,7 +4,7 @@ import hashlib
 import hmac
 from pathlib import Path, PurePosixPath
 
-from naiad.core.errors import invalid_argument
+from naiad.core.errors import excerpt, invalid_argument
 from naiad.repository.agents.api import AgentContext, RepositoryAgent
 
 _ALGORITHMS = {"MD5": "md5", "SHA256": "sha256"}
@@ -17,7 +17,7 @@ class ChecksumAgent(RepositoryAgent):
     name = "checksum"
 
     def load(self, context: AgentContext) -> Path | None:
-        """Compare every digest. Raises InferError(INVALID_ARG) with file, expected and found digest."""
+        """Compare every digest. Raises InferError(INVALID_ARG) with the file, never with the right digest."""
         if not context.parameters:
             raise invalid_argument(
                 "the checksum agent has no parameters; give one per file, such as key 'MD5:1/model.onnx'"
@@ -42,6 +42,6 @@ def _check(model_dir: Path, key: str, expected: str) -> None:
         raise invalid_argument(f"checksum of {model_dir / path} cannot be taken: {error.strerror}") from error
     if not hmac.compare_digest(found.encode(), expected.strip().lower().encode()):
         raise invalid_argument(
-            f"{algorithm} digest of {model_dir / path} is {found}, the configuration expects '{expected}': the file "
-            "is not the one that was meant, or has changed"
+            f"{algorithm} digest of {model_dir / path} is not '{excerpt(expected)}' of the configuration: the file is "
+            f"another one than was meant, or has changed ({algorithm.lower()}sum shows its own)"
         )

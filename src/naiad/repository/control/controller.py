@@ -15,6 +15,7 @@ from typing import Generic
 
 from naiad.config.changes import config_changes, may_stay
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.override import limited_override
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, excerpt, invalid_argument, unavailable
 from naiad.core.model import ModelKey, name_of
 from naiad.repository.catalog import Catalog, reason_of, stop_version
@@ -26,6 +27,7 @@ from naiad.repository.control.load_order import (
     Override,
     UploadedFiles,
     config_of_files,
+    owner_config,
     read_override,
     with_config,
 )
@@ -34,6 +36,7 @@ from naiad.repository.lifecycle import LoadedVersion, V
 from naiad.repository.model_plan import ModelPlan, by_dependency, member_names
 from naiad.repository.stores.fingerprint import file_state
 from naiad.repository.stores.namespaces import ambiguous
+from naiad.repository.stores.store import ModelEntry
 from naiad.telemetry.process import trim_heap
 
 
@@ -116,8 +119,10 @@ class ModelController(Generic[V]):
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
-    def load(self, name: str, parameters: Mapping[str, object], *, is_by_client: bool) -> None:
+    def load(self, name: str, parameters: Mapping[str, object], *, is_by_client: bool, is_owner: bool = True) -> None:
         """Load a model, or load it again if its files or its configuration have changed.
+
+        Without `is_owner` a configuration may change only what `config.override` lists.
 
         The served versions stay until the new ones are in place, and permanently if these fail. Members of an
         ensemble are loaded with it. Raises InferError: INTERNAL when there is nothing to load, INVALID_ARG when
@@ -126,8 +131,10 @@ class ModelController(Generic[V]):
         """
         keys = self.catalog.named(name)
         override = read_override(name_of(keys[0]), parameters)
-        if override is not None and override.files and len(keys) > 1:
-            raise ambiguous(name, len(keys))
+        if override is not None:
+            override = replace(override, is_limited=not is_owner)
+            if override.files and len(keys) > 1:
+                raise ambiguous(name, len(keys))
         failure: InferError | None = None
         for key in keys:
             try:
@@ -203,6 +210,8 @@ class ModelController(Generic[V]):
         try:
             self._plan(order, order.name, order.override)
         except Exception as error:
+            if isinstance(error, InferError) and error.code is ErrorCode.PERMISSION_DENIED:
+                raise  # the command is refused, the model is as it was
             reason = reason_of(error)
             if self.catalog.is_served(order.name):
                 self.catalog.note_failure(order.name, reason)
@@ -245,6 +254,8 @@ class ModelController(Generic[V]):
             order.files_seen[name] = file_state(entry)
             if override is not None:
                 order.replaced_config = config_of_files(entry)
+                if override.is_limited:
+                    override = replace(override, config=self._limited(name, entry, override.config))
                 entry = with_config(entry, override)
         record = self._records.get(name)
         if record is not None and name not in self._to_load(order, [name]):
@@ -253,6 +264,15 @@ class ModelController(Generic[V]):
         else:
             order.plans[name] = self.catalog.plan(entry)
             order.borrowed.discard(name)
+
+    def _limited(self, name: str, entry: ModelEntry, config: ModelConfig) -> ModelConfig:
+        """Return a configuration of a client without permission with the owner's values. Raises InferError."""
+        owner = owner_config(entry)
+        record, served = self._records.get(name), self.catalog.served_config(name)
+        known = [self.catalog.completed_config(entry)]
+        if served is not None and record is not None and record.files is None:
+            known.append(served)
+        return limited_override(config, owner, known)
 
     def _to_load(self, order: LoadOrder, names: Iterable[str]) -> list[str]:
         """Return the `names` of a command that are not loaded as the command wants them, members first."""

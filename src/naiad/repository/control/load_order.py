@@ -10,7 +10,9 @@ from pathlib import Path, PurePosixPath
 from naiad.config.forms.json_form import config_from_json
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
+from naiad.config.problem import errors_of
+from naiad.config.validate.files import is_outside, name_problem
+from naiad.core.errors import InferError, excerpt, invalid_argument, permission_denied, wrong_request
 from naiad.repository.model_plan import ModelPlan
 from naiad.repository.stores.fingerprint import FileState
 from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, check_model_name, list_version_dirs, read_file_text
@@ -29,6 +31,8 @@ class Override:
 
     config: ModelConfig
     files: Mapping[str, bytes] = field(default_factory=dict)
+    is_limited: bool = False
+    """Whether the configuration may change only what `config.override` lists."""
 
 
 def read_override(name: str, parameters: Mapping[str, object]) -> Override | None:
@@ -43,7 +47,7 @@ def read_override(name: str, parameters: Mapping[str, object]) -> Override | Non
         if key in (FORCE, DRY_RUN):
             continue
         if key.startswith(_FILE) and isinstance(value, bytes):
-            files[_checked_path(key.removeprefix(_FILE))] = value
+            files[_checked_path(name, key.removeprefix(_FILE))] = value
         elif key != "config":
             raise invalid_argument(f"unrecognized load parameter '{excerpt(key)}'.")
     text = parameters.get("config")
@@ -79,16 +83,23 @@ def _poll_failure(name: str, reason: str) -> InferError:
     return wrong_request(f"failed to load '{excerpt(name)}', failed to poll from model repository: {reason}")
 
 
-def _checked_path(text: str) -> str:
+def _checked_path(name: str, text: str) -> str:
     # Triton: joins the paths, whether or not this one begins with a slash.
     path = PurePosixPath(text.lstrip("/"))
-    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in text or "\\" in text:
+    if not path.parts or is_outside(str(path)) or "\0" in text or "\\" in text:
         raise invalid_argument(
             f"load parameter '{_FILE}{excerpt(text)}': the path must lie in the model's directory, such as "
             "1/model.onnx"
         )
     if str(path) == CONFIG_FILE:
         raise invalid_argument(f"load parameter '{_FILE}{excerpt(text)}': give the configuration as 'config' instead")
+    problem = name_problem(str(path))
+    if problem:
+        # Triton's opening: a file that cannot be written counts as a failure to look at the repository.
+        raise invalid_argument(
+            f"failed to load '{excerpt(name)}', failed to poll from model repository: load parameter "
+            f"'{_FILE}{excerpt(text)}': the path {problem}; use another name"
+        )
     return str(path)
 
 
@@ -110,6 +121,29 @@ def config_of_files(entry: ModelEntry) -> ModelConfig:
     except (OSError, UnicodeDecodeError):
         return ModelConfig()
     return parse_pbtxt(text, str(entry.config_path)).config
+
+
+def owner_config(entry: ModelEntry) -> ModelConfig:
+    """Return the configuration on disk, which limits what other clients may change. Raises InferError if it is broken.
+
+    With a part of it, a protection could be missing.
+    """
+    if entry.config_path is None:
+        return entry.preset
+    try:
+        parsed = parse_pbtxt(read_file_text(entry.config_path), str(entry.config_path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unknown_owner(entry, str(error)) from error
+    if errors_of(parsed.problems):
+        raise _unknown_owner(entry, str(errors_of(parsed.problems)[0]))
+    return parsed.config
+
+
+def _unknown_owner(entry: ModelEntry, reason: str) -> InferError:
+    return permission_denied(
+        f"config override of model '{excerpt(entry.name)}': its {CONFIG_FILE} cannot be read, so what the owner has "
+        f"set is unknown; repair it: {reason}"
+    )
 
 
 class UploadedFiles:

@@ -46,13 +46,13 @@ class RepositoryControl(Generic[V]):
         self.takes_commands = takes_commands
         """Whether clients may load and unload models."""
 
-    def load_model(self, name: str, parameters: Mapping[str, object]) -> None:
+    def load_model(self, name: str, parameters: Mapping[str, object], *, is_owner: bool = True) -> None:
         """Load a model by a client's command, see `ModelController.load`.
 
         Raises InferError: UNAVAILABLE in a mode without commands.
         """
         self._check_commands()
-        self._controller.load(name, parameters, is_by_client=True)
+        self._controller.load(name, parameters, is_by_client=True, is_owner=is_owner)
 
     def unload_model(
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None

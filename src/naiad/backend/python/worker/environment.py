@@ -11,15 +11,18 @@ in `bin`, which a virtual environment links to its base interpreter.
 """
 
 import fcntl
+import gzip
 import hashlib
 import json
 import logging
+import lzma
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import threading
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,10 +31,20 @@ from pathlib import Path, PurePosixPath
 from naiad.core.errors import invalid_argument
 
 _MODE = 0o755
+_DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+"""What reading an archive raises whose bytes have changed; bz2 raises OSError."""
 
 
 class UnusableError(Exception):
-    """An environment, or its archive, cannot be used; the text has the reason."""
+    """An environment, or its archive, cannot be used; the text has the reason.
+
+    `output` is what a tool has printed. It may hold lines of any file that the tool has read, so it goes to the log and
+    never to a client.
+    """
+
+    def __init__(self, text: str, output: str = "") -> None:
+        super().__init__(text)
+        self.output = output
 
 
 def unpack(archive: Path, home: Path) -> None:
@@ -49,8 +62,9 @@ def unpack(archive: Path, home: Path) -> None:
                     (home / path).mkdir(parents=True, exist_ok=True)
                 else:
                     _write(opened, member, home / path)
-    except (tarfile.TarError, EOFError) as error:
-        raise UnusableError(str(error)) from error
+            _read_to_the_end(opened)
+    except _DAMAGED as error:
+        raise UnusableError(f"the archive is damaged: {error}") from error
     for path, member in sorted(links, key=lambda link: link[1].issym()):
         target = home / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -59,6 +73,13 @@ def unpack(archive: Path, home: Path) -> None:
         else:
             target.symlink_to(member.linkname)
     _check_targets(home, [path for path, member in links if member.issym()])
+
+
+def _read_to_the_end(opened: tarfile.TarFile) -> None:
+    """Read what follows the last member: the checksum of a compressed archive is at its very end."""
+    stream = opened.fileobj
+    while stream is not None and stream.read(_CHUNK_BYTES):
+        pass
 
 
 class _Plan:
@@ -142,6 +163,9 @@ _PROBE_S = 60.0
 _OLDEST = (3, 8)
 _PROBE = "import json,sys,numpy; print(json.dumps([list(sys.version_info[:3]), numpy.__version__, sys.prefix]))"
 _CHUNK_BYTES = 1 << 20
+_MOST_LINES = 20
+_MOST_CHARACTERS = 2000
+"""Of a tool's output in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +219,10 @@ def find_interpreter(
             if found is None:
                 found = _prepared[key] = _prepare(model, path, key[0], base, wheels_dir, needs)
     except UnusableError as error:
-        raise invalid_argument(f"{opening}: {error}") from None
+        if not error.output:
+            raise invalid_argument(f"{opening}: {error}") from None
+        _log.error("%s: %s:\n%s", opening, error, error.output)
+        raise invalid_argument(f"{opening}: {error}; the log of the server has its output") from None
     except OSError as error:
         raise invalid_argument(f"{opening}: {error}") from error
     _log.info("model '%s' runs on %s", model, found.description)
@@ -288,7 +315,7 @@ def _install(model: str, requirements: Path, home: Path, base: str, wheels_dir: 
             if text.startswith(("Collecting", "Installing", "Successfully", "ERROR", "Downloading")):
                 _log.info("model '%s': pip: %s", model, text)
         if process.wait():
-            raise UnusableError("pip could not install it:\n" + "\n".join(last))
+            raise UnusableError("pip could not install it", "\n".join(last))
     finally:
         timer.cancel()
         process.stdout.close()  # type: ignore[union-attr]  # it is a pipe
@@ -318,7 +345,12 @@ def _probe(home: Path, source: Path) -> Interpreter:
         "PYTHONHOME": "",
     }
     output = _run([str(executable), "-c", _PROBE], _PROBE_S)
-    version, numpy, _ = json.loads(output.strip().splitlines()[-1])
+    try:
+        version, numpy, _ = json.loads(output.strip().splitlines()[-1])
+    except (ValueError, IndexError, TypeError):
+        raise UnusableError(
+            f"{executable} does not answer like Python", output[-_MOST_CHARACTERS:] or "nothing"
+        ) from None
     if tuple(version[:2]) < _OLDEST:
         raise UnusableError(f"its Python is {'.'.join(map(str, version))}; workers need 3.8 or newer")
     text = f"Python {'.'.join(map(str, version))} with numpy {numpy} of {source}"
@@ -338,14 +370,16 @@ def _run(command: list[str], timeout_s: float) -> str:
             env=_clean(os.environ),
         )
     except subprocess.TimeoutExpired:
-        raise UnusableError(f"{' '.join(command[:3])} did not end within {timeout_s:g} s") from None
+        raise UnusableError(f"{command[0]} did not end within {timeout_s:g} s") from None
     except OSError as error:
         raise UnusableError(f"{command[0]} cannot be run: {error.strerror}") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        reason = lines[-1] if lines else f"exit status {done.returncode}"
-        hint = "; add numpy to the environment" if "numpy" in reason else ""
-        raise UnusableError(f"{' '.join(command[:3])} failed: {reason}{hint}")
+        hint = "; add numpy to the environment" if lines and "numpy" in lines[-1] else ""
+        raise UnusableError(
+            f"{command[0]} failed with exit status {done.returncode}{hint}",
+            "\n".join([*command, *lines[-_MOST_LINES:]]),
+        )
     return done.stdout
 
 
