@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from naiad.options.flag import Kind, named_settings, option
 from naiad.options.host_policy import HostPolicy, parse_host_policies
 from naiad.options.limits import DEFAULT_CALL_WAIT_TIMEOUT_S, DEFAULT_EXECUTE_TIMEOUT_S, RateLimitOptions
+from naiad.options.load_limits import LoadLimitOptions
 from naiad.options.network.access import AccessOptions, TlsOptions
 from naiad.options.network.addresses import Place, is_one_port, is_unix
 from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
@@ -338,6 +339,7 @@ class ServerOptions:
     azure_ml: AzureMlOptions = field(default_factory=AzureMlOptions)
     rate_limit: RateLimitOptions = field(default_factory=RateLimitOptions)
     overload: OverloadOptions = field(default_factory=OverloadOptions)
+    load_limits: LoadLimitOptions = field(default_factory=LoadLimitOptions)
     backend_config: Mapping[str, Mapping[str, str]] = option(
         {},
         "backend-config",

@@ -33,7 +33,7 @@ from naiad.repository.stores.namespaces import Namespaces
 from naiad.repository.stores.store import Store
 from naiad.server.ports.ports import Ports
 from naiad.server.process.drain import drain
-from naiad.server.process.memory import FreedMemory, open_budget, overload_options
+from naiad.server.process.memory import FreedMemory, open_budget, overload_options, usable_memory_bytes
 from naiad.server.process.runner import ServiceManager, StopSignal, run_to_status
 from naiad.server.reporting.metrics import open_resources, show_cache, show_connections, show_responses
 from naiad.server.reporting.ready_set import ReadySetPublisher, settle
@@ -206,6 +206,9 @@ class Server:
             execute_timeout_s=options.execute_timeout_s,
             delays=self._delays,
             overload=overload_options(options.overload, self._budget),
+            limits=options.load_limits.resolved(
+                memory_bytes=usable_memory_bytes() // options.process_count, cores=usable_cores()
+            ),
             rollouts=self._engine.rollouts,
         )
 

@@ -52,8 +52,8 @@ def _permitted(opening: str, path: Path, context: ModelContext, parameters: Para
     found = hashlib.sha256(data).hexdigest()
     if found != digest:
         raise invalid_argument(
-            f"{opening} is not loaded: its SHA-256 digest is not the parameter 'sha256', '{excerpt(digest)}'; the file "
-            f"is another one than the digest was made of (sha256sum {path.name})"
+            f"{opening} is not loaded: its SHA-256 digest is not the parameter 'sha256', '{excerpt(digest)}'; the "
+            f"file is another one than the digest was made of (sha256sum {path.name})"
         )
     return io.BytesIO(data)
 

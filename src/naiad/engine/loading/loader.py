@@ -8,14 +8,14 @@ from pathlib import Path
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.custom_metrics import CustomMetrics
-from naiad.backend.registry import BackendRegistry
+from naiad.backend.registry import PYTHON_RUNTIME, BackendRegistry
 from naiad.backend.signature import DEFAULT_MAX_BATCH_SIZE_SETTING
-from naiad.config.autofill import NO_VERSION, select_versions
+from naiad.config.autofill import NO_VERSION, is_ensemble, select_versions
 from naiad.config.backends import canonical_name
 from naiad.config.changes import renewed
 from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.config.naiad_parameters import LIMIT, read_cache_limit_bytes
+from naiad.config.naiad_parameters import LIMIT, is_isolated, read_cache_limit_bytes
 from naiad.config.problem import raise_problems
 from naiad.config.rollout.declaration import FILE_NAME as ROLLOUT_FILE
 from naiad.config.rollout.declaration import DeclaredRollout
@@ -30,6 +30,7 @@ from naiad.engine.custom_batching import read_strategy
 from naiad.engine.ensemble.graph import find_device_steps, find_members
 from naiad.engine.ensemble.model import EnsembleModel
 from naiad.engine.instances import create_instances, instance_specs
+from naiad.engine.loading.budget import LoadBudget
 from naiad.engine.loading.configuration import (
     finish_config,
     prepare_config,
@@ -46,6 +47,7 @@ from naiad.engine.serving.served_model import InstanceUpdate, ServedModel, kept_
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.options.artificial_delays import ArtificialDelays
 from naiad.options.limits import DEFAULT_EXECUTE_TIMEOUT_S, read_execute_timeout_s, read_refuse_after_deaths
+from naiad.options.load_limits import LoadLimitOptions
 from naiad.options.options import OverloadOptions
 from naiad.repository.agents.chain import AgentChain, AgentRegistry
 from naiad.repository.model_plan import ModelPlan, Update
@@ -57,6 +59,7 @@ from naiad.scheduler.overload import OverloadPolicy
 from naiad.telemetry.statistics.model import ModelStatistics
 
 _log = logging.getLogger(__name__)
+_UNKNOWN_MEMORY_BYTES = 4 << 30
 
 
 class ModelLoader:
@@ -81,6 +84,7 @@ class ModelLoader:
         execute_timeout_s: float = DEFAULT_EXECUTE_TIMEOUT_S,
         overload: OverloadOptions | None = None,
         rollouts: Rollouts | None = None,
+        limits: LoadLimitOptions | None = None,
     ) -> None:
         """`router` connects ensembles to their members; without one they cannot be loaded.
 
@@ -90,8 +94,10 @@ class ModelLoader:
         `host_policies` are the cores for instances, by the name of the policy. `delays` is for tests.
         `execute_timeout_s` is the time after which an execution counts as hung, unless the model has its own.
         `overload` is for the queues of models without a queue policy. `rollouts` need versions that the version
-        policy may not select.
+        policy may not select. `limits` are the budget of each load.
         """
+        limits = limits or LoadLimitOptions().resolved(memory_bytes=_UNKNOWN_MEMORY_BYTES, cores=usable_cores)
+        self._budget = LoadBudget(limits)
         self._loop = loop
         self._backends = backends
         self._usable_cores = usable_cores
@@ -142,7 +148,20 @@ class ModelLoader:
                 f"{NO_VERSION.format(model_name=entry.name)}; version directories in {entry.model_dir}: "
                 f"{', '.join(map(str, entry.version_dirs)) or 'none'}",
             )
+        excess = self._excess(config, len(versions))
+        if excess is not None:
+            # The model is there and its configuration can be read: it counts as one that cannot be loaded.
+            raise UnloadableError(excess.code, excess.message)
         return ModelPlan(entry, config, versions, parsed, unsupported_reason=unsupported_reason, rollout=rollout)
+
+    def _excess(self, config: ModelConfig, version_count: int) -> InferError | None:
+        """Return the error of a configuration that asks for more than the budget of a load."""
+        has_processes = (
+            canonical_name(config.backend) == "python"
+            or config.runtime == PYTHON_RUNTIME
+            or (not is_ensemble(config) and is_isolated(config, self._settings(config)))
+        )
+        return self._budget.excess(config, version_count=version_count, has_processes=has_processes)
 
     def _with_rollout(
         self, entry: ModelEntry, rollout: DeclaredRollout | None, versions: Sequence[int]
@@ -305,7 +324,11 @@ class ModelLoader:
         completed = backend.auto_complete(context) if self._auto_complete else plan.config
         count = backend.default_instance_count(replace(context, config=completed))
         gpus = self._usable_gpus(backend, plan.config)
-        return replace(context, config=finish_config(plan.config, completed, plan.source, count, gpus))
+        config = finish_config(plan.config, completed, plan.source, count, gpus)
+        excess = self._excess(config, len(plan.versions))
+        if excess is not None:
+            raise excess
+        return replace(context, config=config)
 
     def _usable_gpus(self, backend: Backend, config: ModelConfig) -> int:
         """Return the number of usable GPUs. Raises InferError if instances require one and none is usable."""

@@ -42,6 +42,6 @@ def _check(model_dir: Path, key: str, expected: str) -> None:
         raise invalid_argument(f"checksum of {model_dir / path} cannot be taken: {error.strerror}") from error
     if not hmac.compare_digest(found.encode(), expected.strip().lower().encode()):
         raise invalid_argument(
-            f"{algorithm} digest of {model_dir / path} is not '{excerpt(expected)}' of the configuration: the file is "
-            f"another one than was meant, or has changed ({algorithm.lower()}sum shows its own)"
+            f"{algorithm} digest of {model_dir / path} is not '{excerpt(expected)}' of the configuration: the file "
+            f"is another one than was meant, or has changed ({algorithm.lower()}sum shows its own)"
         )

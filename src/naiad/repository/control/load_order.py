@@ -124,9 +124,9 @@ def config_of_files(entry: ModelEntry) -> ModelConfig:
 
 
 def owner_config(entry: ModelEntry) -> ModelConfig:
-    """Return the configuration on disk, which limits what other clients may change. Raises InferError if it is broken.
+    """Return the configuration on disk, which limits what other clients may change.
 
-    With a part of it, a protection could be missing.
+    Raises InferError(PERMISSION_DENIED) if it is broken: in a part of it, a protection could be missing.
     """
     if entry.config_path is None:
         return entry.preset

@@ -38,8 +38,8 @@ _DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzip
 class UnusableError(Exception):
     """An environment, or its archive, cannot be used; the text has the reason.
 
-    `output` is what a tool has printed. It may hold lines of any file that the tool has read, so it goes to the log and
-    never to a client.
+    `output` is what a tool has printed. It may hold lines of any file that the tool has read, so it goes to the log
+    and never to a client.
     """
 
     def __init__(self, text: str, output: str = "") -> None:
