@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from naiad.backend.custom_metrics import CustomMetrics
+from naiad.backend.load_stop import LoadStop
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.device_tensor import Device
@@ -54,6 +55,8 @@ class ModelContext:
     """After this an execution without progress counts as hung, unless the model says otherwise; 0 for no limit."""
     namespace: str = ""
     """Its namespace, which distinguishes models of equal names; empty without namespaces."""
+    stop: LoadStop = field(default_factory=LoadStop, compare=False)
+    """Whether the load has to end; long steps obey it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,12 @@ class Instance(abc.ABC):
         Of a decoupled model it returns no responses: it sends them through `batch.emit`, as many as it likes, also
         after it has returned and has been given another batch. Every request needs its `final` response, which may
         be `empty_final` or carry an `error`. When it raises, the requests that are still open are answered with that.
+        """
+
+    def interrupt(self) -> None:  # noqa: B027 - most instances cannot be interrupted
+        """End the start or the execution that is in progress on another thread; the instance is of no use then.
+
+        `close` follows. By default nothing happens, and the caller does not wait for the execution.
         """
 
     @property
@@ -221,6 +230,8 @@ class Model(abc.ABC):
 
     labels: Mapping[str, Sequence[str]] = MappingProxyType({})
     """Class labels that the model file itself has, by output; a `label_filename` takes precedence."""
+    stop: LoadStop | None = None
+    """What ends the creation of instances; the engine sets that of each change of instances."""
 
     @abc.abstractmethod
     def create_instance(self, spec: InstanceSpec) -> Instance:

@@ -36,7 +36,7 @@ class IdentityBackend(Backend):
         execute_delay_ms = _parameter(context.config, "execute_delay_ms")
         multiplier = _parameter(context.config, "instance_wise_delay_multiplier")
         if delay_s:
-            time.sleep(delay_s)
+            context.stop.wait(delay_s)
         return IdentityModel(context, pairs, execute_delay_ms / 1000, multiplier)
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from naiad.backend.api import Instance, InstanceSpec, Model
 from naiad.backend.cores import running_on
+from naiad.backend.load_stop import LoadStop
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.options.host_policy import format_cores, policy_name
 
@@ -59,13 +60,17 @@ def create_instances(
     specs: Sequence[InstanceSpec],
     warm_up: Callable[[Instance, InstanceSpec], None] | None,
     host_policies: Mapping[str, frozenset[int]],
+    stop: LoadStop | None = None,
 ) -> list[Instance]:
     """Create instances, several at a time, each on the cores of its host policy, and warm each one up.
 
-    If one fails, all are closed. Raises InferError.
+    If one fails, or the load has to end, all are closed. Raises InferError.
     """
 
+    stop = stop or LoadStop()
+
     def create(spec: InstanceSpec) -> Instance:
+        stop.check()
         cores = host_policies.get(spec.host_policy, frozenset())
         with running_on(cores):
             instance = model.create_instance(spec)

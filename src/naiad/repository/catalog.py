@@ -3,12 +3,14 @@
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic
 
+from naiad.backend.load_stop import LoadStop
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.rollout.declaration import DeclaredRollout
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unavailable
@@ -22,6 +24,11 @@ from naiad.repository.stores.stores import DUPLICATE, Stores
 from naiad.telemetry.process import trim_heap
 
 _log = logging.getLogger(__name__)
+_LOOK_S = 0.25
+"""How often a load in progress is asked whether it has to end; its end is seen at once."""
+_STOP_S = 4.0
+"""After this, a load that was asked to end is not waited for any more."""
+_STOPPING = "the load was ended because the server is stopping"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,7 @@ class Replaced:
 class Catalog(Generic[V]):
     """Models of one or several stores; the package `control` decides when each is loaded."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a catalog is made of
         self,
         stores: Sequence[Store],
         loader: VersionLoader[V],
@@ -57,10 +64,12 @@ class Catalog(Generic[V]):
         ready_rule: ReadyRule | None = None,
         namespaces: Namespaces | None = None,
         declare_rollout: Callable[[str, DeclaredRollout | None], object] = lambda key, declared: None,
+        load_timeout_s: float = 0.0,
     ) -> None:
         """With `namespaces`, the key of a model is a `ModelKey` in all methods, otherwise its name.
 
         `declare_rollout` gets what the files of a model declare before its versions are put in place.
+        `load_timeout_s` is the time limit of the load of a version, 0 for none.
         """
         self.stores = Stores(stores if namespaces is None else namespaces.stores)
         self.namespaces = namespaces
@@ -74,6 +83,12 @@ class Catalog(Generic[V]):
         self.load_failure_count = 0
         """Failed loads: of models that could not be prepared, and of versions."""
         self._loading_since_s: dict[tuple[str, int], float] = {}
+        self._load_timeout_s = load_timeout_s
+        self._stops: dict[str, LoadStop] = {}
+        """Of the loads in progress. A model is loaded by one piece of work at a time."""
+        self._deserted: Counter[str] = Counter()
+        """Loads without a waiting thread that have not ended, by model: a framework cannot be interrupted."""
+        self._deserted_changed = threading.Condition()
         self._agents: dict[str, AgentChain] = {}
         """The agents of the loaded models; changed only by loads and unloads."""
 
@@ -192,25 +207,38 @@ class Catalog(Generic[V]):
         trim_heap()
         return all_loaded
 
-    def load(self, plan: ModelPlan, unchanged: Collection[int] = (), *, counts: bool = True) -> Replaced:
+    def load(
+        self,
+        plan: ModelPlan,
+        unchanged: Collection[int] = (),
+        *,
+        counts: bool = True,
+        stop: LoadStop | None = None,
+    ) -> Replaced:
         """Load the versions of one model and put them in place, all or none of them.
 
         Of the `unchanged` versions, a loaded one stays if it can serve the plan. Returns the replaced versions, for
-        the caller to stop. `counts`: whether a failure makes a server unready that needs all its models. Raises
-        InferError with the failures.
+        the caller to stop. `counts`: whether a failure makes a server unready that needs all its models. `stop` ends
+        the load. Raises InferError with the failures.
         """
+        if plan.entry.key in self._deserted:
+            raise unavailable(f"an earlier load of '{plan.entry.key}', which was asked to end, has not ended yet")
         kept = {n: v for n, v in self._lifecycle.loaded_versions(plan.entry.key).items() if n in unchanged}
+        pool = ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load")
         try:
-            with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="load") as pool:
-                return self._finish_load(plan, self._start_load(pool, plan, kept, counts=counts))
+            return self._finish_load(plan, self._start_load(pool, plan, kept, counts=counts, stop=stop))
         finally:
+            pool.shutdown(wait=False)
             trim_heap()
 
-    def dry_run(self, plan: ModelPlan) -> None:
+    def dry_run(self, plan: ModelPlan, stop: LoadStop | None = None) -> None:
         """Load the versions of one model and release them, without any effect on served ones. Raises InferError."""
         failures = ""
+        stop = self._stops[plan.entry.key] = stop or LoadStop()
+        own = replace(plan, stop=stop)
         with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="dry_run") as pool:
-            futures = {version: pool.submit(self._load_version, plan, version) for version in plan.versions}
+            futures = {version: pool.submit(self._load_version, own, version) for version in plan.versions}
+        self._stops.pop(plan.entry.key, None)
         for version, future in futures.items():
             try:
                 stop_version(future.result(), 0.0)
@@ -223,8 +251,10 @@ class Catalog(Generic[V]):
             raise invalid_argument(f"load would fail for model '{plan.entry.key}': {failures}")
 
     def abandon(self) -> None:
-        """Cancel loading: loads in progress finish, waiting ones do not begin."""
+        """Cancel loading: loads in progress end at their next step, waiting ones do not begin."""
         self._abandoned = True
+        for stop in list(self._stops.values()):
+            stop.request(_STOPPING)
 
     def _discover(self) -> tuple[list[ModelEntry], bool]:
         """Return the unique models, and whether these are all models."""
@@ -291,11 +321,21 @@ class Catalog(Generic[V]):
         self._lifecycle.forget(name)
 
     def _start_load(
-        self, pool: ThreadPoolExecutor, plan: ModelPlan, kept: Mapping[int, V] | None = None, *, counts: bool = True
+        self,
+        pool: ThreadPoolExecutor,
+        plan: ModelPlan,
+        kept: Mapping[int, V] | None = None,
+        *,
+        counts: bool = True,
+        stop: LoadStop | None = None,
     ) -> "dict[int, Future[_Loaded[V]]]":
         self._lifecycle.begin_load(plan.entry.key, plan.versions, counts=counts)
         kept = kept or {}
-        return {number: pool.submit(self._bring, plan, number, kept.get(number)) for number in plan.versions}
+        stop = self._stops[plan.entry.key] = stop or LoadStop()
+        if self._abandoned:
+            stop.request(_STOPPING)
+        own = replace(plan, stop=stop)
+        return {number: pool.submit(self._bring, own, number, kept.get(number)) for number in plan.versions}
 
     def _bring(self, plan: ModelPlan, version: int, kept: V | None) -> _Loaded[V]:
         """Load a version, or prepare the change of the one in place."""
@@ -309,9 +349,19 @@ class Catalog(Generic[V]):
         name = plan.entry.key
         key = (name, version)
         self._loading_since_s[key] = time.monotonic()
+        limit = f"the load took longer than --max-load-seconds={self._load_timeout_s:g}"
+        timer = threading.Timer(self._load_timeout_s, plan.stop.request, [limit])
+        timer.daemon = True
         try:
-            return self._try_to_load(plan, version)
+            if self._load_timeout_s:
+                timer.start()
+            loaded = self._try_to_load(plan, version)
+            if plan.stop.is_requested:
+                stop_version(loaded, 0.0)
+                plan.stop.check()
+            return loaded
         finally:
+            timer.cancel()
             del self._loading_since_s[key]
 
     def _try_to_load(self, plan: ModelPlan, version: int) -> V:
@@ -324,6 +374,7 @@ class Catalog(Generic[V]):
             try:
                 return self._loader.load(plan, version)
             except Exception as error:
+                plan.stop.check()  # whatever has failed meanwhile
                 if not retries_left:
                     raise
                 retries_left -= 1
@@ -336,13 +387,14 @@ class Catalog(Generic[V]):
         failures = ""
         for version, future in futures.items():
             try:
-                loaded[version] = future.result()
+                loaded[version] = self._result(name, future)
             except Exception as error:
                 reason = _status_of(error)
                 self._count_failure()
                 _log.error("failed to load '%s' version %d: %s", name, version, reason, exc_info=_traceback_of(error))
                 self._lifecycle.fail_version(name, version, reason)
                 failures += f"version {version} is at UNAVAILABLE state: {reason};\n"
+        self._stops.pop(name, None)
         if self._abandoned:
             failures = failures or "the server is stopping"
         if not failures:
@@ -364,11 +416,47 @@ class Catalog(Generic[V]):
             plan.agents.load_failed()
         raise invalid_argument(f"load failed for model '{name}': {failures}")
 
+    def _result(self, name: str, future: "Future[_Loaded[V]]") -> _Loaded[V]:
+        """Wait for a version; not for longer than a moment after its load was asked to end. Raises what it raises."""
+        stop = self._stops[name]
+        while not stop.is_requested:
+            wait((future,), _LOOK_S)
+            if future.done():
+                return future.result()
+        wait((future,), _STOP_S)
+        if future.done():
+            return future.result()
+        if future.cancel():
+            raise unavailable(stop.reason)
+        _log.warning("the load of '%s' cannot be interrupted in its present step; its result will be discarded", name)
+        with self._deserted_changed:
+            self._deserted[name] += 1
+        future.add_done_callback(lambda done: self._discard(name, done))
+        raise unavailable(stop.reason)
+
+    def _discard(self, name: str, future: "Future[_Loaded[V]]") -> None:
+        """Release what a deserted load has made."""
+        if not future.cancelled() and future.exception() is None:
+            loaded = future.result()
+            if loaded.update is not None:
+                loaded.update.discard()
+            else:
+                stop_version(loaded.version, 0.0)
+        _log.info("a load of '%s' that was asked to end has ended", name)
+        with self._deserted_changed:
+            self._deserted[name] -= 1
+            if not self._deserted[name]:
+                del self._deserted[name]
+            self._deserted_changed.notify_all()
+
     # --- unloading --------------------------------------------------------------------------------------------------
 
     def unload_all(self, timeout_s: float) -> bool:
         """Unload everything in parallel; return whether every accepted request finished within `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s
+        with self._deserted_changed:
+            if not self._deserted_changed.wait_for(lambda: not self._deserted, max(0.0, timeout_s)):
+                return False
         names = sorted({row.name for row in self._lifecycle.rows() if row.state is ModelState.READY})
         if not names:
             return True

@@ -1,9 +1,10 @@
 """Plans of loads, the interface of the loader, and the order of dependent models."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from naiad.backend.load_stop import LoadStop
 from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.rollout.declaration import DeclaredRollout
@@ -33,6 +34,8 @@ class ModelPlan:
     """What `rollout.toml` declares, if there is one."""
     circle: Sequence[str] = ()
     """The cycle of ensembles from this one to itself; empty for a loadable model."""
+    stop: LoadStop = field(default_factory=LoadStop, compare=False)
+    """Whether the load has to end; each load has its own."""
 
 
 class Update(Protocol):

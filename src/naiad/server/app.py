@@ -224,6 +224,7 @@ class Server:
             ready_rule=ReadyRule(options.ready_rule),
             namespaces=Namespaces(stores) if options.has_namespaces else None,
             declare_rollout=self._engine.rollouts.declare,
+            load_timeout_s=self._options.load_limits.max_s,
         )
         self._registry.add_callback(
             "naiad_model_load_failures_total",
@@ -293,6 +294,7 @@ class Server:
             control.unload_all,
             drain_s=self._options.drain_s,
             exit_timeout_s=self._options.exit_timeout_s,
+            end_loads=control.abandon,
         )
         if self._engine.recorder is not None:
             await asyncio.to_thread(self._engine.recorder.close)

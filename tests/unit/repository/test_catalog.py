@@ -1,11 +1,14 @@
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from naiad.backend.load_stop import LoadStop
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, invalid_argument
 from naiad.core.model import ModelState
+from naiad.repository import catalog as catalog_module
 from naiad.repository.catalog import Catalog
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.model_plan import ModelPlan
@@ -162,3 +165,61 @@ def test_ready_rule_is_the_operators(tmp_path: Path) -> None:
     catalog = Catalog([store], loader, Published(), ready_rule=ReadyRule("a"))
     assert not catalog.load_all()
     assert catalog.is_ready()
+
+
+class TestEndedLoads:
+    """Loads that are asked to end inside a step that nothing can interrupt."""
+
+    @pytest.fixture
+    def scene(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Catalog, Loader, Event]]:
+        monkeypatch.setattr(catalog_module, "_STOP_S", 0.0)
+        loader, blocked = Loader(), Event()
+        loader.on_load = lambda: blocked.wait(60.0)  # type: ignore[assignment]  # its result does not matter
+        catalog = Catalog([make_repository(tmp_path, {"a": (1, 2)})], loader, Published())
+        yield catalog, loader, blocked
+        blocked.set()
+
+    def test_nobody_waits_for_a_load_that_cannot_be_interrupted(self, scene: tuple[Catalog, Loader, Event]) -> None:
+        catalog, loader, blocked = scene
+        stop = LoadStop()
+        stop.request("it was unloaded")
+        plan = catalog.plan(catalog.stores.find("a"))
+        with pytest.raises(InferError, match="version 1 is at UNAVAILABLE state: Unavailable: it was unloaded"):
+            catalog.load(plan, stop=stop)
+        assert not catalog.is_served("a")
+        with pytest.raises(InferError, match="an earlier load of 'a', which was asked to end, has not ended yet"):
+            catalog.load(plan)
+        assert not catalog.unload_all(0.0), "the process ends although the load goes on"
+        blocked.set()
+        assert catalog.unload_all(60.0)
+        assert all(version.stopped for version in loader.loaded.values()), "the results are discarded"
+
+    def test_load_is_possible_again_after_it_has_ended(self, scene: tuple[Catalog, Loader, Event]) -> None:
+        catalog, _, blocked = scene
+        stop = LoadStop()
+        stop.request("it was unloaded")
+        plan = catalog.plan(catalog.stores.find("a"))
+        with pytest.raises(InferError):
+            catalog.load(plan, stop=stop)
+        blocked.set()
+        assert catalog.unload_all(60.0)
+        catalog.load(plan)
+        assert catalog.is_served("a")
+
+    def test_finished_load_that_was_asked_to_end_is_released(self, scene: tuple[Catalog, Loader, Event]) -> None:
+        catalog, loader, _ = scene
+        stop = LoadStop()
+        loader.on_load = lambda: stop.request("too late")
+        with pytest.raises(InferError, match="too late"):
+            catalog.load(catalog.plan(catalog.stores.find("a")), stop=stop)
+        assert loader.loaded
+        assert all(version.stopped for version in loader.loaded.values())
+
+    def test_ended_load_is_not_tried_again(self, tmp_path: Path) -> None:
+        stop = LoadStop()
+        loader = Loader({("a", 1): [invalid_argument("broken")] * 5})
+        loader.on_load = lambda: stop.request("it was unloaded")
+        catalog = Catalog([make_repository(tmp_path, {"a": (1,)})], loader, Published(), load_retry_count=5)
+        with pytest.raises(InferError, match="it was unloaded"):
+            catalog.load(catalog.plan(catalog.stores.find("a")), stop=stop)
+        assert len(loader.failures["a", 1]) == 4

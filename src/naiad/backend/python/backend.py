@@ -25,6 +25,7 @@ from naiad.backend.api import (
     RemoteInstance,
 )
 from naiad.backend.custom_metrics import InstanceMetrics
+from naiad.backend.load_stop import LoadStop
 from naiad.backend.python.calls import BlsChannel
 from naiad.backend.python.conversation.conversation import Conversation, Terms
 from naiad.backend.python.conversation.open_requests import DecoupledConversation, OrdinaryConversation
@@ -155,6 +156,7 @@ class PythonModel(Model):
     ) -> None:
         """`rules` come from the configuration unless given."""
         self._context = context
+        self.stop = context.stop
         self._source = source
         self.settings = settings
         """The settings of its workers."""
@@ -170,7 +172,8 @@ class PythonModel(Model):
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Start a worker and initialize the model in it. Raises InferError with the traceback if that fails."""
         instance = PythonInstance(self._context, self._source, self.settings, self._rules, spec)
-        instance.start()
+        with (self.stop or LoadStop()).calling(instance.interrupt):
+            instance.start()
         return instance
 
 
@@ -240,6 +243,10 @@ class PythonInstance(RemoteInstance):
         self._life = WorkerLife(spec.name, settings, launch, notes, partial(kind, terms=terms), self._report_health)
         self._running: Conversation | None = None
         self._conversation_with_blocks: Conversation | None = None
+
+    def interrupt(self) -> None:
+        """End the worker without waiting for it."""
+        self._life.interrupt()
 
     def start(self) -> None:
         """Start the worker. Raises InferError."""
@@ -451,7 +458,8 @@ def ask_once(context: ModelContext, source: WorkerSource, settings: WorkerSettin
         os.close(wake_write)
         raise internal(f"the worker cannot be started with {settings.interpreter.executable}: {error}") from None
     try:
-        return begin(process, settings, notes, wake_read)
+        with context.stop.calling(process.kill):
+            return begin(process, settings, notes, wake_read)
     finally:
         process.kill()
         end(process, 0.0, wake_read)

@@ -107,7 +107,9 @@ def read_settings(
     read = _Reader(parameters, f"model '{context.name}': parameter '{{name}}' is '{{value}}'")
     wheels_dir = backend.get("wheels-dir", "")
     return WorkerSettings(
-        interpreter=find_interpreter(context.name, parameters, context.model_dir, wheels_dir, needs),
+        interpreter=find_interpreter(
+            context.name, parameters, context.model_dir, wheels_dir, needs, stop=context.stop
+        ),
         start_timeout_s=read_flag("stub-timeout-seconds", 30.0, float),
         transport_bytes=int(read_flag("transport-max-byte-size", 4 << 30, int)),
         initialize_timeout_s=read("initialize_timeout_s", 1800.0, float),

@@ -164,13 +164,17 @@ class WorkerLife:
             self.close()
             raise self._start_error
 
+    def interrupt(self) -> None:
+        """End the worker without waiting for it, also while it starts or executes; `close` follows."""
+        self._closing = True
+        self._closes.set()
+        self.wake()
+
     def close(self) -> None:
         """Finalize the model and end the worker; returns when it has exited. No effect the second time."""
         if self._wake_read < 0:
             return
-        self._closing = True
-        self._closes.set()
-        self.wake()
+        self.interrupt()
         if self._thread.ident is not None:
             self._thread.join()
         wake_write, self._wake_write = self._wake_write, -1  # its number soon belongs to another file

@@ -224,7 +224,7 @@ class ModelLoader:
         if kept is None:
             return None
         update = InstanceUpdate(loaded, model, config, kept)
-        update.create(_warm_up(replace(context, config=config)), self._host_policies)
+        update.create(_warm_up(replace(context, config=config)), self._host_policies, plan.stop)
         return update
 
     def _cached(self, served: Served) -> Served:
@@ -258,9 +258,10 @@ class ModelLoader:
             model = backend.load(context)
             labels = {**model.labels, **labels}
             passive_specs = instance_specs(context.config, passive=True)
-            passive = create_instances(model, passive_specs, None, self._host_policies)
+            context.stop.check()
+            passive = create_instances(model, passive_specs, None, self._host_policies, context.stop)
             specs = instance_specs(context.config)
-            instances = create_instances(model, specs, _warm_up(context), self._host_policies)
+            instances = create_instances(model, specs, _warm_up(context), self._host_policies, context.stop)
             if strategy is not None:
                 strategy.start(context.config)
             origin = self._batch_size_origin(plan, backend)
@@ -366,6 +367,7 @@ class ModelLoader:
             metrics=self._metrics,
             host_policies=self._host_policies,
             execute_timeout_s=self._execute_timeout_s,
+            stop=plan.stop,
         )
 
     def _flag_settings(self, config: ModelConfig, backend: Backend) -> dict[str, str]:

@@ -55,8 +55,10 @@ class WarmUp:
             for _ in range(sample.count or 1):
                 start_ns = time.monotonic_ns()
                 try:
-                    self._execute(instance, requests)
+                    with self._context.stop.calling(instance.interrupt):
+                        self._execute(instance, requests)
                 except Exception as error:
+                    self._context.stop.check()
                     raise self._failed(sample, spec, error) from error
                 seconds = (time.monotonic_ns() - start_ns) / 1e9
                 _log.info(

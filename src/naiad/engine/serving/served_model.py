@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from naiad.backend.api import Instance, InstanceSpec, InstanceState, Model, RemoteInstance
+from naiad.backend.load_stop import LoadStop
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.padding import read_padding
 from naiad.core.errors import ErrorCode, FailureReason, InferError, unavailable
@@ -414,7 +415,10 @@ class InstanceUpdate:
         self._created: list[Instance] = []
 
     def create(
-        self, warm_up: Callable[[Instance, InstanceSpec], None] | None, host_policies: Mapping[str, frozenset[int]]
+        self,
+        warm_up: Callable[[Instance, InstanceSpec], None] | None,
+        host_policies: Mapping[str, frozenset[int]],
+        stop: LoadStop | None = None,
     ) -> None:
         """Create and warm up the missing instances. Raises InferError; all new instances are closed then."""
         specs = instance_specs(self._config)
@@ -423,8 +427,9 @@ class InstanceUpdate:
             return
         backend_model = self._model.backend_model
         backend_model.update_config(self._config)
+        backend_model.stop = stop
         try:
-            self._created = create_instances(backend_model, missing, warm_up, host_policies)
+            self._created = create_instances(backend_model, missing, warm_up, host_policies, stop)
         except BaseException:
             backend_model.update_config(self._model.config)
             raise

@@ -86,6 +86,8 @@ class ModelController(Generic[V]):
         self._failed: dict[str, LoadRecord] = {}
         """Models that failed to load, for polling; not by a client's command, which may name any number of them."""
         self._generations: Counter[str] = Counter()
+        self._orders: set[LoadOrder] = set()
+        """The commands in progress that hold the locks of their models."""
         self._is_stopping = False
 
     # --- state ------------------------------------------------------------------------------------------------------
@@ -153,11 +155,13 @@ class ModelController(Generic[V]):
             with self._locks.hold(order.plans):
                 if self._is_stopping:
                     raise unavailable("Server not ready")
+                self._orders.add(order)
                 if parameters.get(DRY_RUN):
                     self._dry_run(order)
                 else:
                     self._load(order)
         finally:
+            self._orders.discard(order)
             order.release()
             self._match_ensembles(order.loaded)
 
@@ -173,6 +177,7 @@ class ModelController(Generic[V]):
         loaded again.
         """
         for key in self.catalog.known_as(name):
+            self._end_loads(key)
             state = self.state([key, *self._ensembles()])
             names = [key, *dependents(key, state)] if parameters.get("unload_dependents") else [key]
             wanted = state.keys() - set(names)
@@ -185,8 +190,18 @@ class ModelController(Generic[V]):
                 for each in names:
                     self._unload(each, on_withdrawn if each == key else None)
 
+    def _end_loads(self, name: str) -> None:
+        """End the load of a model that a command has named and that is in progress: it fails, nothing of it stays.
+
+        The load of an ensemble that contains the model goes on; the unload waits for it.
+        """
+        for order in list(self._orders):
+            if order.name == name:
+                _log.info("ending the load of '%s', which is to be unloaded", name)
+                order.stop.request("the load was ended by an unload of the model")
+
     def abandon(self) -> None:
-        """Take no more commands; loads in progress finish."""
+        """Take no more commands; loads in progress end at their next step."""
         self._is_stopping = True
         self.catalog.abandon()
 
@@ -309,6 +324,8 @@ class ModelController(Generic[V]):
         while left := [name for name in self._to_load(order, plans) if name not in tried]:
             name = left[0]
             tried.add(name)
+            if order.stop.is_requested:
+                raise invalid_argument(f"load failed for model '{order.name}': {order.stop.reason}\n")
             try:
                 self._load_one(order, replace(self._own_plan(order, name), circle=plans[name].circle))
             except InferError as error:
@@ -324,7 +341,7 @@ class ModelController(Generic[V]):
         An ensemble is matched with its served members.
         """
         for name in self._to_load(order, order.plans):
-            self.catalog.dry_run(order.plans[name])
+            self.catalog.dry_run(order.plans[name], order.stop)
 
     def _own_plan(self, order: LoadOrder, name: str) -> ModelPlan:
         """Return a plan to load from: a model that seemed current may be unloaded before it is locked."""
@@ -350,7 +367,9 @@ class ModelController(Generic[V]):
         )
         before = self.catalog.served_config(name) if record.is_overridden else None
         try:
-            replaced = self.catalog.load(plan, self._unchanged_versions(order, plan), counts=not order.is_by_client)
+            replaced = self.catalog.load(
+                plan, self._unchanged_versions(order, plan), counts=not order.is_by_client, stop=order.stop
+            )
         except InferError:
             if not order.is_by_client:
                 self._failed[name] = record

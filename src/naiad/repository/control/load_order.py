@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
+from naiad.backend.load_stop import LoadStop
 from naiad.config.forms.json_form import config_from_json
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
@@ -206,7 +207,7 @@ class LoadRecord:
             self.release()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class LoadOrder:
     """What one load command is about: the model, and the members that it needs."""
 
@@ -224,6 +225,8 @@ class LoadOrder:
     """Models that seemed to be loaded as they are, so that their plans describe the served versions."""
     loaded: set[str] = field(default_factory=set)
     """Models that were loaded."""
+    stop: LoadStop = field(default_factory=LoadStop)
+    """Whether it has to end before all is loaded."""
     releases: dict[str, Callable[[], None]] = field(default_factory=dict)
     """Of the stores' files that were opened and are not in use."""
 

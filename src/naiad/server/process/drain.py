@@ -2,7 +2,7 @@
 
 1. From the signal on, readiness is false, so that load balancers remove the server.
 2. For `drain_s` everything else continues: requests still arrive from clients that have not noticed.
-3. Then the ports close, after the connections in their queues are accepted. Requests in flight get their responses;
+3. Then loads in progress end, and the ports close, after the connections in their queues are accepted. Requests in flight get their responses;
    over HTTP/1.1 these contain `Connection: close`. HTTP/2 connections get GOAWAY and close after their last response.
    Idle HTTP/1.1 connections stay open, as in Triton, until their clients close them or the countdown is nearly over;
    then responses contain `Connection: close`, and idle connections close.
@@ -37,16 +37,19 @@ async def drain(
     *,
     drain_s: float,
     exit_timeout_s: float,
+    end_loads: Callable[[], object] = lambda: None,
 ) -> bool:
     """Take the server out of service; return whether everything finished in time.
 
-    `unload` blocks up to the given number of seconds and returns whether all requests finished.
+    `unload` blocks up to the given number of seconds and returns whether all requests finished. `end_loads` ends the
+    loads in progress, whose requests would be waited for.
     """
     engine.is_draining = True
     if drain_s:
         _log.info("no longer ready; serving for another %g s", drain_s)
         await asyncio.sleep(drain_s)
     deadline_s = time.monotonic() + exit_timeout_s
+    await asyncio.to_thread(end_loads)
     engine.close_to_new_sequences()
     while engine.live_sequence_count and time.monotonic() < deadline_s:
         # Live sequences continue over open connections, and end at the latest when they are idle.

@@ -18,16 +18,18 @@ import logging
 import lzma
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from naiad.backend.load_stop import LoadStop
 from naiad.core.errors import invalid_argument
 
 _MODE = 0o755
@@ -191,12 +193,19 @@ _locks: dict[tuple[str, str], threading.Lock] = {}
 
 
 def find_interpreter(
-    model: str, parameters: Mapping[str, str], model_dir: Path, wheels_dir: str = "", needs: Sequence[str] = ()
+    model: str,
+    parameters: Mapping[str, str],
+    model_dir: Path,
+    wheels_dir: str = "",
+    needs: Sequence[str] = (),
+    *,
+    stop: LoadStop | None = None,
 ) -> Interpreter:
     """Return the interpreter of a model, prepared if necessary; blocks meanwhile.
 
     `parameters` come from the configuration. `wheels_dir` has the wheels for requirements files of a server
-    without a network; `needs` are requirements in addition to the file.
+    without a network; `needs` are requirements in addition to the file. `stop` ends the preparation: another model
+    that needs the same environment begins it again.
 
     Raises InferError(INVALID_ARG) for an unusable environment, with the reason.
     """
@@ -217,7 +226,7 @@ def find_interpreter(
         with guard:
             found = _prepared.get(key)
             if found is None:
-                found = _prepared[key] = _prepare(model, path, key[0], base, wheels_dir, needs)
+                found = _prepared[key] = _prepare(model, path, key[0], base, wheels_dir, needs, stop or LoadStop())
     except UnusableError as error:
         if not error.output:
             raise invalid_argument(f"{opening}: {error}") from None
@@ -252,7 +261,9 @@ def _key_of(path: Path, base: str, wheels_dir: str, needs: Sequence[str]) -> str
     return digest.hexdigest()
 
 
-def _prepare(model: str, path: Path, key: str, base: str, wheels_dir: str, needs: Sequence[str]) -> Interpreter:
+def _prepare(
+    model: str, path: Path, key: str, base: str, wheels_dir: str, needs: Sequence[str], stop: LoadStop
+) -> Interpreter:
     if path.is_dir():
         return _probe(path, path)
     home = cache_dir() / key
@@ -268,9 +279,10 @@ def _prepare(model: str, path: Path, key: str, base: str, wheels_dir: str, needs
             _log.info("model '%s': preparing the environment of %s in %s", model, path, home)
             try:
                 if path.suffix == ".txt":
-                    _install(model, path, home, base, wheels_dir, needs)
+                    _install(model, path, home, base, wheels_dir, needs, stop)
                 else:
                     _unpack(path, home)
+                stop.check()
                 interpreter = _probe(home, path)
             except BaseException:
                 shutil.rmtree(home, ignore_errors=True)
@@ -288,7 +300,9 @@ def _only_one(home: Path) -> Iterator[None]:
         yield
 
 
-def _install(model: str, requirements: Path, home: Path, base: str, wheels_dir: str, needs: Sequence[str]) -> None:
+def _install(
+    model: str, requirements: Path, home: Path, base: str, wheels_dir: str, needs: Sequence[str], stop: LoadStop
+) -> None:
     """Create a virtual environment from a requirements file."""
     _run([base, "-m", "venv", str(home)], _PREPARE_S)
     command = [str(home / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
@@ -303,21 +317,34 @@ def _install(model: str, requirements: Path, home: Path, base: str, wheels_dir: 
         errors="replace",
         env=_clean(os.environ),
         cwd=requirements.parent,
+        process_group=0,
     )
+
+    def end() -> None:
+        # With the compilers and downloads that it has started.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
     last: list[str] = []
-    timer = threading.Timer(_PREPARE_S, process.kill)
+    timer = threading.Timer(_PREPARE_S, end)
     timer.start()
     try:
         assert process.stdout is not None  # it is a pipe
-        for line in process.stdout:
-            text = line.rstrip()
-            last = [*last[-9:], text]
-            if text.startswith(("Collecting", "Installing", "Successfully", "ERROR", "Downloading")):
-                _log.info("model '%s': pip: %s", model, text)
-        if process.wait():
+        with stop.calling(end):
+            for line in process.stdout:
+                text = line.rstrip()
+                last = [*last[-9:], text]
+                if text.startswith(("Collecting", "Installing", "Successfully", "ERROR", "Downloading")):
+                    _log.info("model '%s': pip: %s", model, text)
+            status = process.wait()
+        stop.check()
+        if status:
             raise UnusableError("pip could not install it", "\n".join(last))
     finally:
         timer.cancel()
+        if process.poll() is None:
+            end()
+            process.wait()
         process.stdout.close()  # type: ignore[union-attr]  # it is a pipe
 
 
