@@ -148,10 +148,10 @@ def test_files_of_an_ended_load_are_removed(server: ServerProcess) -> None:
 
 def test_time_limit_ends_a_load(tmp_path: Path, start_server: Any) -> None:
     write_models(tmp_path / "models")
-    server = start_server(tmp_path / "models", "--model-control-mode=explicit", "--max-load-seconds=3")
+    server = start_server(tmp_path / "models", "--model-control-mode=explicit", "--max-load-seconds=1")
     server.wait_ready()
     for name in ("initialize", "samples"):
-        assert "took longer than --max-load-seconds=3" in Load(server, name).join()
+        assert "took longer than --max-load-seconds=1" in Load(server, name).join()
         assert not children(server)
 
 

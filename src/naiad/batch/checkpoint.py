@@ -127,7 +127,7 @@ class Checkpoint:
             found, earlier = head["version"], head["facts"]
             if len(lines) > 1:
                 self.position = Position(**json.loads(lines[-1]))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._refused(f"its journal cannot be read ({error})") from None
         if found != _VERSION:
             raise self._refused(f"version {found!r} of its journal is not supported, expected {_VERSION}")

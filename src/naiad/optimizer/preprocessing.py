@@ -37,7 +37,7 @@ def read_steps(file: Path) -> list[dict[str, Any]]:
     """Return the steps in a JSON file; the path of a vocabulary is relative to it. Raises ValueError, OSError."""
     try:
         steps = check_steps(json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"--preprocessing {file}: {error}; write a JSON list of steps") from error
     for step in steps:
         if step["step"] == "tokenize" and isinstance(step["vocabulary"], str):

@@ -1,23 +1,26 @@
 """Checks the contents of model files without a load: damage, Python syntax, packages that are missing."""
 
 import ast
+import hashlib
 import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from naiad.config.backends import EXTRAS, PACKAGES
+from naiad.config.backends import EXTRAS, PACKAGES, canonical_name, filenames_of
 from naiad.config.problem import Problem
 from naiad.repository.check import ModelReport
 from naiad.repository.stores.bare_files import bare_backend
 from naiad.repository.stores.model_file import model_file_problem
 
 _ENVIRONMENT = "EXECUTION_ENV_PATH"
+_DIGEST = "sha256"
+"""The parameter that permits one pickle."""
 _WORKER_MODULES = frozenset({"triton_python_backend_utils", "c_python_backend_utils"})
 """Modules that only worker processes have."""
 
 
-def check_contents(reports: Sequence[ModelReport]) -> None:
-    """Add the problems of the model files to the reports."""
+def check_contents(reports: Sequence[ModelReport], *, allow_pickle: bool = False) -> None:
+    """Add the problems of the model files to the reports; `allow_pickle` as of the server."""
     for report in reports:
         directories = [report.path / str(version) for version in report.versions]
         if not directories and bare_backend(report.path):
@@ -25,7 +28,7 @@ def check_contents(reports: Sequence[ModelReport]) -> None:
         if directories and not report.config.HasField("ensemble_scheduling"):
             _check_package(report)
         for directory in directories:
-            _check_file(report, directory)
+            _check_file(report, directory, allow_pickle=allow_pickle)
 
 
 def _check_package(report: ModelReport) -> None:
@@ -44,8 +47,10 @@ def _check_package(report: ModelReport) -> None:
     )
 
 
-def _check_file(report: ModelReport, directory: Path) -> None:
+def _check_file(report: ModelReport, directory: Path, *, allow_pickle: bool) -> None:
     path, problem = model_file_problem(report.config, directory)
+    if not problem and canonical_name(report.config.backend) == "sklearn":
+        problem = _pickle_problem(report, directory, allow_pickle=allow_pickle)
     if problem:
         report.add(problem, path)
     elif path.suffix == ".py" and path.is_file():
@@ -53,6 +58,26 @@ def _check_file(report: ModelReport, directory: Path) -> None:
             report.not_tried.append(f"syntax and imports of {path}, which runs in the environment of {_ENVIRONMENT}")
         else:
             report.problems += _source_problems(path, (directory, report.path))
+
+
+def _pickle_problem(report: ModelReport, directory: Path, *, allow_pickle: bool) -> str:
+    """Return why a server refuses the pickle of an estimator; empty if there is none or it is permitted."""
+    wanted = report.config.default_model_filename
+    candidates = [directory / name for name in ([wanted] if wanted else filenames_of("sklearn"))]
+    path = next((each for each in candidates if each.is_file()), None)
+    if path is None or path.suffix == ".skops":
+        return ""
+    parameters = report.config.parameters
+    digest = parameters[_DIGEST].string_value.strip().lower() if _DIGEST in parameters else ""
+    if not digest:
+        needs = f"start the server with --allow-pickle, or set the parameter '{_DIGEST}' (sha256sum {path.name})"
+        return "" if allow_pickle else f"{path.name} is a pickle, and loading a pickle executes its code: {needs}"
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""  # the load reports it
+    return "" if found == digest else f"the SHA-256 digest of {path.name} is not the parameter '{_DIGEST}'"
 
 
 def _source_problems(path: Path, import_paths: Sequence[Path]) -> list[Problem]:

@@ -3,13 +3,17 @@
 import io
 import os
 import tarfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
+from naiad.backend.load_stop import LoadStop
 from naiad.backend.python.worker.environment import UnusableError, find_interpreter, unpack
 from naiad.core.errors import InferError
+from support.waiting import wait_until
 
 Member = tuple[str, object]
 """Path, and content (bytes), symbolic link (str), hard link ("=target") or a directory (None)."""
@@ -162,3 +166,38 @@ def test_output_of_tools_stays_in_the_log(tmp_path: Path, caplog: pytest.LogCapt
         assert "the log of the server has its output" in caught.value.message
         assert "the secret" in caplog.text
         caplog.clear()
+
+
+def test_end_of_a_load_ends_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAIAD_CACHE", str(tmp_path / "cache"))
+    started, base = tmp_path / "started", tmp_path / "base"
+    pip = f"#!/bin/sh\\nsleep 1000 & echo $! > {started}.new; mv {started}.new {started}; wait\\n"
+    base.write_text(
+        "#!/bin/sh\n"
+        'if [ "$2" = venv ]; then\n'
+        f'mkdir -p "$3/bin"; printf \'{pip}\' > "$3/bin/python"; chmod +x "$3/bin/python"\n'
+        "fi\n"
+    )
+    base.chmod(0o755)
+    (tmp_path / "requirements.txt").touch()
+    stop = LoadStop()
+
+    def end() -> None:
+        wait_until(started.exists)
+        stop.request("it was unloaded")
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    parameters = {"EXECUTION_ENV_PATH": "requirements.txt", "EXECUTION_ENV_PYTHON": str(base)}
+    with pytest.raises(InferError, match="it was unloaded"):
+        find_interpreter("m", parameters, tmp_path, stop=stop)
+    ending.join()
+    wait_until(lambda: not is_alive(int(started.read_text())))
+    assert [path.name for path in (tmp_path / "cache" / "environments").iterdir() if path.is_dir()] == []
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,5 +1,6 @@
 """`naiad check` without a load: damaged files, Python syntax, packages, and what it leaves out."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,32 @@ def test_other_formats_name_a_way_out(tmp_path, capsys):
     path.write_bytes(b"\x80\x04")
     for where in (path, tmp_path):
         assert f"{path}: this file cannot be served: it is a Core ML model" in output_of(where, capsys, 1)
+
+
+@pytest.mark.parametrize(
+    ("digest", "allow_pickle", "problem"),
+    [
+        ("", False, "model.joblib is a pickle, and loading a pickle executes its code: start the server with"),
+        ("", True, ""),
+        ("right", False, ""),
+        ("0" * 64, False, "the SHA-256 digest of model.joblib is not the parameter 'sha256'"),
+        ("0" * 64, True, "the SHA-256 digest of model.joblib is not the parameter 'sha256'"),
+    ],
+)
+@pytest.mark.parametrize("filename", ["", "model.joblib"])
+def test_pickle_that_a_server_refuses(tmp_path, monkeypatch, digest, allow_pickle, problem, filename):
+    monkeypatch.setattr(check_contents, "PACKAGES", {})
+    (tmp_path / "1").mkdir()
+    content = b"\x80\x04\x95 no estimator"
+    (tmp_path / "1" / "model.joblib").write_bytes(content)
+    report = ModelReport("m", tmp_path, versions=[1])
+    report.config.backend = "sklearn"
+    report.config.default_model_filename = filename
+    if digest:
+        right = hashlib.sha256(content).hexdigest()
+        report.config.parameters["sha256"].string_value = right if digest == "right" else digest
+    check_contents.check_contents([report], allow_pickle=allow_pickle)
+    found = [each.message for each in report.problems]
+    assert len(found) == bool(problem)
+    assert all(message.startswith(problem) for message in found)
+    assert not any(hashlib.sha256(content).hexdigest() in message for message in found)

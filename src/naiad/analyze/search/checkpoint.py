@@ -120,7 +120,7 @@ def _read(text: bytes, path: Path) -> Iterator[tuple[str, Measured]]:
             yield document["fingerprint"], _measured(document)
         except CheckpointError:
             raise
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointError(
                 f"{path}:{number} is not a measurement ({error}); remove the line or choose another file"
             ) from error

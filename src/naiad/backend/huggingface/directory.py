@@ -199,7 +199,7 @@ class HuggingFaceDirectory(ModelFile):
             return default
         try:
             content = json.loads(path.read_bytes())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self.error(f"has a {name} that is no JSON: {error}; {_AGAIN}") from error
         if default is not None and not isinstance(content, type(default)):
             raise self.error(f"has a {name} with a {type(content).__name__}; {_AGAIN}")

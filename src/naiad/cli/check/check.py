@@ -40,7 +40,12 @@ def run(argv: Sequence[str]) -> int:
         parser.error("--load needs the model: give the repository or the model's directory")
     seconds: Mapping[str, float] = {}
     try:
-        reports = _check(options.path, options.backend_directory, strict=options.strict_model_config)
+        reports = _check(
+            options.path,
+            options.backend_directory,
+            strict=options.strict_model_config,
+            allow_pickle=options.allow_pickle,
+        )
         if options.load:
             rules = LoadRules(
                 options.strict_model_config,
@@ -62,12 +67,14 @@ def run(argv: Sequence[str]) -> int:
     return 0 if all(report.is_ok for report in reports) else 1
 
 
-def _check(path: str, backend_directory: Path | None, *, strict: bool) -> list[ModelReport]:
+def _check(
+    path: str, backend_directory: Path | None, *, strict: bool, allow_pickle: bool = False
+) -> list[ModelReport]:
     """Check a path or a URL. Raises InferError if a store cannot be read."""
     backends = BackendRegistry(directory=backend_directory).names()
     if not is_cloud_url(path):
         reports = check_path(Path(path), known_backends=backends, strict=strict, gpu_count=gpu_count())
-        check_contents(reports)
+        check_contents(reports, allow_pickle=allow_pickle)
         return reports
     # Import the cloud clients only for a repository in a cloud.
     from naiad.repository.cloud.store import write_manifest
@@ -158,7 +165,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--allow-pickle",
         action="store_true",
-        help="load pickles too, which executes their code, as a server with this flag",
+        help="accept pickles, and load them too with --load, which executes their code, as a server with this flag",
     )
     add(
         "--backend-directory",

@@ -85,7 +85,7 @@ def read_manifest(text: bytes, path: Path) -> Manifest:
         files = {name: FileEntry(int(each["bytes"]), str(each["sha256"])) for name, each in values["files"].items()}
         manifest = Manifest(str(values["model"]), str(values["candidate"]), str(values["created"]), files)
         has_changed = values["digest"] != manifest.digest
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         if isinstance(error, DamagedPackageError):
             raise
         raise DamagedPackageError(path, [f"{MANIFEST} is not readable: {error!r}"]) from error

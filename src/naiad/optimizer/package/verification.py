@@ -69,6 +69,10 @@ def verify(
         return Verification(path, error.problems)
 
 
+_TOO_MUCH = (OverflowError, RecursionError)
+"""What a number or the nesting in a JSON file may lead to."""
+
+
 class _Verifying:
     def __init__(self, contents: Contents, folder: Path) -> None:
         """Read the evidence. Raises DamagedPackageError."""
@@ -81,7 +85,7 @@ class _Verifying:
             self._packaged = read_profile(json.loads((evidence / PROFILE).read_text(encoding="utf-8")))
             result = json.loads((evidence / RESULT).read_text(encoding="utf-8"))
             self._served = _served(result, contents.manifest.candidate)
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, *_TOO_MUCH) as error:
             raise DamagedPackageError(contents.path, [f"its evidence is not complete: {error!r}"]) from error
 
     def run(self, profile_s: float, limits: Limits | None) -> Verification:

@@ -2,8 +2,9 @@
 
 1. From the signal on, readiness is false, so that load balancers remove the server.
 2. For `drain_s` everything else continues: requests still arrive from clients that have not noticed.
-3. Then loads in progress end, and the ports close, after the connections in their queues are accepted. Requests in flight get their responses;
-   over HTTP/1.1 these contain `Connection: close`. HTTP/2 connections get GOAWAY and close after their last response.
+3. Then loads in progress end, and the ports close, after the connections in their queues are accepted. Requests in
+   flight get their responses; over HTTP/1.1 these contain `Connection: close`. HTTP/2 connections get GOAWAY and
+   close after their last response.
    Idle HTTP/1.1 connections stay open, as in Triton, until their clients close them or the countdown is nearly over;
    then responses contain `Connection: close`, and idle connections close.
 4. The models finish their requests and unload. Metrics can be read until then.
