@@ -40,7 +40,7 @@ output { name: "OUT" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels.tx
 
 
 ONE_VALUE = ("batch_output.kind", "instance_group.secondary_devices.kind")
-"""An enumeration with one value, which cannot be told from none."""
+"""An enumeration with one value, which is its default."""
 
 
 class Scene:

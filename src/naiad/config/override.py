@@ -4,7 +4,7 @@ A configuration names files, programs, libraries and environments, and it turns 
 the owner of the repository. A client that may load models, but may not bring model files, changes how a model is
 scheduled and nothing else: what `ALLOWED` and `ALLOWED_PARAMETERS` list. Every other field keeps the owner's value:
 one that the override leaves out gets it, and one with another value is refused by name. So a field that is new in the
-schema is the owner's until somebody lists it here.
+schema is the owner's until this table lists it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

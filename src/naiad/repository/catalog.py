@@ -374,7 +374,7 @@ class Catalog(Generic[V]):
             try:
                 return self._loader.load(plan, version)
             except Exception as error:
-                plan.stop.check()  # whatever has failed meanwhile
+                plan.stop.check()  # the cause of any failure meanwhile
                 if not retries_left:
                     raise
                 retries_left -= 1

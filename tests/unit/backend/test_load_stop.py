@@ -6,7 +6,7 @@ from naiad.backend.load_stop import LoadStop
 from naiad.core.errors import ErrorCode, InferError
 
 
-def test_load_goes_on_until_it_is_asked_to_end() -> None:
+def test_load_goes_on_until_it_has_to_end() -> None:
     stop = LoadStop()
     stop.check()
     stop.wait(0.0)
@@ -31,7 +31,7 @@ def test_callbacks_are_called_during_their_step_only() -> None:
     assert called == ["during"]
 
 
-def test_failing_callback_does_not_keep_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_callback_does_not_keep_the_next(caplog: pytest.LogCaptureFixture) -> None:
     stop, called = LoadStop(), []
 
     def fail() -> None:

@@ -105,7 +105,7 @@ def test_value_of_the_owner_is_no_change(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in fields_of() if not is_allowed(path) and "." not in path])
-def test_field_that_is_left_out_keeps_the_value_of_the_owner(path: str) -> None:
+def test_field_that_is_left_out_keeps_its_value(path: str) -> None:
     owner = with_field(path)
     kept = limited_override(ModelConfig(max_batch_size=3), owner)
     owner.max_batch_size = 3
@@ -149,7 +149,7 @@ def test_parameters_of_every_client() -> None:
     assert not limited_override(ModelConfig(), owner).parameters, "a listed parameter may be left out"
 
 
-def test_secret_of_the_owner_is_not_in_the_refusal() -> None:
+def test_values_of_the_owner_are_not_shown() -> None:
     owner, override = ModelConfig(), ModelConfig()
     owner.parameters["sha256"].string_value = "f00d"
     override.parameters["sha256"].string_value = "beef"
@@ -189,7 +189,7 @@ def test_other_scheduler_is_a_choice_of_the_client() -> None:
     assert limited_override(override, owner).WhichOneof("scheduling_choice") == "dynamic_batching"
 
 
-def test_warm_up_file_stays_unless_the_client_chooses_other_data() -> None:
+def test_warm_up_file_stays_without_other_data() -> None:
     owner = ModelConfig()
     owner.model_warmup.add(name="w").inputs["X"].input_data_file = "x.raw"
     override = ModelConfig()

@@ -179,7 +179,7 @@ class TestEndedLoads:
         yield catalog, loader, blocked
         blocked.set()
 
-    def test_nobody_waits_for_a_load_that_cannot_be_interrupted(self, scene: tuple[Catalog, Loader, Event]) -> None:
+    def test_load_that_cannot_be_interrupted_is_deserted(self, scene: tuple[Catalog, Loader, Event]) -> None:
         catalog, loader, blocked = scene
         stop = LoadStop()
         stop.request("it was unloaded")
@@ -206,7 +206,7 @@ class TestEndedLoads:
         catalog.load(plan)
         assert catalog.is_served("a")
 
-    def test_finished_load_that_was_asked_to_end_is_released(self, scene: tuple[Catalog, Loader, Event]) -> None:
+    def test_finished_load_that_had_to_end_is_released(self, scene: tuple[Catalog, Loader, Event]) -> None:
         catalog, loader, _ = scene
         stop = LoadStop()
         loader.on_load = lambda: stop.request("too late")
