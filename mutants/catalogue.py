@@ -90,6 +90,30 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("unit/config/test_validation.py",),
         harm="a preferred batch size above the maximum is accepted: its batches never form",
     ),
+    Mutant(
+        name="override_keeps_owner",
+        file="src/naiad/config/override.py",
+        text="            if owners and _is_set(owners[0], field) and _has_room(own, field):\n",
+        replacement="            if False and owners:\n",
+        tests=("unit/config/test_override.py",),
+        harm="a client removes a protection of the owner by leaving its field out",
+    ),
+    Mutant(
+        name="override_parameter",
+        file="src/naiad/config/override.py",
+        text="            elif not _is_listed_key(path, key) and entries[key] not in same_key:\n",
+        replacement="            elif not _is_listed_key(path, key) and not same_key:\n",
+        tests=("unit/config/test_override.py",),
+        harm="a client gives a parameter of the owner another value, such as a digest or an interpreter",
+    ),
+    Mutant(
+        name="library_confinement",
+        file="src/naiad/config/validate/files.py",
+        text="        elif is_outside(name) and directory:\n",
+        replacement="        elif name.startswith('/') and directory:\n",
+        tests=("unit/config/test_config_files.py",),
+        harm="a configuration loads a library from outside the model's directory with '..'",
+    ),
     # scheduler
     Mutant(
         name="priority_order",
@@ -216,7 +240,23 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("unit/engine/test_response_cache.py",),
         harm="inputs in another order get the response to other data",
     ),
+    Mutant(
+        name="budget_of_versions",
+        file="src/naiad/engine/loading/budget.py",
+        text="        total = count * version_count\n",
+        replacement="        total = count\n",
+        tests=("unit/engine/test_load_budget.py",),
+        harm="a model with many versions starts any number of processes",
+    ),
     # repository
+    Mutant(
+        name="late_result",
+        file="src/naiad/repository/catalog.py",
+        text="            if plan.stop.is_requested:\n                stop_version(loaded, 0.0)\n",
+        replacement="            if plan.stop.is_requested:\n",
+        tests=("unit/repository/test_catalog.py",),
+        harm="a load that had to end leaves its processes and memory behind",
+    ),
     Mutant(
         name="version_policy",
         file="src/naiad/config/autofill.py",
@@ -240,6 +280,14 @@ MUTANTS: tuple[Mutant, ...] = (
         replacement="v.loaded is not None]",
         tests=("unit/repository/test_lifecycle.py", "unit/repository/test_control.py"),
         harm="versions that stay in place are stopped by a reload",
+    ),
+    Mutant(
+        name="archive_checksum",
+        file="src/naiad/backend/python/worker/environment.py",
+        text="            _read_to_the_end(opened)\n",
+        replacement="",
+        tests=("unit/backend/test_environment_archive.py",),
+        harm="an archive of an environment with a changed bit is used",
     ),
     # worker
     Mutant(

@@ -79,8 +79,7 @@ def unpack(archive: Path, home: Path) -> None:
 
 def _read_to_the_end(opened: tarfile.TarFile) -> None:
     """Read what follows the last member: the checksum of a compressed archive is at its very end."""
-    stream = opened.fileobj
-    while stream is not None and stream.read(_CHUNK_BYTES):
+    while opened.fileobj.read(_CHUNK_BYTES):
         pass
 
 
