@@ -162,6 +162,6 @@ def test_unusable_environments_are_reported(tmp_path: Path, start_server, cache:
     assert "broken.tar.gz cannot be unpacked" in reasons["broken"]
     assert "add numpy to the environment" in reasons["no_numpy"]
     assert "has no bin/python" in reasons["no_python"]
-    assert "pip could not install it; the log of the server has its output" in reasons["no_such"]
+    assert "requirements.txt; the log of the server has its output" in reasons["no_such"]
     assert "a-package-that-does-not-exist" not in reasons["no_such"]
     assert "a-package-that-does-not-exist" in server.log_text()

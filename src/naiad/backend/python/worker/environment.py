@@ -338,7 +338,7 @@ def _install(
             status = process.wait()
         stop.check()
         if status:
-            raise UnusableError("pip could not install it", "\n".join(last))
+            raise UnusableError(f"pip could not install {requirements}", "\n".join(last))
     finally:
         timer.cancel()
         if process.poll() is None:
