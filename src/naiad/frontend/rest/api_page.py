@@ -45,7 +45,7 @@ class ApiPageRoutes:
             *listing,
             Route(r"/docs", "metadata", {"GET": self._page}),
             Route(r"/openapi\.json", "metadata", {"GET": self._document}),
-            Route(r"/v2/models/(?P<model>[^/]+)/openapi\.json", "metadata", {"GET": self._model_document}),
+            Route(r"/v2/models/(?P<model>[^/]++)/openapi\.json", "metadata", {"GET": self._model_document}),
         ]
 
     def _models(self, context: HttpContext, arguments: Mapping[str, str]) -> None:

@@ -32,7 +32,7 @@ from naiad.protocol.json.control import (
 from naiad.protocol.status import status_of
 from naiad.telemetry.logs import log
 
-_REGION = r"(?:/region/(?P<region>[^/]+))?"
+_REGION = r"(?:/region/(?P<region>[^/]++))?"
 _SYSTEM = "/v2/systemsharedmemory" + _REGION
 _CUDA = "/v2/cudasharedmemory" + _REGION
 
@@ -92,7 +92,7 @@ def settings_routes(engine: Engine) -> list[Route]:
             r"/v2/logging", "logging", {"GET": json_action(log_settings), "POST": json_action(change_log_settings)}
         ),
         Route(r"/v2/trace/setting", "trace", traces),
-        Route(r"/v2/models/(?P<model>[^/]+)/trace/setting", "trace", traces),
+        Route(r"/v2/models/(?P<model>[^/]++)/trace/setting", "trace", traces),
     ]
 
 

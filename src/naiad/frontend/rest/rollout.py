@@ -10,7 +10,7 @@ from naiad.frontend.router import JSON_HEADERS, Route, respond_error
 from naiad.protocol.json.rollout import decode_change, encode_status
 from naiad.protocol.status import status_of
 
-PATH = r"/v2/models/(?P<model>[^/]+)/rollout"
+PATH = r"/v2/models/(?P<model>[^/]++)/rollout"
 
 
 def rollout_routes(engine: Engine) -> list[Route]:

@@ -26,9 +26,9 @@ from naiad.protocol.json.control import (
 _NO_BODY: tuple[bytes, ...] = ()
 _TEXT_HEADERS = ((b"Content-Type", b"text/plain"),)
 
-_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/0*(?P<version>[0-9]+|[A-Za-z][A-Za-z0-9_.-]{0,63}))?"
+_MODEL = r"/v2/models/(?P<model>[^/]++)(?:/versions/0*(?P<version>[0-9]+|[A-Za-z][A-Za-z0-9_.-]{0,63}))?"
 # Triton: a version is a number, so 01 is 1. naiad: or a name, such as "stable".
-_REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
+_REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]++))?"
 
 
 class RestApi:
@@ -101,9 +101,13 @@ class RestApi:
                 *settings_routes(engine),
                 *shared_memory_routes(engine.shared_memory),
                 Route(_REPOSITORY + "/index", "model-repository", post(self._repository.index)),
-                Route(_REPOSITORY + "/models/(?P<model>[^/]+)/load", "model-repository", post(self._repository.load)),
                 Route(
-                    _REPOSITORY + "/models/(?P<model>[^/]+)/unload", "model-repository", post(self._repository.unload)
+                    _REPOSITORY + "/models/(?P<model>[^/]++)/load", "model-repository", post(self._repository.load)
+                ),
+                Route(
+                    _REPOSITORY + "/models/(?P<model>[^/]++)/unload",
+                    "model-repository",
+                    post(self._repository.unload),
                 ),
             ]
         )
