@@ -7,7 +7,6 @@ Everything else goes frame by frame through `_receive_frame`.
 
 from typing import ClassVar, Protocol, TypeVar
 
-from naiad.wire.grpc import GrpcStatus, encode_trailers
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.connection import FRAME_HANDLERS, NO_TRAILERS, FrameHandlers, Http2Connection, Http2Sink
 from naiad.wire.http2.frames import Http2Code, Http2Error, StreamError
@@ -24,6 +23,7 @@ S = TypeVar("S", bound=Stream)
 _HEADERS_PLAIN = wire.FLAG_END_HEADERS | wire.FLAG_END_STREAM | wire.FLAG_PADDED | wire.FLAG_PRIORITY
 _DRAIN_PING = b"drain..."
 _TOO_LARGE_BLOCK = encode_fields(((b":status", b"431"), (b"content-type", b"application/json")))
+_GRPC_TOO_LARGE = ((b":status", b"200"), (b"content-type", b"application/grpc"), (b"grpc-status", b"8"))
 _FREE_UPDATES = 16
 """WINDOW_UPDATE frames of one read that are not counted: reading costs more than they do."""
 
@@ -225,7 +225,8 @@ class ServerConnection(Http2Connection[S]):
         reason = f"more than {limits.header_list_bytes} bytes or {limits.header_fields} fields of"
         if is_grpc_content_type(stream.head.field(b"content-type")):
             text = f"{reason} metadata; raise --grpc-max-header-size or --grpc-max-header-count"
-            block = encode_trailers(GrpcStatus.RESOURCE_EXHAUSTED, text, is_only=True)
+            # RESOURCE_EXHAUSTED; `wire.grpc`, which encodes other answers of gRPC, is above this package.
+            block = encode_fields((*_GRPC_TOO_LARGE, (b"grpc-message", text.encode())))
             output.send_headers(stream, block, ends_stream=True)
             return
         text = f'{{"error":"{reason} headers; raise --grpc-max-header-size or --grpc-max-header-count"}}'
