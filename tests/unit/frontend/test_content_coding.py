@@ -186,7 +186,7 @@ def test_response_is_compressed_when_asked(aside, accept, coding, unpack):
     route = Route(200, ((b"X", b"1"),), (ANSWER[:5], memoryview(ANSWER[5:])))
     context = handle(Exchange(accept_encoding=accept), route, aside)
     ((status, headers, body),) = context.answers
-    assert (status, headers) == (200, {b"X": b"1", b"Content-Encoding": coding})
+    assert (status, headers) == (200, {b"X": b"1", b"Content-Encoding": coding, b"Vary": b"Accept-Encoding"})
     assert len(body) < len(ANSWER)
     assert unpack(body) == ANSWER
 

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from naiad.frontend.context import UnreadRequest
 from naiad.frontend.rest.cors import Cors
 
 PAGE = "https://page.example"
@@ -116,3 +117,11 @@ def test_streams_and_disconnects_pass_through() -> None:
     assert context.on_disconnect is print
     assert [call[0] for call in context.calls] == ["start_stream", "send", "end"]
     assert b"Access-Control-Allow-Origin" in context.calls[0][2]
+
+
+def test_only_named_origins_may_send_credentials() -> None:
+    for origins, expected in ((("https://a.example",), b"true"), (("*",), None), (("*", "https://a.example"), None)):
+        context = UnreadRequest("GET", "/v2", {b"origin": b"https://a.example"}, 0)
+        Cors(origins, lambda inner: inner.respond(200, (), ()), lambda _: None).handle(context)  # type: ignore[arg-type]
+        assert context.response is not None
+        assert dict(context.response[1]).get(b"Access-Control-Allow-Credentials") == expected

@@ -276,6 +276,11 @@ class TestControl:
         assert call(service, "Check", prefix="/grpc.health.v1.Health/").answer == b"\x08\x02"
         assert call(service, "Watch", prefix="/grpc.health.v1.Health/").status == 12
 
+    def test_health_of_a_service(self, service, engine):
+        for name, status in (("", 0), ("inference.GRPCInferenceService", 0), ("nope", 5), ("inference", 5)):
+            message = bytes((10, len(name))) + name.encode() if name else b""
+            assert (call(service, "Check", message, "/grpc.health.v1.Health/").status or 0) == status, name
+
     def test_not_ready_while_draining(self, service, engine):
         engine.is_draining = True
         it = call(service, "ServerReady")

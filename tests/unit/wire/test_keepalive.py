@@ -149,3 +149,12 @@ def test_permitted_pings_without_calls_keep_the_interval():
 def test_no_strikes_means_that_all_is_forgiven():
     counted = strikes(peer_strikes=0)
     assert not any(counted.is_one_too_many(t, 0, has_calls=True) for t in range(1000))
+
+
+def test_clients_may_ask_during_a_silent_call() -> None:
+    strikes = PingStrikes(KeepaliveRules())
+    assert not any(strikes.is_one_too_many(number * 10 * 10**9, 0, has_calls=True) for number in range(100))
+    fast = PingStrikes(KeepaliveRules())
+    assert any(fast.is_one_too_many(number * 10**9, 0, has_calls=True) for number in range(10))
+    idle = PingStrikes(KeepaliveRules())
+    assert any(idle.is_one_too_many(number * 10 * 10**9, 0, has_calls=False) for number in range(10))

@@ -5,9 +5,9 @@ The repository calls run on other threads than the event loop, because they may 
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from naiad.core.errors import InferError, excerpt, internal, unavailable
+from naiad.core.errors import InferError, excerpt, internal, not_found, unavailable
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend import failure
@@ -39,6 +39,8 @@ from naiad.telemetry.logs import log
 _log = logging.getLogger(__name__)
 
 _SERVICE = "/inference.GRPCInferenceService/"
+_HEALTH_SERVICES = ("", "inference.GRPCInferenceService", "grpc.health.v1.Health")
+"""Names that clients may ask for; the empty one is the whole server."""
 
 
 class RepositoryCalls:
@@ -60,9 +62,10 @@ class RepositoryCalls:
             _SERVICE + "RepositoryModelUnload": (run_control, self._unload),
         }
 
-    def serves(self, path: str) -> bool:
-        """Return whether `path` is one of these calls."""
-        return path in self._work
+    @property
+    def paths(self) -> Collection[str]:
+        """The paths of these calls."""
+        return self._work.keys()
 
     def handle(self, call: GrpcCall, message: Buffer) -> bool:
         """Start the work of a call and respond when it is done; return False for other calls."""
@@ -145,5 +148,13 @@ def control_handlers(engine: Engine) -> dict[str, Handler]:
         "CudaSharedMemoryRegister": lambda message: regions.register_cuda(*decode_cuda_registration(message)),
         "CudaSharedMemoryUnregister": lambda message: regions.unregister_cuda(decode_name(message)),
     }
-    health = {"/grpc.health.v1.Health/Check": lambda _: HEALTH_SERVING if engine.is_ready() else HEALTH_NOT_SERVING}
+
+    def check_health(message: Buffer) -> bytes:
+        service = control_grpc.decode_health_check(message)
+        if service not in _HEALTH_SERVICES:
+            known = ", ".join(f"'{name}'" for name in _HEALTH_SERVICES)
+            raise not_found(f"unknown service '{excerpt(service)}'; known are {known}")
+        return HEALTH_SERVING if engine.is_ready() else HEALTH_NOT_SERVING
+
+    health: dict[str, Handler] = {"/grpc.health.v1.Health/Check": check_health}
     return {_SERVICE + name: handler for name, handler in handlers.items()} | health

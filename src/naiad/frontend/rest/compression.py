@@ -42,6 +42,8 @@ _MIN_RESPONSE_BYTES = 256
 """Smaller responses are sent uncompressed: compression would take longer and save no packets."""
 _CONTENT_ENCODING = b"content-encoding"
 _ACCEPT_ENCODING = b"accept-encoding"
+_VARY = (b"Vary", b"Accept-Encoding")
+"""Caches give this body only to clients that accept its coding."""
 
 
 class ContentCodings:
@@ -220,7 +222,7 @@ class CompressedResponse(HttpContextLayer):
         if status != HTTPStatus.OK or size < _MIN_RESPONSE_BYTES:
             self._context.respond(status, headers, parts)
             return
-        headers = (*headers, (b"Content-Encoding", self._coding))
+        headers = (*headers, (b"Content-Encoding", self._coding), _VARY)
         work = functools.partial(compress, parts, WINDOW_BITS[self._coding])
         if size <= MAX_INLINE_BYTES:
             self._context.respond(status, headers, (work(),))

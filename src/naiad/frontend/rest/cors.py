@@ -53,13 +53,16 @@ class Cors:
         if not allowed or origin is None:
             handle(_Annotated(context, self._vary) if self._vary else context)
             return
-        allowed_origin = (b"Access-Control-Allow-Origin", b"*" if self._any else origin)
+        fields: Headers = ((b"Access-Control-Allow-Origin", b"*"),)
+        if not self._any:
+            # Only origins that the operator names may send the cookies and keys of their users.
+            fields = ((b"Access-Control-Allow-Origin", origin), (b"Access-Control-Allow-Credentials", b"true"))
         if context.method == "OPTIONS" and b"access-control-request-method" in context.headers:
             # Not 204, which must not have a Content-Length.
-            context.respond(200, (allowed_origin, *_preflight(context.headers)), ())
+            context.respond(200, (*fields, *_preflight(context.headers)), ())
         else:
             exposed = (b"Access-Control-Expose-Headers", _EXPOSED)
-            handle(_Annotated(context, (allowed_origin, exposed, *self._vary)))
+            handle(_Annotated(context, (*fields, exposed, *self._vary)))
 
 
 def _preflight(headers: Mapping[bytes, bytes]) -> Headers:

@@ -70,6 +70,7 @@ Prepared = tuple[Decoded, Sequence[int] | None]
 """A decoded request, and the number of elements of its large string inputs."""
 
 _JSON_LENGTH = b"inference-header-content-length"
+_MAX_LENGTH_DIGITS = 19
 _CONTENT_CODING = b"content-encoding"
 _CONTENT_TYPE = b"content-type"
 _MEDIA = (b"image/", b"audio/", b"video/")
@@ -285,12 +286,11 @@ class InferRoute:
                 return 0
             self._check_size("request JSON", len(context.body))
             return None
-        try:
-            json_length = int(text)
-        except ValueError:
+        if not text.removeprefix(b"-").isdigit() or len(text) > _MAX_LENGTH_DIGITS:
             raise invalid_argument(
                 f"Unable to parse Inference-Header-Content-Length: '{text[:64].decode('latin-1')}' is not a number"
-            ) from None
+            )
+        json_length = int(text)
         self._check_size("request JSON", json_length)
         if fields is not None:
             fields.json_length = json_length

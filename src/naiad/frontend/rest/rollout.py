@@ -10,7 +10,7 @@ from naiad.frontend.router import JSON_HEADERS, Route, respond_error
 from naiad.protocol.json.rollout import decode_change, encode_status
 from naiad.protocol.status import status_of
 
-PATH = r"/v2/models/(?P<model>[^/]+)/rollout"
+PATH = r"/v2/models/(?P<model>[^/]++)/rollout"
 
 
 def rollout_routes(engine: Engine) -> list[Route]:
@@ -26,7 +26,8 @@ def rollout_routes(engine: Engine) -> list[Route]:
     def end(context: HttpContext, arguments: Mapping[str, str]) -> None:
         _change(engine, context, arguments["model"], None, _ATTEMPTS)
 
-    return [Route(PATH, {"GET": show, "POST": change, "DELETE": end})]
+    # A rollout decides which code serves, as a load does: what restricts loads restricts it as well.
+    return [Route(PATH, "model-repository", {"GET": show, "POST": change, "DELETE": end})]
 
 
 _ATTEMPTS = 4

@@ -26,7 +26,7 @@ from naiad.core.tensor import Buffer, TensorSpec
 from naiad.options.options import LogOptions
 from naiad.options.trace import TraceOptions
 from naiad.protocol import service_pb2 as pb
-from naiad.protocol.grpc.walk import check_field_count
+from naiad.protocol.grpc.walk import check_field_count, last_text
 from naiad.protocol.json.control import (
     COMPUTE_DURATIONS,
     INFER_DURATIONS,
@@ -202,6 +202,11 @@ def _durations(statistics: object, names: Sequence[str]) -> dict[str, Any]:
 
 
 # --- rejected calls -------------------------------------------------------------------------------------------------
+
+
+def decode_health_check(message: Buffer) -> str:
+    """Return the service of a HealthCheckRequest; empty for the whole server. Raises InferError."""
+    return last_text(message, 1)
 
 
 def refusal(path: str) -> InferError:

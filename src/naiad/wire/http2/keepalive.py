@@ -8,6 +8,8 @@ import enum
 from dataclasses import dataclass
 
 _IDLE_PING_INTERVAL_NS = 7_200 * 10**9  # gRPC's: without calls a peer has little reason to ask
+_CALL_PING_INTERVAL_NS = 5 * 10**9
+"""PINGs as rare as this are no strikes during a call: Go and Java clients may send one each 10 s."""
 _NEVER = -(1 << 62)
 
 
@@ -52,7 +54,7 @@ class PingStrikes:
             self._sent_count = sent_count
             self._strikes = 0
             self._last_ns = _NEVER
-        interval_ns = self._interval_ns if has_calls else self._idle_interval_ns
+        interval_ns = min(self._interval_ns, _CALL_PING_INTERVAL_NS) if has_calls else self._idle_interval_ns
         is_early = now_ns - self._last_ns < interval_ns
         self._last_ns = now_ns
         if is_early:
