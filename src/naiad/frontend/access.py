@@ -1,6 +1,6 @@
 """Access control: which clients may call which part of the API.
 
-Each path and each gRPC method belongs to a category of the protocol extension (`inference`, `model-repository`, ...).
+Each route and each gRPC method declares its category of the protocol extension (`inference`, `statistics`, ...).
 Restrictions and API keys refer to categories. HTTP checks each request to a restricted route; gRPC checks once per
 header block, because blocks repeat. API keys come as `Authorization: Bearer <key>`, over HTTP and as gRPC metadata.
 
@@ -10,78 +10,57 @@ or with a flag.
 """
 
 import hmac
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Literal, Protocol
 
 from naiad.core.errors import permission_denied
-from naiad.options.network.access import ApiKey, ApiKeys, RequiredHeader, digest_of
+from naiad.options.network.access import KEY_CATEGORIES, ApiKey, ApiKeys, Category, RequiredHeader, digest_of
 from naiad.wire.grpc import GrpcStatus
 from naiad.wire.header_fields import Headers
 
 _SERVICE = "/inference.GRPCInferenceService/"
-_HEALTH_SERVICE = "/grpc.health.v1.Health/"
-_BY_CALL = {
-    "ServerLive": "health",
-    "ServerReady": "health",
-    "ModelReady": "health",
-    "ServerMetadata": "metadata",
-    "ModelMetadata": "metadata",
-    "ModelInfer": "inference",
-    "ModelStreamInfer": "inference",
-    "ModelConfig": "model-config",
-    "ModelStatistics": "statistics",
-    "RepositoryIndex": "model-repository",
-    "RepositoryModelLoad": "model-repository",
-    "RepositoryModelUnload": "model-repository",
-    "SystemSharedMemoryStatus": "shared-memory",
-    "SystemSharedMemoryRegister": "shared-memory",
-    "SystemSharedMemoryUnregister": "shared-memory",
-    "CudaSharedMemoryStatus": "shared-memory",
-    "CudaSharedMemoryRegister": "shared-memory",
-    "CudaSharedMemoryUnregister": "shared-memory",
-    "TraceSetting": "trace",
-    "LogSettings": "logging",
+METHODS: Mapping[str, Category] = {
+    "/grpc.health.v1.Health/Check": "health",
+    "/grpc.health.v1.Health/Watch": "health",
+    _SERVICE + "ServerLive": "health",
+    _SERVICE + "ServerReady": "health",
+    _SERVICE + "ModelReady": "health",
+    _SERVICE + "ServerMetadata": "metadata",
+    _SERVICE + "ModelMetadata": "metadata",
+    _SERVICE + "ModelInfer": "inference",
+    _SERVICE + "ModelStreamInfer": "inference",
+    _SERVICE + "ModelConfig": "model-config",
+    _SERVICE + "ModelStatistics": "statistics",
+    _SERVICE + "RepositoryIndex": "model-repository",
+    _SERVICE + "RepositoryModelLoad": "model-repository",
+    _SERVICE + "RepositoryModelUnload": "model-repository",
+    _SERVICE + "SystemSharedMemoryStatus": "shared-memory",
+    _SERVICE + "SystemSharedMemoryRegister": "shared-memory",
+    _SERVICE + "SystemSharedMemoryUnregister": "shared-memory",
+    _SERVICE + "CudaSharedMemoryStatus": "shared-memory",
+    _SERVICE + "CudaSharedMemoryRegister": "shared-memory",
+    _SERVICE + "CudaSharedMemoryUnregister": "shared-memory",
+    _SERVICE + "TraceSetting": "trace",
+    _SERVICE + "LogSettings": "logging",
 }
-_MODEL = r"/v2/models/[^/]+(?:/versions/[A-Za-z0-9_.-]+)?"
-# The first match counts. Triton: "stats" is never the name of a model.
-_BY_PATH = tuple(
-    # DOTALL: a decoded path may contain a newline, which "." does not match otherwise and which would evade a
-    # restriction.
-    (re.compile(pattern, re.DOTALL), category)
-    for pattern, category in (
-        (r"/v2/health/.*", "health"),
-        (_MODEL + "/ready", "health"),
-        (_MODEL + "/(?:infer|generate|generate_stream)", "inference"),
-        (_MODEL + "/config", "model-config"),
-        (r"/v2/models/stats|" + _MODEL + "/(?:stats|explain)", "statistics"),
-        (r"/v2/trace/setting|" + _MODEL + "/trace/setting", "trace"),
-        (r"/v2/logging", "logging"),
-        (r"/v2/(?:system|cuda)sharedmemory/.*", "shared-memory"),
-        # A rollout decides which code serves, as a load does: what restricts loads restricts it as well.
-        (r"/v2/repository/.*|/v2/models|/v2/models/[^/]+/rollout", "model-repository"),
-        (r"/v2|/docs|/openapi\.json|" + _MODEL + "(?:/openapi\\.json)?", "metadata"),
-    )
-)
+"""Category of each gRPC method; the service refuses to serve a method that is not here."""
 
-OTHER = "other"
-"""Category of all other paths: no restriction names it, and only a key with all categories opens it."""
+UNKNOWN: Final = "unknown"
+"""Category of paths without a route and of unknown gRPC methods. A server with restrictions or keys answers only
+clients that one of them lets in: for all other clients, what does not exist looks like what they may not use."""
+
+FORWARDED: Final = "forwarded"
+"""Category of routes that pass each request to the router of another path, which applies its rule."""
+
+RouteCategory = Category | Literal["forwarded"]
+CheckedCategory = Category | Literal["unknown", "metrics"]
+"""What a rule decides about."""
 
 
-def category_of_path(path: str) -> str:
-    """Return the category of an HTTP path, percent-decoded and without its query."""
-    for pattern, category in _BY_PATH:
-        if pattern.fullmatch(path):
-            return category
-    return OTHER
-
-
-def category_of_call(path: str) -> str:
+def category_of_call(path: str) -> CheckedCategory:
     """Return the category of a gRPC method's path."""
-    if path.startswith(_HEALTH_SERVICE):
-        return "health"
-    return _BY_CALL.get(path.removeprefix(_SERVICE), OTHER) if path.startswith(_SERVICE) else OTHER
+    return METHODS.get(path, UNKNOWN)
 
 
 FindField = Callable[[bytes], bytes | None]
@@ -101,10 +80,10 @@ class Rejection:
 class AccessRule(Protocol):
     """Accepts or rejects requests by their category and header fields."""
 
-    def concerns(self, category: str) -> bool:
+    def concerns(self, category: CheckedCategory) -> bool:
         """Return whether the rule may reject requests of a category; the result never changes."""
 
-    def rejection(self, category: str, field: FindField) -> Rejection | None:
+    def rejection(self, category: CheckedCategory, field: FindField) -> Rejection | None:
         """Return the rejection of a request, None if it is accepted."""
 
 
@@ -113,31 +92,43 @@ class Restrictions:
 
     def __init__(self, required: Mapping[str, RequiredHeader], noun: str) -> None:
         """`noun` names the category in error messages: "API" or "protocol"."""
-        self._required = {
-            category: (
-                header.name.lower().encode(),
-                header.value.encode(),
-                Rejection(
-                    403,
-                    GrpcStatus.UNAVAILABLE,  # Triton: not PERMISSION_DENIED
-                    f"This {noun} is restricted, expecting header '{header.name}'",
-                ),
-            )
-            for category, header in required.items()
-        }
+        self._required = {category: _Required(header, noun) for category, header in required.items()}
+        # Triton's restrictions may name several headers: any of them shows what does not exist.
+        self._any = tuple({(each.name, each.value): each for each in self._required.values()}.values())
+        names = " or ".join(sorted({f"'{header.name}'" for header in required.values()}))
+        self._unknown = _expecting(noun, f"header {names}; without it this server says nothing of unknown {noun}s")
 
-    def concerns(self, category: str) -> bool:
+    def concerns(self, category: CheckedCategory) -> bool:
         """Return whether a category is restricted."""
-        return category in self._required
+        return category in self._required or (category == UNKNOWN and bool(self._required))
 
-    def rejection(self, category: str, field: FindField) -> Rejection | None:
+    def rejection(self, category: CheckedCategory, field: FindField) -> Rejection | None:
         """Return the rejection of a request, None if it is accepted."""
+        if category == UNKNOWN:
+            is_open = not self._any or True in [each.is_met(field) for each in self._any]
+            return None if is_open else self._unknown
         required = self._required.get(category)
-        if required is None:
-            return None
-        name, value, rejection = required
-        # In constant time: the duration must not show how much of a guessed value is right.
-        return None if hmac.compare_digest(field(name) or b"", value) else rejection
+        return None if required is None or required.is_met(field) else required.rejection
+
+
+class _Required:
+    """The header that a category needs."""
+
+    __slots__ = ("name", "rejection", "value")
+
+    def __init__(self, header: RequiredHeader, noun: str) -> None:
+        self.name = header.name.lower().encode()
+        self.value = header.value.encode()
+        self.rejection = _expecting(noun, f"header '{header.name}'")
+
+    def is_met(self, field: FindField) -> bool:
+        """Return whether a request has the header, in constant time: its duration shows nothing of the value."""
+        return hmac.compare_digest(field(self.name) or b"", self.value)
+
+
+def _expecting(noun: str, what: str) -> Rejection:
+    # Triton: gRPC gets UNAVAILABLE, not PERMISSION_DENIED.
+    return Rejection(403, GrpcStatus.UNAVAILABLE, f"This {noun} is restricted, expecting {what}")
 
 
 class Closed:
@@ -147,11 +138,11 @@ class Closed:
         """`reason` is part of the error message."""
         self._rejection = Rejection(404, GrpcStatus.UNIMPLEMENTED, f"gRPC is not served on this port: {reason}")
 
-    def concerns(self, category: str) -> bool:
+    def concerns(self, category: CheckedCategory) -> bool:
         """Return True: the rule applies to every category."""
         return True
 
-    def rejection(self, category: str, field: FindField) -> Rejection | None:
+    def rejection(self, category: CheckedCategory, field: FindField) -> Rejection | None:
         """Return the rejection."""
         return self._rejection
 
@@ -162,11 +153,11 @@ class AllOf:
     def __init__(self, *rules: AccessRule) -> None:
         self._rules = rules
 
-    def concerns(self, category: str) -> bool:
+    def concerns(self, category: CheckedCategory) -> bool:
         """Return whether any rule applies to a category."""
         return any(rule.concerns(category) for rule in self._rules)
 
-    def rejection(self, category: str, field: FindField) -> Rejection | None:
+    def rejection(self, category: CheckedCategory, field: FindField) -> Rejection | None:
         """Return the first rejection."""
         for rule in self._rules:
             rejection = rule.rejection(category, field)
@@ -197,15 +188,16 @@ class ApiKeyRule:
     def __init__(self, keys: ApiKeys) -> None:
         self.keys = keys
 
-    def concerns(self, category: str) -> bool:
+    def concerns(self, category: CheckedCategory) -> bool:
         """Return True: after the next change of the key file any category may need a key."""
         return True
 
-    def is_open(self, category: str) -> bool:
+    def is_open(self, category: CheckedCategory) -> bool:
         """Return whether requests of a category need no key."""
-        return category in self.keys.open_categories
+        opened = self.keys.open_categories
+        return opened.issuperset(KEY_CATEGORIES) if category == UNKNOWN else category in opened
 
-    def rejection(self, category: str, field: FindField) -> Rejection | None:
+    def rejection(self, category: CheckedCategory, field: FindField) -> Rejection | None:
         """Return the rejection of a request, None if it is accepted."""
         if self.is_open(category):
             return None
@@ -216,7 +208,7 @@ class ApiKeyRule:
         key = self._find(token.strip()) if scheme.lower() == b"bearer" else None
         if key is None:
             return _WRONG_KEY
-        return None if key.opens(category) else _too_narrow(key, category)
+        return None if category == UNKNOWN or key.opens(category) else _too_narrow(key, category)
 
     def _find(self, token: bytes) -> ApiKey | None:
         if len(token) > _MAX_KEY_BYTES:
@@ -230,7 +222,7 @@ class ApiKeyRule:
         return found
 
 
-def _too_narrow(key: ApiKey, category: str) -> Rejection:
+def _too_narrow(key: ApiKey, category: CheckedCategory) -> Rejection:
     challenge = _CHALLENGE + b', error="insufficient_scope"'
     return Rejection(
         403,
@@ -240,7 +232,7 @@ def _too_narrow(key: ApiKey, category: str) -> Rejection:
     )
 
 
-CATEGORY = "model-repository"
+CATEGORY: Final = "model-repository"
 _PREFIX = "file:"
 
 MayBringFiles = Callable[[], bool]

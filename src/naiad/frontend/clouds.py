@@ -14,6 +14,7 @@ from naiad.core.errors import excerpt, invalid_argument, permission_denied
 from naiad.core.model import name_of
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
+from naiad.frontend.access import FORWARDED
 from naiad.frontend.context import HttpContext, HttpContextLayer
 from naiad.frontend.multi_model import MultiModelRoutes, is_out_of_memory
 from naiad.frontend.router import Action, Route, Router
@@ -71,10 +72,10 @@ def azure_ml_router(options: AzureMlOptions, engine: Engine, rest: Handler) -> R
 
     return Router(
         [
-            Route("/", {"GET": _forward(rest.handle, lambda _: "/v2/health/live")}),
-            Route("/ready", {"GET": _forward(rest.handle, lambda _: "/v2/health/ready")}),
-            Route("/score", {"POST": _forward(rest.handle, infer)}, _forward(rest.reject, infer)),
-            Route(r"/v2.*", {"GET": unchanged, "POST": unchanged}, check),
+            Route("/", FORWARDED, {"GET": _forward(rest.handle, lambda _: "/v2/health/live")}),
+            Route("/ready", FORWARDED, {"GET": _forward(rest.handle, lambda _: "/v2/health/ready")}),
+            Route("/score", FORWARDED, {"POST": _forward(rest.handle, infer)}, _forward(rest.reject, infer)),
+            Route(r"/v2.*", FORWARDED, {"GET": unchanged, "POST": unchanged}, check),
         ],
         inference_path="/score",
     )
@@ -97,18 +98,15 @@ def sagemaker_router(options: SageMakerOptions, rest: Handler, models: MultiMode
         models.model(arguments["name"])  # raises for one that is not loaded
 
     named = "/models/(?P<name>[^/]+)"
-    control = "model-repository"
     return Router(
         [
+            Route("/ping", "health", {"GET": _forward(rest.handle, lambda _: f"/v2/health/{options.ping_mode}")}),
             Route(
-                "/ping", {"GET": _forward(rest.handle, lambda _: f"/v2/health/{options.ping_mode}")}, None, "health"
+                "/invocations", "inference", {"POST": _forward(invoke, invocation)}, _forward(rest.reject, invocation)
             ),
-            Route(
-                "/invocations", {"POST": _forward(invoke, invocation)}, _forward(rest.reject, invocation), "inference"
-            ),
-            Route("/models/?", {"GET": models.list, "POST": models.load}, category=control),
-            Route(named, {"GET": models.get, "DELETE": models.unload}, category=control),
-            Route(named + "/invoke", {"POST": _forward(invoke, invocation_of_model)}, check_model, "inference"),
+            Route("/models/?", "model-repository", {"GET": models.list, "POST": models.load}),
+            Route(named, "model-repository", {"GET": models.get, "DELETE": models.unload}),
+            Route(named + "/invoke", "inference", {"POST": _forward(invoke, invocation_of_model)}, check_model),
         ],
         inference_path="/invocations",
     )
@@ -148,7 +146,7 @@ class VertexAi:
         actions: dict[str, dict[str, Action]] = {health: {}, predict: {}}  # one entry if both are the same path
         actions[health]["GET"] = _forward(self._rest.handle, lambda _: "/v2/health/ready")
         actions[predict]["POST"] = self._predict
-        routes = [Route(re.escape(path), by_method, self._check) for path, by_method in actions.items()]
+        routes = [Route(re.escape(path), FORWARDED, by_method, self._check) for path, by_method in actions.items()]
         return Router(routes, inference_path=predict)
 
     def check_model(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, Rejection, excerpt
 from naiad.core.tensor import Buffer
-from naiad.frontend.access import AccessRule, category_of_path
+from naiad.frontend.access import FORWARDED, UNKNOWN, AccessRule, CheckedCategory, RouteCategory
 from naiad.frontend.context import HttpContext
 from naiad.protocol.json.control import encode_error
 from naiad.protocol.status import status_of
@@ -21,8 +21,8 @@ _CACHED_CHARACTERS = 1 << 20
 """Limit of remembered paths, including paths without a route."""
 
 Action = Callable[[HttpContext, Mapping[str, str]], None]
-Intercept = Callable[[str, Mapping[str, Action]], Mapping[str, Action]]
-"""(path, its actions by method) to the actions that replace them."""
+Intercept = Callable[[str, RouteCategory, Mapping[str, Action]], Mapping[str, Action]]
+"""(path, its category, its actions by method) to the actions that replace them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Route:
     """Paths of one form with an action for each method. Named groups of the pattern are arguments of the action."""
 
     pattern: str
+    category: RouteCategory
+    """For access rules. It has no default: a route that forgot it would be open on a restricted server."""
     actions: Mapping[str, Action]
     check: Action | None = None
     """Rejects a request by its headers, before its body has arrived."""
-    category: str = ""
-    """For access rules; empty: that of the path."""
 
 
 _MAX_CACHED_PATH_CHARACTERS = 512
@@ -81,12 +81,16 @@ class Router:
             if method != "HEAD"
         ]
 
+    def categories(self) -> "dict[str, RouteCategory]":
+        """Return the category of every route, by its pattern."""
+        return {pattern.pattern: route.category for pattern, _, route in self._routes}
+
     def restrict(self, rule: AccessRule) -> None:
         """Apply `rule` to requests. Routes that it does not concern pay nothing for it."""
         self._rule = rule
         self._found.clear()
 
-    def accepts(self, category: str, context: HttpContext) -> bool:
+    def accepts(self, category: CheckedCategory, context: HttpContext) -> bool:
         """Return whether the access rule accepts a request for a category."""
         return self._rule is None or self._rule.rejection(category, context.headers.get) is None
 
@@ -99,7 +103,7 @@ class Router:
         except KeyError:
             found = self._find(path)
         if found is None:
-            respond_error(context, 404, self._not_found(context.path))
+            self._respond_not_found(context)
             return
         action = found.actions.get(context.method)
         if action is None:
@@ -115,7 +119,7 @@ class Router:
         path = context.path
         found = self._found.get(path) or self._find(path)
         if found is None:
-            respond_error(context, 404, self._not_found(context.path))
+            self._respond_not_found(context)
             return
         actions = found.actions
         if isinstance(actions, _Restricted) and actions.reject(context):
@@ -128,6 +132,11 @@ class Router:
             except InferError as error:
                 respond_error(context, status_of(error).http, error.message)
 
+    def _respond_not_found(self, context: HttpContext) -> None:
+        """Refuse a path without a route: to clients that no rule lets in it looks as its neighbours do."""
+        if self._rule is None or not _reject(self._rule, UNKNOWN, context):
+            respond_error(context, 404, self._not_found(context.path))
+
     def _not_found(self, path: str) -> str:
         if path != "/metrics":
             return f"Not Found: there is no {excerpt(path)} here; requests for a model go to {self._inference_path}"
@@ -135,9 +144,11 @@ class Router:
             return "Not Found: metrics are off; start the server with --allow-metrics=true"
         return f"Not Found: metrics have a port of their own, --metrics-port ({self.metrics_port or 'a Unix socket'})"
 
-    def _restricted(self, category: str, actions: Mapping[str, Action]) -> Mapping[str, Action]:
+    def _restricted(self, category: RouteCategory, actions: Mapping[str, Action]) -> Mapping[str, Action]:
         rule = self._rule
-        return actions if rule is None or not rule.concerns(category) else _Restricted(actions, category, rule)
+        if rule is None or category == FORWARDED or not rule.concerns(category):
+            return actions
+        return _Restricted(actions, category, rule)
 
     def _find(self, path: str) -> _Found | None:
         found = None
@@ -145,9 +156,8 @@ class Router:
             match = pattern.fullmatch(path)
             if match is not None:
                 arguments = {name: value or "" for name, value in match.groupdict().items()}
-                chosen = actions if self._intercept is None else self._intercept(path, actions)
-                category = route.category or category_of_path(path)
-                found = _Found(self._restricted(category, chosen), arguments, route.check)
+                chosen = actions if self._intercept is None else self._intercept(path, route.category, actions)
+                found = _Found(self._restricted(route.category, chosen), arguments, route.check)
                 break
         self._found.remember(path, found, len(path))
         return found
@@ -156,7 +166,7 @@ class Router:
 class _Restricted(dict[str, Action]):
     """The actions of a path behind an access rule. Triton: the rule decides before the method is checked."""
 
-    def __init__(self, actions: Mapping[str, Action], category: str, rule: AccessRule) -> None:
+    def __init__(self, actions: Mapping[str, Action], category: CheckedCategory, rule: AccessRule) -> None:
         super().__init__(actions)
         self._category = category
         self._rule = rule
@@ -167,12 +177,7 @@ class _Restricted(dict[str, Action]):
 
     def reject(self, context: HttpContext) -> bool:
         """Respond to a request that the rule rejects; return whether it did."""
-        rejection = self._rule.rejection(self._category, context.headers.get)
-        if rejection is None:
-            return False
-        rejections.count(Rejection.UNAUTHORIZED)
-        respond_error(context, rejection.http_status, rejection.message, rejection.headers)
-        return True
+        return _reject(self._rule, self._category, context)
 
     def _act(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         if self.reject(context):
@@ -182,6 +187,16 @@ class _Restricted(dict[str, Action]):
             _respond_not_allowed(context, self)
         else:
             action(context, arguments)
+
+
+def _reject(rule: AccessRule, category: CheckedCategory, context: HttpContext) -> bool:
+    """Respond to a request that the rule rejects; return whether it did."""
+    rejection = rule.rejection(category, context.headers.get)
+    if rejection is None:
+        return False
+    rejections.count(Rejection.UNAUTHORIZED)
+    respond_error(context, rejection.http_status, rejection.message, rejection.headers)
+    return True
 
 
 def _respond_not_allowed(context: HttpContext, actions: Mapping[str, Action]) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from naiad.frontend.access import AllOf, Restrictions
+from naiad.frontend.access import UNKNOWN, AllOf, Restrictions
 from naiad.frontend.http2.call import make_plan
 from naiad.frontend.router import Route, Router
 from naiad.options.network.access import RequiredHeader
@@ -35,8 +35,8 @@ def restricted_router(*categories: str) -> tuple[Router, list[str]]:
 
     router = Router(
         [
-            Route(r"/v2/models/(?P<model>[^/]+)/infer", {"POST": act}),
-            Route(r"/v2/models/(?P<model>[^/]+)/config", {"GET": act}),
+            Route(r"/v2/models/(?P<model>[^/]+)/infer", "inference", {"POST": act}),
+            Route(r"/v2/models/(?P<model>[^/]+)/config", "model-config", {"GET": act}),
         ]
     )
     router.restrict(Restrictions(dict.fromkeys(categories, ADMIN), "API"))
@@ -142,3 +142,29 @@ def test_first_rejection_counts() -> None:
     assert rejection is not None
     assert "'a'" in rejection.message
     assert both.rejection("health", {b"a": b"1", b"b": b"2"}.get) is None
+
+
+def test_unknown_paths_and_methods_look_restricted() -> None:
+    router, _ = restricted_router("model-config")
+    for path in ("/v2/models/m/labels", "/favicon.ico", "/v2/models/" + "m" * 600):
+        status, body = ask(router, Exchange("GET", path))
+        assert status == 403
+        assert body["error"].startswith("This API is restricted, expecting header 'Admin-Key'")
+        assert ask(router, Exchange("GET", path, admin_key="s3cret"))[0] == 404
+    assert b"This protocol is restricted" in plan("ModelLabels").rejection_block
+    assert plan("ModelLabels", triton_grpc_protocol_admin="s3cret").rejection_block is None  # the service refuses it
+
+
+def test_open_servers_report_unknown_paths() -> None:
+    router, _ = restricted_router()
+    assert ask(router, Exchange("GET", "/v2/models/m/labels"))[0] == 404
+
+
+def test_any_required_header_shows_unknown_paths() -> None:
+    rule = Restrictions({"trace": RequiredHeader("a", "1"), "logging": RequiredHeader("b", "2")}, "API")
+    rejection = rule.rejection(UNKNOWN, {}.get)
+    assert rejection is not None
+    assert "'a' or 'b'" in rejection.message
+    assert rule.rejection(UNKNOWN, {b"a": b"1"}.get) is None
+    assert rule.rejection(UNKNOWN, {b"b": b"2"}.get) is None
+    assert rule.rejection(UNKNOWN, {b"b": b"1"}.get) is not None

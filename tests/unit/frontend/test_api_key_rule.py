@@ -91,3 +91,21 @@ def test_metrics_need_a_key_for_metrics(rule: ApiKeyRule) -> None:
     assert "error" in json.loads(rejected.body)
     assert b"WWW-Authenticate" in rejected.sent
     assert (opened.status, opened.body) == (200, b"up 1\n")
+
+
+def test_any_key_shows_what_does_not_exist(rule: ApiKeyRule) -> None:
+    assert rule.rejection("unknown", {}.get) is not None
+    assert rule.rejection("unknown", fields("Bearer wrong")) is not None
+    assert rule.rejection("unknown", fields("Bearer ci-key")) is None
+
+
+def test_unknown_paths_are_open_where_everything_is_open() -> None:
+    assert ApiKeyRule(parse_api_keys("public all -")).rejection("unknown", {}.get) is None
+
+
+@pytest.mark.parametrize(("length", "is_accepted"), [(512, True), (513, False), (100_000, False)])
+def test_longer_tokens_are_not_hashed(length: int, is_accepted: bool) -> None:
+    # The file lists the key, so only its length can be the reason.
+    key = "k" * length
+    rule = ApiKeyRule(parse_api_keys(format_line("long", ["all"], key)))
+    assert (rule.rejection("inference", fields(f"Bearer {key}")) is None) is is_accepted

@@ -1,11 +1,61 @@
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 from tritonclient.grpc import service_pb2
 
 from naiad.core.request_limits import unlimited
-from naiad.frontend.access import OTHER, category_of_call, category_of_path
+from naiad.frontend.access import FORWARDED, UNKNOWN, Rejection, Restrictions, category_of_call
+from naiad.frontend.clouds import VertexAi, azure_ml_router, sagemaker_router
+from naiad.frontend.context import UnreadRequest
+from naiad.frontend.grpc import service
+from naiad.frontend.multi_model import MultiModelRoutes
 from naiad.frontend.rest.routes import RestApi
+from naiad.frontend.router import Route, Router
 from naiad.memory.regions import SharedMemory
-from naiad.options.network.access import CATEGORIES
+from naiad.options.network.access import CATEGORIES, RequiredHeader
+from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
+from naiad.wire.grpc import GrpcStatus
+
+
+class Engine:
+    is_draining = False
+    shared_memory = SharedMemory()
+    request_limits = staticmethod(unlimited)
+
+
+def rest_router() -> Router:
+    return RestApi(Engine()).router()  # type: ignore[arg-type]  # not used
+
+
+class Asked:
+    """A rule that rejects everything and keeps the category that it was asked about."""
+
+    def __init__(self) -> None:
+        self.categories: list[str] = []
+
+    def concerns(self, category: str) -> bool:
+        return True
+
+    def rejection(self, category: str, field: Callable[[bytes], bytes | None]) -> Rejection:
+        self.categories.append(category)
+        return Rejection(418, GrpcStatus.UNAVAILABLE, "asked")
+
+
+def status_of_path(router: Router, method: str, path: str) -> int:
+    context: Any = UnreadRequest(method, path, {}, 0)
+    router.handle(context)
+    assert context.response is not None
+    return int(context.response[0])
+
+
+def asked_category(path: str) -> str:
+    router, rule = rest_router(), Asked()
+    router.restrict(rule)
+    assert status_of_path(router, "GET", path) == 418
+    return rule.categories[0]
 
 
 @pytest.mark.parametrize(
@@ -34,40 +84,71 @@ from naiad.options.network.access import CATEGORIES
         ("/v2/repository/index", "model-repository"),
         ("/v2/repository/models/m/load", "model-repository"),
         ("/v2/repository/r/models/m/unload", "model-repository"),
-        ("/metrics", OTHER),
-        ("/v2/models/m/infer/", OTHER),
+        ("/v2/models/m/rollout", "model-repository"),
+        ("/v2/models/m/explain", "statistics"),
+        ("/docs", "metadata"),
+        ("/metrics", UNKNOWN),
+        ("/v2/models/m/infer/", UNKNOWN),
+        ("/v2/models/m/labels", UNKNOWN),
     ],
 )
 def test_category_of_a_path_is_tritons(path: str, category: str) -> None:
-    assert category_of_path(path) == category
+    assert asked_category(path) == category
 
 
 @pytest.mark.parametrize("character", ["\n", "\r", "\x00", "\u2028", " ", "%"])
 def test_no_character_in_a_name_changes_the_category(character: str) -> None:
     name = f"a{character}b"
-    assert category_of_path(f"/v2/models/{name}/infer") == "inference"
-    assert category_of_path(f"/v2/models/{name}") == "metadata"
-    assert category_of_path(f"/v2/repository/models/{name}/load") == "model-repository"
-    assert category_of_path(f"/v2/systemsharedmemory/region/{name}/register") == "shared-memory"
+    assert asked_category(f"/v2/models/{name}/infer") == "inference"
+    assert asked_category(f"/v2/models/{name}") == "metadata"
+    assert asked_category(f"/v2/repository/models/{name}/load") == "model-repository"
+    assert asked_category(f"/v2/systemsharedmemory/region/{name}/register") == "shared-memory"
 
 
-def test_every_route_has_a_category() -> None:
-    class Engine:
-        is_draining = False
-        shared_memory = SharedMemory()
-        request_limits = staticmethod(unlimited)
+def routers() -> dict[str, Router]:
+    rest = rest_router()
+    models = MultiModelRoutes(Engine(), lambda *_: None, Path("/nonesuch"))  # type: ignore[arg-type]  # not used
+    return {
+        "rest": rest,
+        "sagemaker": sagemaker_router(SageMakerOptions(), rest, models),
+        "azure": azure_ml_router(AzureMlOptions(), Engine(), rest),  # type: ignore[arg-type]  # not used
+        "vertex": VertexAi(VertexAiOptions(), Engine(), rest, lambda _: None).router(),  # type: ignore[arg-type]
+    }
 
-    routes = RestApi(Engine()).router()._routes  # type: ignore[arg-type]  # not used
-    for pattern, _, _ in routes:
-        path = pattern.pattern
-        for group, text in ((r"(?P<model>[^/]+)", "m"), (r"(?:/versions/(?P<version>[0-9]+))?", "/versions/1")):
-            path = path.replace(group, text)
-        path = path.replace(r"(?:/(?P<repository>[^/]+))?", "/r").replace(
-            r"(?:/region/(?P<region>[^/]+))?", "/region/r"
-        )
-        for whole in (path, path.replace("/versions/1", "").replace("/repository/r/", "/repository/")):
-            if pattern.fullmatch(whole):
-                assert category_of_path(whole) in CATEGORIES, whole
+
+@pytest.mark.parametrize("name", ["rest", "sagemaker", "azure", "vertex"])
+def test_every_route_has_a_category(name: str) -> None:
+    categories = routers()[name].categories()
+    allowed = {*CATEGORIES, FORWARDED} if name in ("azure", "vertex") else set(CATEGORIES)
+    assert categories
+    assert {pattern: category for pattern, category in categories.items() if category not in allowed} == {}
+
+
+def test_every_route_is_refused_where_everything_is_restricted() -> None:
+    header = RequiredHeader("admin", "secret")
+    for router in (routers()["rest"], routers()["sagemaker"]):
+        router.restrict(Restrictions(dict.fromkeys(CATEGORIES, header), "API"))
+        for pattern in (*router.categories(), "/v2/models/m/labels", "/favicon.ico"):
+            for method in ("GET", "POST", "DELETE", "PUT"):
+                assert status_of_path(router, method, example_of(pattern)) == 403, pattern
+
+
+def example_of(pattern: str) -> str:
+    """Return a path that the pattern of a route matches."""
+    path = re.sub(r"\(\?P<\w+>[^)]*\)", "1", pattern)
+    return re.sub(r"\(\?:([^()]*)\)\?", r"\1", path).replace("0*", "").replace("\\.", ".").replace("/?", "/")
+
+
+def test_route_without_a_category_cannot_be_written() -> None:
+    with pytest.raises(TypeError, match="category"):
+        Route(r"/v2/models/(?P<model>[^/]+)/labels", actions={})  # type: ignore[call-arg]  # what the test is about
+
+
+def test_service_with_an_undeclared_method_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers = {"/inference.GRPCInferenceService/ModelLabels": lambda _: b""}
+    monkeypatch.setattr(service, "control_handlers", lambda engine: handlers)
+    with pytest.raises(AssertionError, match="ModelLabels"):
+        service.InferenceGrpcService(Engine())  # type: ignore[arg-type]  # not used
 
 
 def test_every_call_has_a_category() -> None:
@@ -85,9 +166,9 @@ def test_every_call_has_a_category() -> None:
         ("/inference.GRPCInferenceService/ModelReady", "health"),
         ("/inference.GRPCInferenceService/ModelStreamInfer", "inference"),
         ("/inference.GRPCInferenceService/RepositoryIndex", "model-repository"),
-        ("/inference.GRPCInferenceService/Nonesuch", OTHER),
-        ("/other.Service/ModelInfer", OTHER),
-        ("ModelInfer", OTHER),
+        ("/inference.GRPCInferenceService/Nonesuch", UNKNOWN),
+        ("/other.Service/ModelInfer", UNKNOWN),
+        ("ModelInfer", UNKNOWN),
     ],
 )
 def test_category_of_a_call_is_tritons(path: str, category: str) -> None:

@@ -56,7 +56,9 @@ class KeyRule:
 
 def make_router(engine, rule=None):
     route = InferRoute(engine, max_input_bytes=2 * LARGE)
-    router = Router([Route(r"/v2/models/(?P<model>[^/]+)(?P<version>)/infer", {"POST": route.handle}, route.check)])
+    router = Router(
+        [Route(r"/v2/models/(?P<model>[^/]+)(?P<version>)/infer", "inference", {"POST": route.handle}, route.check)]
+    )
     if rule is not None:
         router.restrict(rule)
     return router

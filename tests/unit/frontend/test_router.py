@@ -12,7 +12,9 @@ def context(path):
 
 
 def router(found, **options):
-    return Router([Route("/models/(?P<name>.+)", {"GET": lambda _, names: found.append(names["name"])})], **options)
+    return Router(
+        [Route("/models/(?P<name>.+)", "metadata", {"GET": lambda _, names: found.append(names["name"])})], **options
+    )
 
 
 def test_remembered_routes_are_bounded_in_number():

@@ -65,8 +65,8 @@ def test_there_is_a_limit() -> None:
         ("/v2/systemsharedmemory/region/x/unregister", ("region", "system", "x"), True),
         ("/v2/systemsharedmemory/unregister", ("region", "system"), True),
         ("/v2/cudasharedmemory/unregister", ("region", "cuda"), True),
-        ("/v2/logging", ("logging", "/v2/logging", "7b7d"), False),
-        ("/v2/models/m/trace/setting", ("trace", "/v2/models/m/trace/setting", "7b7d"), False),
+        ("/v2/logging", ("http", "/v2/logging", "7b7d"), False),
+        ("/v2/models/m/trace/setting", ("http", "/v2/models/m/trace/setting", "7b7d"), False),
     ],
 )
 def test_key_of_an_http_call(path: str, key: tuple[str, ...], undoes: bool) -> None:
@@ -95,7 +95,7 @@ SERVICE = "/inference.GRPCInferenceService/"
             True,
         ),
         ("SystemSharedMemoryUnregister", pb.SystemSharedMemoryUnregisterRequest(), ("region", "system"), True),
-        ("LogSettings", pb.RepositoryModelLoadRequest(), ("logging", SERVICE + "LogSettings", ""), False),
+        ("LogSettings", pb.RepositoryModelLoadRequest(), ("grpc", SERVICE + "LogSettings", ""), False),
     ],
 )
 def test_key_of_a_grpc_call(method: str, message: object, key: tuple[str, ...], undoes: bool) -> None:

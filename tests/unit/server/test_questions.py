@@ -7,9 +7,13 @@ from naiad.cluster.member.sharing import (
     query_of_path,
 )
 from naiad.cluster.messages import AskStatistics, IsModelReady, IsReady, Query
+from naiad.options.network.access import Category
 from naiad.protocol import service_pb2 as pb
 
 SERVICE = "/inference.GRPCInferenceService/"
+
+
+STATISTICS = ("/v2/models/stats", "/v2/models/m/stats", "/v2/models/m/versions/3/stats")
 
 
 @pytest.mark.parametrize(
@@ -33,31 +37,37 @@ SERVICE = "/inference.GRPCInferenceService/"
     ],
 )
 def test_what_an_http_request_has_to_ask(path: str, query: Query | None) -> None:
-    assert query_of_path(path) == query
+    assert query_of_path(path, "statistics" if path in STATISTICS else "metadata") == query
 
 
 @pytest.mark.parametrize(
-    "path",
+    ("path", "category"),
     [
-        "/v2/repository/models/m/load",
-        "/v2/repository/models/m/unload",
-        "/v2/logging",
-        "/v2/trace/setting",
-        "/v2/models/m/trace/setting",
-        "/v2/systemsharedmemory/region/x/register",
-        "/v2/cudasharedmemory/unregister",
+        ("/v2/repository/models/m/load", "model-repository"),
+        ("/v2/repository/models/m/unload", "model-repository"),
+        ("/v2/logging", "logging"),
+        ("/v2/trace/setting", "trace"),
+        ("/v2/models/m/trace/setting", "trace"),
+        ("/v2/systemsharedmemory/region/x/register", "shared-memory"),
+        ("/v2/cudasharedmemory/unregister", "shared-memory"),
     ],
 )
-def test_http_requests_that_change_processes(path: str) -> None:
-    assert changes_by_path(path)
+def test_http_requests_that_change_processes(path: str, category: Category) -> None:
+    assert changes_by_path(path, category)
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/v2/models/m/infer", "/v2/repository/index", "/v2/repository/r/index", "/v2", "/v2/health/ready", "/metrics"],
+    ("path", "category"),
+    [
+        ("/v2/models/m/infer", "inference"),
+        ("/v2/repository/index", "model-repository"),
+        ("/v2/repository/r/index", "model-repository"),
+        ("/v2", "metadata"),
+        ("/v2/health/ready", "health"),
+    ],
 )
-def test_http_requests_that_change_nothing(path: str) -> None:
-    assert not changes_by_path(path)
+def test_http_requests_that_change_nothing(path: str, category: Category) -> None:
+    assert not changes_by_path(path, category)
 
 
 @pytest.mark.parametrize(

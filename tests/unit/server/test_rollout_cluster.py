@@ -60,10 +60,10 @@ def test_counts_of_earlier_states_are_left_out() -> None:
 
 
 def test_queries_and_changes_by_path() -> None:
-    assert query_of_path(PATH) == AskRollouts()
-    assert not changes_by_path(PATH)
-    assert query_of_path("/v2/models/m/versions/stable/ready") == IsModelReady("m", "stable")
-    assert query_of_path("/v2/models/m/versions/007/ready") == IsModelReady("m", "7")
+    assert query_of_path(PATH, "model-repository") == AskRollouts()
+    assert not changes_by_path(PATH, "model-repository")
+    assert query_of_path("/v2/models/m/versions/stable/ready", "health") == IsModelReady("m", "stable")
+    assert query_of_path("/v2/models/m/versions/007/ready", "health") == IsModelReady("m", "7")
 
 
 _SERVICE = "/inference.GRPCInferenceService/"

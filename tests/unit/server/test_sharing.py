@@ -91,11 +91,11 @@ def router(shared: ClusterRoutes) -> Router:
     def routes() -> Router:
         return Router(
             [
-                Route("/v2", {"GET": answering(200)}),
-                Route("/v2/health/ready", {"GET": ready}),
-                Route("/v2/models/stats", {"GET": statistics}),
-                Route("/v2/repository/models/m/load", {"POST": answering(200)}),
-                Route("/v2/logging", {"GET": answering(200), "POST": answering(201)}),
+                Route("/v2", "metadata", {"GET": answering(200)}),
+                Route("/v2/health/ready", "health", {"GET": ready}),
+                Route("/v2/models/stats", "statistics", {"GET": statistics}),
+                Route("/v2/repository/models/m/load", "model-repository", {"POST": answering(200)}),
+                Route("/v2/logging", "logging", {"GET": answering(200), "POST": answering(201)}),
             ]
         )
 

@@ -36,7 +36,7 @@ from naiad.core.model import IndexEntry
 from naiad.core.tensor import Buffer
 from naiad.engine.calls import ModelCommands
 from naiad.frontend import failure
-from naiad.frontend.access import category_of_call, category_of_path
+from naiad.frontend.access import RouteCategory, category_of_call
 from naiad.frontend.context import GrpcCall, HttpContext
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls
@@ -61,7 +61,7 @@ _MODEL_READY = re.compile(r"/v2/models/([^/]+)(?:/versions/0*([0-9]+|[A-Za-z][A-
 _ROLLOUT = re.compile(r"/v2/models/[^/]+/rollout")
 
 
-def query_of_path(path: str) -> Query | None:
+def query_of_path(path: str, category: RouteCategory) -> Query | None:
     """Return the query for an HTTP request about all processes; None if one process can answer alone."""
     if path == "/v2/health/ready":
         return IsReady()
@@ -70,13 +70,13 @@ def query_of_path(path: str) -> Query | None:
         return IsModelReady(model[1], model[2] or "")
     if _ROLLOUT.fullmatch(path):
         return AskRollouts()
-    return AskStatistics() if category_of_path(path) == "statistics" else None
+    return AskStatistics() if category == "statistics" else None
 
 
-def changes_by_path(path: str) -> bool:
+def changes_by_path(path: str, category: RouteCategory) -> bool:
     """Return whether a POST to `path` changes a process, so that all processes must execute it."""
     # The route of rollouts broadcasts the state that it makes of a change.
-    return category_of_path(path) in _CHANGING and not path.endswith("/index") and not _ROLLOUT.fullmatch(path)
+    return category in _CHANGING and not path.endswith("/index") and not _ROLLOUT.fullmatch(path)
 
 
 def _ask_model(message: Buffer) -> Query:
@@ -283,12 +283,12 @@ class ClusterRoutes:
 
     # --- HTTP -------------------------------------------------------------------------------------------------------
 
-    def _intercept(self, path: str, actions: Mapping[str, Action]) -> Mapping[str, Action]:
-        query = query_of_path(path)
+    def _intercept(self, path: str, category: RouteCategory, actions: Mapping[str, Action]) -> Mapping[str, Action]:
+        query = query_of_path(path, category)
         if query is not None:
             reading = {method: action for method, action in actions.items() if method in ("GET", "HEAD")}
             return {**actions, **{method: self._querying(query, action) for method, action in reading.items()}}
-        if "POST" in actions and changes_by_path(path):
+        if "POST" in actions and changes_by_path(path, category):
             return {**actions, "POST": self._broadcast_call}
         return actions
 
@@ -421,7 +421,7 @@ def _of_http(call: HttpCall) -> BroadcastRequest:
     region = _REGION.fullmatch(call.path)
     if region is not None:
         return _of_region(call, region[1], region[2] or "", region[3])
-    return BroadcastRequest(call, (category_of_path(call.path), call.path, call.body.hex()))
+    return BroadcastRequest(call, ("http", call.path, call.body.hex()))
 
 
 def _of_region(call: ControlCall, kind: str, name: str, verb: str) -> BroadcastRequest:
@@ -438,4 +438,4 @@ def _of_grpc(path: str, message: bytes, call: ControlCall) -> BroadcastRequest:
     if region is not None:
         # The name is in field 1 of all of them.
         return _of_region(call, region[1].lower(), last_text(message, 1), region[2].lower())
-    return BroadcastRequest(call, (category_of_call(path), path, message.hex()))
+    return BroadcastRequest(call, ("grpc", path, message.hex()))

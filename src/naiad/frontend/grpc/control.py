@@ -5,7 +5,7 @@ The repository calls run on other threads than the event loop, because they may 
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from naiad.core.errors import InferError, excerpt, internal, unavailable
 from naiad.core.tensor import Buffer
@@ -60,9 +60,10 @@ class RepositoryCalls:
             _SERVICE + "RepositoryModelUnload": (run_control, self._unload),
         }
 
-    def serves(self, path: str) -> bool:
-        """Return whether `path` is one of these calls."""
-        return path in self._work
+    @property
+    def paths(self) -> Collection[str]:
+        """The paths of these calls."""
+        return self._work.keys()
 
     def handle(self, call: GrpcCall, message: Buffer) -> bool:
         """Start the work of a call and respond when it is done; return False for other calls."""

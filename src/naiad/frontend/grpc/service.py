@@ -10,6 +10,7 @@ from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend import failure
+from naiad.frontend.access import METHODS
 from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls, control_handlers
@@ -53,6 +54,10 @@ class InferenceGrpcService:
         self.control_delay_s = 0.0
         """Delay of calls other than inference (Triton: a test hook)."""
         self._handlers = control_handlers(engine)
+        self._methods = frozenset((_MODEL_INFER, _MODEL_STREAM_INFER, *self._handlers, *self._repository.paths))
+        undeclared = self._methods - METHODS.keys()
+        # A method without a category would be open on a restricted server.
+        assert not undeclared, f"frontend/access.py has no category of {sorted(undeclared)}"
 
     # --- called by the transport -----------------------------------------------------------------------------
 
@@ -76,8 +81,7 @@ class InferenceGrpcService:
 
     def rejection(self, path: str) -> InferError | None:
         """Return why calls to `path` are rejected before any message is read; None if they are served."""
-        is_known = path in (_MODEL_INFER, _MODEL_STREAM_INFER) or path in self._handlers
-        return None if is_known or self._repository.serves(path) else control_grpc.refusal(path)
+        return None if path in self._methods else control_grpc.refusal(path)
 
     def message_began(self, call: GrpcCall, beginning: Buffer) -> None:
         """Finish a call of ModelInfer for an unknown model before its tensors are buffered."""

@@ -38,14 +38,14 @@ class ApiPageRoutes:
 
     def routes(self, *, with_page: bool) -> list[Route]:
         """Return the routes."""
-        listing = [Route(r"/v2/models", {"GET": self._models})]
+        listing = [Route(r"/v2/models", "model-repository", {"GET": self._models})]
         if not with_page:
             return listing
         return [
             *listing,
-            Route(r"/docs", {"GET": self._page}),
-            Route(r"/openapi\.json", {"GET": self._document}),
-            Route(r"/v2/models/(?P<model>[^/]+)/openapi\.json", {"GET": self._model_document}),
+            Route(r"/docs", "metadata", {"GET": self._page}),
+            Route(r"/openapi\.json", "metadata", {"GET": self._document}),
+            Route(r"/v2/models/(?P<model>[^/]+)/openapi\.json", "metadata", {"GET": self._model_document}),
         ]
 
     def _models(self, context: HttpContext, arguments: Mapping[str, str]) -> None:

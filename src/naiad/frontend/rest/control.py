@@ -47,10 +47,10 @@ def shared_memory_routes(regions: SharedMemory) -> list[Route]:
         regions.register_cuda(_required(arguments, "cuda"), *decode_cuda_registration(body))
 
     def get(path: str, work: Callable[[str], bytes]) -> Route:
-        return Route(path, {"GET": json_action(lambda arguments, _: work(arguments["region"]))})
+        return Route(path, "shared-memory", {"GET": json_action(lambda arguments, _: work(arguments["region"]))})
 
     def post(path: str, work: Callable[[Mapping[str, str], Buffer], None]) -> Route:
-        return Route(path, {"POST": json_action(work)})
+        return Route(path, "shared-memory", {"POST": json_action(work)})
 
     return [
         get(_SYSTEM + "/status", lambda region: encode_system_status(regions.system_status(region))),
@@ -88,9 +88,11 @@ def settings_routes(engine: Engine) -> list[Route]:
 
     traces = {"GET": json_action(trace_settings), "POST": json_action(change_trace_settings)}
     return [
-        Route(r"/v2/logging", {"GET": json_action(log_settings), "POST": json_action(change_log_settings)}),
-        Route(r"/v2/trace/setting", traces),
-        Route(r"/v2/models/(?P<model>[^/]+)/trace/setting", traces),
+        Route(
+            r"/v2/logging", "logging", {"GET": json_action(log_settings), "POST": json_action(change_log_settings)}
+        ),
+        Route(r"/v2/trace/setting", "trace", traces),
+        Route(r"/v2/models/(?P<model>[^/]+)/trace/setting", "trace", traces),
     ]
 
 

@@ -26,7 +26,8 @@ def rollout_routes(engine: Engine) -> list[Route]:
     def end(context: HttpContext, arguments: Mapping[str, str]) -> None:
         _change(engine, context, arguments["model"], None, _ATTEMPTS)
 
-    return [Route(PATH, {"GET": show, "POST": change, "DELETE": end})]
+    # A rollout decides which code serves, as a load does: what restricts loads restricts it as well.
+    return [Route(PATH, "model-repository", {"GET": show, "POST": change, "DELETE": end})]
 
 
 _ATTEMPTS = 4

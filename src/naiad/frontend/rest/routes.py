@@ -62,30 +62,49 @@ class RestApi:
         infer = self._infer.handle if self._codings is None else self._codings.wrap(self._infer.handle)
         router = Router(
             [
-                Route(_MODEL + "/infer", post(infer), self._infer.check),
-                Route(_MODEL + "/generate", post(self._generate.generate), self._generate.check),
-                Route(_MODEL + "/generate_stream", post(self._generate.generate_stream), self._generate.check),
-                Route(r"/v2", _document(lambda: encode_server_metadata(engine.server_metadata()))),
-                Route(r"/v2/health/live", get(self._live)),
-                Route(r"/v2/health/ready", get(self._ready)),
-                # Triton: the bare path has priority over a model named "stats".
-                Route(r"/v2/models/stats", _document(lambda: encode_statistics(engine.statistics()))),
-                Route(_MODEL, _document(lambda *version: encode_model_metadata(engine.model_metadata(*version)))),
-                Route(_MODEL + "/ready", get(self._model_ready)),
+                Route(_MODEL + "/infer", "inference", post(infer), self._infer.check),
+                Route(_MODEL + "/generate", "inference", post(self._generate.generate), self._generate.check),
                 Route(
-                    _MODEL + "/config", _document(lambda *version: encode_model_config(engine.model_config(*version)))
+                    _MODEL + "/generate_stream",
+                    "inference",
+                    post(self._generate.generate_stream),
+                    self._generate.check,
                 ),
-                Route(_MODEL + "/stats", _document(lambda *version: encode_statistics(engine.statistics(*version)))),
+                Route(r"/v2", "metadata", _document(lambda: encode_server_metadata(engine.server_metadata()))),
+                Route(r"/v2/health/live", "health", get(self._live)),
+                Route(r"/v2/health/ready", "health", get(self._ready)),
+                # Triton: the bare path has priority over a model named "stats".
+                Route(r"/v2/models/stats", "statistics", _document(lambda: encode_statistics(engine.statistics()))),
                 Route(
-                    _MODEL + "/explain", _document(lambda *version: encode_explanation(engine.explanation(*version)))
+                    _MODEL,
+                    "metadata",
+                    _document(lambda *version: encode_model_metadata(engine.model_metadata(*version))),
+                ),
+                Route(_MODEL + "/ready", "health", get(self._model_ready)),
+                Route(
+                    _MODEL + "/config",
+                    "model-config",
+                    _document(lambda *version: encode_model_config(engine.model_config(*version))),
+                ),
+                Route(
+                    _MODEL + "/stats",
+                    "statistics",
+                    _document(lambda *version: encode_statistics(engine.statistics(*version))),
+                ),
+                Route(
+                    _MODEL + "/explain",
+                    "statistics",
+                    _document(lambda *version: encode_explanation(engine.explanation(*version))),
                 ),
                 *rollout_routes(engine),
                 *api_page.routes(with_page=self._with_page),
                 *settings_routes(engine),
                 *shared_memory_routes(engine.shared_memory),
-                Route(_REPOSITORY + "/index", post(self._repository.index)),
-                Route(_REPOSITORY + "/models/(?P<model>[^/]+)/load", post(self._repository.load)),
-                Route(_REPOSITORY + "/models/(?P<model>[^/]+)/unload", post(self._repository.unload)),
+                Route(_REPOSITORY + "/index", "model-repository", post(self._repository.index)),
+                Route(_REPOSITORY + "/models/(?P<model>[^/]+)/load", "model-repository", post(self._repository.load)),
+                Route(
+                    _REPOSITORY + "/models/(?P<model>[^/]+)/unload", "model-repository", post(self._repository.unload)
+                ),
             ]
         )
         api_page.router = router

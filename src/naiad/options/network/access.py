@@ -8,10 +8,11 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from naiad.options.flag import Kind, option
 
-CATEGORIES = (
+Category = Literal[
     "health",
     "metadata",
     "inference",
@@ -21,7 +22,8 @@ CATEGORIES = (
     "statistics",
     "trace",
     "logging",
-)
+]
+CATEGORIES: tuple[Category, ...] = get_args(Category)
 """The parts of the protocols that can be restricted. Triton: --http-restricted-api, --grpc-restricted-protocol."""
 _CATEGORIES = ", ".join(CATEGORIES)
 GRPC_HEADER_PREFIX = "triton-grpc-protocol-"
@@ -190,7 +192,7 @@ def check_origin(origin: str) -> str:
     return origin
 
 
-METRICS = "metrics"
+METRICS: Literal["metrics"] = "metrics"
 KEY_CATEGORIES = (*CATEGORIES, METRICS)
 """Categories of a key: parts of the protocols, and the metrics port."""
 ALL = "all"
