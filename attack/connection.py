@@ -190,7 +190,7 @@ class Http2Peer(Connection):
                 (b":method", b"POST"),
                 (b":scheme", b"http"),
                 (b":path", path.encode()),
-                (b":authority", b"attack"),
+                (b":authority", b"localhost"),
                 (b"te", b"trailers"),
                 (b"content-type", content_type),
                 *more,

@@ -323,7 +323,7 @@ class GrpcClients:
         self._body = b"\0" + struct.pack(">I", len(body)) + body
         fields = [
             *((":method", "POST"), (":scheme", "http"), (":path", "/inference.GRPCInferenceService/ModelInfer")),
-            *((":authority", "bench"), ("content-type", "application/grpc"), ("te", "trailers")),
+            *((":authority", "localhost"), ("content-type", "application/grpc"), ("te", "trailers")),
         ]
         # Without the dynamic table, so that every block says all.
         plain, timed = hpack.Encoder(), hpack.Encoder()

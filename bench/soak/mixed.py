@@ -411,10 +411,12 @@ class _Client:
         head = generator.choice(
             (
                 b"GET / HTTP/1.1\r\n\r\n",
-                b"POST /v2/models/add_sub/infer HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-                b"GET /v2 HTTP/1.1\r\nHost: x\r\n" + b"".join(b"h%d: v\r\n" % i for i in range(400)) + b"\r\n",
-                b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-                b"POST /v2/models/add_sub/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+                b"POST /v2/models/add_sub/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+                b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n"
+                + b"".join(b"h%d: v\r\n" % i for i in range(400))
+                + b"\r\n",
+                b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                b"POST /v2/models/add_sub/infer HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
                 b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03" + bytes(160),
                 bytes(generator.getrandbits(8) for _ in range(200)) + b"\r\n\r\n",
             )
@@ -550,7 +552,9 @@ def _json_inputs(a: Any, b: Any) -> list[dict[str, Any]]:
 
 
 def _head(model: str, length: int, fields: str = "") -> bytes:
-    return f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n{fields}Content-Length: {length}\r\n\r\n".encode()
+    return (
+        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: [::1]\r\n{fields}Content-Length: {length}\r\n\r\n".encode()
+    )
 
 
 def _binary_request(model: str, a: Any, b: Any) -> tuple[bytes, bytes]:

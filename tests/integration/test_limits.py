@@ -69,7 +69,7 @@ def wait_alone(server: ServerProcess, url: str) -> None:
 
 
 def get(*fields: str) -> bytes:
-    return "\r\n".join(["GET /v2 HTTP/1.1", "Host: x", *fields, "", ""]).encode()
+    return "\r\n".join(["GET /v2 HTTP/1.1", "Host: localhost", *fields, "", ""]).encode()
 
 
 # --- HTTP/1.1
@@ -88,13 +88,13 @@ def test_heads(narrow: ServerProcess, request_text: bytes) -> None:
 
 def test_request_line(narrow: ServerProcess) -> None:
     with HttpPeer(narrow.http_url) as peer:
-        peer.send(b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        peer.send(b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert peer.answer().status == 414
 
 
 def test_body(narrow: ServerProcess) -> None:
     with HttpPeer(narrow.http_url) as peer:
-        peer.send(b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100001\r\n\r\n")
+        peer.send(b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100001\r\n\r\n")
         answer = peer.answer()
         assert answer.status == 413
         assert b"100000" in answer.body
@@ -124,7 +124,7 @@ def test_pipelined_requests_are_all_answered(narrow: ServerProcess) -> None:
     ("data", "status"),
     [
         (b"GET /v2 HTTP/1.1\r\nHost", 408),
-        (b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n1", 408),
+        (b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n1", 408),
     ],
     ids=["head", "body"],
 )
@@ -187,8 +187,12 @@ def test_message(narrow: ServerProcess) -> None:
 
 def test_header_list(narrow: ServerProcess) -> None:
     with Http2Peer(narrow.grpc_url) as peer:
-        answer = peer.call(1, "/inference.GRPCInferenceService/ServerLive", b"", a="b" * 2048)
-        assert answer.fields[":status"] == "431"
+        for number, size in enumerate((2048, 5000)):
+            answer = peer.call(1 + 4 * number, "/inference.GRPCInferenceService/ServerLive", b"", a="b" * size)
+            assert (answer.fields[":status"], answer.grpc_status) == ("200", 8)
+            assert "--grpc-max-header-size" in answer.grpc_message
+            # The connection goes on.
+            assert peer.call(3 + 4 * number, "/inference.GRPCInferenceService/ServerLive", b"").grpc_status == 0
 
 
 def test_resets(narrow: ServerProcess) -> None:

@@ -171,7 +171,7 @@ def test_metrics_count_the_processes(pair: ServerProcess) -> None:
 def test_pipelined_requests_are_answered_in_their_order(pair: ServerProcess) -> None:
     connection = http.client.HTTPConnection(pair.http_url, timeout=60)
     connection.connect()
-    request = "GET {} HTTP/1.1\r\nHost: x\r\n\r\n"
+    request = "GET {} HTTP/1.1\r\nHost: localhost\r\n\r\n"
     paths = ("/v2/health/ready", "/v2", "/v2/models/stats", "/v2/health/live")
     connection.sock.sendall("".join(request.format(path) for path in paths).encode())
     received = b""
@@ -439,7 +439,7 @@ def test_one_port_serves_both_protocols_from_every_process(
     running.wait_started()
     assert running.log_text().count(f"at unix:{path} for 2 processes") == 2
     before = {pid: len(psutil.Process(pid).net_connections("unix")) for pid in running.members()}
-    request = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n\r\n".encode() + BODY
+    request = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(BODY)}\r\n\r\n".encode() + BODY
     connections = [socket.socket(socket.AF_UNIX) for _ in range(4)]
     for connection in connections:
         connection.connect(str(path))

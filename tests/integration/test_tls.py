@@ -224,7 +224,7 @@ def test_mutual_tls_turns_others_away_over_http(
     answer = b""
     # TLS 1.3: the client learns of it only after its own handshake, as an alert or as the end.
     with contextlib.suppress(ssl.SSLError, ConnectionError), _connect(host, port, context) as secure:
-        secure.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        secure.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = secure.recv(4096)
     assert answer == b""
     wait_until(lambda: "TLS handshake failed: " in mutual_server.log_text())
@@ -253,7 +253,7 @@ def test_server_drains_tls_connections(start_server: StartServer, models: Path, 
     running.wait_ready()
     host, port = running.http_url.split(":")
     with _connect(host, port, running.tls) as secure:
-        secure.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        secure.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert secure.recv(4096).startswith(b"HTTP/1.1 200")
         running.signal()
         assert secure.recv(4096) == b""
@@ -274,7 +274,7 @@ def test_last_answer_of_connection_waits_for_slow_client(
     length = len(header) + 4 * count
     with _connect(*tls_server.http_url.split(":"), certificates.client_context()) as secure:
         secure.sendall(
-            b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
             b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n" % (len(header), length)
         )
         secure.sendall(header + bytes(4 * count))

@@ -193,7 +193,7 @@ def test_peer_windows_are_respected_and_used(actions):
 @given(st.lists(st.tuples(FIELDS, st.sampled_from(["request", "request", "trailers", "resize"])), max_size=20))
 @settings(max_examples=200)
 def test_header_cache_gives_what_decoding_gives(steps):
-    encoder, reference, decoder = hpack.Encoder(), hpack.Decoder(), RequestDecoder(65_536)
+    encoder, reference, decoder = hpack.Encoder(), hpack.Decoder(), RequestDecoder(Http2Limits())
     for fields, step in steps:
         if step == "resize":
             encoder.header_table_size = 100 if encoder.header_table_size > 100 else 4096
@@ -229,7 +229,7 @@ def test_header_decoder_agrees_with_hpack_package(block):
     if _size_updates(block) > 2:
         expected = None  # RFC 7541 4.2; the package takes any number
     try:
-        fields = RequestDecoder(65_536, header_fields=200).decode_fields(block)
+        fields = RequestDecoder(Http2Limits(header_fields=200)).decode_fields(block)
     except (HpackError, HeaderListTooLargeError):
         fields = None
     assert fields == expected

@@ -72,9 +72,9 @@ def azure_ml_router(options: AzureMlOptions, engine: Engine, rest: Handler) -> R
 
     return Router(
         [
-            Route("/", FORWARDED, {"GET": _forward(rest.handle, lambda _: "/v2/health/live")}),
-            Route("/ready", FORWARDED, {"GET": _forward(rest.handle, lambda _: "/v2/health/ready")}),
-            Route("/score", FORWARDED, {"POST": _forward(rest.handle, infer)}, _forward(rest.reject, infer)),
+            Route("/", "health", {"GET": _forward(rest.handle, lambda _: "/v2/health/live")}),
+            Route("/ready", "health", {"GET": _forward(rest.handle, lambda _: "/v2/health/ready")}),
+            Route("/score", "inference", {"POST": _forward(rest.handle, infer)}, _forward(rest.reject, infer)),
             Route(r"/v2.*", FORWARDED, {"GET": unchanged, "POST": unchanged}, check),
         ],
         inference_path="/score",
@@ -146,7 +146,10 @@ class VertexAi:
         actions: dict[str, dict[str, Action]] = {health: {}, predict: {}}  # one entry if both are the same path
         actions[health]["GET"] = _forward(self._rest.handle, lambda _: "/v2/health/ready")
         actions[predict]["POST"] = self._predict
-        routes = [Route(re.escape(path), FORWARDED, by_method, self._check) for path, by_method in actions.items()]
+        routes = [
+            Route(re.escape(path), "inference" if path == predict else "health", by_method, self._check)
+            for path, by_method in actions.items()
+        ]
         return Router(routes, inference_path=predict)
 
     def check_model(self) -> None:

@@ -48,6 +48,7 @@ class _Found:
     actions: Mapping[str, Action]
     arguments: Mapping[str, str]
     check: Action | None
+    category: RouteCategory
 
 
 class Router:
@@ -84,6 +85,11 @@ class Router:
     def categories(self) -> "dict[str, RouteCategory]":
         """Return the category of every route, by its pattern."""
         return {pattern.pattern: route.category for pattern, _, route in self._routes}
+
+    def category(self, path: str) -> RouteCategory | CheckedCategory:
+        """Return the category of a path."""
+        found = self._found.get(path) or self._find(path)
+        return UNKNOWN if found is None else found.category
 
     def restrict(self, rule: AccessRule) -> None:
         """Apply `rule` to requests. Routes that it does not concern pay nothing for it."""
@@ -157,7 +163,7 @@ class Router:
             if match is not None:
                 arguments = {name: value or "" for name, value in match.groupdict().items()}
                 chosen = actions if self._intercept is None else self._intercept(path, route.category, actions)
-                found = _Found(self._restricted(route.category, chosen), arguments, route.check)
+                found = _Found(self._restricted(route.category, chosen), arguments, route.check, route.category)
                 break
         self._found.remember(path, found, len(path))
         return found

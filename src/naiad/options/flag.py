@@ -21,6 +21,7 @@ class Kind(enum.Enum):
     ADDRESS = "<address>"
     MODE = "<octal>"
     ORIGIN = "<origin>"
+    HOSTS = "<host>,..."
     RESTRICTION = "<category>,...:<header>=<value>"
 
 

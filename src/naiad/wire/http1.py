@@ -11,7 +11,7 @@ be smuggled past either of the two.
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -107,11 +107,17 @@ class RequestHead:
         """Where the binary tensors begin in the body (Inference-Header-Content-Length); 0 when unknown."""
 
 
+CheckHead = Callable[[str, str, Callable[[bytes], bytes | None]], None]
+"""Raises HttpError for the method, the path and the fields of a request, by their lower-case names."""
+
+
 class HeadParser:
     """Parses one head, in one piece or as it arrives."""
 
-    def __init__(self, limits: Http1Limits) -> None:
+    def __init__(self, limits: Http1Limits, check: "CheckHead | None" = None) -> None:
+        """`check` raises HttpError for a head that is refused."""
         self._limits = limits
+        self._check = check
         self._headers = HeaderFields()
         self.on_header = self._headers.add
         """Callback of httptools."""
@@ -163,6 +169,8 @@ class HeadParser:
         if hosts > 1 or not (hosts or head.is_http_1_0):  # RFC 9112 3.2
             raise HttpError(400, f"the request has {hosts} Host fields, exactly one is needed")
         self._read_framing(head, headers)
+        if self._check is not None:
+            self._check(head.method, head.path, headers.get)
         return head
 
     def _keeps_alive(self, head: RequestHead, connection: bytes) -> bool:
@@ -218,18 +226,24 @@ def decode_path(target: str) -> str:
 
 
 class HeadCache:
-    """Heads by their bytes; bounded, forgets the oldest."""
+    """Heads by their bytes; bounded, forgets the oldest. A refused head is not remembered."""
 
-    def __init__(self, limits: Http1Limits, *, size: int = 1024) -> None:
+    def __init__(self, limits: Http1Limits, check: CheckHead | None = None, *, size: int = 1024) -> None:
+        """`check` raises HttpError for a head that is refused."""
         self._limits = limits
+        self._check = check
         self._size = size
         self._heads: dict[bytes, RequestHead] = {}
         self.get = self._heads.get
         """Return the head of exactly these bytes, or None."""
 
+    def parser(self) -> HeadParser:
+        """Return the parser of a head that arrives in pieces."""
+        return HeadParser(self._limits, self._check)
+
     def parse(self, text: bytes) -> RequestHead:
         """Parse and remember a complete head. Raises HttpError."""
-        parser = HeadParser(self._limits)
+        parser = self.parser()
         parser.feed(text)
         head = parser.finish()
         if len(text) <= _CACHED_HEAD_LIMIT_BYTES:

@@ -1,6 +1,7 @@
 """Requests that are rejected by their headers, before their body is buffered."""
 
 import json
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -16,9 +17,10 @@ from naiad.frontend.router import Route, Router
 from naiad.wire.grpc import GrpcStatus
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import frame
+from naiad.wire.http2.limits import Http2Limits
 from support.http1_scene import Loop, Peer
 from support.http2_peer import data_frame
-from support.http2_scene import Scene, framed
+from support.http2_scene import SECOND_NS, Scene, framed
 
 MODEL = "/v2/models/{}/infer"
 ADD = MODEL.format("add")
@@ -132,13 +134,100 @@ def test_rejected_headers_get_response_over_http2(case):
     fields += [("content-length", str(case.length)), *case.fields]
     scene.send(frame(wire.HEADERS, 4, 1, scene.encoder.encode(fields)))
     frames = scene.frames()
-    assert [kind for kind, _, _, _ in frames if kind != wire.DATA] == [wire.HEADERS, wire.RST_STREAM]
-    assert frames[-1][3] == b"\0\0\0\0"  # NO_ERROR
+    assert [kind for kind, _, _, _ in frames if kind != wire.DATA] == [wire.HEADERS]
+    assert frames[-1][1] & 1  # END_STREAM
     assert dict(scene.decoder.decode(frames[0][3]))[":status"] == str(case.status)
     assert case.words.encode() in b"".join(payload for kind, _, _, payload in frames if kind == wire.DATA)
     scene.send(data_frame(1, bytes(10_000)))
     assert scene.frames() == []
     assert budget.peak_bytes == 0
+
+
+NO_ERROR = b"\0\0\0\0"
+
+
+def refused_scene(limits=None, length=3 * LARGE):
+    """A stream that was answered before its body came."""
+    router = make_router(Engine())
+    scene = Scene(limits, rest=RestSide(router.handle, reject=router.reject)).open()
+    fields = [(":method", "POST"), (":scheme", "http"), (":path", "/v3/x"), (":authority", "x")]
+    scene.send(frame(wire.HEADERS, 4, 1, scene.encoder.encode([*fields, ("content-length", str(length))])))
+    assert [kind for kind, _, _, _ in scene.frames()] == [wire.HEADERS, wire.DATA, wire.DATA]
+    return scene
+
+
+def resets(scene):
+    return [payload for kind, _, stream_id, payload in scene.frames() if kind == wire.RST_STREAM and stream_id == 1]
+
+
+def test_body_after_its_answer_is_dropped() -> None:
+    scene = refused_scene()
+    scene.send(data_frame(1, bytes(10_000)))
+    scene.send(data_frame(1, b"", end=True))
+    assert resets(scene) == []
+    assert scene.protocol.output.dropping == {}
+    scene.send(data_frame(1, b"late"))
+    assert resets(scene) == [b"\0\0\0\x05"]  # STREAM_CLOSED
+
+
+def test_body_is_dropped_up_to_a_window() -> None:
+    scene = refused_scene(Http2Limits(stream_window_bytes=2**20, frame_bytes=2**19))
+    scene.send(data_frame(1, bytes(2**19)))
+    assert resets(scene) == []
+    scene.send(data_frame(1, bytes(2**19)))
+    assert resets(scene) == [NO_ERROR]
+    scene.send(data_frame(1, b"on its way"))
+    assert resets(scene) == []
+
+
+def test_body_beyond_the_window_is_a_mistake() -> None:
+    scene = refused_scene(Http2Limits(stream_window_bytes=2**20, frame_bytes=2**19))
+    scene.send(data_frame(1, bytes(2**19)) + data_frame(1, bytes(2**19 - 1)) + data_frame(1, bytes(2)))
+    assert resets(scene) == [b"\0\0\0\x03"]  # FLOW_CONTROL_ERROR
+
+
+def test_body_that_does_not_come_ends_soon() -> None:
+    scene = refused_scene()
+    now_ns = time.monotonic_ns()
+    scene.protocol.sweep(now_ns)
+    assert resets(scene) == []
+    scene.protocol.sweep(now_ns + SECOND_NS)
+    assert resets(scene) == [NO_ERROR]
+    scene.protocol.sweep(now_ns + 2 * SECOND_NS)
+    assert resets(scene) == []
+
+
+def test_peer_that_gives_up_its_body_is_forgotten() -> None:
+    for end in (frame(wire.RST_STREAM, 0, 1, NO_ERROR), None):
+        scene = refused_scene()
+        scene.send(end or frame(wire.HEADERS, 5, 1, scene.encoder.encode([("trailer", "x")])))
+        assert scene.protocol.output.dropping == {}
+        assert resets(scene) == []
+
+
+def test_answered_streams_with_a_body_are_bounded() -> None:
+    scene = refused_scene()
+    fields = [(":method", "POST"), (":scheme", "http"), (":path", "/v3/x"), (":authority", "x")]
+    for stream_id in range(3, 1203, 2):
+        block = scene.encoder.encode([*fields, ("content-length", "100000")])
+        scene.send(frame(wire.HEADERS, 4, stream_id, block))
+    assert len(scene.protocol.output.dropping) == 256
+
+
+def test_small_body_is_read_before_the_answer() -> None:
+    router, budget = make_router(Engine()), RequestBudget()
+    scene = Scene(budget=budget, rest=RestSide(router.handle, reject=router.reject)).open()
+    fields = [(":method", "POST"), (":scheme", "http"), (":path", "/v3/x"), (":authority", "x")]
+    scene.send(frame(wire.HEADERS, 4, 1, scene.encoder.encode([*fields, ("content-length", "300")])))
+    assert scene.frames() == []
+    scene.send(data_frame(1, bytes(300), end=True))
+    assert scene.answers()[1][0][":status"] == "404"
+    # Without a length the answer comes amid the body once that is not small.
+    scene.send(frame(wire.HEADERS, 4, 3, scene.encoder.encode(fields)) + data_frame(3, bytes(1000)))
+    assert scene.frames() == []
+    scene.send(data_frame(3, bytes(2**16)))
+    assert scene.answers()[3][0][":status"] == "404"
+    assert budget.used_bytes == 0
 
 
 def test_early_response_equals_full_request_response(case):

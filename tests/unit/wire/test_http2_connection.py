@@ -259,12 +259,25 @@ def test_headers_on_a_closed_stream_end_the_connection():
     assert fails_with(peer, peer.headers(1, end=True)) is Http2Code.STREAM_CLOSED
 
 
-def test_header_list_above_the_limit_is_answered_431():
+def test_call_with_too_much_metadata_fails_alone():
+    for size in (300, 900):
+        peer = Peer(Http2Limits(header_list_bytes=500))
+        block = peer.encoder.encode([*GRPC_FIELDS, ("x", "y" * size)])
+        peer.send(frame(wire.HEADERS, 0, 1, block[:100]) + frame(wire.CONTINUATION, 4, 1, block[100:]))
+        (kind, flags, _, payload), reset = peer.frames()
+        assert (kind, flags, reset[0]) == (wire.HEADERS, 5, wire.RST_STREAM)
+        fields = dict(peer.decoder.decode(payload))
+        assert (fields[":status"], fields["grpc-status"]) == ("200", "8")
+        assert "--grpc-max-header-size" in fields["grpc-message"]
+        assert peer.sink.calls == []
+        peer.send(peer.request(3, b"x"))
+        assert peer.sink.bodies[3] == b"x"
+
+
+def test_block_far_beyond_the_limit_ends_the_connection():
     peer = Peer(Http2Limits(header_list_bytes=500))
-    peer.send(peer.headers(1, [*GRPC_FIELDS, ("x", "y" * 300)]))
-    kinds = [(kind, flags) for kind, flags, _, _ in peer.frames()]
-    assert kinds == [(wire.HEADERS, 5), (wire.RST_STREAM, 0)]
-    assert peer.sink.calls == []
+    peer.send(frame(wire.HEADERS, 0, 1, bytes(3_000)))
+    assert fails_with(peer, frame(wire.CONTINUATION, 0, 1, bytes(1_001))) is Http2Code.ENHANCE_YOUR_CALM
 
 
 # Connection errors
@@ -511,18 +524,19 @@ def test_nothing_is_unread_after_an_error():
 
 def test_too_many_fields_are_answered_431():
     peer = Peer(Http2Limits(header_fields=10))
-    fields = [*GRPC_FIELDS, *[("accept-encoding", "gzip, deflate")] * 10]
-    peer.send(peer.headers(1, fields, end=True))
-    ((kind, _, stream_id, payload),) = peer.frames()
+    fields = [field for field in GRPC_FIELDS if field[0] != "content-type"]
+    peer.send(peer.headers(1, [*fields, *[("accept-encoding", "gzip, deflate")] * 10], end=True))
+    (kind, _, stream_id, payload), body, _ = peer.frames()
     assert (kind, stream_id) == (wire.HEADERS, 1)
-    assert peer.decoder.decode(payload) == [(":status", "431")]
+    assert peer.decoder.decode(payload) == [(":status", "431"), ("content-type", "application/json")]
+    assert b"--grpc-max-header-count" in body[3]
     peer.send(peer.request(3, b"x"))
     assert peer.sink.bodies[3] == b"x"
 
 
-def test_twice_too_many_fields_end_the_connection():
+def test_far_too_many_fields_end_the_connection():
     peer = Peer(Http2Limits(header_fields=10))
-    assert fails_with(peer, frame(wire.HEADERS, 5, 1, b"\x90" * 21)) is Http2Code.ENHANCE_YOUR_CALM
+    assert fails_with(peer, frame(wire.HEADERS, 5, 1, b"\x90" * 161)) is Http2Code.ENHANCE_YOUR_CALM
 
 
 def test_pings_beside_real_work_are_no_flood():

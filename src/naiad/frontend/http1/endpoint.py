@@ -10,7 +10,7 @@ from naiad.frontend.connections.endpoint import AddressLimit, Endpoint, Endpoint
 from naiad.frontend.context import HttpContext, RejectEarly
 from naiad.telemetry.metrics.responses import http_responses
 from naiad.wire.header_fields import Headers
-from naiad.wire.http1 import HeadCache, Http1Limits
+from naiad.wire.http1 import CheckHead, HeadCache, Http1Limits
 
 _RECEIVE_BYTES = 65536
 _STATUS_LINES = {status.value: b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in http.HTTPStatus}
@@ -89,19 +89,20 @@ class Http1Endpoint(Endpoint[EndpointConnection]):
         budget: RequestBudget | None = None,
         reject: RejectEarly | None = None,
         addresses: AddressLimit | None = None,
+        check: CheckHead | None = None,
     ) -> None:
         """Each complete request goes to `handle`, on the loop.
 
         `budget` bounds the bodies of all connections together; without one only the limits of each connection apply.
         `reject` checks requests with large bodies before these are read. `addresses` counts the connections per
-        address.
+        address. `check` raises HttpError for heads that are refused.
         """
         self.limits = limits = limits or Http1Limits()
         Endpoint.__init__(self, loop, limits.connections, addresses)
         self.handle = handle
         self.reject = reject
         self.budget = budget or RequestBudget()
-        self.heads = HeadCache(limits)
+        self.heads = HeadCache(limits, check)
         self.response_headers = Http1ResponseHeaders()
         self.receive_bytes = _RECEIVE_BYTES
         self.receive_buffer = bytearray(_RECEIVE_BYTES)

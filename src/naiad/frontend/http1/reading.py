@@ -206,7 +206,7 @@ class RequestReader:
             if position == end:
                 return end
             self.first_byte_ns = time.monotonic_ns()
-            self._head_parser = HeadParser(self._limits)
+            self._head_parser = self._endpoint.heads.parser()
             self._clock.restart()
         text = self._head_text
         known = len(text)

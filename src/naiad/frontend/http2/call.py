@@ -15,6 +15,7 @@ from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule, category_of_call
 from naiad.frontend.context import CancelReason, GrpcService
 from naiad.frontend.http2.endpoint import RestHeaders
+from naiad.frontend.web_pages import WebPageRule
 from naiad.protocol.status import status_of
 from naiad.telemetry.metrics.responses import grpc_responses, http_responses, rejections
 from naiad.telemetry.server_timing import TIMING_FIELD, TIMING_VALUE, RequestTiming
@@ -166,17 +167,25 @@ def _grpc_rejection(status: int, message: str, count: Callable[[int], None] = _c
 
 
 def make_plan(
-    head: RequestHead, service: GrpcService, rule: AccessRule | None = None, *, serves_rest: bool = False
+    head: RequestHead,
+    service: GrpcService,
+    rule: AccessRule | None = None,
+    pages: WebPageRule | None = None,
+    *,
+    serves_rest: bool = False,
 ) -> CallPlan:
-    """Return the plan for all requests with the headers `head`; `rule` decides which gRPC calls are served."""
+    """Return the plan for all requests with the headers `head`.
+
+    `rule` decides which gRPC calls are served, `pages` which requests of web pages are.
+    """
     if not is_grpc_content_type(head.field(b"content-type")):
         if serves_rest and not head.path.startswith(_CALL_PATHS):
-            return _rest_plan(head)
+            return _rest_plan(head, pages)
         text = b"" if head.method == "HEAD" else _NOT_GRPC_TEXT
         return CallPlan.rejection(_NOT_GRPC_BLOCK, text, count=partial(_count_http, 415))
     if head.method != "POST":
         return CallPlan.rejection(_NOT_POST_BLOCK, count=partial(_count_http, 405))
-    rejected = _rejected_call(head, service, rule)
+    rejected = _call_of_page(head, pages) or _rejected_call(head, service, rule)
     if rejected is not None:
         return rejected
     timeout = head.field(b"grpc-timeout")
@@ -195,6 +204,16 @@ def make_plan(
     )
 
 
+def _call_of_page(head: RequestHead, pages: WebPageRule | None) -> CallPlan | None:
+    """Return the plan of calls that a foreign web page seems to make, otherwise None."""
+    try:
+        if pages is not None:
+            pages.check_call(head.path, head.authority, head.field)
+    except HttpError as error:
+        return _grpc_rejection(GrpcStatus.PERMISSION_DENIED, error.message, _count_unauthorized)
+    return None
+
+
 def _rejected_call(head: RequestHead, service: GrpcService, rule: AccessRule | None) -> CallPlan | None:
     """Return the plan of calls that are rejected without looking at their messages, otherwise None."""
     rejection = None if rule is None else rule.rejection(category_of_call(head.path), head.field)
@@ -204,15 +223,10 @@ def _rejected_call(head: RequestHead, service: GrpcService, rule: AccessRule | N
     return None if unknown is None else _grpc_rejection(status_of(unknown).grpc, unknown.message)
 
 
-def _rest_plan(head: RequestHead) -> CallPlan:
+def _rest_plan(head: RequestHead, pages: WebPageRule | None) -> CallPlan:
     plan = CallPlan()
     plan.is_unary = False
-    try:
-        plan.rest = RestHeaders(head)
-    except HttpError as error:
-        text = b"" if head.method == "HEAD" else error.message.encode() + b"\n"
-        fields = ((b":status", b"%d" % error.status), (b"content-type", b"text/plain"))
-        return CallPlan.rejection(encode_fields(fields), text, count=partial(_count_http, error.status))
+    plan.rest = RestHeaders(head, pages)
     return plan
 
 
@@ -450,6 +464,8 @@ class Http2Call(Stream):
         """Respond with the plan's rejection."""
         plan.count_rejection()
         output = self.owner.output
+        if not (self.is_remote_closed or is_grpc_content_type(self.head.field(b"content-type"))):
+            output.drop_body(self)
         if plan.rejection_block is not None:
             output.send_headers(self, plan.rejection_block, ends_stream=not plan.rejection_text)
         if plan.rejection_text:

@@ -304,6 +304,7 @@ class Http2Protocol(asyncio.Protocol):
             self._end(transport)
         elif self._check_keepalive_and_age(transport, now_ns):
             self._sweep_calls(now_ns)
+            self.output.end_drops()
             self._responses.flush()
             self._close_if_drained(transport)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from email.utils import formatdate
+from typing import TYPE_CHECKING
 
 from naiad.core.ports import Loop
 from naiad.core.request_limits import RequestBudget
@@ -11,9 +12,12 @@ from naiad.frontend.context import GrpcService, HttpContext, RejectEarly
 from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.telemetry.metrics.responses import http_responses
 from naiad.wire.header_fields import HeaderFields, Headers
-from naiad.wire.http1 import decode_path
+from naiad.wire.http1 import HttpError, decode_path
 from naiad.wire.http2.headers import RequestHead, encode_fields
 from naiad.wire.http2.limits import Http2Limits
+
+if TYPE_CHECKING:
+    from naiad.frontend.web_pages import WebPageRule
 
 _CACHED_PREFIXES = 256
 
@@ -21,12 +25,13 @@ _CACHED_PREFIXES = 256
 class RestHeaders:
     """The headers of a REST request; shared by all requests with the same header block."""
 
-    __slots__ = ("binary_offset", "content_length", "expects_continue", "headers", "method", "path")
+    __slots__ = ("binary_offset", "content_length", "expects_continue", "headers", "method", "path", "refusal")
 
-    def __init__(self, head: RequestHead) -> None:
-        """Raises HttpError for a path that is not valid text."""
+    def __init__(self, head: RequestHead, pages: "WebPageRule | None" = None) -> None:
         self.method = head.method
-        self.path = decode_path(head.path)
+        self.path = ""
+        self.refusal: HttpError | None = None
+        """Why all these requests are refused: the path is not valid text, or a foreign web page has sent them."""
         self.headers = HeaderFields()
         for name, value in head.fields:
             # RFC 9113 8.2.3: clients split cookies for better compression.
@@ -38,6 +43,12 @@ class RestHeaders:
         offset = self.headers.get(b"inference-header-content-length", b"")
         self.binary_offset = int(offset) if offset.isdigit() and len(offset) < 20 else 0
         """Offset of the binary tensors in the body; 0 if unknown."""
+        try:
+            self.path = decode_path(head.path)
+            if pages is not None:
+                pages.check(self.method, self.path, self.headers.get)
+        except HttpError as error:
+            self.refusal = error.with_traceback(None)
 
 
 class Http2ResponseHeaders:
@@ -107,6 +118,8 @@ class Http2Endpoint(Endpoint[C]):
         self.service = service
         self.rule = rule
         """Decides which gRPC calls are served; None for all."""
+        self.pages: WebPageRule | None = None
+        """Refuses requests of foreign web pages; None for none."""
         self.rest = rest
         """Handles requests that are not gRPC; None if there is no REST."""
         self.run_in_thread = run_in_thread

@@ -218,7 +218,7 @@ class Http2Receiving:
 
     def _make_plan(self, head: RequestHead) -> CallPlan:
         server = self._server
-        plan = make_plan(head, self._service, server.rule, serves_rest=server.rest is not None)
+        plan = make_plan(head, self._service, server.rule, server.pages, serves_rest=server.rest is not None)
         head.memo = plan
         return plan
 
@@ -351,7 +351,8 @@ class Http2Receiving:
         call.body_bytes += len(data)
         try:
             context.receive(data)
-            self.responses.collect(call, context.received_bytes)
+            # Beginning with the answer, which may come amid the body, nothing of it is kept.
+            self.responses.collect(call, 0 if call.rest_context is None else context.received_bytes)
         except (HttpError, GrpcError) as error:
             self.responses.reject(call, error)
 

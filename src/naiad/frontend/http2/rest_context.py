@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from naiad.core.request_limits import RequestBudget
 from naiad.core.tensor import Buffer
 from naiad.frontend.connections.body_reservation import check_length
-from naiad.frontend.context import OnCancel, UnreadRequest
+from naiad.frontend.context import EARLY_REJECTION_BYTES, OnCancel, UnreadRequest
 from naiad.frontend.http2.call import Http2Call
 from naiad.frontend.http2.endpoint import RestHeaders, RestSide
 from naiad.protocol.json.control import encode_error
@@ -34,6 +34,7 @@ class Http2Context:
         "_filled",
         "_first_byte_ns",
         "_head",
+        "_is_checked",
         "_is_done",
         "_is_paused",
         "_is_streaming",
@@ -63,6 +64,8 @@ class Http2Context:
         self._is_paused = False
         self._is_streaming = False
         self._is_done = False
+        self._is_checked = False
+        """The routes have checked the headers, or will see the whole request soon."""
 
     # --- receiving ----------------------------------------------------------------------------------------------
 
@@ -73,10 +76,13 @@ class Http2Context:
 
     def begin(self, budget: RequestBudget) -> None:
         """Check the headers, and send 100 Continue if the peer waits for it. Raises HttpError."""
-        if self._is_rejected():
-            return
-        limit = self._side.body_bytes
         length = self._head.content_length
+        # Clients lose an answer that comes before they have sent a small body (curl 7.88), so that is read first.
+        if length > EARLY_REJECTION_BYTES or self._head.expects_continue:
+            self._is_checked = True
+            if self._is_rejected():
+                return
+        limit = self._side.body_bytes
         if length > limit:
             raise HttpError(413, f"request body of {length} bytes exceeds the limit of {limit}")
         if length > 0:
@@ -89,14 +95,19 @@ class Http2Context:
         """Respond to a request that its headers are enough to reject, before its body is buffered; return whether it
         was.
         """
-        reject, call = self._side.reject, self._call
-        if reject is None or call is None or call.is_remote_closed:
+        reject, call, refusal = self._side.reject, self._call, self._head.refusal
+        if call is None or call.is_remote_closed:
+            return False
+        if refusal is not None:
+            self.reject(refusal.status, refusal.message)
+            return True
+        if reject is None:
             return False
         unread = UnreadRequest(self.method, self.path, self.headers, self.arrival_ns)
         reject(unread)
         if unread.response is None:
             return False
-        self.respond(*unread.response)  # RFC 9113 8.1: and RST_STREAM with NO_ERROR, which stops the body
+        self.respond(*unread.response)
         return True
 
     def receive(self, data: memoryview) -> None:
@@ -116,6 +127,9 @@ class Http2Context:
         else:
             self._body[self._filled : self._filled + size] = data
         self._filled += size
+        if not self._is_checked and self._filled > EARLY_REJECTION_BYTES:
+            self._is_checked = True
+            self._is_rejected()
 
     def dispatch(self, arrival_ns: int) -> None:
         """Pass the complete request to its route."""
@@ -125,6 +139,10 @@ class Http2Context:
             self.body = body.toreadonly()
         elif body is not None:
             self.body = bytes(body)
+        refusal = self._head.refusal
+        if refusal is not None:
+            self.reject(refusal.status, refusal.message)
+            return
         try:
             self._side.handle(self)
         except Exception:
@@ -242,7 +260,11 @@ class Http2Context:
         call.on_cancel = call.rest_context = self.on_pause = None
         if self._is_paused:
             call.owner.unwatch_writable(call)
-        return None if call.is_local_closed else call
+        if call.is_local_closed:
+            return None
+        if not call.is_remote_closed:
+            call.owner.output.drop_body(call)
+        return call
 
     def _written(self, call: Http2Call) -> None:
         if call.reserved_bytes:

@@ -28,6 +28,7 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 _CATEGORIES = ", ".join(CATEGORIES)
 GRPC_HEADER_PREFIX = "triton-grpc-protocol-"
 _CASE_SENSITIVE = "(?-i)"
+_HOST = re.compile(r"\*|[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+|\*|null")
 
 
@@ -62,6 +63,10 @@ def parse_restrictions(texts: Iterable[str], noun: str, header_prefix: str = "")
 
 def _http_restrictions(texts: Sequence[str]) -> dict[str, RequiredHeader]:
     return parse_restrictions(texts, "api")
+
+
+def _split_hosts(texts: Sequence[str]) -> Sequence[str]:
+    return tuple(host for text in texts for host in text.split(","))
 
 
 def _grpc_restrictions(texts: Sequence[str]) -> dict[str, RequiredHeader]:
@@ -105,9 +110,20 @@ class AccessOptions:
     http_cors_origins: Sequence[str] = option(
         (),
         "http-cors-origin",
-        "naiad: let web pages of this origin call the server over HTTP; repeatable, * for all.",
+        "naiad: let web pages of this origin call the server over HTTP; repeatable, * for all, which allows "
+        "inference but no change of the server. Requests of all other pages are refused.",
         kind=Kind.ORIGIN,
         repeat=True,
+    )
+    http_allowed_hosts: Sequence[str] = option(
+        (),
+        "http-allowed-hosts",
+        "naiad: answer HTTP requests for these hosts (the Host field) only; repeatable, * for all. A server on a "
+        "loopback address always answers for localhost, 127.0.0.1, [::1] and its address.",
+        default_text="all, on a loopback address only this machine",
+        kind=Kind.HOSTS,
+        repeat=True,
+        read=_split_hosts,
     )
 
     @property
@@ -190,6 +206,16 @@ def check_origin(origin: str) -> str:
     if not _ORIGIN.fullmatch(origin):
         raise ValueError("is not an origin; write scheme://host or scheme://host:port without a path, or *")
     return origin
+
+
+def check_hosts(hosts: str) -> str:
+    """Return the value of --http-allowed-hosts unchanged. Raises ValueError unless each is a host without a port."""
+    for host in hosts.split(","):
+        if not _HOST.fullmatch(host):
+            raise ValueError(
+                f"has '{host}', which is no host; write a name or an address without scheme and port, or *"
+            )
+    return hosts
 
 
 METRICS: Literal["metrics"] = "metrics"

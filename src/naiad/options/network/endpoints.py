@@ -192,14 +192,15 @@ class GrpcOptions:
     max_header_bytes: int = option(
         65536,
         "grpc-max-header-size",
-        "naiad: maximum size of the headers over HTTP/2 in bytes, counting 32 more for each; larger ones get 431.",
+        "naiad: maximum size of the headers over HTTP/2 in bytes, counting 32 more for each; "
+        "larger ones get RESOURCE_EXHAUSTED or 431.",
         minimum=1024,
         maximum=1 << 24,
     )
     max_header_count: int = option(
         128,
         "grpc-max-header-count",
-        "naiad: maximum number of headers over HTTP/2, including pseudo-headers; more get 431.",
+        "naiad: maximum number of headers over HTTP/2, including pseudo-headers; more get RESOURCE_EXHAUSTED or 431.",
         minimum=16,
         maximum=65536,
     )

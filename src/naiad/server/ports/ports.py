@@ -29,7 +29,8 @@ from naiad.frontend.rest.routes import RestApi
 from naiad.frontend.router import Router
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.frontend.thread_pool import ThreadPool
-from naiad.options.network.access import RequiredHeader, TlsOptions, compile_header_pattern
+from naiad.frontend.web_pages import CategoryOf, WebPageRule, allowed_hosts
+from naiad.options.network.access import METRICS, RequiredHeader, TlsOptions, compile_header_pattern
 from naiad.options.network.addresses import are_overheard, is_one_port, owner_of_tls, unsupported_reason
 from naiad.options.network.endpoints import GrpcOptions, HttpOptions
 from naiad.options.options import ServerOptions
@@ -267,7 +268,7 @@ class Ports:
         return self._open("http", connections, self._tls(self._options.http_tls, "http", *_ALPN))
 
     def _grpc(self) -> Service:
-        server = self._http2(rest=not unsupported_reason(self._options.http_place, self._options.grpc_place))
+        server = self._http2("grpc", rest=not unsupported_reason(self._options.http_place, self._options.grpc_place))
         return self._open("grpc", server, self._tls(self._options.grpc_tls, "grpc", "h2"))
 
     def _clouds(self) -> Iterator[Service]:
@@ -294,7 +295,16 @@ class Ports:
     def _cloud(self, flag: str, router: Router) -> Service:
         limits, per_address = _http1_limits(self._options.http), self._connections_of_addresses
         return self._open(
-            flag, Http1Server(router.handle, self._loop, limits, self._budget, router.reject, per_address)
+            flag,
+            Http1Server(
+                router.handle,
+                self._loop,
+                limits,
+                self._budget,
+                router.reject,
+                per_address,
+                self._pages(flag, router.category).check,
+            ),
         )
 
     def _metrics_route(self) -> Handle:
@@ -303,7 +313,8 @@ class Ports:
     def _metrics(self) -> Service:
         handle = self._codings.wrap_responses(self._metrics_route())
         limits = Http1Limits(body_bytes=_METRICS_BODY_BYTES)
-        return self._open("metrics", Http1Server(handle, self._loop, limits, self._budget))
+        pages = self._pages("metrics", lambda path: METRICS)
+        return self._open("metrics", Http1Server(handle, self._loop, limits, self._budget, check=pages.check))
 
     def _open(self, flag: str, connections: Connections, tls: ssl.SSLContext | None = None) -> Service:
         return Endpoint(self._addresses[flag], connections, tls)
@@ -312,11 +323,23 @@ class Ports:
         """Return the connections for REST over both versions of HTTP, and for gRPC unless a reason excludes it."""
         front, limits = self._front, _http1_limits(self._options.http)
         http1 = Http1Server(
-            front.handle, self._loop, limits, self._budget, front.reject, self._connections_of_addresses
+            front.handle,
+            self._loop,
+            limits,
+            self._budget,
+            front.reject,
+            self._connections_of_addresses,
+            self._pages("http", self._router.category).check,
         )
-        return OnePort(http1, self._http2(rest=True, grpc_unsupported_reason=grpc_unsupported_reason))
+        return OnePort(http1, self._http2("http", rest=True, grpc_unsupported_reason=grpc_unsupported_reason))
 
-    def _http2(self, *, rest: bool, grpc_unsupported_reason: str = "") -> Http2Server:
+    def _pages(self, flag: str, category_of: CategoryOf) -> WebPageRule:
+        """Return the rule of an address for requests of web pages."""
+        access = self._options.access
+        hosts = allowed_hosts(self._addresses[flag].host, access.http_allowed_hosts)
+        return WebPageRule(category_of, access.http_cors_origins, hosts)
+
+    def _http2(self, flag: str, *, rest: bool, grpc_unsupported_reason: str = "") -> Http2Server:
         options = self._options
         if grpc_unsupported_reason:
             rule: AccessRule | None = Closed(grpc_unsupported_reason)
@@ -332,6 +355,7 @@ class Ports:
             rest=RestSide(self._front.handle, options.http.max_body_bytes, self._front.reject) if rest else None,
             budget=self._budget,
         )
+        server.pages = self._pages(flag, self._router.category)
         self._http2_servers.append(server)
         return server
 

@@ -220,7 +220,7 @@ class Http2Connection(Generic[S]):
         block_stream_id = self._blocks.open_stream_id
         if block_stream_id and (kind != wire.CONTINUATION or stream_id != block_stream_id):
             raise Http2Error(Http2Code.PROTOCOL_ERROR, "a header block is interrupted by another frame")  # 6.10
-        if kind != wire.DATA and length > 2 * self._limits.header_list_bytes:
+        if kind != wire.DATA and length > self._limits.discarded_block_bytes:
             raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, f"frame of type {kind} with {length} bytes")
 
     # DATA
@@ -262,6 +262,9 @@ class Http2Connection(Generic[S]):
         stream = self._streams.get(stream_id)
         if stream is None:
             self._check_not_idle(stream_id, "DATA")
+            if stream_id in self.output.dropping:
+                self.output.dropped(stream_id, length, ends_stream=self._data_ends_stream)
+                return None
             if stream_id in self.output.recently_reset or self._is_refused(stream_id):
                 return None
             raise StreamError(stream_id, Http2Code.STREAM_CLOSED)
@@ -346,6 +349,8 @@ class Http2Connection(Generic[S]):
         stream_id = block.stream_id
         stream = self._streams.get(stream_id)
         if stream is None:
+            if self.output.dropping.pop(stream_id, None) is not None:
+                return
             if stream_id in self.output.recently_reset or self._is_refused(stream_id):
                 return
             raise Http2Error(Http2Code.STREAM_CLOSED, f"HEADERS on closed stream {stream_id}")  # RFC 9113 5.1
@@ -375,6 +380,7 @@ class Http2Connection(Generic[S]):
             self._count_frame("RST_STREAM", SMALL_FRAME)
             # The peer knows now that the stream is gone: what follows on it is a mistake.
             self.output.recently_reset.pop(stream_id, None)
+            self.output.dropping.pop(stream_id, None)
             return
         # Before the stream is forgotten: if this ends the connection, its owner cancels the streams in the table.
         self._floods.count_reset(self._now_ns)

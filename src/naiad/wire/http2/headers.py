@@ -96,11 +96,22 @@ def is_grpc_content_type(value: bytes | None) -> bool:
     return value is not None and value[:16] == b"application/grpc" and value[16:17] in (b"", b"+", b";")
 
 
-def parse_request_head(fields: Fields, limit_bytes: int, limit_fields: int) -> RequestHead:
-    """Return the head of a request; one that breaks a rule has `error`, one above a limit `is_too_large`."""
-    if len(fields) > limit_fields or sum(32 + len(name) + len(value) for name, value in fields) > limit_bytes:
-        # Nothing else matters for its answer, and checking costs more than decoding.
-        return RequestHead({}, (), -1, "", is_too_large=True)
+KEPT_OF_TOO_MANY = frozenset((b":method", b":path", b"content-type"))
+"""What the answer to a request with too many fields depends on."""
+
+
+def too_large_head(fields: Fields) -> RequestHead:
+    """Return the head of a request above a limit, of what is kept of its fields.
+
+    Nothing else matters for its answer, and checking costs more than decoding.
+    """
+    pseudo = {name: value for name, value in fields if name in (b":method", b":path")}
+    kept = tuple(field for field in fields if field[0] == b"content-type")
+    return RequestHead(pseudo, kept, -1, "", is_too_large=True)
+
+
+def parse_request_head(fields: Fields) -> RequestHead:
+    """Return the head of a request; one that breaks a rule has `error`."""
     # gRPC's PROTOCOL-HTTP2 lets metadata have outer spaces, which RFC 9113 8.2.1 forbids, and strips them.
     strips_values = any(name == b"content-type" and is_grpc_content_type(value.strip()) for name, value in fields)
     pseudo: dict[bytes, bytes] = {}
@@ -276,7 +287,7 @@ class HeaderBlocks:
             raise Http2Error(Http2Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         self._data += payload
         self._frames += 1
-        if self._frames > limits.continuation_frames or len(self._data) > 2 * limits.header_list_bytes:
+        if self._frames > limits.continuation_frames or len(self._data) > limits.discarded_block_bytes:
             raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, "header block in too many or too large CONTINUATION frames")
         if not flags & FLAG_END_HEADERS:
             return None

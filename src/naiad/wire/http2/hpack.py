@@ -14,12 +14,24 @@ from hpack.exceptions import HPACKError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from naiad.wire.http2.headers import Field, Fields, RequestHead, ResponseHead, parse_request_head, parse_response_head
+from naiad.wire.http2.headers import (
+    KEPT_OF_TOO_MANY,
+    Field,
+    Fields,
+    RequestHead,
+    ResponseHead,
+    parse_request_head,
+    parse_response_head,
+    too_large_head,
+)
+from naiad.wire.http2.limits import Http2Limits
 
 _CACHED_BLOCKS = 64
 _CACHED_BLOCK_BYTES = 2048
 _STATIC = HeaderTable.STATIC_TABLE
 _STATIC_COUNT = len(_STATIC)
+_KEPT_VALUE_BYTES = 1024
+_SHORT_BYTES = 32
 _MAX_RESIZES = 2  # RFC 7541 4.2: the smallest size in between, and the final one
 _MAX_INTEGER_BYTES = 5  # carries 2**35; nothing in HPACK is larger than 2**32
 
@@ -29,7 +41,7 @@ class HpackError(Exception):
 
 
 class HeaderListTooLargeError(Exception):
-    """The block unfolds to more than twice a limit; decoding stopped (ENHANCE_YOUR_CALM)."""
+    """The block unfolds to far more than a limit; decoding stopped (ENHANCE_YOUR_CALM)."""
 
 
 H = TypeVar("H")
@@ -45,6 +57,7 @@ class HeaderDecoder(Generic[H]):
         "_changed_table",
         "_hard_limit_bytes",
         "_hard_limit_fields",
+        "_is_over_limit",
         "_limit_bytes",
         "_limit_fields",
         "_table",
@@ -59,9 +72,10 @@ class HeaderDecoder(Generic[H]):
     ) -> None:
         self._limit_bytes = header_list_bytes
         self._limit_fields = header_fields
-        # Between a limit and twice it the block is decoded, so that its one request can be answered with 431.
+        # Between the two the block is decoded, as the next one may refer to it, and only its message is refused.
         self._hard_limit_bytes = 2 * header_list_bytes
         self._hard_limit_fields = 2 * header_fields
+        self._is_over_limit = False
         self._table = HeaderTable()
         self._table_limit_bytes = table_bytes
         self._changed_table = False
@@ -101,7 +115,9 @@ class HeaderDecoder(Generic[H]):
     def _read_fields(self, block: bytes) -> Fields:
         position = self._read_resizes(block)
         fields: list[Field] = []
-        size, end = 0, len(block)
+        size, count, end = 0, 0, len(block)
+        # A larger block has a larger list, as Huffman codes are used where they are shorter.
+        self._is_over_limit = end > self._limit_bytes
         while position < end:
             first = block[position]
             if first & 0x80:
@@ -109,15 +125,29 @@ class HeaderDecoder(Generic[H]):
                 field = self._entry(index)
             elif first & 0xE0 == 0x20:
                 raise HpackError("table size update after a field")
+            elif self._is_over_limit:
+                field, position = self._skip_literal(block, position, first)
             else:
                 field, position = self._read_literal(block, position, first)
-            fields.append(field)
             size += 32 + len(field[0]) + len(field[1])
-            if size > self._hard_limit_bytes:
-                raise HeaderListTooLargeError(f"header list of more than {self._hard_limit_bytes} bytes")
-            if len(fields) > self._hard_limit_fields:
-                raise HeaderListTooLargeError(f"more than {self._hard_limit_fields} header fields")
+            count += 1
+            if size > self._limit_bytes or count > self._limit_fields:
+                self._check_hard_limits(size, count)
+                self._is_over_limit = True
+                if not self._is_kept(field):
+                    continue
+            fields.append(field)
         return tuple(fields)
+
+    def _check_hard_limits(self, size: int, count: int) -> None:
+        if size > self._hard_limit_bytes:
+            raise HeaderListTooLargeError(f"header list of more than {self._hard_limit_bytes} bytes")
+        if count > self._hard_limit_fields:
+            raise HeaderListTooLargeError(f"more than {self._hard_limit_fields} header fields")
+
+    def _is_kept(self, field: Field) -> bool:
+        """Return whether a field beyond a limit is kept."""
+        return True
 
     def _read_resizes(self, block: bytes) -> int:
         """Apply the table size updates in front of the fields (RFC 7541 4.2) and return where they end."""
@@ -132,6 +162,36 @@ class HeaderDecoder(Generic[H]):
             self._note_change()
             self._table.maxsize = size
         return position
+
+    def _skip_literal(self, block: bytes, position: int, first: int) -> tuple[Field, int]:
+        """Pass a field of a block whose message is refused: decoding takes long, only the table needs it."""
+        if first & 0x40:
+            return self._read_indexed(block, position, first)
+        index, position = _read_integer(block, position, 0x0F)
+        if index:
+            name = self._entry(index)[0]
+        elif block[position] & 0x7F <= _SHORT_BYTES:
+            name, position = _read_string(block, position)
+        else:
+            name, position = b"", _end_of_string(block, position)
+        if name in KEPT_OF_TOO_MANY:
+            value, position = _read_string(block, position)
+            return (name, value), position
+        return (name, b""), _end_of_string(block, position)
+
+    def _read_indexed(self, block: bytes, position: int, first: int) -> tuple[Field, int]:
+        """Read a field for the table; one that does not fit empties it (RFC 7541 4.4)."""
+        index, start = _read_integer(block, position, 0x3F)
+        if not index:
+            start = _end_of_string(block, start)
+        end = _end_of_string(block, start)
+        # No Huffman code has more than 30 bits.
+        if (end - start) * 8 // 30 <= self._table.maxsize:
+            return self._read_literal(block, position, first)
+        self._note_change()
+        size, self._table.maxsize = self._table.maxsize, 0
+        self._table.maxsize = size
+        return (b"", b""), end
 
     def _read_literal(self, block: bytes, position: int, first: int) -> tuple[Field, int]:
         inserts = first & 0x40
@@ -162,8 +222,16 @@ class RequestDecoder(HeaderDecoder[RequestHead]):
 
     __slots__ = ()
 
+    def __init__(self, limits: Http2Limits) -> None:
+        super().__init__(limits.header_list_bytes, limits.header_fields)
+        self._hard_limit_bytes = limits.discarded_list_bytes
+        self._hard_limit_fields = limits.discarded_fields
+
     def _parse(self, fields: Fields) -> RequestHead:
-        return parse_request_head(fields, self._limit_bytes, self._limit_fields)
+        return too_large_head(fields) if self._is_over_limit else parse_request_head(fields)
+
+    def _is_kept(self, field: Field) -> bool:
+        return field[0] in KEPT_OF_TOO_MANY and len(field[1]) <= _KEPT_VALUE_BYTES
 
     def forget_memos(self) -> None:
         """Drop what was derived from the heads that are remembered."""
@@ -203,6 +271,13 @@ def _read_integer(block: bytes, position: int, mask: int) -> tuple[int, int]:
         if byte < 0x80:
             return number, position
     raise HpackError("integer is too long")
+
+
+def _end_of_string(block: bytes, position: int) -> int:
+    length, position = _read_integer(block, position, 0x7F)
+    if position + length > len(block):
+        raise HpackError("string runs past the end of the block")
+    return position + length
 
 
 def _read_string(block: bytes, position: int) -> tuple[bytes, int]:

@@ -25,10 +25,10 @@ class Http2Limits:
     """
 
     header_list_bytes: int = 64 * 1024
-    """Largest header list of a request, as RFC 7541 counts it (32 bytes per field added). Larger: 431."""
+    """Largest header list of a request, as RFC 7541 counts it (32 bytes per field added). A larger one is refused."""
     header_fields: int = 128
-    """Most fields of a request, pseudo-fields included. More: 431; more than twice as many end the connection."""
-    continuation_frames: int = 32
+    """Most fields of a request, pseudo-fields included. A request with more is refused."""
+    continuation_frames: int = 64
     """Most CONTINUATION frames of one header block."""
     concurrent_streams: int = 1024
     frame_bytes: int = 1024 * 1024
@@ -70,6 +70,24 @@ class Http2Limits:
     connections: int = 16384
     """Open connections of one endpoint; beyond it the longest idle is closed, or else the new one."""
     keepalive: KeepaliveRules = field(default_factory=KeepaliveRules)
+
+    @property
+    def discarded_block_bytes(self) -> int:
+        """Largest header block whose request alone is refused; beyond it the connection ends."""
+        return 8 * self.header_list_bytes
+
+    @property
+    def discarded_list_bytes(self) -> int:
+        """Largest header list of such a block, less the values that need no decoding.
+
+        The next block may refer to what this one adds to the table (RFC 9113 4.3), and decoding that takes time.
+        """
+        return 3 * self.header_list_bytes
+
+    @property
+    def discarded_fields(self) -> int:
+        """Most fields of such a header list."""
+        return 16 * self.header_fields
 
     def __post_init__(self) -> None:
         _require("frame_bytes", self.frame_bytes, 2**14, MAX_FRAME_BYTES)

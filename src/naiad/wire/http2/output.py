@@ -33,6 +33,7 @@ from naiad.wire.http2.stream import Stream
 _TURN_BYTES = 256 * 1024
 _DRIP_BYTES = 256
 _REMEMBERED_RESETS = 1024
+_MOST_DROPPING = 256
 _JOINED_BYTES = 64 * 1024
 _UNCOPIED_BYTES = 8 * 1024  # measured: below it, copying is cheaper than one more buffer for the kernel
 _EMPTY_TABLE = b"\x20"  # RFC 7541 6.3: dynamic table size update to 0
@@ -50,10 +51,12 @@ class Http2Output:
         "_must_resize_table",
         "_ready",
         "_streams",
+        "_swept_drops",
         "_write_buffer_bytes",
         "accepted_bytes",
         "data_count",
         "drip_count",
+        "dropping",
         "frames",
         "is_paused",
         "peer_frame_bytes",
@@ -95,6 +98,9 @@ class Http2Output:
         """The socket takes no more; frames of queues are not made."""
         self.recently_reset: dict[int, None] = {}
         """Streams whose peer may not know yet that they are gone; frames for them are ignored."""
+        self.dropping: dict[int, int] = {}
+        """Answered streams whose request goes on, and how much more the peer may send of it, which is dropped."""
+        self._swept_drops: set[int] = set()
 
     # Sending
 
@@ -209,6 +215,7 @@ class Http2Output:
 
     def send_reset(self, stream_id: int, code: Http2Code) -> None:
         """Send RST_STREAM and remember that frames of the peer may still arrive."""
+        self.dropping.pop(stream_id, None)
         self._remember_reset(stream_id)
         self.send_control(rst_stream(stream_id, code))
 
@@ -221,6 +228,7 @@ class Http2Output:
         """Take a stream out of the tables; nothing more is sent for it."""
         stream.is_local_closed = stream.is_remote_closed = True
         self._streams.pop(stream.id, None)
+        self.dropping.pop(stream.id, None)
         self._ready.pop(stream.id, None)
         self._blocked.pop(stream.id, None)
         self.queued_bytes -= stream.queued_bytes
@@ -358,10 +366,44 @@ class Http2Output:
     def _end_local(self, stream: Stream) -> None:
         stream.is_local_closed = True
         self._streams.pop(stream.id, None)
-        if not stream.is_remote_closed:
+        if stream.is_remote_closed:
+            self.dropping.pop(stream.id, None)
+            return
+        stream.is_remote_closed = True
+        if stream.id in self.dropping and stream.receive_window > 0:
+            self.dropping[stream.id] = stream.receive_window
+        else:
             # RFC 9113 8.1: the answer is complete, the rest of the request is not wanted.
-            stream.is_remote_closed = True
             self.send_reset(stream.id, Http2Code.NO_ERROR)
+
+    # Requests that are answered before their end
+
+    def drop_body(self, stream: Stream) -> None:
+        """Let the peer send the rest of its window after the answer to this stream, for a second or two.
+
+        RFC 9113 8.1 allows a reset at once, but clients lose an answer with which it comes (curl 7.88).
+        """
+        if not stream.is_remote_closed and len(self.dropping) < _MOST_DROPPING:
+            self.dropping[stream.id] = 0
+
+    def dropped(self, stream_id: int, size: int, *, ends_stream: bool) -> None:
+        """Count a DATA frame of an answered stream. Raises StreamError when its window is exceeded."""
+        left = self.dropping.pop(stream_id) - size
+        if left < 0:
+            raise StreamError(stream_id, Http2Code.FLOW_CONTROL_ERROR)
+        if ends_stream:
+            return
+        if left:
+            self.dropping[stream_id] = left
+        else:
+            self.send_reset(stream_id, Http2Code.NO_ERROR)
+
+    def end_drops(self) -> None:
+        """Reset the answered streams that were here at the last call, too."""
+        for stream_id in self._swept_drops:
+            if stream_id in self.dropping and stream_id not in self._streams:
+                self.send_reset(stream_id, Http2Code.NO_ERROR)
+        self._swept_drops = set(self.dropping)
 
     def _remember_reset(self, stream_id: int) -> None:
         remembered = self.recently_reset

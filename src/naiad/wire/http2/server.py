@@ -7,10 +7,11 @@ Everything else goes frame by frame through `_receive_frame`.
 
 from typing import ClassVar, Protocol, TypeVar
 
+from naiad.wire.grpc import GrpcStatus, encode_trailers
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.connection import FRAME_HANDLERS, NO_TRAILERS, FrameHandlers, Http2Connection, Http2Sink
 from naiad.wire.http2.frames import Http2Code, Http2Error, StreamError
-from naiad.wire.http2.headers import HeaderBlock, RequestHead, encode_fields
+from naiad.wire.http2.headers import HeaderBlock, RequestHead, encode_fields, is_grpc_content_type
 from naiad.wire.http2.hpack import RequestDecoder
 from naiad.wire.http2.keepalive import PingStrikes
 from naiad.wire.http2.limits import SMALL_FRAME, Http2Limits
@@ -22,7 +23,7 @@ S = TypeVar("S", bound=Stream)
 
 _HEADERS_PLAIN = wire.FLAG_END_HEADERS | wire.FLAG_END_STREAM | wire.FLAG_PADDED | wire.FLAG_PRIORITY
 _DRAIN_PING = b"drain..."
-_TOO_LARGE_BLOCK = encode_fields(((b":status", b"431"),))
+_TOO_LARGE_BLOCK = encode_fields(((b":status", b"431"), (b"content-type", b"application/json")))
 _FREE_UPDATES = 16
 """WINDOW_UPDATE frames of one read that are not counted: reading costs more than they do."""
 
@@ -47,7 +48,7 @@ class ServerConnection(Http2Connection[S]):
 
     def __init__(self, sink: ServerSink[S], limits: Http2Limits) -> None:
         super().__init__(sink, limits, server_settings(limits))
-        self._decoder = RequestDecoder(limits.header_list_bytes, limits.header_fields)
+        self._decoder = RequestDecoder(limits)
         # New requests may take the fast path: SETTINGS have come, no header block is unfinished, no GOAWAY was sent.
         self._takes_fast_path = False
         self._ping_strikes = PingStrikes(limits.keepalive)
@@ -200,7 +201,7 @@ class ServerConnection(Http2Connection[S]):
         self._last_stream_id = stream_id = block.stream_id
         if self._is_refused(stream_id):
             return
-        limits, output = self._limits, self.output
+        limits = self._limits
         if len(self._streams) >= limits.concurrent_streams:
             raise StreamError(stream_id, Http2Code.REFUSED_STREAM)  # RFC 9113 8.7: safe to retry
         ends_stream = block.ends_stream
@@ -212,11 +213,26 @@ class ServerConnection(Http2Connection[S]):
         # Before the sink answers: a stream that both sides have ended needs no RST_STREAM.
         stream.is_remote_closed = ends_stream
         if head.is_too_large:
-            output.send_headers(stream, _TOO_LARGE_BLOCK, ends_stream=True)
+            self._refuse_head(stream)
             return
         self._sink.headers_received(stream)
         if ends_stream and not stream.is_local_closed:
             self._sink.end_received(stream, NO_TRAILERS)
+
+    def _refuse_head(self, stream: S) -> None:
+        """Answer a request with too many or too large fields; other requests of the connection go on."""
+        limits, output = self._limits, self.output
+        reason = f"more than {limits.header_list_bytes} bytes or {limits.header_fields} fields of"
+        if is_grpc_content_type(stream.head.field(b"content-type")):
+            text = f"{reason} metadata; raise --grpc-max-header-size or --grpc-max-header-count"
+            block = encode_trailers(GrpcStatus.RESOURCE_EXHAUSTED, text, is_only=True)
+            output.send_headers(stream, block, ends_stream=True)
+            return
+        text = f'{{"error":"{reason} headers; raise --grpc-max-header-size or --grpc-max-header-count"}}'
+        output.drop_body(stream)
+        output.send_headers(stream, _TOO_LARGE_BLOCK)
+        output.send_data(stream, (text.encode(),))
+        output.send_end(stream)
 
     # Other frames
 
