@@ -277,6 +277,11 @@ class InferRequest:
         return self.is_paused
 
     @property
+    def unread_bytes(self) -> int:
+        """Bytes of its responses that its client has not taken yet; -1 if its transport does not know."""
+        return -1
+
+    @property
     def call(self) -> Any:
         """The `ModelCall` that this request is, or that it is made for; None for a request of a client."""
         return None

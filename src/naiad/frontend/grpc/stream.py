@@ -5,6 +5,7 @@ A stream with too many open requests, or with too many unread responses, is paus
 there is room again.
 """
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -46,6 +47,8 @@ MAX_OPEN_BYTES = 64 * 1024 * 1024
 """Limit of the bytes of open requests, or of their expected responses; above it a stream accepts no more requests."""
 MAX_QUEUED_BYTES = 1024 * 1024
 """Limit of unread response bytes; above it a stream accepts no more requests."""
+_STALLED_NS = 30_000_000
+"""A peer that takes nothing for this time does not read, however little waits for it."""
 _STRICT_FIELD = b"triton_grpc_error"
 
 
@@ -53,6 +56,12 @@ class _StreamRequest(InferRequest):
     """A request of a stream."""
 
     __slots__ = ()
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of responses of its stream that wait for the client."""
+        turn: _Turn = self.context  # type: ignore[assignment]  # set in `take`
+        return turn.sender.queued_bytes
 
     @property
     def keeps_order(self) -> bool:
@@ -64,9 +73,10 @@ class _StreamRequest(InferRequest):
 class _Turn:
     """Position of a request in the response order of its stream."""
 
-    __slots__ = ("is_ordered", "message_bytes", "reserved_bytes", "response_parts")
+    __slots__ = ("is_ordered", "message_bytes", "reserved_bytes", "response_parts", "sender")
 
-    def __init__(self, message_bytes: int, *, is_ordered: bool) -> None:
+    def __init__(self, message_bytes: int, sender: Sender, *, is_ordered: bool) -> None:
+        self.sender = sender
         self.message_bytes = message_bytes
         self.reserved_bytes = 0
         """Bytes reserved in the server's budget while the request is open."""
@@ -98,8 +108,11 @@ class InferStream:
         "_open_bytes",
         "_order",
         "_response_bytes",
+        "_resume_bytes",
         "_runner",
         "_sender",
+        "_stalled_since_ns",
+        "_unread_bytes",
     )
 
     def __init__(
@@ -129,6 +142,10 @@ class InferStream:
         """Requests of ordinary models without a response."""
         self._has_paused_call = False
         self._is_paused = False
+        self._resume_bytes = 0
+        """A paused stream goes on when no more unread bytes are left."""
+        self._stalled_since_ns = self._unread_bytes = 0
+        """Since when the peer has taken nothing of the unread bytes, and their number."""
         self._is_half_closed = False
         self._is_draining = False
         self._is_over = False
@@ -190,7 +207,7 @@ class InferStream:
             self._reject_undecoded(message, error)
             return
         model_name, model_version = header.model_name, header.model_version
-        turn = _Turn(len(message), is_ordered=True)
+        turn = _Turn(len(message), self._sender, is_ordered=True)
         request = _StreamRequest(
             header, data, self._on_response, id=request_id, arrival_ns=self._call.arrival_ns, context=turn
         )
@@ -240,7 +257,7 @@ class InferStream:
 
     def writable(self) -> None:
         """Resume if there is room again."""
-        if self._is_paused and self._sender.queued_bytes <= MAX_QUEUED_BYTES // 2:
+        if self._is_paused and self._sender.queued_bytes <= self._resume_bytes:
             self._set_paused(False)
             self._send_kept()
             if self._is_half_closed or self._is_draining:
@@ -345,16 +362,29 @@ class InferStream:
     def _send(self, parts: Sequence[Buffer]) -> None:
         sender = self._sender
         sender.send(parts)
-        if sender.queued_bytes > MAX_QUEUED_BYTES and not self._is_paused:
+        queued_bytes = sender.queued_bytes
+        if queued_bytes and not self._is_paused and (queued_bytes > MAX_QUEUED_BYTES or self._is_stalled(parts)):
+            self._resume_bytes = min(MAX_QUEUED_BYTES // 2, queued_bytes - 1)
+            self._stalled_since_ns = self._unread_bytes = 0
             self._pause()
             self._set_paused(True)
+
+    def _is_stalled(self, parts: Sequence[Buffer]) -> bool:
+        """Return whether the peer has taken nothing for a while; called for each response that had to wait."""
+        queued_bytes = self._sender.queued_bytes
+        now_ns = time.monotonic_ns()
+        has_taken = queued_bytes < self._unread_bytes + sum(map(len, parts))
+        self._unread_bytes = queued_bytes
+        if has_taken or not self._stalled_since_ns:
+            self._stalled_since_ns = now_ns
+        return now_ns - self._stalled_since_ns > _STALLED_NS
 
     # --- rejected requests ------------------------------------------------------------------------------------------
 
     def _reject_undecoded(self, message: Buffer, error: InferError) -> None:
         """Respond to a request that could not be decoded. Triton: an unknown model has priority over other errors."""
         model_name = model_version = request_id = ""
-        turn = _Turn(0, is_ordered=True)
+        turn = _Turn(0, self._sender, is_ordered=True)
         try:
             model_name, model_version, request_id = identify(message)
             turn.is_ordered = not self._engine.served(model_name, model_version).is_decoupled

@@ -6,11 +6,11 @@ responses arrive like the responses of a decoupled model.
 
 Decoupled models: responses arrive at any time. A slow client: its frontend pauses its request, and the next response
 of that request sets PAUSED in its slot of the flags page. From then on the model waits in `send` until the client has
-caught up; meanwhile the worker asks periodically. If other requests wait because of that, the mark is removed after
-`_SLOW_NS`: the model continues, responses of up to `_UNTAKEN_BYTES` are queued for the slow client, and then its
-request fails. Other requests wait because of that if the thread in `send` is known to serve them too, or if the
-worker has sent nothing for `_QUIET_NS`. The engine limits the time that a request may stay paused, for all backends
-(engine/serving/decoupled.py).
+caught up; meanwhile the worker asks periodically. If other requests wait because of that, the mark is removed when
+the `Patience` that slow clients share is used up: the model continues, and the request fails as soon as
+`_UNTAKEN_BYTES` are queued for its client, or `_GRACE_NS` have passed while others wait. Other requests wait because
+of that if the thread in `send` is known to serve them too, or if the worker has sent nothing for `_QUIET_NS`. The
+engine limits the time that a request may stay paused, for all backends (engine/serving/decoupled.py).
 """
 
 import itertools
@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from naiad.backend.api import InstanceDiedError
 from naiad.backend.python.conversation.codec import ResponseDecoder, ResponseShape
 from naiad.backend.python.conversation.conversation import Conversation, Emit, Terms
+from naiad.backend.python.conversation.patience import Patience
 from naiad.backend.python.conversation.tensors import TensorRules
 from naiad.backend.python.worker.process import WorkerProcess
 from naiad.core.batch import Batch
@@ -39,9 +40,15 @@ _FEW_OPEN = 64
 """Up to this number of open requests, all are parents of a call from a thread without requests."""
 _UNTAKEN_BYTES = 4 << 20
 """Limit of the responses queued for one slow client so that its model can serve other requests."""
-_QUIET_NS = 1_000_000_000
+_RESPONSE_BYTES = 128
+"""What a response occupies beside its data."""
+_QUIET_NS = 400_000_000
+_LEAST_NS = 60_000_000
 _SLOW_NS = 500_000_000
-"""A client that catches up within this time, 1 MB/s of a gRPC stream, may delay other requests."""
+"""Every client has the first time to catch up, however much the clients before it have used. One that reads, or may,
+has the second."""
+_GRACE_NS = 200_000_000
+"""A client that catches up before the patience and this time are over keeps its request."""
 _UNTOLD = internal("the model sent an error")
 """Placeholder of the error of a failed response, which follows in the notes of the same frame."""
 
@@ -291,6 +298,11 @@ class DecoupledConversation(OpenConversation):
         """Time since the worker has sent nothing while senders wait, and its number of messages."""
         self._untaken_bytes: dict[int, int] = {}
         """Bytes queued since, for slots of slow clients with models that continue."""
+        self._released_ns: dict[int, int] = {}
+        """When these models went on."""
+        self._unread_bytes: dict[int, int] = {}
+        """What waited for the client of a slot when its request was paused; -1 if unknown."""
+        self._patience = Patience()
         self._fresh = itertools.count()
 
     def finish(self) -> Sequence[InferResponse] | None:
@@ -370,13 +382,24 @@ class DecoupledConversation(OpenConversation):
         gathered_bytes = self._untaken_bytes.get(slot)
         if gathered_bytes is None:
             self._paused[slot] = _now_ns()
+            self._unread_bytes[slot] = request.unread_bytes
             self._process.board.slots[slot] = PAUSED
             return
-        gathered_bytes += sum(map(len, response.data))
+        gathered_bytes += _RESPONSE_BYTES + sum(map(len, response.data))
         self._untaken_bytes[slot] = gathered_bytes
-        if gathered_bytes > _UNTAKEN_BYTES:
+        if gathered_bytes > _UNTAKEN_BYTES or self._is_grace_over(slot):
             del self._untaken_bytes[slot]
             self._abort(request, gathered_bytes)
+
+    def _is_grace_over(self, slot: int) -> bool:
+        """Return whether a model that went on delays other requests although its client still reads nothing."""
+        now_ns = _now_ns()
+        is_over = now_ns - self._released_ns.get(slot, now_ns) > _GRACE_NS
+        return self._others_wait() and (not self._patience.spend(now_ns) or is_over)
+
+    def _others_wait(self) -> bool:
+        # A model may also keep the requests that it has taken waiting.
+        return len(self._open) > 1 or (self._owner.others_wait is not None and self._owner.others_wait())
 
     def _abort(self, request: InferRequest, gathered_bytes: int) -> None:
         """Fail a request with a client that is too slow; its slot stays open until the model's final response."""
@@ -388,6 +411,7 @@ class DecoupledConversation(OpenConversation):
         )
         if self._emit is not None:
             self._emit(request, InferResponse(self._emissions.failed_header, error=error))
+        self._patience.settle()
         request.cancelled = True
         self._owner.mark(request)
 
@@ -398,16 +422,24 @@ class DecoupledConversation(OpenConversation):
         if board.taken_count != self._quiet_count:
             self._quiet_count, self._quiet_since_ns = board.taken_count, now_ns
         is_quiet = now_ns - self._quiet_since_ns > _QUIET_NS
-        others_wait = self._owner.others_wait is not None and self._owner.others_wait()
-        if not others_wait and len(self._open) <= 1:
+        if not self._others_wait():
+            return
+        if self._patience.spend(now_ns):
             return
         for word in blocking:
             slot, is_shared = word >> 1, word & 1
-            is_slow = now_ns - self._paused.get(slot, now_ns) > _SLOW_NS
+            paused_ns = now_ns - self._paused.get(slot, now_ns)
+            is_slow = paused_ns > _SLOW_NS or (paused_ns > _LEAST_NS and self._reads_nothing(slot))
             if is_slow and (is_shared or is_quiet):
                 self._paused.pop(slot, None)
                 self._untaken_bytes[slot] = 0
+                self._released_ns[slot] = now_ns
                 board.slots[slot] = 0
+
+    def _reads_nothing(self, slot: int) -> bool:
+        """Return whether the client of a paused request has taken nothing since."""
+        request = self._open.get(slot)
+        return request is not None and 0 <= self._unread_bytes.get(slot, 0) <= request.unread_bytes
 
     def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
         """Return the requests in these slots; all open ones if the worker does not know the caller's."""
@@ -457,9 +489,11 @@ class DecoupledConversation(OpenConversation):
             request = self._open.get(slot)
             if request is None or not request.is_paused:
                 self._paused.pop(slot, None)
+                self._patience.give_back()
                 if request is not None:
                     self._process.board.slots[slot] = 0
         for slot in list(self._untaken_bytes):
             request = self._open.get(slot)
             if request is None or not request.is_paused:
                 del self._untaken_bytes[slot]
+                self._patience.give_back()
