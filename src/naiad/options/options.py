@@ -20,6 +20,10 @@ def _host_policies(texts: Sequence[str]) -> dict[str, HostPolicy]:
     return parse_host_policies(named_settings(texts))
 
 
+LOG_FORMATS = ("default", "ISO8601", "json")
+"""The values of `--log-format`. Triton has the first two."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogOptions:
     """Log options: levels, destination and format."""
@@ -37,8 +41,9 @@ class LogOptions:
     format: str = option(
         "default",
         "log-format",
-        "Format of log lines: default (LMMDD hh:mm:ss.ssssss) or ISO8601 (YYYY-MM-DDThh:mm:ssZ L).",
-        choices=("default", "ISO8601"),
+        "Format of log lines: default (LMMDD hh:mm:ss.ssssss), ISO8601 (YYYY-MM-DDThh:mm:ssZ L) or json (naiad: one "
+        "object a line).",
+        choices=LOG_FORMATS,
     )
     file: str = option(
         "", "log-file", "Log to this file instead of the console.", summary="Log to this file instead of the console."

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from naiad.backend.api import InstanceDiedError
 from naiad.core.batch import Batch
-from naiad.core.errors import ErrorCode, excerpt
+from naiad.core.errors import excerpt
 from naiad.core.request import InferRequest
 from naiad.core.response import RESCHEDULE, InferResponse
 from naiad.telemetry.statistics import responses as response_statistics

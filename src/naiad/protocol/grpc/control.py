@@ -23,14 +23,13 @@ from naiad.core.model import (
 )
 from naiad.core.request_limits import MAX_PARAMETERS
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.options.options import LogOptions
+from naiad.options.options import LOG_FORMATS, LogOptions
 from naiad.options.trace import TraceOptions
 from naiad.protocol import service_pb2 as pb
 from naiad.protocol.grpc.walk import check_field_count
 from naiad.protocol.json.control import (
     COMPUTE_DURATIONS,
     INFER_DURATIONS,
-    LOG_FORMATS,
     RESPONSE_DURATIONS,
     escaped,
     log_file_is_fixed,

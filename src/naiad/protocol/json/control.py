@@ -24,7 +24,7 @@ from naiad.core.model import (
 )
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.options.options import LogOptions
+from naiad.options.options import LOG_FORMATS, LogOptions
 from naiad.options.trace import TraceOptions
 from naiad.protocol.json.document import LongString, read_document
 from naiad.protocol.json.long_data import decode_base64_text, decode_long_string
@@ -351,7 +351,6 @@ def _us(ns: float) -> float:
 
 
 _UINT32_MAX = 2**32 - 1
-LOG_FORMATS = ("default", "ISO8601")
 
 
 def encode_log_settings(options: LogOptions) -> bytes:
@@ -402,7 +401,8 @@ def _checked_log_format(name: str) -> str:
     if name not in LOG_FORMATS:
         raise InferError(
             ErrorCode.INVALID_ARG,
-            f"invalid argument for --log_format, got: {excerpt(name)}; expected {' or '.join(LOG_FORMATS)}",
+            f"invalid argument for --log_format, got: {excerpt(name)}; expected {', '.join(LOG_FORMATS[:-1])} or "
+            f"{LOG_FORMATS[-1]}",
             triton_code=ErrorCode.UNAVAILABLE,
         )
     return name

@@ -10,7 +10,7 @@ from dataclasses import replace
 from naiad.options.options import LogOptions
 from naiad.telemetry.logs.console import has_colors
 from naiad.telemetry.logs.failures import FailureLog, RepeatFilter
-from naiad.telemetry.logs.output import BackgroundHandler, LogFile, TritonFormatter, format_table
+from naiad.telemetry.logs.output import BackgroundHandler, LogFile, format_table, make_formatter
 
 _escapes = True
 _settings = LogOptions()
@@ -58,8 +58,8 @@ def change(options: LogOptions) -> None:
     _set_level(options)
 
 
-def _make_formatter(options: LogOptions, *, escapes: bool) -> TritonFormatter:
-    return TritonFormatter(options.format, escapes=escapes, colors=not options.file and has_colors(sys.stderr))
+def _make_formatter(options: LogOptions, *, escapes: bool) -> logging.Formatter:
+    return make_formatter(options.format, escapes=escapes, colors=not options.file and has_colors(sys.stderr))
 
 
 def _set_level(options: LogOptions) -> None:
