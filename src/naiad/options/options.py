@@ -51,6 +51,27 @@ class LogOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class AccessLogOptions:
+    """Where requests are logged, and how many of them."""
+
+    file: str = option(
+        "",
+        "access-log",
+        "naiad: log every request in this file, or on the console with 'stderr': key's name, client, path, model, "
+        "status, bytes, time. In JSON with --log-format=json.",
+        summary="Log every request in this file, or on stderr.",
+    )
+    sample: float = option(
+        1.0,
+        "access-log-sample",
+        "naiad: the share of requests in the access log, from 0 to 1. Refused requests and control calls are always "
+        "in it.",
+        minimum=0,
+        maximum=1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class RepositoryOptions:
     """Source of models, and how they are loaded."""
 
@@ -319,6 +340,7 @@ class ServerOptions:
         minimum=0,
     )
     log: LogOptions = field(default_factory=LogOptions)
+    access_log: AccessLogOptions = field(default_factory=AccessLogOptions)
     repository: RepositoryOptions = field(default_factory=RepositoryOptions)
     http: HttpOptions = field(default_factory=HttpOptions)
     grpc: GrpcOptions = field(default_factory=GrpcOptions)

@@ -12,6 +12,7 @@ from naiad.engine.inference import Engine
 from naiad.frontend import failure
 from naiad.frontend.access import METHODS
 from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
+from naiad.frontend.control_audit import audited_call
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls, control_handlers
 from naiad.frontend.grpc.stream import ENDED, EndedStream, InferStream, Prepared, prepare
@@ -70,7 +71,7 @@ class InferenceGrpcService:
             elif self.control_delay_s:
                 self._control_later(call, bytes(message))
             else:
-                self._control(call, message)
+                self._control(audited_call(call, message), message)
         except Exception:
             self._fail(call)
 
@@ -108,6 +109,10 @@ class InferenceGrpcService:
             # Open requests need no response: the transport ends the call.
             stream.fail()
             raise
+
+    def refuse_message(self, call: GrpcCall, message: Buffer, error: InferError) -> None:
+        """Answer a message of a ModelStreamInfer call with an error; the call goes on."""
+        self._stream_of(call).refuse(message, error)
 
     def stream_half_closed(self, call: GrpcCall) -> None:
         """End a ModelStreamInfer call after the responses to all its requests."""
@@ -261,7 +266,7 @@ class InferenceGrpcService:
     def _control_later(self, call: GrpcCall, message: bytes) -> None:
         def handle() -> None:
             try:
-                self._control(call, message)
+                self._control(audited_call(call, message), message)
             except Exception:
                 self._fail(call)
 

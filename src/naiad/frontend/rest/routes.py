@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from naiad.core.errors import unavailable
 from naiad.engine.inference import Engine
 from naiad.frontend.context import HttpContext
+from naiad.frontend.control_audit import audited
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest.api_page import ApiPageRoutes
 from naiad.frontend.rest.compression import ContentCodings
@@ -60,6 +61,7 @@ class RestApi:
         get, post, engine = _get, _post, self._engine
         api_page = ApiPageRoutes(self._engine, self._run_in_thread)
         infer = self._infer.handle if self._codings is None else self._codings.wrap(self._infer.handle)
+        load, unload = audited(self._repository.load), audited(self._repository.unload)
         router = Router(
             [
                 Route(_MODEL + "/infer", "inference", post(infer), self._infer.check),
@@ -101,9 +103,15 @@ class RestApi:
                 *settings_routes(engine),
                 *shared_memory_routes(engine.shared_memory),
                 Route(_REPOSITORY + "/index", "model-repository", post(self._repository.index)),
-                Route(_REPOSITORY + "/models/(?P<model>[^/]+)/load", "model-repository", post(self._repository.load)),
                 Route(
-                    _REPOSITORY + "/models/(?P<model>[^/]+)/unload", "model-repository", post(self._repository.unload)
+                    _REPOSITORY + "/models/(?P<model>[^/]+)/load",
+                    "model-repository",
+                    post(load),
+                ),
+                Route(
+                    _REPOSITORY + "/models/(?P<model>[^/]+)/unload",
+                    "model-repository",
+                    post(unload),
                 ),
             ]
         )

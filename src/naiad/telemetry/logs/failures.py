@@ -117,9 +117,9 @@ class FailureLog:
     ) -> None:
         """Log a failed request in one line: id, model, version, protocol, code, message, and the detail if any.
 
-        `level` is one of the standard module's, `key` is the name of the client's API key, for the format `json`. Above
-        100 failures of one kind (protocol, model, version and code) per second, further ones are counted and reported
-        in a line of their own.
+        `level` is one of the standard module's, `key` is the name of the client's API key, for the format `json`.
+        Above 100 failures of one kind (protocol, model, version and code) per second, further ones are counted and
+        reported in a line of their own.
         """
         if not self._logger.isEnabledFor(level):
             return

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from naiad.options.options import LogOptions
+from naiad.telemetry.logs.access import audit
 from naiad.telemetry.logs.console import has_colors
 from naiad.telemetry.logs.failures import FailureLog, RepeatFilter
 from naiad.telemetry.logs.output import BackgroundHandler, LogFile, format_table, make_formatter
@@ -70,6 +71,7 @@ def shut_down() -> bool:
     """Write waiting lines and detach from the loggers; `configure` starts again. Return whether all were written."""
     _failures.flush()
     _repeats.flush()
+    audit.flush()
     handlers = _installed()
     _remove(handlers)
     return all(handler.is_written for handler in handlers)

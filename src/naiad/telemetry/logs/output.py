@@ -168,6 +168,8 @@ class BackgroundHandler(logging.Handler):
         self._capacity = capacity
         self._lines: SimpleQueue[str | threading.Event | None] = SimpleQueue()
         self._lost_count = 0
+        self.lost_total = 0
+        """Number of lines that were lost so far."""
         self._thread = threading.Thread(target=self._write_lines, name="log", daemon=True)
         self._thread.start()
 
@@ -175,6 +177,7 @@ class BackgroundHandler(logging.Handler):
         """Queue the line of a record."""
         if self._lines.qsize() >= self._capacity:
             self._lost_count += 1
+            self.lost_total += 1
             return
         try:
             line = self.format(record)
@@ -243,6 +246,7 @@ class BackgroundHandler(logging.Handler):
         except (OSError, ValueError):
             # The disk is full or the reader has closed the pipe; only the next line can report it.
             self._lost_count += len(lines)
+            self.lost_total += len(lines)
 
 
 _CHECK_NS = 1_000_000_000
