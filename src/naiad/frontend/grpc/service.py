@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from functools import partial
 
 from naiad.core.errors import InferError, excerpt, internal, unsupported
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
+from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend import failure
@@ -21,12 +23,14 @@ from naiad.frontend.slice_runner import SliceJob, SliceRunner
 from naiad.protocol.grpc import control as control_grpc
 from naiad.protocol.grpc.infer import InferRequestDecoder, encode_response, identify, read_beginning
 from naiad.protocol.grpc.walk import SHORT_BYTES
+from naiad.telemetry.statistics.version import VersionStatistics
 
 _log = logging.getLogger(__name__)
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
 _SERVICE = "/inference.GRPCInferenceService/"
 _MODEL_INFER = _SERVICE + "ModelInfer"
+_MODEL_STATISTICS = _SERVICE + "ModelStatistics"
 _MODEL_STREAM_INFER = _SERVICE + "ModelStreamInfer"
 
 
@@ -251,6 +255,9 @@ class InferenceGrpcService:
     # --- control ---------------------------------------------------------------------------------------------
 
     def _control(self, call: GrpcCall, message: Buffer) -> None:
+        if call.path == _MODEL_STATISTICS:
+            self._statistics(call, message)
+            return
         handler = self._handlers.get(call.path)
         try:
             if handler is None:
@@ -263,6 +270,21 @@ class InferenceGrpcService:
         else:
             call.respond([response or control_grpc.EMPTY_RESPONSE])
 
+    def _statistics(self, call: GrpcCall, message: Buffer) -> None:
+        """Respond with statistics, which may be those of thousands of models."""
+        try:
+            found = self._engine.statistics_in_slices(*control_grpc.decode_model_reference(message))
+        except InferError as error:
+            failure.finish(call, error)
+            return
+        self._runner.run(
+            call.client,
+            _encoded(found),
+            0,
+            lambda response: call.respond([response or control_grpc.EMPTY_RESPONSE]),
+            partial(failure.finish, call),
+        )
+
     def _control_later(self, call: GrpcCall, message: bytes) -> None:
         def handle() -> None:
             try:
@@ -271,3 +293,7 @@ class InferenceGrpcService:
                 self._fail(call)
 
         asyncio.get_running_loop().call_later(self.control_delay_s, handle)
+
+
+def _encoded(statistics: Slices[Sequence[VersionStatistics]]) -> Slices[bytes]:
+    return (yield from control_grpc.statistics_in_slices((yield from statistics)))

@@ -180,6 +180,7 @@ class InferStream:
             len(message),
             partial(self._submit_large, message),
             partial(self._reject_large, message),
+            is_part=True,
         )
         if not job.is_over:
             self._job = job

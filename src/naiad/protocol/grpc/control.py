@@ -23,6 +23,7 @@ from naiad.core.model import (
     version_number,
 )
 from naiad.core.request_limits import MAX_PARAMETERS
+from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.options.options import LOG_FORMATS, LogOptions
 from naiad.options.trace import TraceOptions
@@ -172,8 +173,22 @@ def encode_repository_index(entries: Sequence[IndexEntry]) -> bytes:
 
 def encode_model_statistics(versions: Sequence[VersionStatistics]) -> bytes:
     """Return a ModelStatisticsResponse message. Clients expect all durations, also those that are zero."""
-    response = pb.ModelStatisticsResponse(model_stats=map(_model_statistics, versions))
-    return response.SerializeToString()
+    return finish(statistics_in_slices(versions))
+
+
+_SLICE_ROWS = 8
+"""Versions that are encoded in less than a millisecond."""
+
+
+def statistics_in_slices(versions: Sequence[VersionStatistics]) -> Slices[bytes]:
+    """Return the result of `encode_model_statistics`, and yield about every millisecond."""
+    parts = []
+    for start in range(0, len(versions), _SLICE_ROWS):
+        rows = versions[start : start + _SLICE_ROWS]
+        # Messages of a repeated field may be joined: together they are one message with all of them.
+        parts.append(pb.ModelStatisticsResponse(model_stats=map(_model_statistics, rows)).SerializeToString())
+        yield
+    return b"".join(parts)
 
 
 def _model_statistics(version: VersionStatistics) -> pb.ModelStatistics:

@@ -44,6 +44,7 @@ from naiad.server.ports.file_watch import FileWatch, read_api_keys
 from naiad.server.ports.listener import addresses
 from naiad.server.ports.tls import load, server_context
 from naiad.telemetry.logs.access import AccessLog
+from naiad.telemetry.metrics.responses import response_count
 from naiad.wire.http1 import Http1Limits
 from naiad.wire.http2.keepalive import KeepaliveRules
 from naiad.wire.http2.limits import Http2Limits
@@ -97,7 +98,7 @@ class Ports:
             options.http.max_decompressed_bytes or options.http.max_input_bytes,
             options.http.max_decompression_ratio,
         )
-        self._runner = SliceRunner(loop.call_soon)
+        self._runner = SliceRunner(loop.call_soon, call_later=loop.call_later, response_count=response_count)
         self._service = self._make_service()
         self._front = self._make_front()
         self.services: list[Service] = []
