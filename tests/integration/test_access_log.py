@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from naiad.cli.key import new_key
 from support.model_repository import write_identity
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, serving
 from support.waiting import wait_until
 
 ROWS = np.arange(4, dtype=np.float32).reshape(1, 4)
@@ -255,3 +256,104 @@ def test_changed_limits_apply_at_once(place: Place, http: httpx.Client) -> None:
     file.write_text(f"{text}{line.replace('0.01', '10000')}\n")
     wait_until(lambda: place.infer("late", http).status_code == 200, "the limit has not changed")
     file.write_text(text)
+
+
+def test_a_stream_beyond_its_limit_goes_on(place: Place) -> None:
+    file = place.directory / "keys"
+    text = file.read_text()
+    line, place.keys["streams"] = new_key("streams", "inference", ("requests-per-second=0.01",))
+    file.write_text(f"{text}{line}\n")
+    wait_until(lambda: place.infer_grpc("streams", "x") != "StatusCode.UNAUTHENTICATED", "the key is not known")
+    file.write_text(f"{text}{line.replace('0.01', '2')}\n")
+    wait_until(lambda: place.infer_grpc("streams", "x") == "OK", "the limit has not changed")
+    tensor = triton_grpc.InferInput("INPUT0", ROWS.shape, "FP32")
+    tensor.set_data_from_numpy(ROWS)
+    with triton_grpc.InferenceServerClient(place.server.grpc_url) as client:
+        errors: list[object] = []
+        client.start_stream(lambda result, error: errors.append(error), headers=place.bearer("streams"))
+        for number in range(5):
+            client.async_stream_infer("identity", [tensor], request_id=str(number))
+        wait_until(lambda: len(errors) == 5, "not every request is answered")
+        client.stop_stream()
+    assert errors[0] is None
+    assert "API key 'streams' has reached its limit of 2 requests per second" in str(errors[-1])
+    file.write_text(text)
+
+
+def test_abandoned_requests_are_no_longer_in_flight(place: Place) -> None:
+    body = json.dumps(DOCUMENT).encode()
+    head = f"POST {INFER} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {place.keys['free']}\r\n"
+    host, port = place.server.http_url.split(":")
+    for _ in range(20):
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    wait_until(lambda: place.metric("naiad_key_in_flight", key="free") == 0, "requests are in flight for ever")
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("GET /%s HTTP/1.1\r\nHost: a\r\n\r\n" % ("x" * 40000), 414),
+        ("GET / HTTP/1.1\r\nHost: a\r\nX-Long: %s\r\n\r\n" % ("x" * 40000), 431),
+        ("POST /v2 HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999\r\n\r\n", 413),
+        ("no request at all\r\n\r\n", 400),
+    ],
+)
+def test_invalid_requests_are_audited(place: Place, text: str, status: int) -> None:
+    host, port = place.server.http_url.split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(text.encode())
+        assert connection.recv(65536).startswith(b"HTTP/1.1 %d " % status)
+    wait_until(lambda: place.lines(status=status), "no entry")
+    place.server.wait_log(f'"event": "refused".*"status": {status}')
+
+
+def test_several_processes_share_the_limits(tmp_path: Path) -> None:
+    made = Place(tmp_path, "--processes=2")
+    try:
+        line, made.keys["shared"] = new_key("shared", "inference", ("requests-per-second=0.01",))
+        (tmp_path / "keys").write_text((tmp_path / "keys").read_text() + line + "\n")
+        with httpx.Client() as http:
+            wait_until(lambda: made.infer("shared", http).status_code == 200, "the key is not known")
+        statuses = []
+        for _ in range(6):
+            with httpx.Client() as http:
+                statuses.append(made.infer("shared", http).status_code)
+        assert statuses.count(200) <= 1, "each process has its share"
+        assert statuses.count(429) >= 5
+        assert made.metric("naiad_key_requests_total", key="shared") == statuses.count(200) + 1
+        answer = made.server.request("POST", "/v2/repository/models/identity/load", b"", made.bearer("admin"))
+        assert answer.status == 200
+        made.server.wait_log('"event": "control"')
+        made.line(path="/v2/repository/models/identity/load", key="admin", status=200)
+        assert made.server.log_text().count('"event": "control"') == 1
+    finally:
+        made.server.stop()
+
+
+def test_refusals_are_logged_without_an_access_log(tmp_path: Path) -> None:
+    write_identity(tmp_path / "models")
+    with serving(tmp_path / "log", f"--model-repository={tmp_path / 'models'}") as server:
+        for number in range(100):
+            assert server.get(f"/nothing/{number}?token={SECRET}").status == 404
+        server.wait_log(r"refused: HTTP GET /nothing/0 from 127\.0\.0\.1:\d+: 404: Not Found")
+        server.wait_log(r"\d+ more audit lines of the kind 'refused HTTP 404' were not logged one by one")
+        assert server.log_text().count("refused: HTTP GET") < 60
+        assert SECRET not in server.log_text()
+
+
+def test_an_access_log_that_cannot_be_opened(tmp_path: Path) -> None:
+    write_identity(tmp_path / "models")
+    server = ServerProcess(
+        tmp_path / "log",
+        f"--model-repository={tmp_path / 'models'}",
+        f"--access-log={tmp_path / 'no' / 'access.log'}",
+    )
+    assert server.wait_exit() == 1
+    assert re.search("--access-log .*No such file or directory; choose a file that can be written", server.log_text())
+
+
+def test_large_refused_requests_are_not_in_flight(place: Place, http: httpx.Client) -> None:
+    url = f"http://{place.server.http_url}/v2/models/absent/infer"
+    assert http.post(url, content=b" " * 300_000, headers=place.bearer("free")).status_code == 404
+    assert place.metric("naiad_key_in_flight", key="free") == 0

@@ -45,8 +45,9 @@ class HttpAccounting:
 
     def reject(self, context: HttpContext) -> None:
         """Account for a request that is refused without its body; others count when they are complete."""
-        counted = AccountedContext(context, self._open(context, 0))
-        self._reject(counted)
+        exchange = self._open(context, 0)
+        exchange.usage = None
+        self._reject(AccountedContext(context, exchange))
 
     def _open(self, context: HttpContext, size: int) -> Exchange:
         entry = AccessEntry(protocol="HTTP", method=context.method, path=context.path, status=0, bytes_in=size)
