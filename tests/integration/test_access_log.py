@@ -1,5 +1,6 @@
 """Access log, audit, and usage and limits of API keys, over every protocol and with several processes."""
 
+import contextlib
 import json
 import re
 import socket
@@ -287,7 +288,7 @@ def test_abandoned_requests_are_no_longer_in_flight(place: Place) -> None:
     for _ in range(20):
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-    wait_until(lambda: place.metric("naiad_key_in_flight", key="free") == 0, "requests are in flight for ever")
+    wait_until(lambda: place.metric("naiad_key_in_flight", key="free") == 0, "requests stay in flight")
 
 
 @pytest.mark.parametrize(
@@ -355,5 +356,6 @@ def test_an_access_log_that_cannot_be_opened(tmp_path: Path) -> None:
 
 def test_large_refused_requests_are_not_in_flight(place: Place, http: httpx.Client) -> None:
     url = f"http://{place.server.http_url}/v2/models/absent/infer"
-    assert http.post(url, content=b" " * 300_000, headers=place.bearer("free")).status_code == 404
+    with contextlib.suppress(httpx.TransportError):  # over HTTP/2, where the rest of the body is not read
+        assert http.post(url, content=b" " * 300_000, headers=place.bearer("free")).status_code == 404
     assert place.metric("naiad_key_in_flight", key="free") == 0

@@ -104,7 +104,7 @@ class TestAudit:
         logger.setLevel(logging.INFO)
         return Audit(logger, FloodGate(**limits))
 
-    def test_refusals_name_who_and_what(self, caplog):
+    def test_refusals_name_client_and_request(self, caplog):
         self.audit().refused(entry(status=403, key="ci", client="127.0.0.1:5", error="not for you"))
         assert caplog.messages == [
             "refused: HTTP POST /v2/models/m/infer from 127.0.0.1:5 with key 'ci': 403: not for you"

@@ -59,7 +59,7 @@ class HttpAccounting:
 
 
 def _name(entry: AccessEntry, context: HttpContext, *, is_sampled: bool) -> None:
-    """Add the model and the request's id, as far as path and the beginning of the body tell them."""
+    """Add the model and the request's id, as far as path and the beginning of the body contain them."""
     found = _MODEL.match(context.path)
     if found is not None and found["model"] != "stats":
         entry.model = found["model"]

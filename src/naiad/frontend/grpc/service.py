@@ -271,7 +271,7 @@ class InferenceGrpcService:
             call.respond([response or control_grpc.EMPTY_RESPONSE])
 
     def _statistics(self, call: GrpcCall, message: Buffer) -> None:
-        """Respond with statistics, which may be those of thousands of models."""
+        """Respond with statistics, of up to thousands of models."""
         try:
             found = self._engine.statistics_in_slices(*control_grpc.decode_model_reference(message))
         except InferError as error:

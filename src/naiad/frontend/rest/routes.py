@@ -124,7 +124,7 @@ class RestApi:
         return router
 
     def _statistics(self) -> Mapping[str, Action]:
-        """Return the action of statistics, which may be those of thousands of models."""
+        """Return the action of statistics, of up to thousands of models."""
         engine, runner = self._engine, self._runner
 
         def act(context: HttpContext, arguments: Mapping[str, str]) -> None:

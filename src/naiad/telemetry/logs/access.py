@@ -24,7 +24,7 @@ _PLAIN = frozenset("-./:_,[]@")
 
 @dataclass(slots=True, kw_only=True)
 class AccessEntry:
-    """What the access log tells about a request."""
+    """A request as the access log shows it."""
 
     protocol: str
     """HTTP or gRPC."""
@@ -168,5 +168,5 @@ class Audit:
 
 
 _WARNED = frozenset((401, 403, 429, "UNAUTHENTICATED", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED"))
-"""Statuses that an operator should look at: someone tries what is not allowed."""
+"""Statuses that an operator should look at: a client tries what is not allowed."""
 audit = Audit(logging.getLogger("naiad.audit"))

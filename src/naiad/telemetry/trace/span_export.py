@@ -120,7 +120,7 @@ def _context(trace_id: int, span_id: int, state: TraceState | None, *, is_remote
 
 def _attributes(record: TraceRecord) -> Mapping[str, str | int]:
     attributes: dict[str, str | int] = {
-        # A name that UTF-8 cannot encode would fail the whole batch of spans, also those of other models.
+        # A name that UTF-8 cannot encode would fail the whole batch, with the spans of other models.
         "triton.model_name": encodable(record.model_name),
         "triton.model_version": int(record.model_version) if record.model_version.isdigit() else -1,
         "triton.trace_id": record.id,
