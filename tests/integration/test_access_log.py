@@ -359,3 +359,13 @@ def test_large_refused_requests_are_not_in_flight(place: Place, http: httpx.Clie
     with contextlib.suppress(httpx.TransportError):  # over HTTP/2, where the rest of the body is not read
         assert http.post(url, content=b" " * 300_000, headers=place.bearer("free")).status_code == 404
     assert place.metric("naiad_key_in_flight", key="free") == 0
+
+
+def test_requests_of_foreign_pages_are_audited(place: Place, http: httpx.Client) -> None:
+    before = len(place.lines(status=403, path="/v2/logging"))
+    url = f"http://{place.server.http_url}/v2/logging?token={SECRET}"
+    response = http.post(url, json={}, headers={**place.bearer("admin"), "origin": "http://evil.example"})
+    assert response.status_code == 403
+    wait_until(lambda: len(place.lines(status=403, path="/v2/logging")) == before + 1, "no entry")
+    assert place.lines(status=403, path="/v2/logging")[-1]["method"] == "POST"
+    place.server.wait_log('"event": "refused".*"path": "/v2/logging".*"status": 403')
