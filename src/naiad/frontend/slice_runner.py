@@ -218,11 +218,12 @@ class SliceRunner:
             _log.exception("failing a large request failed")
 
     def _advance(self, job: SliceJob, turn_ns: int = _TURN_NS) -> bool:
-        """Work for one turn, at least a slice; return whether the job is done."""
+        """Work for one turn, or for one slice if `turn_ns` is 0; return whether the job is done."""
         until_ns = self._clock_ns() + turn_ns
 
         def work(slices: Slices[Any]) -> Any:
-            next(slices)
+            if not turn_ns:
+                next(slices)
             while self._clock_ns() < until_ns:
                 next(slices)
             return _UNFINISHED
