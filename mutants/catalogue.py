@@ -313,8 +313,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="table_cells",
         file="src/naiad/telemetry/logs/output.py",
-        text="    if all(map(str.isprintable, lines)):\n",
-        replacement="    if lines:\n",
+        text="    if not all(map(str.isprintable, lines)):\n",
+        replacement="    if not lines:\n",
         tests=("unit/telemetry/test_log.py",),
         harm="the name of a model controls the terminal that shows the log",
     ),
