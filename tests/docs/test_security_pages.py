@@ -12,7 +12,16 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ("security.md", "ports.md")
 ROW = re.compile(r"^- `--([a-z0-9-]+)` \(([^)]+)\): ", re.MULTILINE)
 FLAG = re.compile(r"--([a-z][a-z0-9-]+[a-z0-9])")
-OF_OTHER_PROGRAMS = {"http2", "http2-prior-knowledge", "unix-socket", "list", "protocol", "short", "with-keys"}
+OF_OTHER_PROGRAMS = {
+    "http2",
+    "http2-prior-knowledge",
+    "unix-socket",
+    "list",
+    "protocol",
+    "short",
+    "with-keys",
+    "limit",
+}
 
 
 def defaults() -> list[tuple[str, str, str]]:

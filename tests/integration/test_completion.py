@@ -51,7 +51,7 @@ def fish(directory: Path, line: str) -> list[str]:
 CASES = [
     (["ser"], ["serve"]),
     (["serve", "--http-po"], ["--http-port"]),
-    (["serve", "--log-format", ""], ["ISO8601", "default"]),
+    (["serve", "--log-format", ""], ["ISO8601", "default", "json"]),
     (["serve", "--model-control-mode", "e"], ["explicit"]),
     (["serve", "--exit-on-error", "f"], ["false"]),
     (["serve", "--http-port", ""], []),
@@ -93,7 +93,7 @@ def test_zsh_registers_function(directory: Path) -> None:
         "COMP_WORDS=(naiad serve --log-format I); COMP_CWORD=3; emulate -L ksh; _naiad; echo ${COMPREPLY[@]}"
     )
     # zsh itself selects the words that begin with `I`.
-    assert run_shell(directory, "zsh", "-fc", program) == ["_bash_complete -F _naiad", "default ISO8601"]
+    assert run_shell(directory, "zsh", "-fc", program) == ["_bash_complete -F _naiad", "default ISO8601 json"]
 
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")

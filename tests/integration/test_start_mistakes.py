@@ -107,7 +107,7 @@ def test_suggested_move_repairs_layout(tmp_path: Path) -> None:
         (["--htp-port=1"], ["unknown flag --htp-port", "did you mean --http-port?"]),
         (["--drain-seconds=soon"], ["--drain-seconds: 'soon' is not a number", "such as 2.5"]),
         (["--http-port=many"], ["--http-port: 'many' is not an integer", "such as 8000"]),
-        (["--log-format=json"], ["--log-format: 'json' is not one of 'default', 'ISO8601'"]),
+        (["--log-format=xml"], ["--log-format: 'xml' is not one of 'default', 'ISO8601', 'json'"]),
         (["--allow-http=maybe"], ["--allow-http: 'maybe' is not a boolean", "use true or false"]),
         (["--log-file=nowhere/log"], ["--log-file nowhere/log: No such file or directory", "choose a file"]),
         (["missing"], ["missing: no such file or directory", "give a model file, a model or a repository"]),

@@ -17,7 +17,7 @@ from itertools import accumulate, count
 from typing import Any
 
 from naiad.core.errors import ErrorCode, InferError, invalid_argument, unavailable
-from naiad.telemetry.metrics.exposition import format_family, format_labels, format_value
+from naiad.telemetry.metrics.exposition import format_family, format_labels, format_value, series_names
 from naiad.worker.api.metrics import CELLS, PAGE_BYTES, MetricCells, MetricFamily, MetricKind
 from naiad.worker.channel.buffer_pool import anonymous_file
 
@@ -172,10 +172,12 @@ class CustomMetrics:
         """Make a family, or note that one more has it; return its number there. Raises InferError."""
         check_family(name, help_text, kind)
         with self._locked():
-            if self._is_taken(name):
+            series = series_names(name, kind)
+            if any(map(self._is_taken, series)):
                 raise _exists(f"the server has a metric family '{name}' of its own; use another name")
             family = self._families.get(name)
             if family is None:
+                self._check_series(name, series)
                 family = self._families[name] = _Family(name, help_text, kind)
             elif family.kind != kind:
                 # Triton's text, followed by the subject.
@@ -184,6 +186,16 @@ class CustomMetrics:
             number = next(holder.numbers)
             holder.held[number] = (family, {})
             return number
+
+    def _check_series(self, name: str, series: Sequence[str]) -> None:
+        """Raise InferError if another family has one of the series: `a` as a histogram has `a_count`."""
+        for other in self._families.values():
+            shared = set(series).intersection(series_names(other.name, other.kind))
+            if shared:
+                raise _exists(
+                    f"metric family '{name}' would have the series '{min(shared)}' of the {other.kind} "
+                    f"'{other.name}'; use another name"
+                )
 
     def join_metric(
         self, holder: "MetricHolder", number: int, labels: Mapping[str, str], bounds: Sequence[float]

@@ -80,6 +80,8 @@ class Rejection(enum.Enum):
     INVALID = "invalid"
     CANCELLED = "cancelled"
     UNAUTHORIZED = "unauthorized"
+    KEY_LIMIT = "key_limit"
+    """The client's API key has used one of its limits."""
 
 
 _REJECTIONS = {

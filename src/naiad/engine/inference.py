@@ -18,7 +18,7 @@ from naiad.core.errors import InferError, excerpt, invalid_argument, unavailable
 from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata, name_of, version_number
 from naiad.core.request import InferRequest
 from naiad.core.request_limits import RequestLimits
-from naiad.core.slices import Slices
+from naiad.core.slices import Slices, finish
 from naiad.core.tensor import TensorSpec
 from naiad.engine.missing import (
     bad_version,
@@ -38,6 +38,7 @@ from naiad.options.trace import TraceOptions
 from naiad.repository.control.triggers import RepositoryControl
 from naiad.repository.stores.store import Store
 from naiad.telemetry.metrics.metrics import Registry
+from naiad.telemetry.statistics.model import ModelStatistics
 from naiad.telemetry.statistics.version import Explanation, VersionStatistics
 from naiad.telemetry.trace.tracer import Changes, Trace, Tracer, unknown_model
 
@@ -300,6 +301,13 @@ class Engine:
 
         Raises InferError(INVALID_ARG) for a name that is ambiguous or not ready, with Triton's texts.
         """
+        return finish(self.statistics_in_slices(name, version))
+
+    def statistics_in_slices(self, name: str = "", version: str = "") -> Slices[Sequence[VersionStatistics]]:
+        """Do what `statistics` does, but yield about every millisecond; raises at once, before the first slice."""
+        return _snapshots(self._counted(name, version))
+
+    def _counted(self, name: str, version: str) -> Sequence[ModelStatistics]:
         named = self._table.get(name)
         if not name:
             rows = [row for _, row in sorted(self._models.items())]
@@ -311,10 +319,8 @@ class Engine:
         if version not in ("", "-1"):
             if version not in rows[0]:
                 raise invalid_argument(f"requested model version is not available for model '{excerpt(name)}'")
-            return [rows[0][version].statistics.snapshot()]
-        return [
-            row[v].statistics.snapshot() for row in rows for v in sorted((v for v in row if v.isdigit()), key=int)
-        ]
+            return [rows[0][version].statistics]
+        return [row[v].statistics for row in rows for v in sorted((v for v in row if v.isdigit()), key=int)]
 
     def explanation(self, name: str, version: str = "") -> Explanation:
         """Return how requests of a ready model are scheduled. Raises InferError if it is not ready."""
@@ -501,3 +507,16 @@ def with_unique_names(rows: Rows, known: Mapping[str, object]) -> Rows:
         return rows
     unique = {name: keys[0] for name, keys in holders.items() if len(keys) == 1}
     return rows | {name: rows[key] for name, key in unique.items() if key in rows}
+
+
+_SLICE_VERSIONS = 16
+"""Versions that are counted in about a millisecond."""
+
+
+def _snapshots(counted: Sequence[ModelStatistics]) -> Slices[Sequence[VersionStatistics]]:
+    found: list[VersionStatistics] = []
+    for statistics in counted:
+        found.append(statistics.snapshot())
+        if len(found) % _SLICE_VERSIONS == 0:
+            yield
+    return found

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
+from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import permission_denied
 from naiad.options.network.access import KEY_CATEGORIES, ApiKey, ApiKeys, Category, RequiredHeader, digest_of
 from naiad.wire.grpc import GrpcStatus
@@ -75,6 +76,8 @@ class Rejection:
     grpc_status: GrpcStatus
     message: str
     headers: Headers = ()
+    key: str = ""
+    """The name of the client's API key, for the log."""
 
 
 class AccessRule(Protocol):
@@ -168,6 +171,7 @@ class AllOf:
 
 _CHALLENGE = b'Bearer realm="naiad"'
 _MAX_KEY_BYTES = 512
+_MAX_FOUND = 2048
 _NO_KEY = Rejection(
     401,
     GrpcStatus.UNAUTHENTICATED,
@@ -187,6 +191,12 @@ class ApiKeyRule:
 
     def __init__(self, keys: ApiKeys) -> None:
         self.keys = keys
+        self._found_in = keys
+        self._found: BoundedCache[bytes, ApiKey] = BoundedCache(
+            max_entries=_MAX_FOUND, max_bytes=_MAX_FOUND * _MAX_KEY_BYTES, max_entry_bytes=_MAX_KEY_BYTES
+        )
+        """Valid credentials only, to their keys: a guess is hashed and compared each time, so its duration reveals
+        nothing."""
 
     def concerns(self, category: CheckedCategory) -> bool:
         """Return True: after the next change of the key file any category may need a key."""
@@ -204,11 +214,25 @@ class ApiKeyRule:
         credentials = field(b"authorization")
         if credentials is None:
             return _NO_KEY
-        scheme, _, token = credentials.partition(b" ")
-        key = self._find(token.strip()) if scheme.lower() == b"bearer" else None
+        key = self.find(credentials)
         if key is None:
             return _WRONG_KEY
         return None if category == UNKNOWN or key.opens(category) else _too_narrow(key, category)
+
+    def find(self, credentials: bytes) -> ApiKey | None:
+        """Return the key in a field `authorization`; None if there is no known one."""
+        keys = self.keys
+        if keys is not self._found_in:
+            self._found_in = keys
+            self._found.clear()
+        found = self._found.get(credentials)
+        if found is not None:
+            return found
+        scheme, _, token = credentials.partition(b" ")
+        key = self._find(token.strip()) if scheme.lower() == b"bearer" else None
+        if key is not None:
+            self._found.remember(credentials, key, len(credentials))
+        return key
 
     def _find(self, token: bytes) -> ApiKey | None:
         if len(token) > _MAX_KEY_BYTES:
@@ -229,6 +253,7 @@ def _too_narrow(key: ApiKey, category: CheckedCategory) -> Rejection:
         GrpcStatus.PERMISSION_DENIED,
         f"the API key '{key.name}' is not for '{category}'",
         ((b"WWW-Authenticate", challenge),),
+        key.name,
     )
 
 

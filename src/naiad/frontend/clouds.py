@@ -16,6 +16,7 @@ from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend.access import FORWARDED
 from naiad.frontend.context import HttpContext, HttpContextLayer
+from naiad.frontend.control_audit import audited
 from naiad.frontend.multi_model import MultiModelRoutes, is_out_of_memory
 from naiad.frontend.router import Action, Route, Router
 from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
@@ -104,8 +105,8 @@ def sagemaker_router(options: SageMakerOptions, rest: Handler, models: MultiMode
             Route(
                 "/invocations", "inference", {"POST": _forward(invoke, invocation)}, _forward(rest.reject, invocation)
             ),
-            Route("/models/?", "model-repository", {"GET": models.list, "POST": models.load}),
-            Route(named, "model-repository", {"GET": models.get, "DELETE": models.unload}),
+            Route("/models/?", "model-repository", {"GET": models.list, "POST": audited(models.load)}),
+            Route(named, "model-repository", {"GET": models.get, "DELETE": audited(models.unload)}),
             Route(named + "/invoke", "inference", {"POST": _forward(invoke, invocation_of_model)}, check_model),
         ],
         inference_path="/invocations",

@@ -207,6 +207,17 @@ class HttpContextLayer:
         return self._context.client
 
     @property
+    def key_name(self) -> str:
+        """The name of the client's API key; empty without one."""
+        return getattr(self._context, "key_name", "")
+
+    def note_control(self) -> None:
+        """Note that the request changes something, for the access log."""
+        note_control = getattr(self._context, "note_control", None)
+        if note_control is not None:
+            note_control()
+
+    @property
     def on_disconnect(self) -> OnCancel | None:
         """Called when the peer disconnects."""
         return self._context.on_disconnect
@@ -260,16 +271,19 @@ EARLY_REJECTION_BYTES = 64 * 1024
 class UnreadRequest:
     """An `HttpContext` without a body, which keeps its response for the transport."""
 
-    __slots__ = ("arrival_ns", "headers", "method", "on_disconnect", "on_pause", "path", "response")
+    __slots__ = ("arrival_ns", "client", "headers", "method", "on_disconnect", "on_pause", "path", "response")
 
     body: Buffer = b""
-    client: object = None
 
-    def __init__(self, method: str, path: str, headers: Mapping[bytes, bytes], arrival_ns: int) -> None:
+    def __init__(
+        self, method: str, path: str, headers: Mapping[bytes, bytes], arrival_ns: int, client: object = None
+    ) -> None:
         self.method = method
         self.path = path
         self.headers = headers
         self.arrival_ns = arrival_ns
+        self.client = client
+        """The connection of the request."""
         self.on_disconnect: OnCancel | None = None
         self.on_pause: Callable[[bool], object] | None = None
         self.response: tuple[int, Headers, Sequence[Buffer]] | None = None

@@ -30,7 +30,7 @@ _RETRY_AFTER = (b"Retry-After", b"1")
 
 def respond(context: HttpContext, request_id: str, model: str, version: str, error: InferError) -> None:
     """Log a failure and respond with it; a request without an id gets one."""
-    request_id, message = log("HTTP", request_id, model, version, error)
+    request_id, message = log("HTTP", request_id, model, version, error, getattr(context, "key_name", ""))
     status = status_of(error).http
     headers: Headers = (*JSON_HEADERS, id_header(request_id))
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
@@ -44,13 +44,18 @@ def abandon(engine: Engine, request: InferRequest, why: CancelReason) -> None:
     log("HTTP", request.id, request.header.model_name, version_of(request), why.error(waited=waited))
 
 
-def log(protocol: str, request_id: str, model: str, version: str, error: InferError) -> tuple[str, str]:
-    """Log a failure once; return the logged id (the client's, truncated, or a generated one), and the message."""
+def log(
+    protocol: str, request_id: str, model: str, version: str, error: InferError, key: str = ""
+) -> tuple[str, str]:
+    """Log a failure once; return the logged id (the client's, truncated, or a generated one), and the message.
+
+    `key` is the name of the client's API key.
+    """
     request_id = request_id or new_request_id()
     level = status_of(error).log_level
     rejections.count_error(error, model)
     log_request_failure(
-        protocol=protocol, request_id=request_id, model=model, version=version, error=error, level=level
+        protocol=protocol, request_id=request_id, model=model, version=version, error=error, level=level, key=key
     )
     request_id = request_id[:MAX_EXCERPT_CHARACTERS]
     return request_id, error.message.replace(UNKNOWN_ID, request_id, 1)
@@ -93,7 +98,7 @@ def finish_infer(call: StatusReceiver, request_id: str, model: str, version: str
     The log line and the trailer `triton-request-id` contain the same id: the client's, or a generated one if the
     client sent none.
     """
-    request_id, message = log("gRPC", request_id, model, version, error)
+    request_id, message = log("gRPC", request_id, model, version, error, getattr(call, "key_name", ""))
     # A header value is printable ASCII; an id is any text.
     trailer = quote(request_id, safe=_TRAILER_SAFE).encode()
     call.finish(status_of(error).grpc, message, ((_REQUEST_ID, trailer),))

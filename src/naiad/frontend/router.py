@@ -9,6 +9,7 @@ from naiad.core.errors import InferError, Rejection, excerpt
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import FORWARDED, UNKNOWN, AccessRule, CheckedCategory, RouteCategory
 from naiad.frontend.context import HttpContext
+from naiad.frontend.refusal import note_refused
 from naiad.protocol.json.control import encode_error
 from naiad.protocol.status import status_of
 from naiad.telemetry.metrics.responses import rejections
@@ -141,7 +142,7 @@ class Router:
     def _respond_not_found(self, context: HttpContext) -> None:
         """Refuse a path without a route: to clients that no rule lets in it looks as its neighbours do."""
         if self._rule is None or not _reject(self._rule, UNKNOWN, context):
-            respond_error(context, 404, self._not_found(context.path))
+            refuse(context, 404, self._not_found(context.path))
 
     def _not_found(self, path: str) -> str:
         if path != "/metrics":
@@ -201,14 +202,14 @@ def _reject(rule: AccessRule, category: CheckedCategory, context: HttpContext) -
     if rejection is None:
         return False
     rejections.count(Rejection.UNAUTHORIZED)
-    respond_error(context, rejection.http_status, rejection.message, rejection.headers)
+    refuse(context, rejection.http_status, rejection.message, rejection.headers, rejection.key)
     return True
 
 
 def _respond_not_allowed(context: HttpContext, actions: Mapping[str, Action]) -> None:
     allowed = ", ".join(sorted(actions))
     message = f"Method Not Allowed: {excerpt(context.path)} takes {allowed}"
-    respond_error(context, 405, message, ((b"Allow", allowed.encode()),))
+    refuse(context, 405, message, ((b"Allow", allowed.encode()),))
 
 
 def _with_head(actions: Mapping[str, Action]) -> Mapping[str, Action]:
@@ -228,3 +229,9 @@ def json_action(work: Callable[[Mapping[str, str], Buffer], bytes | None]) -> Ac
 def respond_error(context: HttpContext, status: int, message: str, headers: Headers = ()) -> None:
     """Respond with the error body of every failure."""
     context.respond(status, (*JSON_HEADERS, *headers) if headers else JSON_HEADERS, (encode_error(message),))
+
+
+def refuse(context: HttpContext, status: int, message: str, headers: Headers = (), key: str = "") -> None:
+    """Respond to a request that may not be made here, and log that; `key` is the name of the client's API key."""
+    note_refused(context, status, message, key)
+    respond_error(context, status, message, headers)

@@ -8,6 +8,12 @@ them per turn of the loop, for at most `_TURN_NS`, and the loop polls its socket
 
 Clients alternate, regardless of the number of their requests; a client is a connection. Work that is done within its
 first turn never waits. The queue is bounded in number and in bytes; beyond that a request is rejected as unavailable.
+
+While the server also answers other requests, which take a fraction of a millisecond, a turn is one slice, and a pause
+follows that is twice as long: in two thirds of the time an arriving request meets an idle loop, so that most are not
+delayed at all, and the rest by one slice. Large requests then take up to three times as long; without other requests
+there are no pauses. Other requests are noticed by the number of responses that the server has sent: it exceeds the
+number of large requests more and more.
 """
 
 import logging
@@ -24,7 +30,15 @@ _log = logging.getLogger(__name__)
 CallSoon = Callable[[Callable[[], object]], object]
 """`call_soon` of the loop: it calls back after the loop has polled its sockets."""
 
+CallLater = Callable[[float, Callable[[], object]], object]
+"""`call_later` of the loop."""
+
 _TURN_NS = 2_000_000
+_ACTIVE_NS = 50_000_000
+"""Other requests count as present for this long after a response."""
+_FORGET_NS = 1_000_000_000
+_LEAST_PAUSE_S = 0.001
+"""The precision of the loop's timers."""
 MAX_JOBS = 1024
 """Limit of waiting requests and responses."""
 MAX_WAITING_BYTES = 1 << 30
@@ -34,7 +48,7 @@ MAX_WAITING_BYTES = 1 << 30
 class SliceJob:
     """One piece of work with its callbacks."""
 
-    __slots__ = ("client", "done", "failed", "is_over", "size", "slices")
+    __slots__ = ("client", "done", "failed", "is_over", "is_part", "size", "slices")
 
     def __init__(
         self,
@@ -49,6 +63,8 @@ class SliceJob:
         self.size = size
         self.done = done
         self.failed = failed
+        self.is_part = False
+        """Its request has another job, or no response of its own."""
         self.is_over = False
         """It has ended or was cancelled."""
 
@@ -63,9 +79,21 @@ class SliceRunner:
         max_jobs: int = MAX_JOBS,
         max_bytes: int = MAX_WAITING_BYTES,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        call_later: CallLater | None = None,
+        response_count: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Without `call_soon` all work is done at once."""
+        """Without `call_soon` all work is done at once; without `call_later` it makes no pauses.
+
+        `response_count` returns the number of responses that the server has sent so far.
+        """
         self._call_soon = call_soon
+        self._call_later = call_later
+        self._response_count = response_count
+        self._done_count = 0
+        """Number of jobs that have ended; each belongs to a request, which gets one response."""
+        self._most_others = 0
+        """The largest number of responses, less ended jobs: it increases with each other request."""
+        self._active_until_ns = 0
         self._max_jobs = max_jobs
         self._max_bytes = max_bytes
         self._clock_ns = clock_ns
@@ -86,19 +114,35 @@ class SliceRunner:
         failed: Callable[[InferError], object],
         *,
         starts_later: bool = False,
+        is_part: bool = False,
     ) -> SliceJob:
         """Do the work, then call `done` with its result, or `failed` with the InferError that it raised.
 
         `size` is about the number of bytes that the work keeps in memory. Either callback may run before this
         returns. A job can be cancelled until one of them is called. With `starts_later` the first slice waits for its
-        turn as well; used for a client whose turn was spent on the previous job.
+        turn as well; used for a client whose turn was spent on the previous job. `is_part`: the request has another
+        job, or no response of its own, so that the response counts only once.
         """
         job = SliceJob(client, slices, size, done, failed)
+        job.is_part = is_part
         if self._call_soon is None:
             self._settle(job, finish)
-        elif starts_later or self._jobs.get(client) or not self._advance(job):
+        elif starts_later or self._jobs.get(client) or self._has_others() or not self._advance(job):
             self._enqueue(job)
         return job
+
+    def _has_others(self) -> bool:
+        """Return whether the server also answers requests that are not large."""
+        others = self._response_count() - self._done_count
+        now_ns = self._clock_ns()
+        if others > self._most_others:
+            self._most_others = others
+            self._active_until_ns = now_ns + _ACTIVE_NS
+        elif others < self._most_others and now_ns - self._active_until_ns > _FORGET_NS:
+            # Large requests have ended without responses, because their clients have disconnected.
+            self._most_others = others
+            self._active_until_ns = now_ns
+        return now_ns < self._active_until_ns
 
     def cancel(self, job: SliceJob) -> None:
         """Drop a job; no callback is called for it."""
@@ -141,17 +185,30 @@ class SliceRunner:
             self._is_scheduled = True
             self._call_soon(self._turn)
 
+    def _pause(self, began_ns: int) -> None:
+        """Schedule the next turn, after a pause of twice the time of the last one."""
+        if self._call_later is None or self._is_scheduled or not self._clients:
+            self._schedule()
+            return
+        self._is_scheduled = True
+        self._call_later(max(_LEAST_PAUSE_S, 2 * (self._clock_ns() - began_ns) / 1e9), self._turn)
+
     def _turn(self) -> None:
         self._is_scheduled = False
+        has_others = self._call_later is not None and self._has_others()
+        began_ns = self._clock_ns()
         if self._clients:
             self._clients.rotate(-1)
             job = self._jobs[self._clients[-1]][0]
             try:
-                self._advance(job)
+                self._advance(job, 0 if has_others else _TURN_NS)
             except Exception:
                 _log.exception("continuing a large request failed")
                 self._fail(job)
-        self._schedule()
+        if has_others:
+            self._pause(began_ns)
+        else:
+            self._schedule()
 
     def _fail(self, job: SliceJob) -> None:
         """End the request of a job with a callback that has raised: it would get no response otherwise."""
@@ -160,11 +217,13 @@ class SliceRunner:
         except Exception:
             _log.exception("failing a large request failed")
 
-    def _advance(self, job: SliceJob) -> bool:
-        """Work for one turn; return whether the job is done."""
-        until_ns = self._clock_ns() + _TURN_NS
+    def _advance(self, job: SliceJob, turn_ns: int = _TURN_NS) -> bool:
+        """Work for one turn, or for one slice if `turn_ns` is 0; return whether the job is done."""
+        until_ns = self._clock_ns() + turn_ns
 
         def work(slices: Slices[Any]) -> Any:
+            if not turn_ns:
+                next(slices)
             while self._clock_ns() < until_ns:
                 next(slices)
             return _UNFINISHED
@@ -186,6 +245,7 @@ class SliceRunner:
         if outcome is _UNFINISHED:
             return False
         job.is_over = True
+        self._done_count += not job.is_part
         self._forget(job)
         if error is None:
             job.done(outcome)

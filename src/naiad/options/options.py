@@ -21,6 +21,10 @@ def _host_policies(texts: Sequence[str]) -> dict[str, HostPolicy]:
     return parse_host_policies(named_settings(texts))
 
 
+LOG_FORMATS = ("default", "ISO8601", "json")
+"""The values of `--log-format`. Triton has the first two."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogOptions:
     """Log options: levels, destination and format."""
@@ -38,11 +42,33 @@ class LogOptions:
     format: str = option(
         "default",
         "log-format",
-        "Format of log lines: default (LMMDD hh:mm:ss.ssssss) or ISO8601 (YYYY-MM-DDThh:mm:ssZ L).",
-        choices=("default", "ISO8601"),
+        "Format of log lines: default (LMMDD hh:mm:ss.ssssss), ISO8601 (YYYY-MM-DDThh:mm:ssZ L) or json (naiad: one "
+        "object a line).",
+        choices=LOG_FORMATS,
     )
     file: str = option(
         "", "log-file", "Log to this file instead of the console.", summary="Log to this file instead of the console."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AccessLogOptions:
+    """Where requests are logged, and how many of them."""
+
+    file: str = option(
+        "",
+        "access-log",
+        "naiad: log every request in this file, or on the console with 'stderr': key's name, client, path, model, "
+        "status, bytes, time. In JSON with --log-format=json.",
+        summary="Log every request in this file, or on stderr.",
+    )
+    sample: float = option(
+        1.0,
+        "access-log-sample",
+        "naiad: the share of requests in the access log, from 0 to 1. Refused requests and control calls are always "
+        "in it.",
+        minimum=0,
+        maximum=1,
     )
 
 
@@ -315,6 +341,7 @@ class ServerOptions:
         minimum=0,
     )
     log: LogOptions = field(default_factory=LogOptions)
+    access_log: AccessLogOptions = field(default_factory=AccessLogOptions)
     repository: RepositoryOptions = field(default_factory=RepositoryOptions)
     http: HttpOptions = field(default_factory=HttpOptions)
     grpc: GrpcOptions = field(default_factory=GrpcOptions)

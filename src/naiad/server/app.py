@@ -35,7 +35,12 @@ from naiad.server.ports.ports import Ports
 from naiad.server.process.drain import drain
 from naiad.server.process.memory import FreedMemory, open_budget, overload_options, usable_memory_bytes
 from naiad.server.process.runner import ServiceManager, StopSignal, run_to_status
-from naiad.server.reporting.metrics import open_resources, show_cache, show_connections, show_responses
+from naiad.server.reporting.metrics import (
+    open_resources,
+    show_cache,
+    show_connections,
+    show_responses,
+)
 from naiad.server.reporting.ready_set import ReadySetPublisher, settle
 from naiad.server.reporting.report import failed_start, first_model, loading_text, log_backends, log_models, log_ready
 from naiad.server.reporting.rollouts import show_rollouts
@@ -118,7 +123,7 @@ class Server:
         ports = self._make_ports(loop)
         ports.delay_control(self._delays.grpc_response_s)
         show_connections(self._registry, ports.endpoints())
-        show_responses(self._registry)
+        show_responses(self._registry, ports.accounting)
         show_rollouts(self._registry, self._engine.rollouts)
         rejections.is_known = self._engine.knows
         store = open_store(self._options.cache_config)

@@ -75,6 +75,8 @@ class HttpError(Exception):
         self.message = message
         self.headers = headers
         """Fields of the answer, beside those that every refusal has."""
+        self.head: RequestHead | None = None
+        """The head of a request that is refused although its head is valid, for the log."""
 
 
 class RequestHead:
@@ -170,7 +172,11 @@ class HeadParser:
             raise HttpError(400, f"the request has {hosts} Host fields, exactly one is needed")
         self._read_framing(head, headers)
         if self._check is not None:
-            self._check(head.method, head.path, headers.get)
+            try:
+                self._check(head.method, head.path, headers.get)
+            except HttpError as error:
+                error.head = head
+                raise
         return head
 
     def _keeps_alive(self, head: RequestHead, connection: bytes) -> bool:

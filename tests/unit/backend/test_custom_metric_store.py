@@ -220,3 +220,20 @@ def test_instances_without_a_server_have_no_metrics():
     of_instance.begin()
     assert (of_instance.descriptor, of_instance.holder) == (-1, None)
     of_instance.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("size", "histogram"), ("size_count", "counter")),
+        (("size_bucket", "gauge"), ("size", "histogram")),
+    ],
+)
+def test_families_never_share_a_series(metrics, first, second):
+    holder = metrics.holder()
+    holder.new_family(first[0], "", first[1])
+    with pytest.raises(InferError, match=f"'{second[0]}' would have the series 'size_") as failure:
+        holder.new_family(second[0], "", second[1])
+    assert failure.value.code is ErrorCode.ALREADY_EXISTS
+    holder.close()
+    metrics.holder().new_family(second[0], "", second[1])

@@ -67,7 +67,7 @@ def test_file_replaces_variables() -> None:
         ("id = 1\n", 'server.toml:1: id = 1 is an integer; expected a string, such as id = "a"'),
         ("id = 2020-01-01\n", "id = 2020-01-01 is a date; expected a string"),
         ("http-port = 99999\n", "server.toml:1: http-port: '99999' is too large; the maximum is 65535"),
-        ("log-format = 'xml'\n", "server.toml:1: log-format: 'xml' is not one of 'default', 'ISO8601'"),
+        ("log-format = 'xml'\n", "server.toml:1: log-format: 'xml' is not one of 'default', 'ISO8601', 'json'"),
         ("id = 'a'\nid = 'b'\n", "server.toml:2: a key is given twice; remove one of them"),
         ("http-port = 1\nhttp_port = 2\n", "server.toml:2: 'http_port' is given twice, also as 'http-port'"),
         ("id = 'a'\n[http]\nport = 1\n", "server.toml:2: [http] is a table; write its keys without a table"),

@@ -141,7 +141,7 @@ def test_invalid_quantiles_are_rejected(text: str) -> None:
         (["--allow-http=maybe"], ["--allow-http", "'maybe'", "true or false"]),
         (["--drain-seconds=soon"], ["--drain-seconds", "'soon'", "not a number"]),
         (["--drain-seconds=inf"], ["--drain-seconds", "finite"]),
-        (["--log-format=json"], ["--log-format", "'default', 'ISO8601'"]),
+        (["--log-format=xml"], ["--log-format", "'default', 'ISO8601', 'json'"]),
         (["--model-load-thread-count=0"], ["--model-load-thread-count", "too small"]),
         (["--backend-config=onnxruntime"], ["--backend-config", "<setting>=<value>"]),
         (["--backend-config=onnxruntime,=1"], ["--backend-config", "names no setting"]),

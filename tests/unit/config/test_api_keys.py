@@ -1,8 +1,9 @@
 import hashlib
+import re
 
 import pytest
 
-from naiad.options.network.access import digest_of, format_line, parse_api_keys
+from naiad.options.network.access import KeyLimits, digest_of, format_line, parse_api_keys
 
 HASH = hashlib.sha256(b"secret").hexdigest()
 
@@ -51,3 +52,31 @@ def test_number_of_keys_is_bounded() -> None:
     with pytest.raises(ValueError, match="1025 keys"):
         parse_api_keys("\n".join(lines))
     assert len(parse_api_keys("\n".join(lines[1:])).keys) == 1024
+
+
+def test_limits_follow_the_hash() -> None:
+    keys = parse_api_keys(f"a all {HASH} requests-per-second=2.5 bytes-per-second=1000 in-flight=4\n")
+    assert keys.keys[0].limits == KeyLimits(2.5, 1000, 4)
+    assert parse_api_keys(f"a all {HASH}").keys[0].limits == KeyLimits()
+    line = format_line("a", ["all"], "key", ["in-flight=4"])
+    assert parse_api_keys(line).keys[0].limits.in_flight == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("rps=1", "line 1: key 'a': unknown limit 'rps'; known are requests-per-second, bytes-per-second, in-flight"),
+        ("in-flight=0", "limit 'in-flight' is '0'; use a whole number above 0, or leave it out for no limit"),
+        ("in-flight=1.5", "limit 'in-flight' is '1.5'; use a whole number above 0"),
+        ("requests-per-second=-1", "limit 'requests-per-second' is '-1'; use a number above 0"),
+        ("requests-per-second=inf", "limit 'requests-per-second' is 'inf'"),
+        ("bytes-per-second=1e9", "limit 'bytes-per-second' is '1e9'"),
+        ("bytes-per-second", "limit 'bytes-per-second' is ''"),
+        ("in-flight=1 in-flight=2", "limit 'in-flight' is given twice"),
+    ],
+)
+def test_malformed_limits_are_named(words: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        parse_api_keys(f"a all {HASH} {words}")
+    with pytest.raises(ValueError, match="limits no key"):
+        parse_api_keys(f"a all - {words}")

@@ -358,6 +358,16 @@ REFUSED = [
         "histogram_options { buckets: [ 3, 1 ] } } }",
         "Bucket Boundaries must be strictly sorted for m",
     ),
+    (
+        MODEL + 'model_metrics { metric_control { metric_identifier { family: "f" } '
+        "histogram_options { buckets: [ 1, nan ] } } }",
+        "Bucket Boundaries must be finite for m",
+    ),
+    (MODEL + 'metric_tags { key: "my-team" }', "metric_tags key 'my-team' is not a name of a Prometheus label for m"),
+    (MODEL + 'metric_tags { key: "a\\nfake 1" }', r"metric_tags key 'a\nfake 1' is not a name of a Prometheus label"),
+    (MODEL + 'metric_tags { key: "1st" }', "metric_tags key '1st' is not a name of a Prometheus label"),
+    (MODEL + 'metric_tags { key: "" value: "x" }', "metric_tags key '' is not a name of a Prometheus label"),
+    (MODEL + 'metric_tags { key: "_name__" }', "metric_tags key '_name__' would become the label '__name__'"),
     (ENSEMBLE, "ensemble scheduling must be set for ensemble m whose platform is ensemble"),
     (ensemble(), "must specify 'step' for ensemble 'm'"),
     (
@@ -476,6 +486,13 @@ def test_warns_of_what_triton_lets_pass(text: str, message: str):
     (problem,) = problems_of(text)
     assert not problem.is_error
     assert message in problem.message
+
+
+def test_tag_that_is_no_label_has_suggestion():
+    (problem,) = [p for p in problems_of(MODEL + 'metric_tags { key: "my-team" value: "a" }') if p.is_error]
+    assert (problem.path, problem.text, problem.suggestion) == ('metric_tags["my-team"]', "my-team", "my_team")
+    assert problem.expected == "letters, digits and _, no digit first"
+    assert problem.line
 
 
 def test_negative_count_is_a_warning():

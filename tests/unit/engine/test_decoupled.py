@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from naiad.core.batch import Batch
-from naiad.core.errors import ErrorCode, invalid_argument
+from naiad.core.errors import ErrorCode, FailureReason, InferError, invalid_argument
 from naiad.core.model_call import ModelCall
 from naiad.core.request import RequestHeader
 from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
@@ -274,3 +274,20 @@ def test_rescheduled_request_is_forgotten_at_its_end(end: str) -> None:
         decoupled_responses.begin(Batch([waiting], 1))
         decoupled_responses.emit(waiting, executor())
     assert not decoupled_responses.has_requests
+
+
+def test_requests_that_the_model_cancels_are_failures(serve: Serve, loop: StepLoop) -> None:
+    def script(batch: Batch) -> Sequence[InferResponse]:
+        assert batch.emit is not None
+        for each in batch.requests:
+            error = InferError(ErrorCode.CANCELLED, "had enough") if each.id == "gives-up" else None
+            batch.emit(each, InferResponse(HEADER, error=error, final=True))
+        return ()
+
+    answers = Answers()
+    model = serve(script)
+    for name in ("a", "gives-up"):
+        model.submit(request(answers, name))
+    loop.run_until(lambda: len(answers) == 2 and model.statistics.snapshot().success.count == 1)
+    counts = model.statistics.snapshot()
+    assert (counts.fail.count, counts.failures[FailureReason.CANCELED]) == (1, 1)

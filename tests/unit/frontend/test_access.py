@@ -20,6 +20,8 @@ class Exchange:
         self.headers = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
         self.answer: tuple[int, Any] | None = None
 
+    client = None
+
     def respond(self, status: int, headers: Any, parts: Any) -> None:
         assert self.answer is None
         body = b"".join(parts)

@@ -78,6 +78,8 @@ class Exchange:
     def __init__(self, **headers: str) -> None:
         self.headers = {name.encode(): value.encode() for name, value in headers.items()}
 
+    client = None
+
     def respond(self, status: int, headers: Any, parts: Any) -> None:
         self.status, self.sent, self.body = status, dict(headers), b"".join(parts)
 

@@ -20,6 +20,11 @@ SERVICE = "/inference.GRPCInferenceService/"
 RESPONSE_HEADER = ResponseHeader("m", "1", [TensorSpec("y", DataType.FP32, (1,))])
 
 
+def iterated(result):
+    yield
+    return result
+
+
 class Call:
     client = None
     metadata = ()
@@ -82,10 +87,10 @@ class Engine(RecordingEngine):
         self.check(name, version)
         return ModelConfig(name=name)
 
-    def statistics(self, name, version):
+    def statistics_in_slices(self, name, version):
         if name:
             raise invalid_argument(f"requested model '{name}' is not available")
-        return []
+        return iterated([])
 
     def repository_index(self, ready_only=False):
         entries = [IndexEntry("m", "1", ModelState.READY), IndexEntry("other")]

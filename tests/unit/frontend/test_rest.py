@@ -74,10 +74,10 @@ class Engine(RecordingEngine):
         self._known(name, version)
         return ModelConfig(name="m", max_batch_size=8)
 
-    def statistics(self, name="", version=""):
+    def statistics_in_slices(self, name="", version=""):
         if name not in ("", "m"):
             raise invalid_argument(f"requested model '{name}' is not available")
-        return [VersionStatistics("m", version or "1")]
+        return iterated([VersionStatistics("m", version or "1")])
 
     def repository_index(self, ready_only=False):
         rows = [IndexEntry("m", "1", ModelState.READY)]
@@ -96,6 +96,11 @@ class Engine(RecordingEngine):
         data = () if "error" in more else request.data
         header = ResponseHeader("m", "1", outputs if data else ())
         request.on_response(request, InferResponse(header, data, **more))
+
+
+def iterated(result):
+    yield
+    return result
 
 
 class Exchange:

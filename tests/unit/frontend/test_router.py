@@ -6,7 +6,7 @@ from naiad.frontend.router import Route, Router
 
 
 def context(path):
-    made = SimpleNamespace(method="GET", path=path, headers={}, statuses=[])
+    made = SimpleNamespace(method="GET", path=path, headers={}, client=None, statuses=[])
     made.respond = lambda status, headers, parts: made.statuses.append(status)
     return made
 

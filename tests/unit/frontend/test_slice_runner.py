@@ -212,3 +212,80 @@ def test_nothing_is_kept_after_the_end():
         assert seen() is None
     finally:
         gc.enable()
+
+
+class Shared(Scene):
+    """A runner of a server that also answers other requests; its pauses are kept."""
+
+    def __init__(self):
+        self.responses = 0
+        self.pauses = []
+        super().__init__(call_later=self.later, response_count=lambda: self.responses)
+
+    def later(self, delay_s, callback):
+        self.pauses.append((delay_s, callback))
+
+    def wake(self):
+        """Run the turn after a pause, and return its length."""
+        (delay_s, callback) = self.pauses.pop()
+        self.now_ns += int(delay_s * 1e9)
+        callback()
+        return delay_s
+
+
+def test_beside_other_requests_slices_have_pauses():
+    scene = Shared()
+    scene.responses = 1
+    scene.run("a", "long", 3)
+    assert scene.steps == [], "not even the first slice delays them"
+    scene.turn()
+    assert len(scene.steps) == 1
+    assert not scene.soon
+    assert scene.wake() == 0.002
+    assert len(scene.steps) == 2
+    scene.wake()
+    scene.wake()
+    assert scene.results == ["long"]
+    assert scene.is_empty
+    assert not scene.pauses
+
+
+def test_responses_of_large_requests_make_no_pause():
+    scene = Shared()
+    for client in "abc":
+        scene.run(client, client, 5)
+    while scene.soon:
+        scene.turn()
+        scene.responses = len(scene.results)
+    assert sorted(scene.results) == ["a", "b", "c"]
+    assert not scene.pauses
+    scene.run("a", "encode", 5)
+    scene.runner.run("a", scene.work("part", 5), 10, scene.results.append, scene.errors.append, is_part=True)
+    scene.finish()
+    scene.responses += 1
+    scene.run("a", "again", 5)
+    assert scene.soon
+    assert not scene.pauses
+
+
+def test_pauses_end_with_the_other_requests():
+    scene = Shared()
+    scene.responses = 1
+    scene.run("a", "long", 60)
+    scene.turn()
+    while scene.pauses:
+        scene.wake()
+    assert 15 <= len(scene.steps) <= 20, "three milliseconds a slice, for fifty milliseconds"
+    scene.finish()
+    assert scene.results == ["long"]
+
+
+def test_lost_responses_hide_other_requests_briefly():
+    scene = Shared()
+    for number in range(10):
+        scene.run(number, "lost", 1)
+    scene.now_ns += 2_000_000_000
+    scene.run("a", "first", 1)
+    scene.responses = 2  # of the first one, and of another request
+    scene.run("a", "second", 3)
+    assert "second" not in scene.steps

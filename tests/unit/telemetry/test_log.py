@@ -1,6 +1,7 @@
 """Log lines in Triton's form, one for every failed request."""
 
 import io
+import json
 import logging
 import re
 import threading
@@ -12,7 +13,7 @@ from naiad.core.errors import ErrorCode, InferError, excerpt
 from naiad.options.options import LogOptions
 from naiad.telemetry.logs import log
 from naiad.telemetry.logs.failures import FailureLog, FloodGate, RepeatFilter
-from naiad.telemetry.logs.output import BackgroundHandler, TritonFormatter, format_table
+from naiad.telemetry.logs.output import BackgroundHandler, TritonFormatter, format_table, make_formatter
 
 
 def record(message="text", level=logging.INFO, created=1716235409.25, **extra):
@@ -66,8 +67,50 @@ class TestFormatter:
         assert TritonFormatter().format(record("", table="+-+")).endswith("file.py:12] \n+-+\n")
 
     def test_an_unknown_form_is_rejected(self):
-        with pytest.raises(ValueError, match="'json' is not known; known are default, ISO8601"):
-            TritonFormatter("json")
+        with pytest.raises(ValueError, match="'xml' is not known; known are default, ISO8601, json"):
+            make_formatter("xml")
+
+    @pytest.mark.parametrize("form", ["default", "ISO8601", "json"])
+    @pytest.mark.parametrize("hostile", ["\n", "\r", "\x1b[2J", "\x7f", "\x9b2J", "\u2028", "\x85"])
+    def test_no_text_of_a_client_forges_a_line(self, form, hostile):
+        line = make_formatter(form).format(record(f"id {hostile}E0520 forged", fields={"model": hostile}))
+        assert line.isprintable()
+        assert line.splitlines() == [line]
+
+
+class TestJsonFormatter:
+    def shown(self, made):
+        return json.loads(make_formatter("json").format(made))
+
+    def test_a_line_is_one_object(self):
+        made = record('say "hi"', logging.WARNING, fields={"model": "m", "request_id": "a"})
+        assert self.shown(made) == {
+            "time": "2024-05-20T20:03:29.250000Z",
+            "level": "WARNING",
+            "message": 'say "hi"',
+            "logger": "naiad.x",
+            "pid": 3355,
+            "place": "file.py:12",
+            "model": "m",
+            "request_id": "a",
+        }
+
+    @pytest.mark.parametrize(
+        ("level", "name"),
+        [(logging.CRITICAL, "ERROR"), (logging.ERROR, "ERROR"), (logging.INFO, "INFO"), (logging.DEBUG, "VERBOSE")],
+    )
+    def test_levels(self, level, name):
+        assert self.shown(record(level=level))["level"] == name
+
+    def test_fields_never_replace_time_and_message(self):
+        shown = self.shown(record("text", fields={"message": "forged", "time": "never"}))
+        assert (shown["message"], shown["time"]) == ("text", "2024-05-20T20:03:29.250000Z")
+
+    def test_tables_and_tracebacks_are_messages(self):
+        assert self.shown(record("", table="+-+\n| a |"))["message"] == "+-+\n| a |"
+        made = record("bad")
+        made.exc_info = (ValueError, ValueError("thirteen"), None)
+        assert "ValueError: thirteen" in self.shown(made)["message"]
 
 
 @pytest.mark.usefixtures("configured")  # restores the levels of loggers
@@ -92,6 +135,8 @@ def test_format_table():
         "|          | no file      |",
         "+----------+--------------+",
     ]
+    (_, _, _, row, _) = format_table(("Model",), [("m\x1b[2J\x85 | fake",)]).splitlines()
+    assert row == r"| m\x1b[2J\x85 | fake |"
     assert format_table(("Model",), []).splitlines() == ["+-------+", "| Model |", "+-------+", "+-------+"]
 
 
@@ -261,6 +306,15 @@ class TestRequestFailure:
         (line,) = lines()
         assert line.count("request id") == 1
         assert "[request id: abc]" in line
+
+    def test_json_lines_have_the_parts_as_fields(self, configured):
+        lines = configured(format="json")
+        self.failure(key="team-a")
+        (line,) = lines()
+        shown = json.loads(line)
+        parts = {"request_id": "abc", "model": "densenet", "version": "3", "protocol": "grpc", "error": "INTERNAL"}
+        assert shown == shown | parts | {"key": "team-a", "level": "ERROR"}
+        assert shown["message"].startswith("[request id: abc] ")
 
     def test_a_version_that_was_not_asked_for(self, configured):
         lines = configured()

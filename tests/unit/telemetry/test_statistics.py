@@ -117,6 +117,23 @@ def test_python_models_succeed_with_error_responses():
     assert (counts.success.count, counts.fail.count, counts.execution_count) == (1, 0, 1)
 
 
+def test_cancelled_answers_of_python_models_are_failures():
+    statistics = ModelStatistics("m", "1", answered_is_success=True)
+    answers = [OK, failure(ErrorCode.CANCELLED), failure()]
+    statistics.record_batch(batch([request(0), request(4 * MS), request(0)]), answers, 20 * MS)
+    counts = statistics.snapshot()
+    assert (counts.success.count, counts.fail, counts.execution_count) == (2, Duration(1, 16 * MS), 1)
+    assert counts.failures[FailureReason.CANCELED] == 1
+    statistics.record_batch(batch([request(0)]), [failure(ErrorCode.CANCELLED)], 20 * MS)
+    assert statistics.snapshot().execution_count == 2
+
+
+def test_a_model_cancels_its_whole_batch():
+    statistics = ModelStatistics("m", "1")
+    statistics.record_batch_failure(batch([request(0)]), 20 * MS, reason=FailureReason.CANCELED)
+    assert statistics.snapshot().failures[FailureReason.CANCELED] == 1
+
+
 @pytest.mark.parametrize(("answered_is_success", "executions"), [(False, 0), (True, 1)])
 def test_a_batch_that_fails_as_a_whole(answered_is_success, executions):
     statistics = ModelStatistics("m", "1", answered_is_success=answered_is_success)

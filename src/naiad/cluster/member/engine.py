@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from naiad.cluster.messages import (
     Answer,
     AskIndex,
+    AskMetrics,
     AskRollouts,
     AskStatistics,
     IsModelReady,
@@ -18,6 +19,7 @@ from naiad.config.rollout.guard import RolloutCounts
 from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import InferError
 from naiad.core.model import IndexEntry, ModelState
+from naiad.core.slices import Slices
 from naiad.engine.inference import Engine
 from naiad.telemetry.statistics.version import VersionStatistics
 
@@ -62,6 +64,12 @@ class MemberEngine(Engine):
             return super().rollout_counts()
         return self.metrics_text()
 
+    def answer_in_slices(self, query: AskStatistics | AskMetrics) -> Slices[Answer]:
+        """Return the answer of this process alone to a query that takes long; yields about every millisecond."""
+        if isinstance(query, AskStatistics):
+            return (yield from super().statistics_in_slices())
+        return b"".join((yield from self.metrics_in_slices()))
+
     def _has_ready(self, query: IsModelReady) -> bool:
         try:
             return super().is_model_ready(query.name, query.version)
@@ -99,13 +107,12 @@ class MemberEngine(Engine):
             return is_ready and bool(self._said[1])
         return is_ready
 
-    def statistics(self, name: str = "", version: str = "") -> Sequence[VersionStatistics]:
-        """Return statistics as `Engine.statistics` does."""
-        own = super().statistics(name, version)
+    def statistics_in_slices(self, name: str = "", version: str = "") -> Slices[Sequence[VersionStatistics]]:
+        """Return statistics as `Engine.statistics_in_slices` does: of all processes, if their answer is there now."""
+        own = super().statistics_in_slices(name, version)
         if self._said is None or not isinstance(self._said[0], AskStatistics):
             return own
-        sums = {row.key: row for row in self._said[1]}  # type: ignore[union-attr]  # as asked
-        return [sums.get(row.key, row) for row in own]  # type: ignore[misc]  # as asked
+        return _summed(own, self._said[1])  # type: ignore[arg-type]  # as asked
 
     def survey_repository(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         """Return the repository index of all processes; blocks, so not for the event loop. Raises InferError."""
@@ -148,3 +155,10 @@ class MemberEngine(Engine):
             super().broadcast_unload(name, parameters, on_withdrawn)
         else:
             self.request(ModelControl(name, is_load=False, parameters=parameters))
+
+
+def _summed(
+    own: Slices[Sequence[VersionStatistics]], sums: Sequence[VersionStatistics]
+) -> Slices[Sequence[VersionStatistics]]:
+    by_key = {row.key: row for row in sums}
+    return [by_key.get(row.key, row) for row in (yield from own)]

@@ -23,7 +23,9 @@ from naiad.cluster.member.ports import MemberPorts, PassedConnections
 from naiad.cluster.member.sharing import ClusterRoutes
 from naiad.cluster.messages import (
     AskIndex,
+    AskMetrics,
     AskRollouts,
+    AskStatistics,
     ControlCall,
     Failed,
     Finish,
@@ -252,6 +254,14 @@ class Member(Server):
             return await self._routes.execute(call)
         if isinstance(query, AskIndex):
             return await asyncio.to_thread(self._engine.answer, query)  # it reads the repository
+        if isinstance(query, (AskStatistics, AskMetrics)):
+            slices = self._engine.answer_in_slices(query)
+            while True:
+                try:
+                    next(slices)
+                except StopIteration as end:
+                    return end.value
+                await asyncio.sleep(0)
         return self._engine.answer(query)  # type: ignore[arg-type]  # nothing else is asked
 
     def on_lost(self) -> None:

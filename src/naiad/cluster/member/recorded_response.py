@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 class RecordedHttpContext:
     """An `HttpContext` with a recorded response."""
 
+    is_forwarded = True
+    """The process of the client has logged the call."""
+
     def __init__(self, call: HttpCall) -> None:
         self.method = call.method
         self.path = call.path

@@ -38,6 +38,7 @@ from naiad.engine.calls import ModelCommands
 from naiad.frontend import failure
 from naiad.frontend.access import RouteCategory, category_of_call
 from naiad.frontend.context import GrpcCall, HttpContext
+from naiad.frontend.control_audit import audited
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls
 from naiad.frontend.grpc.service import InferenceGrpcService
@@ -289,7 +290,7 @@ class ClusterRoutes:
             reading = {method: action for method, action in actions.items() if method in ("GET", "HEAD")}
             return {**actions, **{method: self._querying(query, action) for method, action in reading.items()}}
         if "POST" in actions and changes_by_path(path, category):
-            return {**actions, "POST": self._broadcast_call}
+            return {**actions, "POST": audited(self._broadcast_call)}
         return actions
 
     def _querying(self, query: Query, action: Action) -> Action:

@@ -3,6 +3,8 @@
 All problems are reported together, each at its position if the configuration was read from a file.
 """
 
+import math
+import re
 from collections.abc import Collection
 
 from naiad.config.autofill import ENSEMBLE_PLATFORM, NO_VERSION, instance_group_problems
@@ -19,6 +21,10 @@ from naiad.config.validate.files import check_files, is_outside
 from naiad.config.validate.sequence import check_preferred_sizes, check_sequence_batching
 from naiad.config.validate.tensor import check_batch_tensors, check_tensors
 from naiad.core.errors import excerpt
+
+_LONGEST_TAG = 256
+_TAG = re.compile(rf"[a-zA-Z_][a-zA-Z0-9_]{{0,{_LONGEST_TAG - 1}}}")
+_NOT_IN_TAG = re.compile(r"^[^a-zA-Z]+|[^a-zA-Z0-9_]")
 
 
 def validate(
@@ -62,6 +68,7 @@ def validate(
     check_padding(findings, complete=complete)
     _check_instance_groups(findings, gpu_count)
     _check_warmup(findings)
+    _check_metric_tags(findings)
     _check_metrics(findings)
     return findings.problems
 
@@ -325,6 +332,28 @@ def _check_warmup_input(findings: Findings, sample: ModelWarmup.Input, title: st
         )
 
 
+def _check_metric_tags(findings: Findings) -> None:
+    """Check the keys of `metric_tags`: each becomes a label's name, where nothing can be escaped."""
+    for key in findings.config.metric_tags:
+        path = map_path("metric_tags", key)
+        if not _TAG.fullmatch(key):
+            findings.error(
+                f"metric_tags key '{excerpt(key)}' is not a name of a Prometheus label",
+                path,
+                text=excerpt(key),
+                expected="letters, digits and _, no digit first",
+                suggestion=_NOT_IN_TAG.sub("_", key)[:_LONGEST_TAG] if key else "",
+            )
+        elif key.startswith("_"):
+            findings.error(
+                f"metric_tags key '{key}' would become the label '_{key}'; Prometheus reserves names in __",
+                path,
+                text=key,
+                expected="a letter first",
+                suggestion=key.strip("_"),
+            )
+
+
 def _check_metrics(findings: Findings) -> None:
     for index, control in enumerate(findings.config.model_metrics.metric_control):
         path = f"model_metrics.metric_control[{index}]"
@@ -333,7 +362,14 @@ def _check_metrics(findings: Findings) -> None:
                 "metric control must specify 'family'", path, expected="'metric_identifier { family: ... }'"
             )
         buckets = list(control.histogram_options.buckets)
-        if buckets != sorted(set(buckets)):
+        if not all(map(math.isfinite, buckets)):
+            findings.error(
+                "Bucket Boundaries must be finite",
+                f"{path}.histogram_options.buckets",
+                text=buckets,
+                expected="numbers; every histogram has a bucket +Inf",
+            )
+        elif buckets != sorted(set(buckets)):
             findings.error(
                 "Bucket Boundaries must be strictly sorted",
                 f"{path}.histogram_options.buckets",

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from naiad.backend.api import InstanceDiedError
 from naiad.core.batch import Batch
-from naiad.core.errors import ErrorCode, excerpt
+from naiad.core.errors import excerpt
 from naiad.core.request import InferRequest
 from naiad.core.response import RESCHEDULE, InferResponse
 from naiad.telemetry.statistics import responses as response_statistics
+from naiad.telemetry.statistics.model import is_cancelled
 from naiad.telemetry.statistics.responses import EMPTY, SUCCESS, ResponseStatistics
 
 if TYPE_CHECKING:
@@ -38,12 +39,14 @@ class _Deliver(Protocol):
 class _Open:
     """A request without its final response."""
 
-    __slots__ = ("owner", "paused_count", "paused_since_ns", "request", "response_count", "since_ns")
+    __slots__ = ("has_executed", "owner", "paused_count", "paused_since_ns", "request", "response_count", "since_ns")
 
     def __init__(self, request: InferRequest, since_ns: int) -> None:
         self.request = request
         self.owner: object = None
         """The instance that executes it."""
+        self.has_executed = False
+        """Its execution has ended; more responses may follow."""
         self.response_count = 0
         self.since_ns = since_ns
         """Start of its next response: the time of the previous one."""
@@ -83,6 +86,8 @@ class DecoupledResponses:
         self._on_again = on_again
         self._paused: dict[int, _Open] = {}
         """Requests that wait for another execution."""
+        self._cancelled: dict[int, InferRequest] = {}
+        """Requests that the model has answered with CANCELLED during their execution."""
         self._deliver = deliver
         self._statistics = statistics
         self._on_final = on_final
@@ -152,9 +157,7 @@ class DecoupledResponses:
             entry.response_count += 1
             entry.since_ns = now_ns
             if response.final:
-                del self._open[key]
-                if not self._open or self._awaited_owners:
-                    self._changed.notify_all()
+                self._close(entry, response)
             on_loop = threading.get_ident() == self._loop_thread
             if not on_loop:
                 # Under the lock, so that responses of several threads keep their order.
@@ -164,6 +167,15 @@ class DecoupledResponses:
         if response.final:
             self._judge(request, response)
             self._on_final(request)
+
+    def _close(self, entry: _Open, response: InferResponse) -> None:
+        """Close a request with its final response, under the lock."""
+        key = id(entry.request)
+        if response.error is not None and is_cancelled(response.error) and not entry.has_executed:
+            self._cancelled[key] = entry.request
+        del self._open[key]
+        if not self._open or self._awaited_owners:
+            self._changed.notify_all()
 
     def _judge(self, request: InferRequest, response: InferResponse) -> None:
         """Note whether a completed request was executing at the death of its worker, or got a response."""
@@ -195,6 +207,17 @@ class DecoupledResponses:
                 if entry is not None:
                     self._open[id(request)] = entry
 
+    def end_execution(self, requests: Sequence[InferRequest]) -> Sequence[InferRequest]:
+        """Note the end of an execution; return its requests that the model has answered with CANCELLED so far."""
+        with self._lock:
+            for request in requests:
+                entry = self._open.get(id(request))
+                if entry is not None:
+                    entry.has_executed = True
+            if not self._cancelled:
+                return ()
+            return [request for request in requests if self._cancelled.pop(id(request), None) is not None]
+
     def withdraw(self, request: InferRequest) -> None:
         """Close a request without a response: its instance has not begun it, and it is queued again."""
         with self._lock:
@@ -213,6 +236,7 @@ class DecoupledResponses:
             entry = self._open.get(id(request))
             if entry is not None and entry.request is request:
                 self.emit(request, response)
+        self.end_execution(requests)  # the whole batch counts as failed
 
     def progress_ns(self, request: InferRequest) -> int:
         """Return the time of a request's last response; 0 for a request without one, or not open."""
@@ -254,5 +278,5 @@ class DecoupledResponses:
 
 
 def _failed_outcome(request: InferRequest, response: InferResponse) -> int:
-    is_cancelled = response.error is not None and response.error.code is ErrorCode.CANCELLED
-    return response_statistics.CANCEL if is_cancelled or request.cancelled else response_statistics.FAIL
+    answered = response.error is not None and is_cancelled(response.error)
+    return response_statistics.CANCEL if answered or request.cancelled else response_statistics.FAIL

@@ -13,7 +13,7 @@ from naiad.core.response import LATE, RESCHEDULE, InferResponse, ResponseHeader
 from naiad.engine.serving.dispatcher import Dispatcher
 from naiad.engine.serving.responses import ResponseQueue
 from naiad.engine.serving.suspects import Suspects
-from naiad.telemetry.statistics.model import ModelStatistics
+from naiad.telemetry.statistics.model import ModelStatistics, is_cancelled
 
 
 class BatchTransform(Protocol):
@@ -160,6 +160,12 @@ class BatchExecutor:
         end_ns = _end(batch)
         again = self._dispatcher.pop_put_back(batch)
         done = [request for request in batch.requests if request not in again] if again else None
+        if self._decoupled_responses is not None:
+            cancelled = self._decoupled_responses.end_execution(batch.requests)
+            if cancelled:
+                done = [request for request in done or batch.requests if request not in cancelled]
+                for request in cancelled:
+                    self._statistics.record_dropped(request, FailureReason.CANCELED, end_ns)
         self._statistics.record_batch(batch, (), end_ns, done=done)
         _report_times(batch)
         self._dispatcher.note_executed(batch)
@@ -183,8 +189,9 @@ class BatchExecutor:
                 f"executing model '{self._statistics.model}' failed: {type(error).__name__}: {error}",
                 detail="".join(traceback.format_exception(error)),
             )
-        error.reason = error.reason or FailureReason.BACKEND
-        self._statistics.record_batch_failure(batch, _end(batch))
+        reason = FailureReason.CANCELED if is_cancelled(error) else FailureReason.BACKEND
+        error.reason = error.reason or reason
+        self._statistics.record_batch_failure(batch, _end(batch), reason=reason)
         _report_times(batch)
         response = InferResponse(self._error_header, error=error)
         self._dispatcher.note_executed(batch, failed=True)

@@ -2,16 +2,19 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from functools import partial
 
 from naiad.core.errors import InferError, excerpt, internal, unsupported
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
+from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend import failure
 from naiad.frontend.access import METHODS
 from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
+from naiad.frontend.control_audit import audited_call
 from naiad.frontend.grpc.compression import GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls, control_handlers
 from naiad.frontend.grpc.stream import ENDED, EndedStream, InferStream, Prepared, prepare
@@ -20,12 +23,14 @@ from naiad.frontend.slice_runner import SliceJob, SliceRunner
 from naiad.protocol.grpc import control as control_grpc
 from naiad.protocol.grpc.infer import InferRequestDecoder, encode_response, identify, read_beginning
 from naiad.protocol.grpc.walk import SHORT_BYTES
+from naiad.telemetry.statistics.version import VersionStatistics
 
 _log = logging.getLogger(__name__)
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
 _SERVICE = "/inference.GRPCInferenceService/"
 _MODEL_INFER = _SERVICE + "ModelInfer"
+_MODEL_STATISTICS = _SERVICE + "ModelStatistics"
 _MODEL_STREAM_INFER = _SERVICE + "ModelStreamInfer"
 
 
@@ -70,7 +75,7 @@ class InferenceGrpcService:
             elif self.control_delay_s:
                 self._control_later(call, bytes(message))
             else:
-                self._control(call, message)
+                self._control(audited_call(call, message), message)
         except Exception:
             self._fail(call)
 
@@ -108,6 +113,10 @@ class InferenceGrpcService:
             # Open requests need no response: the transport ends the call.
             stream.fail()
             raise
+
+    def refuse_message(self, call: GrpcCall, message: Buffer, error: InferError) -> None:
+        """Answer a message of a ModelStreamInfer call with an error; the call goes on."""
+        self._stream_of(call).refuse(message, error)
 
     def stream_half_closed(self, call: GrpcCall) -> None:
         """End a ModelStreamInfer call after the responses to all its requests."""
@@ -246,6 +255,9 @@ class InferenceGrpcService:
     # --- control ---------------------------------------------------------------------------------------------
 
     def _control(self, call: GrpcCall, message: Buffer) -> None:
+        if call.path == _MODEL_STATISTICS:
+            self._statistics(call, message)
+            return
         handler = self._handlers.get(call.path)
         try:
             if handler is None:
@@ -258,11 +270,30 @@ class InferenceGrpcService:
         else:
             call.respond([response or control_grpc.EMPTY_RESPONSE])
 
+    def _statistics(self, call: GrpcCall, message: Buffer) -> None:
+        """Respond with statistics, of up to thousands of models."""
+        try:
+            found = self._engine.statistics_in_slices(*control_grpc.decode_model_reference(message))
+        except InferError as error:
+            failure.finish(call, error)
+            return
+        self._runner.run(
+            call.client,
+            _encoded(found),
+            0,
+            lambda response: call.respond([response or control_grpc.EMPTY_RESPONSE]),
+            partial(failure.finish, call),
+        )
+
     def _control_later(self, call: GrpcCall, message: bytes) -> None:
         def handle() -> None:
             try:
-                self._control(call, message)
+                self._control(audited_call(call, message), message)
             except Exception:
                 self._fail(call)
 
         asyncio.get_running_loop().call_later(self.control_delay_s, handle)
+
+
+def _encoded(statistics: Slices[Sequence[VersionStatistics]]) -> Slices[bytes]:
+    return (yield from control_grpc.statistics_in_slices((yield from statistics)))

@@ -168,6 +168,10 @@ class InferStream:
             return
         self._submit(message, decoded)
 
+    def refuse(self, message: Buffer, error: InferError) -> None:
+        """Answer the request in `message` with an error; it is not submitted."""
+        self._reject_undecoded(message, error)
+
     def _decode_large(self, message: Buffer) -> None:
         """Decode a large message in slices; the stream is paused meanwhile."""
         job = self._runner.run(
@@ -176,6 +180,7 @@ class InferStream:
             len(message),
             partial(self._submit_large, message),
             partial(self._reject_large, message),
+            is_part=True,
         )
         if not job.is_over:
             self._job = job
@@ -450,6 +455,9 @@ class EndedStream:
     """State of a call whose stream has ended while its last responses are still being compressed."""
 
     def take(self, message: Buffer) -> None:
+        """Do nothing: a response would come after the end."""
+
+    def refuse(self, message: Buffer, error: InferError) -> None:
         """Do nothing: a response would come after the end."""
 
     def half_close(self) -> None:

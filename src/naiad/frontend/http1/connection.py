@@ -195,7 +195,8 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _reject(self, error: HttpError, *, lingers: bool = True) -> None:
         """Reject an invalid request, after the responses before it, and end the connection."""
         rejections.count(rejection_of_status(error.status))
-        head = self._reader.head or RequestHead("", "/", {})
+        head = self._reader.head or error.head or RequestHead("", "/", {})
+        self._endpoint.note_invalid(head.method, head.path, error.status, error.message, self._responses)
         headers = (_JSON, *error.headers)
         self._respond_unread(head, error.status, headers, (encode_error(error.message),), lingers=lingers)
 

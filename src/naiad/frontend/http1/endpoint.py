@@ -8,6 +8,7 @@ from naiad.core.ports import Loop
 from naiad.core.request_limits import RequestBudget
 from naiad.frontend.connections.endpoint import AddressLimit, Endpoint, EndpointConnection
 from naiad.frontend.context import HttpContext, RejectEarly
+from naiad.frontend.refusal import NoteInvalid, note_invalid
 from naiad.telemetry.metrics.responses import http_responses
 from naiad.wire.header_fields import Headers
 from naiad.wire.http1 import CheckHead, HeadCache, Http1Limits
@@ -112,6 +113,8 @@ class Http1Endpoint(Endpoint[EndpointConnection]):
         """
         self.is_finishing = False
         """Idle connections are closed as well."""
+        self.note_invalid: NoteInvalid = note_invalid
+        """Logs a request that a connection refuses."""
         self.call_later = loop.call_later
         """With 0 s it calls back after other connections were read."""
 

@@ -267,7 +267,7 @@ class RequestReader:
         reject = self._endpoint.reject
         if reject is None:
             return
-        context = UnreadRequest(head.method, head.path, head.headers, time.monotonic_ns())
+        context = UnreadRequest(head.method, head.path, head.headers, time.monotonic_ns(), self._responses)
         reject(context)
         if context.response is not None:
             raise RejectedByHeadersError(head, context.response)

@@ -8,15 +8,17 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from naiad.core.errors import Rejection, excerpt
 from naiad.core.tensor import Buffer
 from naiad.frontend.access import AccessRule, category_of_call
 from naiad.frontend.context import CancelReason, GrpcService
 from naiad.frontend.http2.endpoint import RestHeaders
+from naiad.frontend.refusal import note_invalid, note_refused_call
 from naiad.frontend.web_pages import WebPageRule
 from naiad.protocol.status import status_of
+from naiad.telemetry.logs.access import AccessEntry
 from naiad.telemetry.metrics.responses import grpc_responses, http_responses, rejections
 from naiad.telemetry.server_timing import TIMING_FIELD, TIMING_VALUE, RequestTiming
 from naiad.wire.grpc import (
@@ -92,6 +94,19 @@ _CALL_PATHS = ("/inference.", "/grpc.")
 _NOT_POST_BLOCK = encode_fields(((b":status", b"405"), (b"allow", b"POST")))
 
 
+class RejectedBy(NamedTuple):
+    """Why requests are rejected by their header fields."""
+
+    status: GrpcStatus | int
+    """A gRPC status, or the status of HTTP."""
+    message: str
+    key: str = ""
+    """The name of the client's API key."""
+
+
+_NO_REJECTION = RejectedBy(GrpcStatus.OK, "")
+
+
 class CallPlan:
     """What the request headers determine about a call; computed once per header block, because blocks repeat."""
 
@@ -102,6 +117,7 @@ class CallPlan:
         "is_streaming",
         "is_timed",
         "is_unary",
+        "rejected_by",
         "rejection_block",
         "rejection_text",
         "rest",
@@ -130,13 +146,16 @@ class CallPlan:
         self.rejection_text = b""
         self.count_rejection: Callable[[], None] = _count_nothing
         """Counts one of these responses."""
+        self.rejected_by = _NO_REJECTION
+        """Status, message and key's name, for the log."""
         self.rest: RestHeaders | None = None
         """Set if the requests are not gRPC."""
 
     @classmethod
-    def rejection(cls, block: bytes, text: bytes = b"", *, count: Callable[[], None]) -> "CallPlan":
+    def rejection(cls, block: bytes, text: bytes = b"", *, count: Callable[[], None], by: "RejectedBy") -> "CallPlan":
         """Return the plan for requests that are rejected without their body."""
         plan = cls()
+        plan.rejected_by = by
         plan.count_rejection = count
         plan.is_unary = False
         plan.rejection_block = block
@@ -161,9 +180,10 @@ def _count_unauthorized(status: int) -> None:
     rejections.count(Rejection.UNAUTHORIZED)
 
 
-def _grpc_rejection(status: int, message: str, count: Callable[[int], None] = _count_grpc) -> CallPlan:
+def _grpc_rejection(status: int, message: str, count: Callable[[int], None] = _count_grpc, key: str = "") -> CallPlan:
     block = encode_trailers(status, message, is_only=True)
-    return CallPlan.rejection(block, count=partial(count, status))
+    by = RejectedBy(GrpcStatus(status), message, key)
+    return CallPlan.rejection(block, count=partial(count, status), by=by)
 
 
 def make_plan(
@@ -182,9 +202,11 @@ def make_plan(
         if serves_rest and not head.path.startswith(_CALL_PATHS):
             return _rest_plan(head, pages)
         text = b"" if head.method == "HEAD" else _NOT_GRPC_TEXT
-        return CallPlan.rejection(_NOT_GRPC_BLOCK, text, count=partial(_count_http, 415))
+        by = RejectedBy(415, "not gRPC, and REST is served on another port")
+        return CallPlan.rejection(_NOT_GRPC_BLOCK, text, count=partial(_count_http, 415), by=by)
     if head.method != "POST":
-        return CallPlan.rejection(_NOT_POST_BLOCK, count=partial(_count_http, 405))
+        by = RejectedBy(405, "gRPC takes POST")
+        return CallPlan.rejection(_NOT_POST_BLOCK, count=partial(_count_http, 405), by=by)
     rejected = _call_of_page(head, pages) or _rejected_call(head, service, rule)
     if rejected is not None:
         return rejected
@@ -218,7 +240,7 @@ def _rejected_call(head: RequestHead, service: GrpcService, rule: AccessRule | N
     """Return the plan of calls that are rejected without looking at their messages, otherwise None."""
     rejection = None if rule is None else rule.rejection(category_of_call(head.path), head.field)
     if rejection is not None:
-        return _grpc_rejection(rejection.grpc_status, rejection.message, _count_unauthorized)
+        return _grpc_rejection(rejection.grpc_status, rejection.message, _count_unauthorized, rejection.key)
     unknown = service.rejection(head.path)
     return None if unknown is None else _grpc_rejection(status_of(unknown).grpc, unknown.message)
 
@@ -463,6 +485,7 @@ class Http2Call(Stream):
     def reject(self, plan: CallPlan) -> None:
         """Respond with the plan's rejection."""
         plan.count_rejection()
+        self.note_rejection(plan)
         output = self.owner.output
         if not (self.is_remote_closed or is_grpc_content_type(self.head.field(b"content-type"))):
             output.drop_body(self)
@@ -473,6 +496,14 @@ class Http2Call(Stream):
             output.send_end(self)
         if not self.owner.is_dirty:
             self.owner.mark_dirty()
+
+    def note_rejection(self, plan: CallPlan) -> AccessEntry:
+        """Log that the call is refused by its header fields; return the entry."""
+        status, message, key = plan.rejected_by
+        path = self.path.partition("?")[0]
+        if isinstance(status, GrpcStatus):
+            return note_refused_call(path, status.name, message, self.owner, key)
+        return note_invalid(self.head.method, path, status, message, self.owner)
 
     def fail(self) -> None:
         """End the call after an exception: a defect of the service fails one call, not the connection."""

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from email.utils import formatdate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from naiad.core.ports import Loop
 from naiad.core.request_limits import RequestBudget
 from naiad.frontend.access import AccessRule
 from naiad.frontend.connections.endpoint import AddressLimit, C, Endpoint
 from naiad.frontend.context import GrpcService, HttpContext, RejectEarly
+from naiad.frontend.refusal import NoteInvalid, note_invalid
 from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.telemetry.metrics.responses import http_responses
 from naiad.wire.header_fields import HeaderFields, Headers
@@ -94,6 +95,8 @@ class RestSide:
         self.handle = handle
         self.reject = reject
         self.body_bytes = body_bytes
+        self.note_invalid: NoteInvalid = note_invalid
+        """Logs a request that is refused by its fields."""
         self.response_headers = Http2ResponseHeaders()
 
 
@@ -122,6 +125,8 @@ class Http2Endpoint(Endpoint[C]):
         """Refuses requests of foreign web pages; None for none."""
         self.rest = rest
         """Handles requests that are not gRPC; None if there is no REST."""
+        self.call_type: Callable[..., Any] | None = None
+        """The class of calls, if it is not `Http2Call` itself."""
         self.run_in_thread = run_in_thread
         self.budget = budget or RequestBudget()
         """Budget of request bytes, shared with the other endpoints of the server."""

@@ -68,7 +68,7 @@ class Http2Receiving:
             functools.partial(server.flush_soon, flush),
             server.budget,
         )
-        self.new_stream = functools.partial(Http2Call, self.responses)
+        self.new_stream = functools.partial(server.call_type or Http2Call, self.responses)
         """Creates the call of a new stream from its id, its head and its receive window."""
         self._output = self.connection.output
         self.arrival_ns = 0

@@ -13,6 +13,7 @@ from naiad.core.tensor import Buffer
 from naiad.frontend.connections.body_reservation import BudgetExceededError, budget_exceeded
 from naiad.frontend.context import CancelReason, GrpcService
 from naiad.frontend.http2.call import Http2Call
+from naiad.frontend.refusal import note_invalid, note_refused_call
 from naiad.telemetry.metrics.responses import rejection_of_status, rejections
 from naiad.wire.grpc import GrpcError, GrpcStatus
 from naiad.wire.http1 import HttpError
@@ -67,7 +68,7 @@ class Http2Responses:
         self._streams = connection.streams
         self._flush = flush
         self._flush_soon = flush_soon
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
         self.watching: dict[Http2Call, None] = {}
         """Calls to notify whenever bytes were sent: the service has paused their messages or their production."""
         self.waiting: dict[Http2Call, Buffer | None] = {}
@@ -78,11 +79,11 @@ class Http2Responses:
 
     def start(self, transport: asyncio.Transport) -> None:
         """Write to `transport` from now on."""
-        self._transport = transport
+        self.transport = transport
 
     def stop(self) -> None:
         """Write nothing more."""
-        self._transport = None
+        self.transport = None
         self.is_dirty = True
 
     def mark_dirty(self) -> None:
@@ -95,7 +96,7 @@ class Http2Responses:
 
     def flush(self) -> None:
         """Write all output."""
-        transport = self._transport
+        transport = self.transport
         if transport is None:
             return
         output = self.output
@@ -229,6 +230,7 @@ class Http2Responses:
         else:
             is_late = error.status == GrpcStatus.DEADLINE_EXCEEDED
             rejections.count(Rejection.TIMEOUT if is_late else Rejection.INVALID)
+        self._note(call, error)
         if call.rest_context is None:
             call.finish(error.status, error.message)
         else:
@@ -239,6 +241,17 @@ class Http2Responses:
             else:
                 call.rest_context.reject(_HTTP_STATUS.get(error.status, 500), error.message)
         self._drop(call, CancelReason.REJECTED)
+
+    def _note(self, call: Http2Call, error: GrpcError | HttpError) -> None:
+        """Log a request that is not valid or too large; a full server refuses others without a line for each."""
+        path = call.path.partition("?")[0]
+        if isinstance(error, BudgetExceededError):
+            return
+        if call.rest_context is None:
+            note_refused_call(path, GrpcStatus(error.status).name, error.message, self)
+        else:
+            status = error.status if isinstance(error, HttpError) else _HTTP_STATUS.get(error.status, 500)
+            note_invalid(call.head.method, path, status, error.message, self)
 
     def expire(self, call: Http2Call) -> None:
         """End a call whose deadline has passed."""

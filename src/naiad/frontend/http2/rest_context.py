@@ -99,16 +99,22 @@ class Http2Context:
         if call is None or call.is_remote_closed:
             return False
         if refusal is not None:
-            self.reject(refusal.status, refusal.message)
+            self._refuse(refusal)
             return True
         if reject is None:
             return False
-        unread = UnreadRequest(self.method, self.path, self.headers, self.arrival_ns)
+        unread = UnreadRequest(self.method, self.path, self.headers, self.arrival_ns, call.owner)
         reject(unread)
         if unread.response is None:
             return False
         self.respond(*unread.response)
         return True
+
+    def _refuse(self, refusal: HttpError) -> None:
+        """Respond to a request that is refused by its fields, and log that."""
+        status, message = refusal.status, refusal.message
+        self._side.note_invalid(self.method, self.path, status, message, self.client)
+        self.reject(status, message)
 
     def receive(self, data: memoryview) -> None:
         """Receive a piece of the body; a complete one is not copied. Raises HttpError for a body above the limit."""
@@ -141,7 +147,7 @@ class Http2Context:
             self.body = bytes(body)
         refusal = self._head.refusal
         if refusal is not None:
-            self.reject(refusal.status, refusal.message)
+            self._refuse(refusal)
             return
         try:
             self._side.handle(self)

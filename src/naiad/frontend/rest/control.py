@@ -12,6 +12,7 @@ from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend.access import MayBringFiles, check_files
 from naiad.frontend.context import HttpContext
+from naiad.frontend.control_audit import audited
 from naiad.frontend.router import JSON_HEADERS, Route, json_action, respond_error
 from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.memory.regions import SharedMemory
@@ -50,7 +51,7 @@ def shared_memory_routes(regions: SharedMemory) -> list[Route]:
         return Route(path, "shared-memory", {"GET": json_action(lambda arguments, _: work(arguments["region"]))})
 
     def post(path: str, work: Callable[[Mapping[str, str], Buffer], None]) -> Route:
-        return Route(path, "shared-memory", {"POST": json_action(work)})
+        return Route(path, "shared-memory", {"POST": audited(json_action(work))})
 
     return [
         get(_SYSTEM + "/status", lambda region: encode_system_status(regions.system_status(region))),
@@ -86,10 +87,12 @@ def settings_routes(engine: Engine) -> list[Route]:
         engine.change_trace_settings(arguments.get("model", ""), decode_trace_settings(body))
         return trace_settings(arguments, body)
 
-    traces = {"GET": json_action(trace_settings), "POST": json_action(change_trace_settings)}
+    traces = {"GET": json_action(trace_settings), "POST": audited(json_action(change_trace_settings))}
     return [
         Route(
-            r"/v2/logging", "logging", {"GET": json_action(log_settings), "POST": json_action(change_log_settings)}
+            r"/v2/logging",
+            "logging",
+            {"GET": json_action(log_settings), "POST": audited(json_action(change_log_settings))},
         ),
         Route(r"/v2/trace/setting", "trace", traces),
         Route(r"/v2/models/(?P<model>[^/]++)/trace/setting", "trace", traces),

@@ -363,6 +363,7 @@ class InferRoute:
             sum(map(len, response.data)),
             functools.partial(self._respond, context, more),
             functools.partial(failure.respond, context, request.id, model, version),
+            is_part=len(context.body) > SHORT_BYTES,
         )
         if not job.is_over:
             context.on_disconnect = functools.partial(cancel_job, self._runner, job)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 
 from naiad.frontend.access import AccessRule
 from naiad.frontend.context import HttpContext
-from naiad.frontend.router import respond_error
+from naiad.frontend.router import refuse, respond_error
 from naiad.options.network.access import METRICS
 
 _log = logging.getLogger(__name__)
@@ -31,9 +31,9 @@ def metrics_route(respond: Respond, rule: AccessRule | None = None) -> Callable[
     def handle(context: HttpContext) -> None:
         rejection = None if rule is None else rule.rejection(METRICS, context.headers.get)
         if rejection is not None:
-            respond_error(context, rejection.http_status, rejection.message, rejection.headers)
+            refuse(context, rejection.http_status, rejection.message, rejection.headers, rejection.key)
         elif context.method not in ("GET", "HEAD"):
-            respond_error(context, 405, "Method Not Allowed")
+            refuse(context, 405, "Method Not Allowed")
         elif context.path == "/metrics":
             respond(context)
         else:

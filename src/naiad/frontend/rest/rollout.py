@@ -6,6 +6,7 @@ from naiad.config.rollout.status import figures
 from naiad.core.errors import InferError, unavailable
 from naiad.engine.inference import Engine
 from naiad.frontend.context import HttpContext
+from naiad.frontend.control_audit import audited
 from naiad.frontend.router import JSON_HEADERS, Route, respond_error
 from naiad.protocol.json.rollout import decode_change, encode_status
 from naiad.protocol.status import status_of
@@ -27,7 +28,7 @@ def rollout_routes(engine: Engine) -> list[Route]:
         _change(engine, context, arguments["model"], None, _ATTEMPTS)
 
     # A rollout decides which code serves, as a load does: what restricts loads restricts it as well.
-    return [Route(PATH, "model-repository", {"GET": show, "POST": change, "DELETE": end})]
+    return [Route(PATH, "model-repository", {"GET": show, "POST": audited(change), "DELETE": audited(end)})]
 
 
 _ATTEMPTS = 4

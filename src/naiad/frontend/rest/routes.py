@@ -1,18 +1,21 @@
 """The REST side of KServe v2: health, metadata, configuration, statistics, repository, inference."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from naiad.core.errors import unavailable
+from naiad.core.slices import Slices
 from naiad.engine.inference import Engine
 from naiad.frontend.context import HttpContext
+from naiad.frontend.control_audit import audited
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest.api_page import ApiPageRoutes
 from naiad.frontend.rest.compression import ContentCodings
 from naiad.frontend.rest.control import RepositoryRoutes, settings_routes, shared_memory_routes
 from naiad.frontend.rest.generate import GenerateRoutes
-from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferRoute
+from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferRoute, cancel_job
 from naiad.frontend.rest.rollout import rollout_routes
-from naiad.frontend.router import Action, Route, Router, json_action, respond_error
+from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, json_action, respond_error
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.protocol.json.control import (
@@ -20,8 +23,10 @@ from naiad.protocol.json.control import (
     encode_model_config,
     encode_model_metadata,
     encode_server_metadata,
-    encode_statistics,
+    statistics_in_slices,
 )
+from naiad.protocol.status import status_of
+from naiad.telemetry.statistics.version import VersionStatistics
 
 _NO_BODY: tuple[bytes, ...] = ()
 _TEXT_HEADERS = ((b"Content-Type", b"text/plain"),)
@@ -52,14 +57,16 @@ class RestApi:
         self._run_in_thread = run_in_thread
         self._with_page = with_page
         self._repository = repository or RepositoryRoutes(engine)
-        self._infer = InferRoute(engine, max_input_bytes, forwarding, runner)
-        self._generate = GenerateRoutes(engine, max_input_bytes, forwarding, runner)
+        self._runner = runner or SliceRunner()
+        self._infer = InferRoute(engine, max_input_bytes, forwarding, self._runner)
+        self._generate = GenerateRoutes(engine, max_input_bytes, forwarding, self._runner)
 
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""
         get, post, engine = _get, _post, self._engine
         api_page = ApiPageRoutes(self._engine, self._run_in_thread)
         infer = self._infer.handle if self._codings is None else self._codings.wrap(self._infer.handle)
+        load, unload = audited(self._repository.load), audited(self._repository.unload)
         router = Router(
             [
                 Route(_MODEL + "/infer", "inference", post(infer), self._infer.check),
@@ -74,7 +81,7 @@ class RestApi:
                 Route(r"/v2/health/live", "health", get(self._live)),
                 Route(r"/v2/health/ready", "health", get(self._ready)),
                 # Triton: the bare path has priority over a model named "stats".
-                Route(r"/v2/models/stats", "statistics", _document(lambda: encode_statistics(engine.statistics()))),
+                Route(r"/v2/models/stats", "statistics", self._statistics()),
                 Route(
                     _MODEL,
                     "metadata",
@@ -89,7 +96,7 @@ class RestApi:
                 Route(
                     _MODEL + "/stats",
                     "statistics",
-                    _document(lambda *version: encode_statistics(engine.statistics(*version))),
+                    self._statistics(),
                 ),
                 Route(
                     _MODEL + "/explain",
@@ -102,17 +109,36 @@ class RestApi:
                 *shared_memory_routes(engine.shared_memory),
                 Route(_REPOSITORY + "/index", "model-repository", post(self._repository.index)),
                 Route(
-                    _REPOSITORY + "/models/(?P<model>[^/]++)/load", "model-repository", post(self._repository.load)
+                    _REPOSITORY + "/models/(?P<model>[^/]++)/load",
+                    "model-repository",
+                    post(load),
                 ),
                 Route(
                     _REPOSITORY + "/models/(?P<model>[^/]++)/unload",
                     "model-repository",
-                    post(self._repository.unload),
+                    post(unload),
                 ),
             ]
         )
         api_page.router = router
         return router
+
+    def _statistics(self) -> Mapping[str, Action]:
+        """Return the action of statistics, of up to thousands of models."""
+        engine, runner = self._engine, self._runner
+
+        def act(context: HttpContext, arguments: Mapping[str, str]) -> None:
+            job = runner.run(
+                context.client,
+                _encoded(engine.statistics_in_slices(*arguments.values())),
+                0,
+                lambda body: context.respond(200, JSON_HEADERS, (body,)),
+                lambda error: respond_error(context, status_of(error).http, error.message),
+            )
+            if not job.is_over:
+                context.on_disconnect = partial(cancel_job, runner, job)
+
+        return _get(act)
 
     # --- health ---------------------------------------------------------------------------------------------------
 
@@ -136,6 +162,10 @@ class RestApi:
 def _document(encode: Callable[..., bytes]) -> Mapping[str, Action]:
     """Return the action of a document; `encode` takes the model and version if the path has them."""
     return {"GET": json_action(lambda arguments, _: encode(*arguments.values()))}
+
+
+def _encoded(statistics: Slices[Sequence[VersionStatistics]]) -> Slices[bytes]:
+    return (yield from statistics_in_slices((yield from statistics)))
 
 
 def _get(action: Action) -> Mapping[str, Action]:

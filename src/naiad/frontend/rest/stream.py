@@ -147,6 +147,7 @@ class StreamedResponse:
             functools.partial(self._written, request, response),
             functools.partial(self._unwritten, request, response),
             starts_later=starts_later,
+            is_part=True,
         )
         if not job.is_over:
             self._job = job

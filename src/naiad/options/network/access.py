@@ -1,7 +1,8 @@
 """Access options: TLS, restricted parts of the protocols, and the key file of `--api-key-file`.
 
 The key file has one key per line, `<name> <category>,... <sha256 of the key>`; `all` stands for every category. `-`
-in place of the hash opens the categories to all clients. Empty lines and lines that begin with `#` are ignored.
+in place of the hash opens the categories to all clients. Limits of a key may follow its hash: `requests-per-second=`,
+`bytes-per-second=`, `in-flight=`. Empty lines and lines that begin with `#` are ignored.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from naiad.core.errors import excerpt
 from naiad.options.flag import Kind, option
 
 Category = Literal[
@@ -224,8 +226,28 @@ KEY_CATEGORIES = (*CATEGORIES, METRICS)
 ALL = "all"
 OPEN = "-"
 
+_AMOUNT = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 _MAX_KEYS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """What the clients of a key may use together; 0 for no limit."""
+
+    requests_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    """Bytes of requests and responses."""
+    in_flight: int = 0
+    """Requests without a response."""
+
+
+_LIMIT_FIELDS = {
+    "requests-per-second": "requests_per_s",
+    "bytes-per-second": "bytes_per_s",
+    "in-flight": "in_flight",
+}
+_NO_LIMITS = KeyLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +257,7 @@ class ApiKey:
     name: str
     categories: frozenset[str]
     digest: bytes = field(repr=False)
+    limits: KeyLimits = _NO_LIMITS
 
     def opens(self, category: str) -> bool:
         """Return whether the key is valid for a category."""
@@ -255,9 +278,9 @@ def digest_of(key: str | bytes) -> bytes:
     return hashlib.sha256(key.encode() if isinstance(key, str) else key).digest()
 
 
-def format_line(name: str, categories: Iterable[str], key: str) -> str:
-    """Return the line of a key."""
-    return f"{name} {','.join(categories)} {digest_of(key).hex()}"
+def format_line(name: str, categories: Iterable[str], key: str, limits: Sequence[str] = ()) -> str:
+    """Return the line of a key; `limits` are words as `parse_limits` takes them."""
+    return " ".join((name, ",".join(categories), digest_of(key).hex(), *limits))
 
 
 def parse_api_keys(text: str) -> ApiKeys:
@@ -269,10 +292,12 @@ def parse_api_keys(text: str) -> ApiKeys:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        if len(words) != 3:
+        if len(words) < 3:
             raise ValueError(f"line {number}: expected '<name> <category>,... <sha256>', got {len(words)} words")
         name, categories = words[0], parse_categories(words[1], f"line {number}: ")
         if words[2] == OPEN:
+            if words[3:]:
+                raise ValueError(f"line {number}: '{words[3]}' limits no key; leave it out, or put a hash before it")
             open_categories |= categories
             continue
         if name in names:
@@ -280,10 +305,28 @@ def parse_api_keys(text: str) -> ApiKeys:
         if not _DIGEST.fullmatch(words[2]):
             raise ValueError(f"line {number}: key '{name}': not a SHA-256, which is 64 hexadecimal digits")
         names.add(name)
-        keys.append(ApiKey(name, categories, bytes.fromhex(words[2])))
+        limits = parse_limits(words[3:], f"line {number}: key '{name}': ")
+        keys.append(ApiKey(name, categories, bytes.fromhex(words[2]), limits))
     if len(keys) > _MAX_KEYS:
         raise ValueError(f"{len(keys)} keys; the maximum is {_MAX_KEYS}")
     return ApiKeys(tuple(keys), frozenset(KEY_CATEGORIES) if ALL in open_categories else frozenset(open_categories))
+
+
+def parse_limits(words: Sequence[str], where: str = "") -> KeyLimits:
+    """Return the limits of `requests-per-second=10 in-flight=4`. Raises ValueError that begins with `where`."""
+    found: dict[str, float] = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        limit = _LIMIT_FIELDS.get(name)
+        if limit is None:
+            raise ValueError(f"{where}unknown limit '{excerpt(name)}'; known are {', '.join(_LIMIT_FIELDS)}")
+        if limit in found:
+            raise ValueError(f"{where}limit '{name}' is given twice")
+        if not _AMOUNT.fullmatch(text) or not float(text) or (limit == "in_flight" and "." in text):
+            kind = "a whole number above 0" if limit == "in_flight" else "a number above 0"
+            raise ValueError(f"{where}limit '{name}' is '{excerpt(text)}'; use {kind}, or leave it out for no limit")
+        found[limit] = float(text)
+    return KeyLimits(found.get("requests_per_s", 0.0), found.get("bytes_per_s", 0.0), int(found.get("in_flight", 0)))
 
 
 def parse_categories(text: str, where: str = "") -> frozenset[str]:

@@ -4,6 +4,7 @@ The requests about one model (`ModelReady`, `ModelMetadata`, `ModelConfig`, `Mod
 version in fields 1 and 2, so one message type parses them all.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -22,15 +23,16 @@ from naiad.core.model import (
     version_number,
 )
 from naiad.core.request_limits import MAX_PARAMETERS
+from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.options.options import LogOptions
+from naiad.options.options import LOG_FORMATS, LogOptions
 from naiad.options.trace import TraceOptions
 from naiad.protocol import service_pb2 as pb
+from naiad.protocol.grpc.infer import leading_text
 from naiad.protocol.grpc.walk import check_field_count, last_text
 from naiad.protocol.json.control import (
     COMPUTE_DURATIONS,
     INFER_DURATIONS,
-    LOG_FORMATS,
     RESPONSE_DURATIONS,
     escaped,
     log_file_is_fixed,
@@ -171,8 +173,22 @@ def encode_repository_index(entries: Sequence[IndexEntry]) -> bytes:
 
 def encode_model_statistics(versions: Sequence[VersionStatistics]) -> bytes:
     """Return a ModelStatisticsResponse message. Clients expect all durations, also those that are zero."""
-    response = pb.ModelStatisticsResponse(model_stats=map(_model_statistics, versions))
-    return response.SerializeToString()
+    return finish(statistics_in_slices(versions))
+
+
+_SLICE_ROWS = 8
+"""Versions that are encoded in less than a millisecond."""
+
+
+def statistics_in_slices(versions: Sequence[VersionStatistics]) -> Slices[bytes]:
+    """Return the result of `encode_model_statistics`, and yield about every millisecond."""
+    parts = []
+    for start in range(0, len(versions), _SLICE_ROWS):
+        rows = versions[start : start + _SLICE_ROWS]
+        # Messages of a repeated field may be joined: together they are one message with all of them.
+        parts.append(pb.ModelStatisticsResponse(model_stats=map(_model_statistics, rows)).SerializeToString())
+        yield
+    return b"".join(parts)
 
 
 def _model_statistics(version: VersionStatistics) -> pb.ModelStatistics:
@@ -321,3 +337,28 @@ def encode_cuda_status(regions: Sequence[CudaRegionStatus]) -> bytes:
         row = response.regions[region.name]
         row.name, row.device_id, row.byte_size = region.name, region.device_id, region.byte_size
     return response.SerializeToString()
+
+
+_LOADED_MODEL = pb.RepositoryModelLoadRequest.DESCRIPTOR.fields_by_name["model_name"].number
+_REPOSITORY_CALL = re.compile(r"/inference\.GRPCInferenceService/RepositoryModel(?:Load|Unload)")
+_REGION_CALL = re.compile(r"/inference\.GRPCInferenceService/(?:System|Cuda)SharedMemory(?:Register|Unregister)")
+_SETTING_REQUESTS: Mapping[str, Any] = {
+    "/inference.GRPCInferenceService/LogSettings": pb.LogSettingsRequest,
+    "/inference.GRPCInferenceService/TraceSetting": pb.TraceSettingRequest,
+}
+
+
+def control_target(path: str, message: Buffer) -> str | None:
+    """Return the model or region that a call changes, empty if it has no name; None for a call that only reads."""
+    try:
+        if _REPOSITORY_CALL.fullmatch(path):
+            return leading_text(message, _LOADED_MODEL)  # the files of a load may follow
+        if _REGION_CALL.fullmatch(path):
+            return leading_text(message, 1)
+        kind = _SETTING_REQUESTS.get(path)
+        if kind is None:
+            return None
+        request: Any = kind.FromString(bytes(message))
+        return getattr(request, "model_name", "") if request.settings else None
+    except DecodeError:
+        return ""  # the call will say why it is not valid

@@ -367,6 +367,21 @@ def read_beginning(data: Buffer) -> tuple[str, str, str] | None:
     return None
 
 
+def leading_text(data: Buffer, wanted: int) -> str:
+    """Return the text field `wanted` of a message that begins with text fields; empty if it is not among them."""
+    text = bytes(data[:_MOST_BYTES])
+    position = 0
+    while position < len(text) and text[position] & 7 == _LENGTH_DELIMITED:
+        number = text[position] >> 3
+        length, start = _varint(text, position + 1)
+        if length < 0 or number > wanted:
+            break
+        position = start + length
+        if number == wanted:
+            return text[start:position].decode("utf-8", "replace")
+    return ""
+
+
 def _named(found: Mapping[int, str]) -> tuple[str, str, str] | None:
     return (found[_NAME], found[_VERSION], found[_ID]) if found[_NAME] else None
 

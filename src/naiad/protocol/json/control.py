@@ -24,7 +24,7 @@ from naiad.core.model import (
 )
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.options.options import LogOptions
+from naiad.options.options import LOG_FORMATS, LogOptions
 from naiad.options.trace import TraceOptions
 from naiad.protocol.json.document import LongString, read_document
 from naiad.protocol.json.long_data import decode_base64_text, decode_long_string
@@ -120,7 +120,21 @@ def _value(field: Any, value: Any) -> Any:
 
 def encode_statistics(rows: Sequence[VersionStatistics]) -> bytes:
     """Return the body of `GET /v2/models/stats` and of its variants for one model."""
-    return orjson.dumps({"model_stats": [_statistics(row) for row in rows]})
+    return finish(statistics_in_slices(rows))
+
+
+_SLICE_ROWS = 16
+"""Rows of statistics that are encoded in less than a millisecond."""
+
+
+def statistics_in_slices(rows: Sequence[VersionStatistics]) -> Slices[bytes]:
+    """Return the result of `encode_statistics`, and yield about every millisecond."""
+    parts = []
+    for start in range(0, len(rows), _SLICE_ROWS):
+        encoded = orjson.dumps([_statistics(row) for row in rows[start : start + _SLICE_ROWS]])
+        parts.append(encoded[1:-1])
+        yield
+    return b'{"model_stats":[%s]}' % b",".join(parts)
 
 
 COMPUTE_DURATIONS = ("compute_input", "compute_infer", "compute_output")
@@ -351,7 +365,6 @@ def _us(ns: float) -> float:
 
 
 _UINT32_MAX = 2**32 - 1
-LOG_FORMATS = ("default", "ISO8601")
 
 
 def encode_log_settings(options: LogOptions) -> bytes:
@@ -402,7 +415,8 @@ def _checked_log_format(name: str) -> str:
     if name not in LOG_FORMATS:
         raise InferError(
             ErrorCode.INVALID_ARG,
-            f"invalid argument for --log_format, got: {excerpt(name)}; expected {' or '.join(LOG_FORMATS)}",
+            f"invalid argument for --log_format, got: {excerpt(name)}; expected {', '.join(LOG_FORMATS[:-1])} or "
+            f"{LOG_FORMATS[-1]}",
             triton_code=ErrorCode.UNAVAILABLE,
         )
     return name

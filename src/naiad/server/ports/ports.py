@@ -7,11 +7,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from naiad.core.errors import invalid_argument
 from naiad.core.request_limits import RequestBudget
 from naiad.engine.inference import Engine
 from naiad.frontend import access as client_files
 from naiad.frontend.access import AccessRule, AllOf, ApiKeyRule, Closed, MayBringFiles, Restrictions
+from naiad.frontend.accounting.exchange import Accounting
+from naiad.frontend.accounting.grpc import AccountedService, call_type_of
+from naiad.frontend.accounting.http import HttpAccounting
 from naiad.frontend.connections.endpoint import AddressLimit
+from naiad.frontend.context import RejectEarly
 from naiad.frontend.grpc.compression import LEVELS, GrpcCompression
 from naiad.frontend.grpc.control import RepositoryCalls
 from naiad.frontend.grpc.service import InferenceGrpcService
@@ -38,6 +43,8 @@ from naiad.server.ports.endpoint import Connections, Endpoint, Service
 from naiad.server.ports.file_watch import FileWatch, read_api_keys
 from naiad.server.ports.listener import addresses
 from naiad.server.ports.tls import load, server_context
+from naiad.telemetry.logs.access import AccessLog
+from naiad.telemetry.metrics.responses import response_count
 from naiad.wire.http1 import Http1Limits
 from naiad.wire.http2.keepalive import KeepaliveRules
 from naiad.wire.http2.limits import Http2Limits
@@ -77,6 +84,8 @@ class Ports:
         self._watches: list[FileWatch] = []
         self._http2_servers: list[Http2Server] = []
         self._keys = self._watch_keys()
+        self.accounting = self._open_accounting()
+        """None without an access log and without API keys: requests then pay nothing for accounts."""
         self._side_threads = ThreadPool(loop, "side")
         """Threads for work of milliseconds: compression of large bodies."""
         self._index_threads = ThreadPool(loop, "index")
@@ -89,7 +98,7 @@ class Ports:
             options.http.max_decompressed_bytes or options.http.max_input_bytes,
             options.http.max_decompression_ratio,
         )
-        self._runner = SliceRunner(loop.call_soon)
+        self._runner = SliceRunner(loop.call_soon, call_later=loop.call_later, response_count=response_count)
         self._service = self._make_service()
         self._front = self._make_front()
         self.services: list[Service] = []
@@ -141,6 +150,8 @@ class Ports:
 
     def close(self) -> None:
         """Close everything after the services have drained."""
+        if self.accounting is not None and self.accounting.log is not None:
+            self.accounting.log.close()
         self._side_threads.close()
         self._index_threads.close()
         self._control_threads.close()
@@ -226,6 +237,8 @@ class Ports:
 
         def reload() -> None:
             rule.keys = read_api_keys(path)
+            if self.accounting is not None:
+                self.accounting.keys_changed()
             for server in self._http2_servers:
                 server.rule_changed()
 
@@ -233,6 +246,25 @@ class Ports:
         if are_overheard(self._options.http_place, self._options.grpc_place):
             _log.warning("API keys travel in plain text on ports without TLS; see --http-use-ssl and --grpc-use-ssl")
         return rule
+
+    def _open_accounting(self) -> Accounting | None:
+        options = self._options.access_log
+        if not options.file and self._keys is None:
+            return None
+        try:
+            log = AccessLog(options, self._options.log.format) if options.file else None
+        except OSError as error:
+            raise invalid_argument(
+                f"--access-log {options.file}: {error.strerror}; choose a file that can be written, or 'stderr'"
+            ) from None
+        return Accounting(log, self._keys, self._options.process_count)
+
+    def _accounted(self, handle: Handle, reject: RejectEarly | None = None) -> tuple[Handle, RejectEarly | None]:
+        """Return the handlers of a port with their accounts, if there are any."""
+        if self.accounting is None:
+            return handle, reject
+        counted = HttpAccounting(self.accounting, handle, reject or (lambda context: None))
+        return counted.handle, None if reject is None else counted.reject
 
     def _may_bring_files(self, restricted: Mapping[str, RequiredHeader]) -> MayBringFiles:
         """Return the rule for `file:` parameters of loads over a protocol with these restrictions."""
@@ -294,44 +326,45 @@ class Ports:
 
     def _cloud(self, flag: str, router: Router) -> Service:
         limits, per_address = _http1_limits(self._options.http), self._connections_of_addresses
-        return self._open(
-            flag,
-            Http1Server(
-                router.handle,
-                self._loop,
-                limits,
-                self._budget,
-                router.reject,
-                per_address,
-                self._pages(flag, router.category).check,
-            ),
-        )
+        handle, reject = self._accounted(router.handle, router.reject)
+        check = self._pages(flag, router.category).check
+        server = Http1Server(handle, self._loop, limits, self._budget, reject, per_address, check)
+        return self._open(flag, self._noting(server))
+
+    def _noting(self, server: Http1Server) -> Http1Server:
+        """Let a server write what it refuses to the access log as well."""
+        if self.accounting is not None:
+            server.note_invalid = self.accounting.note_invalid
+        return server
 
     def _metrics_route(self) -> Handle:
         return metrics_route(in_slices(self._engine.metrics_in_slices, self._loop.call_soon), self._keys)
 
     def _metrics(self) -> Service:
-        handle = self._codings.wrap_responses(self._metrics_route())
+        handle, _ = self._accounted(self._codings.wrap_responses(self._metrics_route()))
         limits = Http1Limits(body_bytes=_METRICS_BODY_BYTES)
         pages = self._pages("metrics", lambda path: METRICS)
-        return self._open("metrics", Http1Server(handle, self._loop, limits, self._budget, check=pages.check))
+        server = Http1Server(handle, self._loop, limits, self._budget, check=pages.check)
+        return self._open("metrics", self._noting(server))
 
     def _open(self, flag: str, connections: Connections, tls: ssl.SSLContext | None = None) -> Service:
         return Endpoint(self._addresses[flag], connections, tls)
 
     def _both(self, grpc_unsupported_reason: str) -> OnePort:
         """Return the connections for REST over both versions of HTTP, and for gRPC unless a reason excludes it."""
-        front, limits = self._front, _http1_limits(self._options.http)
+        limits = _http1_limits(self._options.http)
+        handle, reject = self._accounted(self._front.handle, self._front.reject)
         http1 = Http1Server(
-            front.handle,
+            handle,
             self._loop,
             limits,
             self._budget,
-            front.reject,
+            reject,
             self._connections_of_addresses,
             self._pages("http", self._router.category).check,
         )
-        return OnePort(http1, self._http2("http", rest=True, grpc_unsupported_reason=grpc_unsupported_reason))
+        http2 = self._http2("http", rest=True, grpc_unsupported_reason=grpc_unsupported_reason)
+        return OnePort(self._noting(http1), http2)
 
     def _pages(self, flag: str, category_of: CategoryOf) -> WebPageRule:
         """Return the rule of an address for requests of web pages."""
@@ -345,17 +378,23 @@ class Ports:
             rule: AccessRule | None = Closed(grpc_unsupported_reason)
         else:
             rule = self._rule(options.access.grpc_restricted, "protocol")
+        handle, reject = self._accounted(self._front.handle, self._front.reject)
+        rest_side = RestSide(handle, options.http.max_body_bytes, reject)
+        counted = self.accounting
         server = Http2Server(
-            self._service,
+            self._service if counted is None else AccountedService(counted, self._service),
             self._loop,
             _http2_limits(options.grpc, options.http.body_timeout_s),
             addresses=self._connections_of_addresses,
             rule=rule,
             run_in_thread=self._side_threads.run,
-            rest=RestSide(self._front.handle, options.http.max_body_bytes, self._front.reject) if rest else None,
+            rest=rest_side if rest else None,
             budget=self._budget,
         )
         server.pages = self._pages(flag, self._router.category)
+        if counted is not None:
+            server.call_type = call_type_of(counted)
+            rest_side.note_invalid = counted.note_invalid
         self._http2_servers.append(server)
         return server
 

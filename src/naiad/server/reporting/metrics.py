@@ -9,6 +9,8 @@ from naiad.core.model import DECISIONS, AdaptiveState
 from naiad.engine.cache.store import ResponseStore
 from naiad.engine.resources import Resources
 from naiad.engine.serving.served import Served
+from naiad.frontend.accounting.exchange import Accounting
+from naiad.frontend.accounting.key_usage import KeyTable
 from naiad.options.limits import RateLimitOptions, ResourceAmount
 from naiad.server.ports.endpoint import Service
 from naiad.telemetry.metrics.exposition import Kind, Row
@@ -106,8 +108,10 @@ def _read(store: ResponseStore, field: str) -> float:
     return value
 
 
-def show_responses(registry: Registry) -> None:
-    """Add the responses of all ports by code, and the rejected requests by model and reason."""
+def show_responses(registry: Registry, accounting: Accounting | None = None) -> None:
+    """Add the responses of all ports by code, the rejected requests by model and reason, and accounts."""
+    if accounting is not None:
+        show_accounting(registry, accounting)
     text = "Responses by HTTP status or gRPC status"
     registry.add_family("naiad_responses_total", "counter", text, _response_rows)
     text = "Requests that were rejected, by reason"
@@ -119,6 +123,49 @@ def _response_rows() -> Iterator[Row]:
         yield {"protocol": "http", "code": str(http_status)}, count
     for status in GrpcStatus:
         yield {"protocol": "grpc", "code": status.name}, grpc_responses[status]
+
+
+def show_accounting(registry: Registry, accounting: Accounting) -> None:
+    """Add what the clients of each API key use, and the lines that the access log has lost."""
+    log, table = accounting.log, accounting.table
+    if log is not None:
+        text = "Lines of the access log that were lost because they could not be written fast enough"
+        registry.add_callback("naiad_access_log_lost_total", "counter", text, lambda: log.lost_count)
+    if table is None:
+        return
+    registry.add_family(
+        "naiad_key_requests_total",
+        "counter",
+        "Admitted requests by API key; each message of a stream is one",
+        lambda: [({"key": usage.name}, usage.request_count) for usage in table.usages()],
+    )
+    registry.add_family(
+        "naiad_key_bytes_total", "counter", "Bytes of bodies and messages by API key", lambda: _key_bytes(table)
+    )
+    registry.add_family(
+        "naiad_key_limited_total",
+        "counter",
+        "Requests that were refused because their API key had reached a limit",
+        lambda: _key_limited(table),
+    )
+    registry.add_family(
+        "naiad_key_in_flight",
+        "gauge",
+        "Requests without a response by API key",
+        lambda: [({"key": usage.name}, usage.in_flight) for usage in table.usages()],
+    )
+
+
+def _key_bytes(table: KeyTable) -> Iterator[Row]:
+    for usage in table.usages():
+        yield {"key": usage.name, "direction": "in"}, usage.bytes_in
+        yield {"key": usage.name, "direction": "out"}, usage.bytes_out
+
+
+def _key_limited(table: KeyTable) -> Iterator[Row]:
+    for usage in table.usages():
+        for limit, count in usage.limited_counts.items():
+            yield {"key": usage.name, "limit": limit}, count
 
 
 def show_connections(registry: Registry, endpoints: Sequence[Service]) -> None:

@@ -104,11 +104,22 @@ class FailureLog:
         self._logger = logger
         self._limiter = LineLimiter(self._sum_up, gate)
 
-    def log(self, *, protocol: str, request_id: str, model: str, version: str, error: InferError, level: int) -> None:
+    def log(
+        self,
+        *,
+        protocol: str,
+        request_id: str,
+        model: str,
+        version: str,
+        error: InferError,
+        level: int,
+        key: str = "",
+    ) -> None:
         """Log a failed request in one line: id, model, version, protocol, code, message, and the detail if any.
 
-        `level` is one of the standard module's. Above 100 failures of one kind (protocol, model, version and code)
-        per second, further ones are counted and reported in a line of their own.
+        `level` is one of the standard module's, `key` is the name of the client's API key, for the format `json`.
+        Above 100 failures of one kind (protocol, model, version and code) per second, further ones are counted and
+        reported in a line of their own.
         """
         if not self._logger.isEnabledFor(level):
             return
@@ -129,6 +140,16 @@ class FailureLog:
             error.code.name,
             message,
             f"\n{error.detail}" if error.detail else "",
+            extra={
+                "fields": {
+                    "request_id": shown_id,
+                    "model": model,
+                    "version": version,
+                    "protocol": protocol,
+                    "error": error.code.name,
+                    **({"key": key} if key else {}),
+                }
+            },
             stacklevel=2,
         )
 

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from naiad.options.options import LogOptions
+from naiad.telemetry.logs.access import audit
 from naiad.telemetry.logs.console import has_colors
 from naiad.telemetry.logs.failures import FailureLog, RepeatFilter
-from naiad.telemetry.logs.output import BackgroundHandler, LogFile, TritonFormatter, format_table
+from naiad.telemetry.logs.output import BackgroundHandler, LogFile, format_table, make_formatter
 
 _escapes = True
 _settings = LogOptions()
@@ -58,8 +59,8 @@ def change(options: LogOptions) -> None:
     _set_level(options)
 
 
-def _make_formatter(options: LogOptions, *, escapes: bool) -> TritonFormatter:
-    return TritonFormatter(options.format, escapes=escapes, colors=not options.file and has_colors(sys.stderr))
+def _make_formatter(options: LogOptions, *, escapes: bool) -> logging.Formatter:
+    return make_formatter(options.format, escapes=escapes, colors=not options.file and has_colors(sys.stderr))
 
 
 def _set_level(options: LogOptions) -> None:
@@ -70,6 +71,7 @@ def shut_down() -> bool:
     """Write waiting lines and detach from the loggers; `configure` starts again. Return whether all were written."""
     _failures.flush()
     _repeats.flush()
+    audit.flush()
     handlers = _installed()
     _remove(handlers)
     return all(handler.is_written for handler in handlers)

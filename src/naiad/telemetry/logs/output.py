@@ -4,18 +4,68 @@ import contextlib
 import json
 import logging
 import os
+import re
 import textwrap
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TextIO
 
+from naiad.options.options import LOG_FORMATS
 from naiad.telemetry.logs.console import RED, YELLOW, painted
 
-FORMATS = ("default", "ISO8601")
-"""The values of `--log-format`."""
+_LEVELS = ((logging.ERROR, "ERROR"), (logging.WARNING, "WARNING"), (logging.INFO, "INFO"))
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029]")
+"""Characters besides those that JSON escapes with which a text would control a terminal or begin a line."""
+
+
+def escaped_json(value: object) -> str:
+    """Return a value as JSON on one line; no character of it controls a terminal."""
+    line = json.dumps(value, ensure_ascii=False)
+    return line if line.isprintable() else _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
+
+
+def level_name(level: int) -> str:
+    """Return the level of a line: ERROR, WARNING, INFO or VERBOSE."""
+    return next((name for least, name in _LEVELS if level >= least), "VERBOSE")
+
+
+def utc_time(epoch_s: float) -> str:
+    """Return a time in UTC as ISO 8601 with microseconds: `2024-05-20T20:03:25.829575Z`."""
+    # One rounding for both parts: 1.9999996 s is second 2, not second 1 with 1000000 us.
+    seconds, microseconds = divmod(round(epoch_s * 1_000_000), 1_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{microseconds:06d}Z"
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one JSON object: time, level, message, process and place, and what the record has besides.
+
+    The attribute `fields` of a record is a mapping with more of them: `request_id`, `model`, `version`, `protocol`,
+    `key`, `error` and others. The message of a table is the table.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record, without a final newline."""
+        shown = {
+            "time": utc_time(record.created),
+            "level": level_name(record.levelno),
+            "message": getattr(record, "table", "") or _text_of(record),
+            "logger": record.name,
+            "pid": record.process,
+            "place": f"{record.filename}:{record.lineno}",
+        }
+        fields: Mapping[str, object] = getattr(record, "fields", None) or {}
+        return escaped_json(shown | {name: value for name, value in fields.items() if name not in shown})
+
+
+def _text_of(record: logging.LogRecord) -> str:
+    """Return message, traceback and stack of a record."""
+    text = record.getMessage()
+    if record.exc_info:
+        text += "\n" + logging.Formatter().formatException(record.exc_info)
+    return f"{text}\n{record.stack_info}" if record.stack_info else text
 
 
 class TritonFormatter(logging.Formatter):
@@ -33,8 +83,6 @@ class TritonFormatter(logging.Formatter):
         With `colors`, errors are red, warnings are yellow, and the attribute `color` of a record selects another.
         """
         super().__init__()
-        if form not in FORMATS:
-            raise ValueError(f"log format '{form}' is not known; known are {', '.join(FORMATS)}")
         self._is_iso = form == "ISO8601"
         self._escapes = escapes
         self._colors = colors
@@ -45,23 +93,24 @@ class TritonFormatter(logging.Formatter):
         table = getattr(record, "table", "")
         if table:
             return f"{opening}{record.getMessage()}\n{table}\n"
-        text = record.getMessage()
-        if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
-        if record.stack_info:
-            text += "\n" + record.stack_info
-        line = opening + (json.dumps(text, ensure_ascii=False) if self._escapes else text)
+        text = _text_of(record)
+        line = opening + (escaped_json(text) if self._escapes else text)
         color = _color_of(record) if self._colors else ""
         return painted(line, color) if color else line
 
     def _stamp(self, record: logging.LogRecord) -> str:
         letter = "E" if record.levelno >= logging.ERROR else "W" if record.levelno >= logging.WARNING else "I"
-        # One rounding for both parts: 1.9999996 s is second 2, not second 1 with 1000000 us.
-        seconds, microseconds = divmod(round(record.created * 1_000_000), 1_000_000)
-        moment = time.gmtime(seconds)
+        moment = utc_time(record.created)
         if self._is_iso:
-            return f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', moment)} {letter}"
-        return f"{letter}{time.strftime('%m%d %H:%M:%S', moment)}.{microseconds:06d}"
+            return f"{moment[:19]}Z {letter}"
+        return f"{letter}{moment[5:7]}{moment[8:10]} {moment[11:26]}"
+
+
+def make_formatter(form: str, *, escapes: bool = True, colors: bool = False) -> logging.Formatter:
+    """Return the formatter of a value of `--log-format`. Raises ValueError for an unknown one."""
+    if form not in LOG_FORMATS:
+        raise ValueError(f"log format '{form}' is not known; known are {', '.join(LOG_FORMATS)}")
+    return JsonFormatter() if form == "json" else TritonFormatter(form, escapes=escapes, colors=colors)
 
 
 def _color_of(record: logging.LogRecord) -> str:
@@ -83,12 +132,15 @@ _MAX_CELL_CHARACTERS = 80
 
 
 def _cell_lines(text: str) -> list[str]:
-    lines = [
-        part
-        for line in text.splitlines()
-        for part in textwrap.wrap(line, _MAX_CELL_CHARACTERS, break_on_hyphens=False) or [""]
+    """Return the lines of a cell; long ones are wrapped, and characters that control a terminal are escaped."""
+    lines = text.split("\n")
+    if not all(map(str.isprintable, lines)):
+        lines = [
+            "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line) for line in lines
+        ]
+    return [
+        part for line in lines for part in textwrap.wrap(line, _MAX_CELL_CHARACTERS, break_on_hyphens=False) or [""]
     ]
-    return lines or [""]
 
 
 def _table_row(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> str:
@@ -116,6 +168,8 @@ class BackgroundHandler(logging.Handler):
         self._capacity = capacity
         self._lines: SimpleQueue[str | threading.Event | None] = SimpleQueue()
         self._lost_count = 0
+        self.lost_total = 0
+        """Number of lines that were lost so far."""
         self._thread = threading.Thread(target=self._write_lines, name="log", daemon=True)
         self._thread.start()
 
@@ -123,6 +177,7 @@ class BackgroundHandler(logging.Handler):
         """Queue the line of a record."""
         if self._lines.qsize() >= self._capacity:
             self._lost_count += 1
+            self.lost_total += 1
             return
         try:
             line = self.format(record)
@@ -191,6 +246,7 @@ class BackgroundHandler(logging.Handler):
         except (OSError, ValueError):
             # The disk is full or the reader has closed the pipe; only the next line can report it.
             self._lost_count += len(lines)
+            self.lost_total += len(lines)
 
 
 _CHECK_NS = 1_000_000_000

@@ -6,8 +6,10 @@ is shown.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
+
+from naiad.core.errors import encodable
 
 Kind = Literal["counter", "gauge", "histogram"]
 Row = tuple[Mapping[str, str], float]
@@ -18,12 +20,12 @@ _LAST_LABELS = frozenset(("le", "quantile"))
 
 def escape_label(value: str) -> str:
     """Return a label value in the form between quotes."""
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return encodable(value).replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 def escape_help(text: str) -> str:
     """Return the text of a HELP line."""
-    return text.replace("\\", r"\\").replace("\n", r"\n")
+    return encodable(text).replace("\\", r"\\").replace("\n", r"\n")
 
 
 def format_labels(labels: Mapping[str, str]) -> str:
@@ -66,6 +68,14 @@ def format_rows(name: str, kind: Kind, help_text: str, rows: Iterable[Row]) -> s
 def format_opening(name: str, kind: str, help_text: str) -> tuple[str, str]:
     """Return the HELP and TYPE lines of a family."""
     return f"# HELP {name} {escape_help(help_text)}", f"# TYPE {name} {kind}"
+
+
+_SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("", "_sum", "_count")}
+
+
+def series_names(family: str, kind: str) -> Sequence[str]:
+    """Return the names of a family's series: no other family may have one of them, or be called so."""
+    return (family, *(family + suffix for suffix in _SUFFIXES.get(kind, ())))
 
 
 _LARGEST_PREFIXES = ("nv_cpu_", "nv_gpu_")

@@ -9,7 +9,7 @@ import naiad
 from naiad.core.slices import Slices, finish
 from naiad.options.network.endpoints import DEFAULT_QUANTILES, MetricsOptions, parse_quantiles
 from naiad.telemetry.metrics import model as model_metrics
-from naiad.telemetry.metrics.exposition import Kind, Row, format_opening, format_rows
+from naiad.telemetry.metrics.exposition import Kind, Row, format_opening, format_rows, series_names
 from naiad.telemetry.metrics.gpus import GPU_FAMILIES
 from naiad.telemetry.metrics.model import ModelFamily, ModelSource, Scrape
 from naiad.telemetry.process import CpuMeter, read_memory, read_process
@@ -96,8 +96,8 @@ class Registry:
             self._renders.append(render)
 
     def has_family(self, name: str) -> bool:
-        """Return whether a family of that name is one of the server's own."""
-        own = {family.name for family in self._model_families}
+        """Return whether that is the name of one of the server's own families, or of one of their series."""
+        own = {series for family in self._model_families for series in series_names(family.name, family.kind)}
         return name in own or name in _OWN_FAMILIES or name in self._callbacks
 
     # --- the exposition -------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ as templates; a scrape fills in the numbers.
 """
 
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
@@ -26,6 +27,8 @@ FIRST_RESPONSE_BOUNDS_MS = (100, 500, 2000, 5000)
 """Triton's buckets of the time to the first response."""
 _SUMMARY_WINDOW_NS = 60 * 10**9
 """Triton: the window of prometheus-cpp's summaries."""
+_NOT_IN_LABEL = re.compile(r"[^a-zA-Z0-9_]")
+"""A label's name cannot have these, and nothing can be escaped there. Validation refuses such a tag."""
 
 
 class ModelSource:
@@ -77,7 +80,12 @@ def model_labels(statistics: ModelStatistics, tags: Mapping[str, str] | None = N
     if statistics.namespace:
         labels["namespace"] = statistics.namespace
     # Triton: with an underscore before each name.
-    return labels | {f"_{name}": value for name, value in (tags or {}).items()}
+    return labels | {f"_{_label_name(name)}": value for name, value in (tags or {}).items()}
+
+
+def _label_name(tag: str) -> str:
+    # Prometheus reserves names with two underscores in front.
+    return _NOT_IN_LABEL.sub("_", tag).lstrip("_")
 
 
 class Scrape(NamedTuple):

@@ -20,6 +20,11 @@ grpc_responses = [0] * _GRPC_STATUS_COUNT
 """Ended calls by gRPC status number."""
 
 
+def response_count() -> int:
+    """Return the number of responses so far, over all protocols."""
+    return sum(http_responses.values()) + sum(grpc_responses)
+
+
 class Rejections:
     """Counts rejected requests; the labels are the models of the server and the values of `Rejection`."""
 

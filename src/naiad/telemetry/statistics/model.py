@@ -115,13 +115,12 @@ class ModelStatistics:
         """
         # hot: bench/micro_scheduler.py
         requests = batch.requests if done is None else done
-        if not self._answered_is_success:
-            for response in responses:
-                if response.error is not None:
-                    requests = self._record_errors(requests, responses, end_ns)
-                    if not requests:
-                        return
-                    break
+        for response in responses:
+            if response.error is not None:
+                requests = self._record_errors(requests, responses, end_ns)
+                if not requests and not self._answered_is_success:
+                    return
+                break
         # Loops: a comprehension costs a call, which is most of what a batch of one costs here.
         arrivals = []
         rows = 0
@@ -135,13 +134,15 @@ class ModelStatistics:
                 self._record_successes(arrivals, durations, batch.exec_start_ns, end_ns)
             self._inference_count += rows
 
-    def record_batch_failure(self, batch: Batch, end_ns: int, wall_ms: int = 0) -> None:
-        """Count a batch whose execution failed as a whole: every request fails with reason BACKEND."""
+    def record_batch_failure(
+        self, batch: Batch, end_ns: int, wall_ms: int = 0, *, reason: FailureReason = FailureReason.BACKEND
+    ) -> None:
+        """Count a batch whose execution failed as a whole: every request fails with `reason`."""
         with self._lock:
             count = len(batch.requests)
             self._fail_count += count
             self._fail_ns += count * end_ns - sum([request.arrival_ns for request in batch.requests])
-            self._failures[FailureReason.BACKEND] += count
+            self._failures[reason] += count
             if self._answered_is_success:
                 self._record_execution(batch, wall_ms)
 
@@ -196,7 +197,7 @@ class ModelStatistics:
         successes: list[InferRequest] = []
         with self._lock:
             for request, response in zip(requests, responses, strict=True):
-                if response.error is None:
+                if response.error is None or (self._answered_is_success and not is_cancelled(response.error)):
                     successes.append(request)
                 else:
                     self._record_failure(request, _reason_of(response.error), end_ns)
@@ -319,7 +320,12 @@ def _count_since(buckets: list[int], arrivals: Sequence[int], moment_ns: int) ->
         buckets[bisect_left(bounds, moment_ns - arrival_ns)] += 1
 
 
+def is_cancelled(error: InferError) -> bool:
+    """Return whether an error is the answer to a cancelled request: it is no success of any backend."""
+    return error.code is ErrorCode.CANCELLED
+
+
 def _reason_of(error: InferError) -> FailureReason:
     if error.reason is not None:
         return error.reason
-    return FailureReason.CANCELED if error.code is ErrorCode.CANCELLED else FailureReason.BACKEND
+    return FailureReason.CANCELED if is_cancelled(error) else FailureReason.BACKEND

@@ -18,6 +18,7 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 from opentelemetry.trace.status import Status, StatusCode
 
 import naiad
+from naiad.core.errors import encodable
 from naiad.options.trace import OpenTelemetryOptions
 from naiad.telemetry.trace.file import TraceSeries
 from naiad.telemetry.trace.record import Stamp, TraceRecord, new_id
@@ -78,7 +79,9 @@ class SpanExport:
             parent = root
         own = _context(ids.trace_id, ids.request, state)
         spans.append(
-            self._span(record.model_name, own, parent, request, request, record.failure, _attributes(record))
+            self._span(
+                encodable(record.model_name), own, parent, request, request, record.failure, _attributes(record)
+            )
         )
         if compute:
             spans.append(self._span("compute", _context(ids.trace_id, new_id(64), state), own, compute, compute))
@@ -104,7 +107,7 @@ class SpanExport:
             attributes=attributes,
             events=[Event(event, timestamp=ns + self._offset_ns) for event, ns in events],
             kind=SpanKind.SERVER,
-            status=Status(StatusCode.ERROR, failure) if failure else Status(),
+            status=Status(StatusCode.ERROR, encodable(failure)) if failure else Status(),
             start_time=min(moments),
             end_time=max(moments),
             instrumentation_scope=_SCOPE,
@@ -117,11 +120,12 @@ def _context(trace_id: int, span_id: int, state: TraceState | None, *, is_remote
 
 def _attributes(record: TraceRecord) -> Mapping[str, str | int]:
     attributes: dict[str, str | int] = {
-        "triton.model_name": record.model_name,
+        # A name that UTF-8 cannot encode would fail the whole batch, with the spans of other models.
+        "triton.model_name": encodable(record.model_name),
         "triton.model_version": int(record.model_version) if record.model_version.isdigit() else -1,
         "triton.trace_id": record.id,
         "triton.trace_parent_id": record.parent_id,
     }
     if record.request_id:
-        attributes["triton.request_id"] = record.request_id
+        attributes["triton.request_id"] = encodable(record.request_id)
     return attributes

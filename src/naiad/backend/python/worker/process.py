@@ -66,8 +66,19 @@ def log_line(model: str, level: int, file: str, line: int, text: str, request_id
     """
     if not _log.isEnabledFor(level):
         return
-    opening = f"[request id: {', '.join(map(excerpt, request_ids.split(chr(0))))}] " if request_ids else ""
-    record = _log.makeRecord(_log.name, level, file, line, "%s", (f"{opening}model '{model}': {text}",), None)
+    ids = ", ".join(map(excerpt, request_ids.split(chr(0)))) if request_ids else ""
+    opening = f"[request id: {ids}] " if ids else ""
+    fields = {"model": model, **({"request_id": ids} if ids else {})}
+    record = _log.makeRecord(
+        _log.name,
+        level,
+        file,
+        line,
+        "%s",
+        (f"{opening}model '{excerpt(model)}': {text}",),
+        None,
+        extra={"fields": fields},
+    )
     _log.handle(record)
 
 
