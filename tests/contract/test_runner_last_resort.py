@@ -70,7 +70,9 @@ def test_whatever_an_execution_raises_fails_its_request(kind: Any, rows: int, ra
     run(steps, [kind(script)], max_batch_size=1 << 18)
 
 
-@pytest.mark.parametrize("raised", [KeyboardInterrupt("k"), MemoryError("m")], ids=lambda raised: type(raised).__name__)
+@pytest.mark.parametrize(
+    "raised", [KeyboardInterrupt("k"), MemoryError("m")], ids=lambda raised: type(raised).__name__
+)
 @pytest.mark.parametrize("part", ["record_batch", "record_batch_failure"])
 def test_failing_runner_answers_and_goes_on(
     kind: Any, rows: int, raised: BaseException, part: str, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,15 @@ from typing import Generic
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.rollout.declaration import DeclaredRollout
-from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unavailable
+from naiad.core.errors import (
+    ErrorCode,
+    InferError,
+    UnloadableError,
+    cause_of,
+    internal,
+    invalid_argument,
+    unavailable,
+)
 from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState
 from naiad.repository.agents.chain import AgentChain
 from naiad.repository.lifecycle import Lifecycle, LoadedVersion, Publish, ReadyRule, V
@@ -19,6 +27,7 @@ from naiad.repository.model_plan import ModelPlan, Update, VersionLoader, by_dep
 from naiad.repository.stores.namespaces import NamespacedStore, Namespaces
 from naiad.repository.stores.store import ModelEntry, ModelListing, Store, warn_of_ignored
 from naiad.repository.stores.stores import DUPLICATE, Stores
+from naiad.telemetry.last_resort import report
 from naiad.telemetry.process import trim_heap
 
 _log = logging.getLogger(__name__)
@@ -246,7 +255,9 @@ class Catalog(Generic[V]):
             return self.plan(entry)
         except Exception as error:
             self._fail_model(entry.key, error)
-            return None
+        except BaseException as error:
+            self._fail_model(entry.key, internal(cause_of(error)))
+        return None
 
     def _fail_model(self, name: str, error: Exception) -> None:
         # Triton: only models with an attempted load count.
@@ -312,12 +323,22 @@ class Catalog(Generic[V]):
                 raise unavailable("loading was abandoned because the server is stopping")
             _log.info("loading: %s:%d", name, version)
             try:
-                return self._loader.load(plan, version)
+                return self._load_now(plan, version)
             except Exception as error:
                 if not retries_left:
                     raise
                 retries_left -= 1
                 _log.warning("failed to load '%s' version %d, trying again: %s", name, version, reason_of(error))
+
+    def _load_now(self, plan: ModelPlan, version: int) -> V:
+        try:
+            return self._loader.load(plan, version)
+        except Exception:
+            raise
+        except BaseException as error:
+            # SystemExit of a model's module, for example: it would leave the version in LOADING, and end the server
+            # where a task waits for the load.
+            raise internal(cause_of(error)) from error
 
     def _finish_load(self, plan: ModelPlan, futures: "Mapping[int, Future[_Loaded[V]]]") -> Replaced:
         """Wait for the versions of one model, put them in place and return the replaced ones. Raises InferError."""
@@ -415,14 +436,14 @@ def stop_version(loaded: LoadedVersion, timeout_s: float) -> bool:
     """Stop a version; a failure is logged only."""
     try:
         return loaded.stop(timeout_s)
-    except Exception:
-        _log.exception("stopping a model version failed")
+    except BaseException as error:
+        report("stopping a model version", error)
         return True
 
 
 def reason_of(error: Exception) -> str:
     """Return the reason of a failed load: the message of an InferError, type and text of any other exception."""
-    return error.message if isinstance(error, InferError) else f"{type(error).__name__}: {error}"
+    return error.message if isinstance(error, InferError) else cause_of(error)
 
 
 def _status_of(error: Exception) -> str:

@@ -40,6 +40,7 @@ from naiad.server.reporting.ready_set import ReadySetPublisher, settle
 from naiad.server.reporting.report import failed_start, first_model, loading_text, log_backends, log_models, log_ready
 from naiad.server.reporting.rollouts import show_rollouts
 from naiad.server.rollouts import RolloutKeeper
+from naiad.telemetry.last_resort import keep_running_task
 from naiad.telemetry.logs import log
 from naiad.telemetry.metrics.gpus import GpuMeter
 from naiad.telemetry.metrics.metrics import Registry
@@ -144,15 +145,19 @@ class Server:
             self._gpu_meter.start()
         self._serves(ports)
         self._service_manager.ready()
-        checking = [asyncio.ensure_future(self._check_models()), *self._keep_rollouts()]
-        await self._stop.wait()
-        self._service_manager.stopping()
-        status = await self._leave(control, ports)
+        check = keep_running_task("the check of the models", self._check_models)
+        checking = [asyncio.ensure_future(check), *self._keep_rollouts()]
+        status = await self._serve_until_stop(control, ports)
         for task in checking:
             task.cancel()
         if store is not None:
             await store.close()
         return status
+
+    async def _serve_until_stop(self, control: RepositoryControl[Served], ports: Ports) -> int:
+        await self._stop.wait()
+        self._service_manager.stopping()
+        return await self._leave(control, ports)
 
     def _keep_rollouts(self) -> "list[asyncio.Future[None]]":
         """Return the task that decides about rollouts, if this process does."""
@@ -167,13 +172,10 @@ class Server:
         freed = FreedMemory()
         while True:
             await asyncio.sleep(_CHECK_S)
-            try:
-                self._engine.check_models(time.monotonic_ns())
-                if freed.is_due(time.monotonic_ns(), time.process_time_ns()):
-                    await asyncio.to_thread(trim_heap)
-                    freed.note_returned(time.monotonic_ns())
-            except Exception:
-                _log.exception("checking the models failed")
+            self._engine.check_models(time.monotonic_ns())
+            if freed.is_due(time.monotonic_ns(), time.process_time_ns()):
+                await asyncio.to_thread(trim_heap)
+                freed.note_returned(time.monotonic_ns())
 
     # --- start ------------------------------------------------------------------------------------------------------
 
@@ -351,14 +353,13 @@ def open_recorder(options: RecordingOptions, registry: Registry) -> Recorder | N
     if not options.path:
         return None
     try:
-        ring = RingFile(options.path, options.size_bytes)
+        writer = TrafficWriter(functools.partial(RingFile, options.path, options.size_bytes))
     except OSError as error:
         raise InferError(
             ErrorCode.INVALID_ARG,
-            f"--record-traffic={options.path}: {error.filename}: {error.strerror}; choose a new file in a directory "
-            "that can be written",
+            f"--record-traffic={options.path}: {error.filename or options.path}: {error.strerror}; choose a new file "
+            "in a directory that can be written",
         ) from None
-    writer = TrafficWriter(ring)
     registry.add_callback(
         "naiad_traffic_records_total", "counter", "Requests in the recording", lambda: writer.written_count
     )

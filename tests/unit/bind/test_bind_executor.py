@@ -66,7 +66,9 @@ def test_batch_larger_than_the_limit_executes(executor: AsyncExecutor, monkeypat
     executor.run(work.open_gate())
 
 
-@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, MemoryError])
+@pytest.mark.parametrize(
+    "raised", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, MemoryError]
+)
 def test_work_that_raises_gives_its_place_back(
     executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]
 ) -> None:

@@ -27,6 +27,7 @@ from naiad.options.options import ServerOptions
 from naiad.server.ports.listener import HANDSHAKES_S, Listener, addresses, bind, has_tls, refused
 from naiad.server.process.runner import ServiceManager, StopSignal, run_to_status
 from naiad.server.reporting.report import log_ready
+from naiad.telemetry.last_resort import begin_task
 
 _log = logging.getLogger(__name__)
 
@@ -127,10 +128,7 @@ class Supervisor:
             await self._wait_for_ends(_EXIT_GRACE_S)
 
     def _spawn(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return begin_task("a task of the supervisor", work, self._tasks)
 
     def _serving(self) -> Sequence[MemberProcess]:
         return [member for member in self._members.values() if member.is_serving]

@@ -10,8 +10,8 @@ from naiad.telemetry.last_resort import Relapses, report
 class Recovery:
     """Keeps an instance from executing for a while after each failure of its runner, longer after each further one.
 
-    Meanwhile its `hindrance` has the reason: the model is not ready if no other instance can execute, and its requests
-    are refused. Used by the runner alone.
+    Meanwhile its `hindrance` has the reason: the model is not ready if no other instance can execute, and its
+    requests are refused. Used by the runner alone.
     """
 
     def __init__(self, what: str, instance: Instance) -> None:

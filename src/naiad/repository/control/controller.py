@@ -34,6 +34,7 @@ from naiad.repository.lifecycle import LoadedVersion, V
 from naiad.repository.model_plan import ModelPlan, by_dependency, member_names
 from naiad.repository.stores.fingerprint import file_state
 from naiad.repository.stores.namespaces import ambiguous
+from naiad.telemetry.last_resort import report
 from naiad.telemetry.process import trim_heap
 
 
@@ -417,7 +418,10 @@ class ModelController(Generic[V]):
             return None
 
         def stop() -> None:
-            self._settle()
+            try:
+                self._settle()
+            except BaseException as error:
+                report(f"waiting for the callers of model '{name}'", error)
             for version in replaced:
                 stop_version(version, FINISH_TIMEOUT_S)
             trim_heap()

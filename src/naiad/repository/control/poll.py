@@ -20,6 +20,7 @@ from naiad.repository.control.reconcile import NEVER_LOADED, Action, Listed, Lis
 from naiad.repository.lifecycle import V
 from naiad.repository.stores.fingerprint import fingerprint as fingerprint_of
 from naiad.repository.stores.stores import DUPLICATE
+from naiad.telemetry.last_resort import keep_running, report
 
 _log = logging.getLogger(__name__)
 
@@ -84,11 +85,11 @@ class PollTrigger(Generic[V]):
     # --- listing ----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        keep_running("looking at the model repositories", self._poll_until_stop, self._stop.wait)
+
+    def _poll_until_stop(self) -> None:
         while not self._stop.wait(min(_SOON_S, self._poll_s) if self._is_unsettled else self._poll_s):
-            try:
-                self._poll_once()
-            except Exception:
-                _log.exception("looking at the model repositories failed")
+            self._poll_once()
 
     def _poll_once(self) -> None:
         seen, incomplete, _ = self._list()
@@ -209,9 +210,9 @@ class PollTrigger(Generic[V]):
         def run() -> None:
             try:
                 work(name)
-            except Exception:
+            except BaseException as error:
                 # The outcome is not awaited, and the model is not loaded again before it changes.
-                _log.exception("working on model '%s' failed", name)
+                report(f"working on model '{name}'", error)
             finally:
                 with self._lock:
                     self._busy.discard(name)
