@@ -140,6 +140,10 @@ class Catalog(Generic[V]):
         """Return whether requests reach a version of a model."""
         return self._lifecycle.is_served(name)
 
+    def served_versions(self, name: str) -> Collection[int]:
+        """Return the versions of a model that requests reach."""
+        return self._lifecycle.loaded_versions(name).keys()
+
     def plan(self, entry: ModelEntry) -> ModelPlan:
         """Return the plan of a model's load. Raises InferError."""
         if entry.model_dir not in entry.version_dirs.values():  # not a bare model file
