@@ -21,6 +21,7 @@ from naiad.engine.calls import ModelCalls
 from naiad.engine.inference import Engine
 from naiad.engine.loading.loader import ModelLoader
 from naiad.engine.serving.served import Served
+from naiad.files.temporary import remove_abandoned
 from naiad.memory.regions import SharedMemory
 from naiad.options.artificial_delays import read_artificial_delays
 from naiad.options.options import RecordingOptions, RepositoryOptions, ServerOptions
@@ -122,6 +123,7 @@ class Server:
         show_responses(self._registry)
         show_rollouts(self._registry, self._engine.rollouts)
         rejections.is_known = self._engine.knows
+        await asyncio.to_thread(remove_abandoned)
         store = open_store(self._options.cache_config)
         if store is not None:
             show_cache(self._registry, store)
