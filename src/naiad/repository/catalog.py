@@ -74,6 +74,8 @@ class Catalog(Generic[V]):
         self.stores = Stores(stores if namespaces is None else namespaces.stores)
         self.namespaces = namespaces
         self._loader = loader
+        self.serves_without_stores = False
+        """Whether the server starts although a store cannot be reached."""
         self._declare_rollout = declare_rollout
         self._lifecycle: Lifecycle[V] = Lifecycle(publish, ready_rule)
         self._load_thread_count = load_thread_count
@@ -123,6 +125,8 @@ class Catalog(Generic[V]):
 
     def is_ready(self, ill: Collection[str] = ()) -> bool:
         """Return whether the readiness rule holds, where the `ill` models are loaded and cannot execute."""
+        if self.stores.is_any_missing and self._lifecycle.needs_all:
+            return False
         return self._lifecycle.is_ready_without(ill) if ill else self._lifecycle.is_ready
 
     def served_config(self, name: str) -> ModelConfig | None:
@@ -143,6 +147,16 @@ class Catalog(Generic[V]):
     def served_versions(self, name: str) -> Collection[int]:
         """Return the versions of a model that requests reach."""
         return self._lifecycle.loaded_versions(name).keys()
+
+    def may_start_without(self, locations: Collection[str]) -> bool:
+        """Return whether the server may start although these stores cannot be read: they may return."""
+        return self.serves_without_stores and set(locations) <= self.stores.away.keys()
+
+    def names_at_start(self) -> list[str]:
+        """Return the names of all models. Raises InferError for a store without which the server may not start."""
+        if self.serves_without_stores:
+            return [*self.stores.look().listings]
+        return self.stores.list_names()
 
     def plan(self, entry: ModelEntry) -> ModelPlan:
         """Return the plan of a model's load. Raises InferError."""
@@ -233,7 +247,8 @@ class Catalog(Generic[V]):
         """Return the unique models, and whether these are all models."""
         look = self.stores.look()
         for error in look.unreadable.values():
-            raise error
+            if not self.serves_without_stores or error.code is not ErrorCode.UNAVAILABLE:
+                raise error
         listings = look.listings
         unique: dict[str, ModelListing] = {}
         for name, found in sorted(listings.items()):
@@ -245,7 +260,7 @@ class Catalog(Generic[V]):
                 unique[name] = found[0][1]
         with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="open") as pool:
             entries = [entry for entry in pool.map(self._open, unique, unique.values()) if entry is not None]
-        return entries, len(entries) == len(listings)
+        return entries, len(entries) == len(listings) and not look.unreadable
 
     def _open(self, name: str, listing: ModelListing) -> ModelEntry | None:
         try:

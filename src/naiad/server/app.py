@@ -32,6 +32,7 @@ from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.opening import CacheSettings, open_repository
 from naiad.repository.stores.namespaces import Namespaces
 from naiad.repository.stores.store import Store
+from naiad.repository.stores.stores import Stores
 from naiad.server.ports.ports import Ports
 from naiad.server.process.drain import drain
 from naiad.server.process.memory import FreedMemory, open_budget, overload_options
@@ -43,6 +44,7 @@ from naiad.server.reporting.rollouts import show_rollouts
 from naiad.server.rollouts import RolloutKeeper
 from naiad.telemetry.last_resort import keep_running_task
 from naiad.telemetry.logs import log
+from naiad.telemetry.metrics.exposition import Row, format_rows
 from naiad.telemetry.metrics.gpus import GpuMeter
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.metrics.responses import rejections
@@ -232,6 +234,8 @@ class Server:
             "Loads of models or versions that failed",
             lambda: catalog.load_failure_count,
         )
+        catalog.serves_without_stores = not options.exit_on_error
+        self._registry.add_families(functools.partial(_repositories_up, catalog.stores))
         return catalog
 
     def _make_control(self, catalog: Catalog[Served], loop: asyncio.AbstractEventLoop) -> RepositoryControl[Served]:
@@ -240,7 +244,7 @@ class Server:
             waits = functools.partial(settle, loop)
             return poll_control(catalog, waits, poll_s=_DEVELOPMENT_POLL_S, settle_s=_DEVELOPMENT_SETTLE_S)
         if options.control_mode == "none":
-            return no_control(catalog, needs_models=options.exit_on_error)
+            return no_control(catalog, functools.partial(settle, loop), needs_models=options.exit_on_error)
         if options.control_mode == "poll" and options.poll_s:
             waits = functools.partial(settle, loop)
             return poll_control(catalog, waits, poll_s=options.poll_s, settle_s=options.settle_s)
@@ -339,6 +343,14 @@ def _backend_directory(text: str) -> Path | None:
         _log.warning("--backend-directory=%s is not a directory; only installed packages provide backends", text)
         return None
     return directory.resolve()
+
+
+def _repositories_up(stores: Stores) -> list[str]:
+    """Return the family of metrics that says which model repositories can be reached."""
+    away = stores.away
+    rows: list[Row] = [({"repository": location}, int(location not in away)) for location in stores.locations]
+    text = "Whether a model repository could be reached the last time (0: its models are served from the cache)"
+    return [format_rows("naiad_model_repository_up", "gauge", text, rows)]
 
 
 def _end_process(status: int) -> None:

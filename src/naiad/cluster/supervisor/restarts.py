@@ -103,10 +103,10 @@ class Supervision:
         """Return the slots whose processes keep dying: none of them has been stable for a number of deaths."""
         return [n for n, slot in enumerate(self._slots) if slot.keeps_dying and not slot.is_stable(now_ns)]
 
-    def outlook(self, slot: int, now_ns: int) -> str:
+    def outlook(self, slot: int) -> str:
         """Return when a dead process is replaced, for a message."""
         place = self._slots[slot]
-        delay_s = max(0.0, (place.due_ns - now_ns) / _SECOND_NS)
+        delay_s = _delay_ns(place.deaths) / _SECOND_NS
         if place.deaths == 1:
             return f"it will be replaced in {delay_s:g} s"
         return f"it will be replaced in {delay_s:g} s, after {place.deaths} deaths in a row"

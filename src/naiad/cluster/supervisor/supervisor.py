@@ -298,7 +298,7 @@ class Supervisor:
                 "%s has ended: %s; %s; %d of %d processes serve",
                 member.name,
                 member.cause,
-                self._supervision.outlook(member.slot, time.monotonic_ns()),
+                self._supervision.outlook(member.slot),
                 len(self._serving()),
                 self._count,
             )

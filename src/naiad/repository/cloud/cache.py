@@ -164,7 +164,7 @@ class ModelCache:
         """`limit_bytes` bounds all contents together. Raises InferError(INTERNAL) when it cannot be written."""
         self.root = root
         try:
-            for name in ("objects", "models", "incoming"):
+            for name in ("objects", "models", "incoming", "listings"):
                 (root / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise internal(
@@ -172,6 +172,8 @@ class ModelCache:
                 "--cloud-cache-directory"
             ) from error
         self._room = CacheEviction(root, limit_bytes)
+        self.listings = root / "listings"
+        """A file for each repository: how it looked when it could be read last."""
         self._verified: dict[Path, dict[str, _Look]] = {}
         """How the files of each model looked when their digests were last found right."""
 
@@ -207,7 +209,7 @@ class ModelCache:
         known = {file.path: digest for file, digest in zip(files, found, strict=True) if digest}
         known |= self._bring(directory, missing)
         if known != digests:
-            _write_atomically(home / _MANIFEST, orjson.dumps(known))
+            write_atomically(home / _MANIFEST, orjson.dumps(known))
         return sum(file.size_bytes for file in missing)
 
     # --- what is here -----------------------------------------------------------------------------------------------
@@ -319,7 +321,8 @@ def _read_manifest(home: Path) -> dict[str, str]:
     return {str(path): str(digest) for path, digest in content.items()} if isinstance(content, dict) else {}
 
 
-def _write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file in one step, with others excluded by the caller. Raises OSError."""
     aside = path.with_suffix(".new")
     aside.write_bytes(content)
     os.replace(aside, path)

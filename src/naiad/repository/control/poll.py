@@ -65,13 +65,13 @@ class PollTrigger(Generic[V]):
     def start(self) -> bool:
         """Load everything that is there, then begin to poll; whether all of it is ready. Raises InferError."""
         seen, _, has_problem = self._list()
-        if self._unreadable:
+        if self._unreadable and not self._catalog.may_start_without(self._unreadable):
             raise internal("; ".join(self._unreadable.values()))
         self._acted.update(seen)
         with ThreadPoolExecutor(_WORK_THREADS, thread_name_prefix="start") as pool:
             found = list(pool.map(self._load, seen))
         self._thread.start()
-        return all(found) and not has_problem
+        return all(found) and not has_problem and not self._unreadable
 
     def stop(self, timeout_s: float) -> None:
         """Poll no more; wait at most `timeout_s` for a listing in progress."""

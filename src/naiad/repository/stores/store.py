@@ -162,6 +162,10 @@ class Store(abc.ABC):
 
     location: str
     """The path or URL of the operator."""
+    away: str = ""
+    """Why it could not be reached the last time, if that may pass."""
+    is_missing: bool = False
+    """Whether nothing is known of its models, because it could not be reached since the start."""
 
     @abc.abstractmethod
     def look(self) -> Mapping[str, ModelListing]:

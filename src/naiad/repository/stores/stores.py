@@ -45,6 +45,16 @@ class Stores:
         self._last_names.pop(location, None)
 
     @property
+    def away(self) -> dict[str, str]:
+        """Locations of the stores that cannot be reached now, with the reasons."""
+        return {store.location: store.away for store in self._stores if store.away}
+
+    @property
+    def is_any_missing(self) -> bool:
+        """Whether nothing is known of the models of a store, which could not be reached since the start."""
+        return any(store.is_missing for store in self._stores)
+
+    @property
     def locations(self) -> Sequence[str]:
         """The path or URL of each store."""
         return [store.location for store in self._stores]
