@@ -1,4 +1,4 @@
-"""No failure ends a runner: whatever an instance, or the runner itself, raises, requests are answered."""
+"""No failure ends a runner: after any exception of an instance, or of the runner itself, requests are answered."""
 
 import asyncio
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ async def _outcome(model: ServedModel, rows: int = 1) -> str:
 
 
 @pytest.mark.parametrize("raised", RAISED, ids=lambda raised: type(raised).__name__)
-def test_whatever_an_execution_raises_fails_its_request(kind: Any, rows: int, raised: BaseException) -> None:
+def test_any_exception_of_an_execution_fails_its_request(kind: Any, rows: int, raised: BaseException) -> None:
     fails = [True, True, False]
 
     def script(batch: Batch) -> Sequence[InferResponse]:

@@ -99,7 +99,7 @@ def fresh(scene: Scene) -> None:
 
 
 def _overlap(scene: Scene, *calls: tuple[Callable[..., None], str]) -> set[str]:
-    """Begin the first call, the others while `c` loads, and let it go on; return what is served in the end."""
+    """Begin the first call, the other calls while `c` loads, and let it go on; return what is served in the end."""
     begun = [scene.begin(*calls[0])]
     scene.wait_for_load()
     begun += [scene.begin(*call) for call in calls[1:]]

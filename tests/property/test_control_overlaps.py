@@ -1,7 +1,7 @@
 """Control calls on models that depend on each other, in every order and overlap.
 
 The controller, catalog and life cycle are real; threads take turns where a call waits for a lock, loads, or stops
-versions. Whatever the overlap, no ensemble is ready without its members, the server stays ready, no call is lost, and
+versions. In every overlap no ensemble is ready without its members, the server stays ready, no call is lost, and
 the calls leave what they would leave one after the other in some order.
 """
 
@@ -64,7 +64,7 @@ class InlinePool:
 
 
 class TurnLocks(ModelLocks):
-    """The locks of the controller; who waits for one gives its turn away."""
+    """The locks of the controller; a thread that waits for one gives its turn away."""
 
     def __init__(self, turns: Turns) -> None:
         super().__init__()

@@ -162,7 +162,7 @@ class Channel(asyncio.Protocol):
         try:
             answer = await self._peer.on_query(query)
         except BaseException as error:
-            # The other process waits for an answer, whatever was raised here.
+            # The other process waits for an answer, also after any exception here.
             if not isinstance(error, ChannelError | asyncio.CancelledError):
                 report(f"answering {type(query).__name__}", error)
             if not self._is_over:

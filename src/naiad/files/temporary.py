@@ -1,6 +1,6 @@
 """Temporary directories of a server, which the next start removes if their process was killed.
 
-Each is held (`held`) by its process from before it has its name; so one that nobody holds belongs to nobody. The
+Each is held (`held`) by its process from before it has its name; so one that no process holds is abandoned. The
 system gives the lock back when a process ends, also after SIGKILL, and nothing has to be written down.
 """
 
@@ -53,7 +53,7 @@ def own_directory(kind: str) -> Iterator[Path]:
 
 
 def remove_abandoned(parent: Path | None = None) -> list[Path]:
-    """Remove the directories of processes that were killed, and return them; those of other users stay."""
+    """Remove the directories of processes that were killed, and return them; directories of other users stay."""
     removed: list[Path] = []
     try:
         found = [Path(entry.path) for entry in os.scandir(parent or tempfile.gettempdir()) if _is_ours(entry)]

@@ -44,7 +44,7 @@ class ThreadPool:
         except Exception as error:
             self._return(failed, error)
         except BaseException as error:
-            # The request would wait for ever.
+            # The request would wait forever.
             report("work beside the event loop", error)
             self._return(failed, internal(cause_of(error)))
         else:

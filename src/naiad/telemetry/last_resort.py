@@ -1,11 +1,11 @@
 """The last resort of threads and tasks: what nothing else has caught is logged, and the work goes on after a pause.
 
-Theory of operation. A thread that ends by an exception, or a task whose exception nobody reads, leaves a server that
+Theory of operation. A thread that ends by an exception, or a task whose exception is not read, leaves a server that
 looks well and no longer does a part of its work. Code that is not ours may raise anything, also what is no
 `Exception`: KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError. So
 
 - work without end runs in `keep_running` (a thread) or `keep_running_task` (a task of a loop), which begin it again;
-- work with an end runs as it is, and what it raises goes to `report`, or to whoever waits for it;
+- work with an end runs as it is, and what it raises goes to `report`, or to the caller that waits for it;
 - runners of instances use `Relapses` themselves: they also answer their requests and mark their instance.
 """
 
@@ -43,7 +43,7 @@ class Relapses:
 
 
 def report(what: str, error: BaseException, outlook: str = "") -> None:
-    """Log a failure that nobody expected and nobody else reports."""
+    """Log a failure that was not expected and is not reported elsewhere."""
     try:
         _log.critical("%s failed unexpectedly: %s%s", what, cause_of(error), outlook, exc_info=error)
     except BaseException:  # no memory for the traceback, or a handler of the log that fails: the work goes on
@@ -53,9 +53,9 @@ def report(what: str, error: BaseException, outlook: str = "") -> None:
 def keep_running(
     what: str, work: Callable[[], object], pause: Callable[[float], bool], relapses: Relapses | None = None
 ) -> None:
-    """Do the work of a thread until it returns; begin it again after whatever it raises.
+    """Do the work of a thread until it returns; begin it again after any exception.
 
-    `pause` waits for so many seconds and returns whether the work is to end.
+    `pause` waits for a number of seconds and returns whether the work is to end.
     """
     relapses = relapses or Relapses()
     while True:
@@ -73,7 +73,7 @@ def keep_running(
 async def keep_running_task(
     what: str, work: Callable[[], Awaitable[object]], relapses: Relapses | None = None
 ) -> None:
-    """Do the work of a task until it returns or its task is cancelled; begin it again after whatever it raises."""
+    """Do the work of a task until it returns or its task is cancelled; begin it again after any exception."""
     relapses = relapses or Relapses()
     while True:
         try:
@@ -90,7 +90,7 @@ async def keep_running_task(
 
 
 def begin_task(what: str, work: Coroutine[Any, Any, Any], tasks: "set[asyncio.Task[Any]]") -> "asyncio.Task[Any]":
-    """Begin a task that nobody awaits: it is in `tasks` until it ends, and what it raises is logged."""
+    """Begin a task that is not awaited: it is in `tasks` until it ends, and what it raises is logged."""
     task = asyncio.get_running_loop().create_task(work)
     tasks.add(task)
 

@@ -1,4 +1,4 @@
-"""The last resort of the worker's own threads: without one of them requests would wait for ever.
+"""The last resort of the worker's own threads: without one of them requests would wait forever.
 
 A worker cannot go on without its threads, but the server can go on without this worker: it fails the open requests
 with the reason and starts another one, after a pause that grows with each death (`backend/python/worker_life.py`).
@@ -17,7 +17,7 @@ EXIT_STATUS = 70
 
 
 def start_thread(name: str, work: Callable[[], object]) -> threading.Thread:
-    """Start a thread of the worker; whatever ends it by an exception ends the process."""
+    """Start a thread of the worker; any exception that ends it ends the process."""
 
     def run() -> None:
         try:

@@ -81,7 +81,7 @@ def test_work_that_raises_gives_its_place_back(
         return "still here"
 
     for _ in range(3):
-        executor.submit(fail(), 1)  # blocks for ever if the one before keeps its place
+        executor.submit(fail(), 1)  # blocks forever if the one before keeps its place
     assert executor.run(succeed()) == "still here"
 
 

@@ -74,7 +74,7 @@ def test_unreadable_temporary_directory_is_no_reason_to_fail(tmp_path: Path) -> 
     assert remove_abandoned(tmp_path / "missing") == []
 
 
-def test_directory_has_its_name_only_when_it_is_held(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_is_held_before_it_is_named(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another server that starts at this moment does not take it for abandoned."""
     held = temporary.HeldDirectory
 

@@ -1,4 +1,4 @@
-"""Work without end goes on whatever it raises, after pauses that grow."""
+"""Work without end goes on after any exception, after pauses that grow."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ def test_thread_works_on_until_its_work_returns(raised: type[BaseException], cap
     assert f"the thread failed unexpectedly: {raised.__name__}" in caplog.text
 
 
-def test_thread_that_is_to_end_ends_in_its_pause():
+def test_thread_may_end_in_its_pause():
     calls: list[int] = []
     keep_running("the thread", failing(3, ValueError, calls), lambda seconds: True)
     assert len(calls) == 1

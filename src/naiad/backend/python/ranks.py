@@ -196,7 +196,7 @@ class _Peer:
         try:
             self._live()
         except BaseException as error:
-            # The group cannot execute without this rank, and nobody else watches it.
+            # The group cannot execute without this rank, and nothing else watches it.
             report(f"the thread of rank {self.rank}", error)
             self._fail(f"cannot be watched: {cause_of(error)}")
             if self.process is not None:

@@ -65,7 +65,7 @@ class ModelLocks:
         self._acquire(names)
         try:
             while not (now := set(plan())) <= names:
-                # Given back first: whoever holds a lock and waits for another could wait for ever.
+                # Given back first: a call that holds a lock and waits for another could wait forever.
                 self._release(names)
                 names = set()
                 self._acquire(now)

@@ -190,7 +190,7 @@ class BackgroundHandler(logging.Handler):
             self._stream.flush()
         except BaseException:
             # The disk is full, the reader has closed the pipe, or there is no memory: only the next line can report
-            # it, and without this thread nobody would write one.
+            # it, and without this thread no line would be written.
             self._lost_count += len(lines)
 
 
