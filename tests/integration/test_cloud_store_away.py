@@ -63,7 +63,7 @@ def scale(server: ServerProcess) -> float:
 
 def is_up(server: ServerProcess) -> bool:
     text = server.get("/metrics", url=server.metrics_url).body.decode()
-    return [line.endswith(" 1") for line in text.splitlines() if line.startswith("naiad_model_repository_up{")] == [
+    return [line.endswith(" 1") for line in text.splitlines() if line.startswith("naiad_model_repository_away{")] == [
         True
     ]
 

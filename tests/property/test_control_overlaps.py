@@ -23,7 +23,8 @@ from naiad.core.model import ModelState
 from naiad.repository import catalog as catalog_module
 from naiad.repository.catalog import Catalog
 from naiad.repository.control import controller as controller_module
-from naiad.repository.control.controller import ModelController, ModelLocks
+from naiad.repository.control.controller import ModelController
+from naiad.repository.control.locks import ModelLocks
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.model_plan import ModelPlan, member_names
 from naiad.repository.stores.store import LocalStore, ModelEntry

@@ -235,7 +235,7 @@ class Server:
             lambda: catalog.load_failure_count,
         )
         catalog.serves_without_stores = not options.exit_on_error
-        self._registry.add_families(functools.partial(_repositories_up, catalog.stores))
+        self._registry.add_families(functools.partial(_repositories_away, catalog.stores))
         return catalog
 
     def _make_control(self, catalog: Catalog[Served], loop: asyncio.AbstractEventLoop) -> RepositoryControl[Served]:
@@ -345,12 +345,12 @@ def _backend_directory(text: str) -> Path | None:
     return directory.resolve()
 
 
-def _repositories_up(stores: Stores) -> list[str]:
-    """Return the family of metrics that says which model repositories can be reached."""
+def _repositories_away(stores: Stores) -> list[str]:
+    """Return the family of metrics that says which model repositories cannot be reached."""
     away = stores.away
-    rows: list[Row] = [({"repository": location}, int(location not in away)) for location in stores.locations]
-    text = "Whether a model repository could be reached the last time (0: its models are served from the cache)"
-    return [format_rows("naiad_model_repository_up", "gauge", text, rows)]
+    rows: list[Row] = [({"repository": location}, int(location in away)) for location in stores.locations]
+    text = "Whether a model repository could not be reached the last time (its models are served from the cache)"
+    return [format_rows("naiad_model_repository_away", "gauge", text, rows)]
 
 
 def _end_process(status: int) -> None:
