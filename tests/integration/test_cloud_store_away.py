@@ -63,9 +63,8 @@ def scale(server: ServerProcess) -> float:
 
 def is_up(server: ServerProcess) -> bool:
     text = server.get("/metrics", url=server.metrics_url).body.decode()
-    return [line.endswith(" 1") for line in text.splitlines() if line.startswith("naiad_model_repository_away{")] == [
-        True
-    ]
+    (row,) = [line for line in text.splitlines() if line.startswith("naiad_model_repository_away{")]
+    return row.endswith(" 0")
 
 
 def break_store(s3: S3Server) -> None:

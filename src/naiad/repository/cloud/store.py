@@ -81,6 +81,7 @@ class CloudStore(Store):
 
     def _recall(self, error: InferError, remembered: Callable[[Listing], T]) -> T:
         models = self._last.read()
+        self.was_away = True
         self.is_missing = not models
         if self.is_missing:
             raise error

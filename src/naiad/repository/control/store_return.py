@@ -6,9 +6,9 @@ regular listing does this.
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from naiad.repository.stores.stores import Stores
+from naiad.repository.stores.stores import Stores, fingerprints_of
 from naiad.telemetry.last_resort import keep_running
 
 _log = logging.getLogger(__name__)
@@ -25,13 +25,11 @@ class StoreReturn:
         self._stores = stores
         self._load = load
         self._stop = threading.Event()
-        self._at_start: Mapping[str, bytes] = {}
         self._thread = threading.Thread(target=self._run, name="store-return", daemon=True)
 
     def start(self) -> None:
         """Begin to wait, if a repository cannot be reached."""
-        if self._stores.away:
-            self._at_start = self._fingerprints()
+        if self._stores.was_any_away:
             self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
@@ -44,16 +42,14 @@ class StoreReturn:
     def _wait(self) -> None:
         pause_s = _FIRST_PAUSE_S
         while not self._stop.wait(pause_s):
-            now = self._fingerprints()
+            # What the start has loaded, if it could list it; any request may have reached the store since.
+            loaded = self._stores.first_look or {}
+            now = fingerprints_of(self._stores.look())
             away = self._stores.away
             if not away:
-                changed = [name for name, look in now.items() if self._at_start.get(name) != look]
+                changed = [name for name, look in now.items() if loaded.get(name) != look]
                 _log.warning("all model repositories can be reached: %d models are new or have changed", len(changed))
                 self._load(changed)
                 return
             pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
             _log.warning("still not reached: %s; the next try is in %g s", "; ".join(away.values()), pause_s)
-
-    def _fingerprints(self) -> dict[str, bytes]:
-        listings = self._stores.look().listings
-        return {name: b"".join(listing.fingerprint for _, listing in found) for name, found in listings.items()}

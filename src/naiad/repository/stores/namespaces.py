@@ -33,6 +33,11 @@ class NamespacedStore(Store):
         return self._store.away
 
     @property
+    def was_away(self) -> bool:  # type: ignore[override]  # read only
+        """Whether it could not be reached at the start."""
+        return self._store.was_away
+
+    @property
     def is_missing(self) -> bool:  # type: ignore[override]  # read only
         """Whether nothing is known of its models."""
         return self._store.is_missing
