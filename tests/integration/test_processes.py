@@ -532,7 +532,7 @@ def test_regions_are_known_in_old_and_new_processes(start_server: StartServer, s
         for victim in running.members():
             os.kill(victim, signal.SIGKILL)
             wait_for(lambda victim=victim: victim not in running.members(), running)  # type: ignore[misc]
-            wait_for(lambda: running.get("/v2/health/ready").status == 200, running)
+            wait_for(lambda: serving_count(running) == 2, running)
         # No process that was notified is left.
         assert [region_names(running) for _ in range(4)] == [["kept"]] * 4
         values = np.arange(4, dtype=np.float32).reshape(1, 4)
