@@ -54,7 +54,7 @@ def main() -> None:
     """Print the figures."""
     for has_payloads in (False, True):
         with tempfile.TemporaryDirectory() as directory:
-            writer = TrafficWriter(RingFile(str(Path(directory) / "traffic.jsonl"), 1 << 30))
+            writer = TrafficWriter(lambda: RingFile(str(Path(directory) / "traffic.jsonl"), 1 << 30))
             recorder = Recorder(writer, has_payloads=has_payloads)
             for name, count, pause_s in (("under load", 20_000, 0.0), ("one each 0.5 ms", 1_000, 0.0005)):
                 costs = [

@@ -431,4 +431,54 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("unit/frontend/test_slice_runner.py",),
         harm="large documents delay every small request by milliseconds",
     ),
+    Mutant(
+        name="recording_losses",
+        file="src/naiad/telemetry/traffic.py",
+        text="        self._lost_count += count\n",
+        replacement="",
+        tests=("unit/telemetry/test_traffic_recorder.py",),
+        harm="lines that a full disk did not take are missing in the recording and in its counter",
+    ),
+    # control, cluster, files
+    Mutant(
+        name="concerned_models",
+        file="src/naiad/repository/control/reconcile.py",
+        text="frozenset([*names, *ensembles_above(names, state)])",
+        replacement="frozenset([*names, *suspended])",
+        tests=("unit/repository/test_reconcile.py",),
+        harm="an ensemble that is about to come back is ready without the member that is unloaded meanwhile",
+    ),
+    Mutant(
+        name="one_failing_process",
+        file="src/naiad/cluster/supervisor/restarts.py",
+        text="        if len(self.failing(now_ns)) == len(self._slots):\n",
+        replacement="        if place.keeps_dying:\n",
+        tests=("unit/server/test_supervision.py",),
+        harm="one process that keeps dying ends a server whose other processes are well",
+    ),
+    Mutant(
+        name="held_directory",
+        file="src/naiad/files/temporary.py",
+        text="                if is_free:\n                    shutil",
+        replacement="                if True:\n                    shutil",
+        tests=("unit/files/test_temporary.py",),
+        harm="the start of a server deletes the uploaded models of another one",
+    ),
+    # bind
+    Mutant(
+        name="open_requests_of_a_function",
+        file="src/naiad/bind/execution.py",
+        text="            self._changed.wait_for(lambda: not self._open_count or self._open_count < MAX_OPEN_REQUESTS)\n",  # noqa: E501
+        replacement="",
+        tests=("unit/bind/test_bind_executor.py",),
+        harm="a slow coroutine function takes requests without bound, past all queue policies",
+    ),
+    Mutant(
+        name="loop_of_a_function",
+        file="src/naiad/bind/loop_thread.py",
+        text="        while not self._is_closing:\n",
+        replacement="        for _ in range(1):\n",
+        tests=("unit/bind/test_bind_executor.py",),
+        harm="a coroutine that raises KeyboardInterrupt ends the loop: no later request gets an answer",
+    ),
 )

@@ -268,7 +268,7 @@ def test_server_ends_while_a_model_loads(start_server, tmp_path):
     while b"LOADING" not in server.post("/v2/repository/index").body:
         pass
     server.signal()
-    assert server.wait_exit() == 1
+    assert server.wait_exit() == 0  # the load is ended, so that nothing is left
     loading.join(60)
 
 

@@ -245,7 +245,7 @@ def test_a_killed_process_costs_its_requests_alone(start_server: StartServer, sh
         # Asked over connections of their own, which the one that is left serves.
         for _ in range(10):
             note()
-        wait_for(lambda: len(running.members()) == 2 and running.get("/v2/health/ready").status == 200, running)
+        wait_for(lambda: len(running.members()) == 2 and serving_count(running) == 2, running)
         at_restart = load.answered
         wait_for(lambda: load.answered > at_restart + 100, running)
         note()
@@ -268,29 +268,74 @@ def test_a_killed_process_costs_its_requests_alone(start_server: StartServer, sh
     assert running.wait_exit() == 0
 
 
-def test_not_ready_while_a_process_is_missing(start_server: StartServer, shared_repository: Path) -> None:
-    running = start_server(shared_repository, "--processes=2")
-    running.wait_ready()
+def serving_count(running: ServerProcess) -> int:
+    return int(samples(running)["naiad_processes", ""])
+
+
+def replace_process(running: ServerProcess) -> None:
+    """Kill a process and wait until another one has taken its place."""
+    count, restarts = serving_count(running), samples(running)["naiad_process_restarts_total", ""]
     os.kill(running.members()[0], signal.SIGKILL)
-    wait_for(lambda: running.get("/v2/health/ready").status != 200, running)
-    assert running.get("/v2/health/live").status == 200
-    assert running.request("POST", INFER, BODY).status == 200
-    wait_for(lambda: running.get("/v2/health/ready").status == 200, running)
+    wait_for(lambda: samples(running)["naiad_process_restarts_total", ""] > restarts, running)
+    wait_for(lambda: serving_count(running) == count, running)
 
 
-def test_a_process_that_keeps_dying_ends_the_server(start_server: StartServer, shared_repository: Path) -> None:
+def test_ready_while_a_process_is_missing(start_server: StartServer, shared_repository: Path) -> None:
+    """From its death until its replacement serves, the server and its model are ready at every look."""
     running = start_server(shared_repository, "--processes=2")
     running.wait_ready()
-    first = min(running.members())
-    (steady,) = [pid for pid in running.members() if pid != first]
+    stopped = threading.Event()
+    found: list[int] = []
+
+    def look() -> None:
+        while not stopped.is_set():
+            found.extend(running.get(path).status for path in ("/v2/health/ready", "/v2/models/identity/ready"))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    replace_process(running)
+    with grpc_client.InferenceServerClient(running.grpc_url) as client:
+        assert client.is_server_ready()
+    stopped.set()
+    looking.join()
+    assert set(found) == {200}
+    running.wait_log("killed by SIGKILL; it will be replaced in 0.1 s; 1 of 2 processes serve")
+
+
+def kill_others(running: ServerProcess, steady: int) -> None:
+    for child in psutil.Process(running.process.pid).children():
+        if child.pid != steady:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+
+
+def test_process_that_keeps_dying_leaves_the_other_serving(
+    start_server: StartServer, shared_repository: Path
+) -> None:
+    running = start_server(shared_repository, "--processes=2")
+    running.wait_ready()
+    steady = max(running.members())
+    while "after 6 deaths in a row" not in running.log_text():
+        assert running.process.poll() is None, running.log_text()
+        kill_others(running, steady)
+        assert running.get("/v2/health/ready").status == 200
+        assert running.request("POST", INFER, BODY).status == 200
+        time.sleep(0.1)
+    assert samples(running)["naiad_processes_failing", ""] == 1
+    assert serving_count(running) == 1
+    running.signal()
+    assert running.wait_exit() == 0
+
+
+def test_processes_that_all_keep_dying_end_the_server(start_server: StartServer, shared_repository: Path) -> None:
+    running = start_server(shared_repository, "--processes=2")
+    running.wait_ready()
     while running.process.poll() is None and "times in a row" not in running.log_text():
-        for pid in psutil.Process(running.process.pid).children():
-            if pid.pid != steady:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    pid.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            kill_others(running, 0)
         time.sleep(0.1)
     assert running.wait_exit() == 1
-    assert "has died 6 times in a row" in running.log_text()
+    assert "each of the 2 processes has died 6 times in a row" in running.log_text()
 
 
 def test_members_end_with_a_killed_supervisor(start_server: StartServer, tmp_path: Path) -> None:
@@ -487,7 +532,7 @@ def test_regions_are_known_in_old_and_new_processes(start_server: StartServer, s
         for victim in running.members():
             os.kill(victim, signal.SIGKILL)
             wait_for(lambda victim=victim: victim not in running.members(), running)  # type: ignore[misc]
-            wait_for(lambda: running.get("/v2/health/ready").status == 200, running)
+            wait_for(lambda: serving_count(running) == 2, running)
         # No process that was notified is left.
         assert [region_names(running) for _ in range(4)] == [["kept"]] * 4
         values = np.arange(4, dtype=np.float32).reshape(1, 4)
@@ -532,7 +577,7 @@ def test_model_changes_reach_old_and_new_processes(start_server: StartServer, tm
     for victim in running.members():
         os.kill(victim, signal.SIGKILL)
         wait_for(lambda victim=victim: victim not in running.members(), running)  # type: ignore[misc]
-        wait_for(lambda: running.get("/v2/health/ready").status == 200, running)
+        wait_for(lambda: serving_count(running) == 2, running)
     assert states() == {"identity": "READY", "extra": "READY"}
     assert {name: statuses(name) for name in expected} == expected
 
@@ -545,9 +590,7 @@ def test_counters_of_reloaded_model_begin_at_zero(start_server: StartServer, tmp
     for _ in range(4):
         assert running.request("POST", INFER, BODY).status == 200
     assert inference_count(running) == successes(running) == 4
-    os.kill(running.members()[0], signal.SIGKILL)
-    wait_for(lambda: running.get("/v2/health/ready").status != 200, running)
-    wait_for(lambda: running.get("/v2/health/ready").status == 200, running)
+    replace_process(running)
     # Loading what has not changed loads nothing, and what the dead has counted stays.
     assert running.post("/v2/repository/models/identity/load").status == 200
     assert inference_count(running) == successes(running) == 4
@@ -627,5 +670,5 @@ def test_log_settings_reach_old_and_new_processes(start_server: StartServer, sha
     for victim in running.members():
         os.kill(victim, signal.SIGKILL)
         wait_for(lambda victim=victim: victim not in running.members(), running)  # type: ignore[misc]
-        wait_for(lambda: running.get("/v2/health/ready").status == 200, running)
+        wait_for(lambda: serving_count(running) == 2, running)
     assert levels() == {1}

@@ -292,7 +292,8 @@ def test_dead_owner_is_reported_and_replaced(start_server: StartServer, tmp_path
     # One came over the connection that died with the process.
     assert sum("has ended with sequence" in text and "begin the sequence again" in text for text in told) == 2
     wait_until(
-        lambda: running.get("/v2/health/ready").status == 200 and len(members(running)) == PROCESSES, running.log_text
+        lambda: b"naiad_processes %d" % PROCESSES in running.get("/metrics", url=running.metrics_url).body,
+        running.log_text,
     )
     for client in opened:
         with pytest.raises(InferenceServerException, match="been replaced: begin the sequence again"):

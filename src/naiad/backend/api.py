@@ -221,8 +221,8 @@ class RemoteInstance(Instance):
     def mark(self, request: InferRequest) -> None:
         """Notify the other process, if it executes `request`, of its cancellation."""
 
-    def abandon(self) -> None:
-        """Called when the batch begun has exceeded its time; `finish` must raise soon."""
+    def abandon(self, reason: str) -> None:
+        """Replace the other process, whose conversation is lost; `finish` must raise soon. On the loop."""
 
 
 class Model(abc.ABC):

@@ -20,10 +20,11 @@ from naiad.config import model_config_pb2
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
-from naiad.core.errors import InferError, invalid_argument
+from naiad.core.errors import InferError, cause_of, internal, invalid_argument
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
+from naiad.telemetry.last_resort import report
 
 _PAUSED_NS = 50_000_000
 """After this a request whose client did not take its responses is looked at again."""
@@ -76,13 +77,20 @@ class DelayedResponses:
                 with self._changed:
                     self._push(time.monotonic_ns() + _PAUSED_NS, responses, emit)
                 continue
+            self._send(due_ns, responses, emit)
+            # A request must not live on while this thread waits for the next one.
+            del entry, responses, emit
+
+    def _send(self, due_ns: int, responses: "_Repetition", emit: Emit) -> None:
+        try:
             response = responses.next_response()
             emit(responses.request, response)
             if not response.final:
                 with self._changed:
                     self._push(due_ns + responses.next_delay_ns(), responses, emit)
-            # A request must not live on while this thread waits for the next one.
-            del entry, responses, response, emit
+        except BaseException as error:  # the other requests of this thread go on
+            report("a response of backend 'repeat'", error)
+            emit(responses.request, responses.failure(internal(cause_of(error))))
 
     def _wait(self) -> tuple[int, int, "_Repetition", Emit] | None:
         """Return what is due next, when it is due; None when closed."""
@@ -198,6 +206,10 @@ class _Repetition:
         if self._next < len(self._delays_ms):
             return int(self._delays_ms[self._next]) * _NS_PER_MS
         return 0
+
+    def failure(self, error: InferError) -> InferResponse:
+        """Return the final response with an error."""
+        return InferResponse(self._header, error=error)
 
     def next_response(self) -> InferResponse:
         """Return the next response, of which the last is final and has no outputs."""

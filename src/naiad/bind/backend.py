@@ -25,7 +25,7 @@ from naiad.bind.request import Request
 from naiad.bind.responses import ResponseEncoder
 from naiad.core.batch import Batch
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
-from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
+from naiad.core.errors import ErrorCode, InferError, cause_of, internal, invalid_argument
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import LATE, InferResponse, ResponseHeader
 from naiad.core.tensor import Shape
@@ -128,7 +128,7 @@ class BoundInstance(Instance):
                 result = _only(result, self._name)
             batch.compute_end_ns = time.monotonic_ns()
             return self._encoder.encode_all(batch.requests, result)
-        except Exception as error:
+        except BaseException as error:
             raise self._failure(error) from error
 
     def close(self) -> None:
@@ -204,11 +204,14 @@ class BoundInstance(Instance):
         """Return the error for clients: type and text; file and line go to the log."""
         if isinstance(error, InferError):
             return error
-        text = f"executing model '{self._name}' failed: {type(error).__name__}: {error}"
-        detail = "".join(traceback.format_exception(error))
-        if isinstance(error, PyTritonUnrecoverableError):
-            self._on_unrecoverable(text)
-        return InferError(ErrorCode.INTERNAL, text, detail=f"at {_place_of(error)}\n{detail}")
+        text = f"executing model '{self._name}' failed: {cause_of(error)}"
+        try:
+            if isinstance(error, PyTritonUnrecoverableError):
+                self._on_unrecoverable(text)
+            detail = f"at {_place_of(error)}\n{''.join(traceback.format_exception(error))}"
+        except BaseException as other:  # no memory for it, for example: the client gets its error all the same
+            detail = f"its traceback cannot be shown: {cause_of(other)}"
+        return InferError(ErrorCode.INTERNAL, text, detail=detail)
 
 
 def _place_of(error: BaseException) -> str:

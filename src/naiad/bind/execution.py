@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from naiad.bind.loop_thread import LoopThread
 from naiad.core.request import InferRequest
+from naiad.telemetry.last_resort import report
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -42,7 +43,12 @@ class AsyncExecutor:
         with self._changed:
             self._changed.wait_for(lambda: not self._open_count or self._open_count < MAX_OPEN_REQUESTS)
             self._open_count += request_count
-        thread.call_soon(self._begin, work, request_count)
+        try:
+            thread.call_soon(self._begin, work, request_count)
+        except BaseException:
+            work.close()
+            self._note_end(request_count)
+            raise
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Return the result of the work; blocks. Raises what the work raises."""
@@ -75,6 +81,11 @@ class AsyncExecutor:
 
     def _end(self, task: "asyncio.Task[Any]", request_count: int) -> None:
         self._tasks.discard(task)
+        self._note_end(request_count)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            report(f"a batch of instance '{self._name}'", error)
+
+    def _note_end(self, request_count: int) -> None:
         with self._changed:
             self._open_count -= request_count
             self._changed.notify()

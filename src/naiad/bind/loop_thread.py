@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from naiad.telemetry.last_resort import report
+
 _T = TypeVar("_T")
 
 
@@ -13,6 +15,8 @@ class LoopThread:
     """Runs coroutines for other threads."""
 
     def __init__(self, name: str) -> None:
+        self._name = name
+        self._is_closing = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -42,17 +46,31 @@ class LoopThread:
     def close(self, timeout_s: float | None = None) -> bool:
         """Cancel what still runs and end the thread; False if something blocks it for longer than `timeout_s`."""
         if self._thread.is_alive():
+            self._is_closing = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        self._until_closed(self._loop.run_forever)
+        self._until_done(_cancel_others)
+        self._until_done(self._loop.shutdown_asyncgens)
+        self._loop.close()
+
+    def _until_closed(self, run: Callable[[], object]) -> None:
+        while not self._is_closing:
+            try:
+                run()
+            except BaseException as error:
+                # asyncio passes on SystemExit and KeyboardInterrupt of a task, which would end the loop of all tasks.
+                report(f"a task of '{self._name}'", error)
+
+    def _until_done(self, begin: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run a coroutine of the end, also when the tasks that it ends raise."""
         try:
-            self._loop.run_forever()
-        finally:
-            self._loop.run_until_complete(_cancel_others())
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
+            self._loop.run_until_complete(begin())
+        except BaseException as error:
+            report(f"the end of '{self._name}'", error)
 
 
 async def _cancel_others() -> None:

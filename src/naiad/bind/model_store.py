@@ -5,7 +5,6 @@ For the server it is a repository like any other; only the backend of these mode
 
 import re
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from naiad.config.autofill import autofill, normalize
 from naiad.config.forms.pbtxt.text_format import format_config
 from naiad.config.problem import errors_of
 from naiad.config.validate.model import validate
+from naiad.files.temporary import OwnDirectory
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -75,9 +75,11 @@ class ModelStore:
 
     def __init__(self, workspace: str | Path | None = None) -> None:
         """`workspace` is created if need be; without one it is a temporary directory, which `close` removes."""
-        self._is_temporary = workspace is None
-        self._workspace = Path(tempfile.mkdtemp(prefix="naiad_bind_") if workspace is None else workspace).absolute()
-        self.path = self._workspace / "model-store"
+        self._temporary: OwnDirectory | None = None
+        if workspace is None:
+            self._temporary = OwnDirectory("bind")
+            workspace = self._temporary.path
+        self.path = Path(workspace).absolute() / "model-store"
         self.path.mkdir(parents=True, exist_ok=True)
         self._versions: dict[str, dict[int, TritonModelConfig]] = {}
 
@@ -126,5 +128,5 @@ class ModelStore:
         for name in list(self._versions):
             shutil.rmtree(self.path / name, ignore_errors=True)
         self._versions.clear()
-        if self._is_temporary:
-            shutil.rmtree(self._workspace, ignore_errors=True)
+        if self._temporary is not None:
+            self._temporary.remove()

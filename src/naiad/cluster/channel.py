@@ -13,6 +13,9 @@ import socket
 import struct
 from typing import Protocol
 
+from naiad.core.errors import cause_of
+from naiad.telemetry.last_resort import begin_task, report
+
 _log = logging.getLogger(__name__)
 
 _HEAD = struct.Struct("!QBQ")
@@ -145,9 +148,7 @@ class Channel(asyncio.Protocol):
         if kind == _TELL:
             self._peer.on_message(value)
         elif kind == _ASK:
-            task = asyncio.get_running_loop().create_task(self._answer(number, value))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            begin_task("answering another process", self._answer(number, value), self._tasks)
         else:
             future = self._waiting.get(number)
             if future is None or future.done():
@@ -160,10 +161,12 @@ class Channel(asyncio.Protocol):
     async def _answer(self, number: int, query: object) -> None:
         try:
             answer = await self._peer.on_query(query)
-        except Exception as error:
-            if not isinstance(error, ChannelError):
-                _log.exception("answering %s failed", type(query).__name__)
-            self._send(_FAILURE, number, f"{type(error).__name__}: {error}")
+        except BaseException as error:
+            # The other process waits for an answer, also after any exception here.
+            if not isinstance(error, ChannelError | asyncio.CancelledError):
+                report(f"answering {type(query).__name__}", error)
+            if not self._is_over:
+                self._send(_FAILURE, number, cause_of(error))
         else:
             self._send(_ANSWER, number, answer)
 

@@ -38,6 +38,7 @@ class Batch:
         "exec_end_ns",
         "exec_start_ns",
         "free_ns",
+        "is_answered",
         "late",
         "left_open",
         "release_reason",
@@ -66,6 +67,8 @@ class Batch:
         """The applied transforms with the headers and data that they replaced, in order; undone in reverse order."""
         self.slots: Sequence[int] = ()
         """Direct sequences only: the row of each request, ascending; other rows stay empty."""
+        self.is_answered = False
+        """Whether its responses were handed over: the last resort of a runner answers no request twice."""
         self.free_ns = 0
         """Since when the instance had been free; 0 if it took this batch as soon as it had executed another one."""
         self.exec_start_ns = 0

@@ -139,6 +139,15 @@ class InferError(Exception):
         return f"InferError({self.code.name}, {self.message!r})"
 
 
+def cause_of(error: BaseException) -> str:
+    """Return type and text of an exception of code that is not ours; its `__str__` may fail as well."""
+    try:
+        text = str(error)
+    except BaseException as other:
+        text = f"its text cannot be read, __str__ has raised {type(other).__name__}"
+    return f"{type(error).__name__}: {text}"
+
+
 class UnknownSequenceError(InferError):
     """A request continues a sequence that has not begun, or has ended."""
 

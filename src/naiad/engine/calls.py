@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from naiad.core.errors import InferError, internal, unavailable
+from naiad.core.errors import InferError, cause_of, internal, unavailable
 from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.ports import Loop, TimerHandle
 from naiad.engine.inference import Engine
 from naiad.options.limits import DEFAULT_CALL_WAIT_TIMEOUT_S
+from naiad.telemetry.last_resort import report
 
 _log = logging.getLogger(__name__)
 
@@ -72,16 +73,17 @@ class ModelCommands:
             act = partial(models.broadcast_load if broadcast else models.load_model, name, parameters)
         else:
             act = partial(models.broadcast_unload if broadcast else models.unload_model, name, parameters, done)
-        threading.Thread(target=self._run, args=(act, answer), name=f"command:{name}", daemon=True).start()
+        threading.Thread(target=self._run, args=(name, act, answer), name=f"command:{name}", daemon=True).start()
 
-    def _run(self, act: Callable[[], None], answer: "_Once") -> None:
+    def _run(self, name: str, act: Callable[[], None], answer: "_Once") -> None:
         failure: InferError | None = None
         try:
             act()
         except InferError as error:
             failure = error
-        except Exception as error:
-            failure = internal(f"{type(error).__name__}: {error}")
+        except BaseException as error:
+            report(f"a command of a model to load or unload '{name}'", error)
+            failure = internal(cause_of(error))
         self._finish(answer, failure)
 
     def _finish(self, answer: "_Once", failure: InferError | None) -> None:

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from naiad.core.errors import cause_of, internal
+from naiad.telemetry.last_resort import report
+
 _log = logging.getLogger(__name__)
 
 RunInThread = Callable[[Callable[[], Any], Callable[[Any], object], Callable[[Exception], object]], None]
@@ -40,6 +43,10 @@ class ThreadPool:
             result = work()
         except Exception as error:
             self._return(failed, error)
+        except BaseException as error:
+            # The request would wait forever.
+            report("work beside the event loop", error)
+            self._return(failed, internal(cause_of(error)))
         else:
             self._return(done, result)
 

@@ -13,7 +13,15 @@ from typing import Generic
 from naiad.backend.load_stop import LoadStop
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.rollout.declaration import DeclaredRollout
-from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unavailable
+from naiad.core.errors import (
+    ErrorCode,
+    InferError,
+    UnloadableError,
+    cause_of,
+    internal,
+    invalid_argument,
+    unavailable,
+)
 from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState
 from naiad.repository.agents.chain import AgentChain
 from naiad.repository.lifecycle import Lifecycle, LoadedVersion, Publish, ReadyRule, V
@@ -21,6 +29,7 @@ from naiad.repository.model_plan import ModelPlan, Update, VersionLoader, by_dep
 from naiad.repository.stores.namespaces import NamespacedStore, Namespaces
 from naiad.repository.stores.store import ModelEntry, ModelListing, Store, warn_of_ignored
 from naiad.repository.stores.stores import DUPLICATE, Stores
+from naiad.telemetry.last_resort import report
 from naiad.telemetry.process import trim_heap
 
 _log = logging.getLogger(__name__)
@@ -74,6 +83,8 @@ class Catalog(Generic[V]):
         self.stores = Stores(stores if namespaces is None else namespaces.stores)
         self.namespaces = namespaces
         self._loader = loader
+        self.serves_without_stores = False
+        """Whether the server starts although a store cannot be reached."""
         self._declare_rollout = declare_rollout
         self._lifecycle: Lifecycle[V] = Lifecycle(publish, ready_rule)
         self._load_thread_count = load_thread_count
@@ -129,6 +140,8 @@ class Catalog(Generic[V]):
 
     def is_ready(self, ill: Collection[str] = ()) -> bool:
         """Return whether the readiness rule holds, where the `ill` models are loaded and cannot execute."""
+        if self.stores.is_any_missing and self._lifecycle.needs_all:
+            return False
         return self._lifecycle.is_ready_without(ill) if ill else self._lifecycle.is_ready
 
     def served_config(self, name: str) -> ModelConfig | None:
@@ -145,6 +158,20 @@ class Catalog(Generic[V]):
     def is_served(self, name: str) -> bool:
         """Return whether requests reach a version of a model."""
         return self._lifecycle.is_served(name)
+
+    def served_versions(self, name: str) -> Collection[int]:
+        """Return the versions of a model that requests reach."""
+        return self._lifecycle.loaded_versions(name).keys()
+
+    def may_start_without(self, locations: Collection[str]) -> bool:
+        """Return whether the server may start although these stores cannot be read: they may return."""
+        return self.serves_without_stores and set(locations) <= self.stores.away.keys()
+
+    def names_at_start(self) -> list[str]:
+        """Return the names of all models. Raises InferError for a store without which the server may not start."""
+        if self.serves_without_stores:
+            return [*self.stores.look().listings]
+        return self.stores.list_names()
 
     def plan(self, entry: ModelEntry) -> ModelPlan:
         """Return the plan of a model's load. Raises InferError."""
@@ -260,7 +287,8 @@ class Catalog(Generic[V]):
         """Return the unique models, and whether these are all models."""
         look = self.stores.look()
         for error in look.unreadable.values():
-            raise error
+            if not self.serves_without_stores or error.code is not ErrorCode.UNAVAILABLE:
+                raise error
         listings = look.listings
         unique: dict[str, ModelListing] = {}
         for name, found in sorted(listings.items()):
@@ -272,7 +300,7 @@ class Catalog(Generic[V]):
                 unique[name] = found[0][1]
         with ThreadPoolExecutor(self._load_thread_count, thread_name_prefix="open") as pool:
             entries = [entry for entry in pool.map(self._open, unique, unique.values()) if entry is not None]
-        return entries, len(entries) == len(listings)
+        return entries, len(entries) == len(listings) and not look.unreadable
 
     def _open(self, name: str, listing: ModelListing) -> ModelEntry | None:
         try:
@@ -286,7 +314,9 @@ class Catalog(Generic[V]):
             return self.plan(entry)
         except Exception as error:
             self._fail_model(entry.key, error)
-            return None
+        except BaseException as error:
+            self._fail_model(entry.key, internal(cause_of(error)))
+        return None
 
     def _fail_model(self, name: str, error: Exception) -> None:
         # Triton: only models with an attempted load count.
@@ -372,13 +402,23 @@ class Catalog(Generic[V]):
                 raise unavailable("loading was abandoned because the server is stopping")
             _log.info("loading: %s:%d", name, version)
             try:
-                return self._loader.load(plan, version)
+                return self._load_now(plan, version)
             except Exception as error:
                 plan.stop.check()  # the cause of any failure meanwhile
                 if not retries_left:
                     raise
                 retries_left -= 1
                 _log.warning("failed to load '%s' version %d, trying again: %s", name, version, reason_of(error))
+
+    def _load_now(self, plan: ModelPlan, version: int) -> V:
+        try:
+            return self._loader.load(plan, version)
+        except Exception:
+            raise
+        except BaseException as error:
+            # SystemExit of a model's module, for example: it would leave the version in LOADING, and end the server
+            # where a task waits for the load.
+            raise internal(cause_of(error)) from error
 
     def _finish_load(self, plan: ModelPlan, futures: "Mapping[int, Future[_Loaded[V]]]") -> Replaced:
         """Wait for the versions of one model, put them in place and return the replaced ones. Raises InferError."""
@@ -513,14 +553,14 @@ def stop_version(loaded: LoadedVersion, timeout_s: float) -> bool:
     """Stop a version; a failure is logged only."""
     try:
         return loaded.stop(timeout_s)
-    except Exception:
-        _log.exception("stopping a model version failed")
+    except BaseException as error:
+        report("stopping a model version", error)
         return True
 
 
 def reason_of(error: Exception) -> str:
     """Return the reason of a failed load: the message of an InferError, type and text of any other exception."""
-    return error.message if isinstance(error, InferError) else f"{type(error).__name__}: {error}"
+    return error.message if isinstance(error, InferError) else cause_of(error)
 
 
 def _status_of(error: Exception) -> str:

@@ -95,6 +95,7 @@ class ReadyRule:
     def __init__(self, rule: str = "all") -> None:
         self._rule = rule
         given = frozenset(name.strip() for name in rule.split(",") if name.strip())
+        self.needs_all = rule == "all"
         self.names = frozenset[str]() if rule in ("all", "any", "none") else given
         """The models of a rule that names them."""
 
@@ -132,6 +133,11 @@ class Lifecycle(Generic[V]):
     def is_ready(self) -> bool:
         """Whether the readiness rule holds; needs no lock."""
         return self._is_ready
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether the server needs all its models to be ready."""
+        return self._ready_rule.needs_all
 
     def is_ready_without(self, ill: Collection[str]) -> bool:
         """Return whether the readiness rule holds while these models are loaded and cannot execute."""

@@ -21,6 +21,7 @@ from naiad.engine.calls import ModelCalls
 from naiad.engine.inference import Engine
 from naiad.engine.loading.loader import ModelLoader
 from naiad.engine.serving.served import Served
+from naiad.files.temporary import remove_abandoned
 from naiad.memory.regions import SharedMemory
 from naiad.options.artificial_delays import read_artificial_delays
 from naiad.options.options import RecordingOptions, RepositoryOptions, ServerOptions
@@ -31,6 +32,7 @@ from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.opening import CacheSettings, open_repository
 from naiad.repository.stores.namespaces import Namespaces
 from naiad.repository.stores.store import Store
+from naiad.repository.stores.stores import Stores
 from naiad.server.ports.ports import Ports
 from naiad.server.process.drain import drain
 from naiad.server.process.memory import FreedMemory, open_budget, overload_options, usable_memory_bytes
@@ -45,7 +47,9 @@ from naiad.server.reporting.ready_set import ReadySetPublisher, settle
 from naiad.server.reporting.report import failed_start, first_model, loading_text, log_backends, log_models, log_ready
 from naiad.server.reporting.rollouts import show_rollouts
 from naiad.server.rollouts import RolloutKeeper
+from naiad.telemetry.last_resort import keep_running_task
 from naiad.telemetry.logs import log
+from naiad.telemetry.metrics.exposition import Row, format_rows
 from naiad.telemetry.metrics.gpus import GpuMeter
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.metrics.responses import rejections
@@ -126,6 +130,7 @@ class Server:
         show_responses(self._registry, ports.accounting)
         show_rollouts(self._registry, self._engine.rollouts)
         rejections.is_known = self._engine.knows
+        await asyncio.to_thread(remove_abandoned)
         store = open_store(self._options.cache_config)
         if store is not None:
             show_cache(self._registry, store)
@@ -149,15 +154,19 @@ class Server:
             self._gpu_meter.start()
         self._serves(ports)
         self._service_manager.ready()
-        checking = [asyncio.ensure_future(self._check_models()), *self._keep_rollouts()]
-        await self._stop.wait()
-        self._service_manager.stopping()
-        status = await self._leave(control, ports)
+        check = keep_running_task("the check of the models", self._check_models)
+        checking = [asyncio.ensure_future(check), *self._keep_rollouts()]
+        status = await self._serve_until_stop(control, ports)
         for task in checking:
             task.cancel()
         if store is not None:
             await store.close()
         return status
+
+    async def _serve_until_stop(self, control: RepositoryControl[Served], ports: Ports) -> int:
+        await self._stop.wait()
+        self._service_manager.stopping()
+        return await self._leave(control, ports)
 
     def _keep_rollouts(self) -> "list[asyncio.Future[None]]":
         """Return the task that decides about rollouts, if this process does."""
@@ -172,13 +181,10 @@ class Server:
         freed = FreedMemory()
         while True:
             await asyncio.sleep(_CHECK_S)
-            try:
-                self._engine.check_models(time.monotonic_ns())
-                if freed.is_due(time.monotonic_ns(), time.process_time_ns()):
-                    await asyncio.to_thread(trim_heap)
-                    freed.note_returned(time.monotonic_ns())
-            except Exception:
-                _log.exception("checking the models failed")
+            self._engine.check_models(time.monotonic_ns())
+            if freed.is_due(time.monotonic_ns(), time.process_time_ns()):
+                await asyncio.to_thread(trim_heap)
+                freed.note_returned(time.monotonic_ns())
 
     # --- start ------------------------------------------------------------------------------------------------------
 
@@ -237,6 +243,8 @@ class Server:
             "Loads of models or versions that failed",
             lambda: catalog.load_failure_count,
         )
+        catalog.serves_without_stores = not options.exit_on_error
+        self._registry.add_families(functools.partial(_repositories_away, catalog.stores))
         return catalog
 
     def _make_control(self, catalog: Catalog[Served], loop: asyncio.AbstractEventLoop) -> RepositoryControl[Served]:
@@ -245,7 +253,7 @@ class Server:
             waits = functools.partial(settle, loop)
             return poll_control(catalog, waits, poll_s=_DEVELOPMENT_POLL_S, settle_s=_DEVELOPMENT_SETTLE_S)
         if options.control_mode == "none":
-            return no_control(catalog, needs_models=options.exit_on_error)
+            return no_control(catalog, functools.partial(settle, loop), needs_models=options.exit_on_error)
         if options.control_mode == "poll" and options.poll_s:
             waits = functools.partial(settle, loop)
             return poll_control(catalog, waits, poll_s=options.poll_s, settle_s=options.settle_s)
@@ -347,6 +355,14 @@ def _backend_directory(text: str) -> Path | None:
     return directory.resolve()
 
 
+def _repositories_away(stores: Stores) -> list[str]:
+    """Return the family of metrics that says which model repositories cannot be reached."""
+    away = stores.away
+    rows: list[Row] = [({"repository": location}, int(location in away)) for location in stores.locations]
+    text = "Whether a model repository could not be reached the last time (its models are served from the cache)"
+    return [format_rows("naiad_model_repository_away", "gauge", text, rows)]
+
+
 def _end_process(status: int) -> None:
     """End the process although its threads are still working; the log is written first."""
     log.shut_down()
@@ -361,14 +377,13 @@ def open_recorder(options: RecordingOptions, registry: Registry) -> Recorder | N
     if not options.path:
         return None
     try:
-        ring = RingFile(options.path, options.size_bytes)
+        writer = TrafficWriter(functools.partial(RingFile, options.path, options.size_bytes))
     except OSError as error:
         raise InferError(
             ErrorCode.INVALID_ARG,
-            f"--record-traffic={options.path}: {error.filename}: {error.strerror}; choose a new file in a directory "
-            "that can be written",
+            f"--record-traffic={options.path}: {error.filename or options.path}: {error.strerror}; choose a new file "
+            "in a directory that can be written",
         ) from None
-    writer = TrafficWriter(ring)
     registry.add_callback(
         "naiad_traffic_records_total", "counter", "Requests in the recording", lambda: writer.written_count
     )

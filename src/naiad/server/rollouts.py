@@ -23,6 +23,7 @@ from naiad.config.rollout.state import RolloutState, promoted, rolled_back, step
 from naiad.core.errors import InferError
 from naiad.core.model import name_of
 from naiad.engine.inference import Engine
+from naiad.telemetry.last_resort import keep_running_task
 
 _log = logging.getLogger(__name__)
 
@@ -53,14 +54,15 @@ class RolloutKeeper:
 
     async def run(self) -> None:
         """Decide periodically, until cancelled."""
+        await keep_running_task("deciding about rollouts", self._decide_regularly)
+
+    async def _decide_regularly(self) -> None:
         while True:
             await asyncio.sleep(CHECK_S)
             try:
                 await self.check()
             except InferError as error:
                 _log.warning("the counts of rollouts cannot be read: %s", error.message)
-            except Exception:
-                _log.exception("deciding about rollouts failed")
 
     async def check(self) -> None:
         """Decide once. Raises InferError if the counts cannot be read."""

@@ -26,6 +26,7 @@ from naiad.core.errors import InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
+from naiad.telemetry.last_resort import keep_running
 from naiad.telemetry.trace.record import encode_json
 from naiad.telemetry.trace.tracer import caller_of
 
@@ -65,13 +66,18 @@ class RingFile:
         except BlockingIOError:
             file.close()
             raise OSError(errno.EBUSY, "another server records in it", self._path) from None
-        size_bytes = file.tell()
-        if size_bytes and os.pread(descriptor, 1, size_bytes - 1) != b"\n":
-            file.write(b"\n")  # ends the incomplete line of a process that was killed
-            size_bytes += 1
-        file.write(self._opening)
-        self._size_bytes = size_bytes + len(self._opening)
-        file.flush()
+        try:
+            size_bytes = file.tell()
+            if size_bytes and os.pread(descriptor, 1, size_bytes - 1) != b"\n":
+                file.write(b"\n")  # ends the incomplete line of a process that was killed
+                size_bytes += 1
+            file.write(self._opening)
+            self._size_bytes = size_bytes + len(self._opening)
+            file.flush()
+        except OSError as error:
+            with contextlib.suppress(OSError):  # it cannot write its buffer either
+                file.close()
+            raise OSError(error.errno, error.strerror, self._path) from None
         return file
 
     def append(self, parts: Iterable[Buffer], size_bytes: int) -> None:
@@ -80,8 +86,8 @@ class RingFile:
             self._file.close()
             os.replace(self._path, self._older_path)
             self._file = self._open()
-        self._file.writelines(parts)
         self._size_bytes += size_bytes
+        self._file.writelines(parts)
 
     def flush(self) -> None:
         """Write what is in the buffer. Raises OSError."""
@@ -114,6 +120,10 @@ _PAUSE_S = 0.0001
 _SLICE_BYTES = 3 << 14
 """Data is encoded in slices of this size, a multiple of 3: base64 holds the interpreter's lock."""
 _CLOSE_TIMEOUT_S = 5.0
+_RETRY_S = 5.0
+"""Interval at which a recording that a full disk has stopped is tried again."""
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Errors of a disk, which pass; at the start all others are mistakes in the path."""
 _LINE_OVERHEAD_BYTES = 512
 """Memory of a queued line besides its bytes; data counts as its base64, which is larger."""
 
@@ -124,22 +134,44 @@ Payload = Sequence[Buffer | None]
 class TrafficWriter:
     """The queue and its thread. `put` is called on the event loop; the counters may be read on any thread."""
 
-    def __init__(self, ring: RingFile) -> None:
-        self._ring = ring
+    def __init__(self, open_ring: Callable[[], RingFile]) -> None:
+        """`open_ring` opens the files: at the start, and again after an error of the disk.
+
+        Raises OSError if the path cannot be used; a full disk is no reason, the recording begins when there is room.
+        """
+        self._open_ring = open_ring
+        self._ring: RingFile | None = None
         self._lines: deque[tuple[bytes, Payload | None, int]] = deque()
-        # A line that does not fit into a file is dropped as one that does not fit into the queue.
-        self._max_queued_bytes = min(_MAX_QUEUED_BYTES, ring.max_line_bytes)
+        self._max_queued_bytes = _MAX_QUEUED_BYTES
         # One counter for each thread: no lock is needed.
         self._put_bytes = self._taken_bytes = 0
         self._wake = threading.Event()
         self._is_closing = False
-        self._has_logged_drops = False
-        self.is_open = True
-        """False after an error: nothing is recorded any more."""
+        self._has_overrun = self._has_logged_drops = False
+        self.is_open = False
+        """False after an error, until the files could be opened again."""
         self.written_count = 0
-        self.dropped_count = 0
+        self._turn = (0, 0)
+        """Number and bytes of the lines that are being written."""
+        self._refused_count = self._lost_count = 0
+        """Requests that were not queued, and those that were and are not in the file."""
+        try:
+            self._begin()
+        except OSError as error:
+            if error.errno not in _DISK_ERRORS:
+                raise
+            self._log_stop(error)
         self._thread = threading.Thread(target=self._run, name="traffic", daemon=True)
         self._thread.start()
+
+    @property
+    def dropped_count(self) -> int:
+        """Requests that are missing in the recording."""
+        return self._refused_count + self._lost_count
+
+    def refuse(self) -> None:
+        """Count a request that is not recorded."""
+        self._refused_count += 1
 
     def put(self, line: bytes, payload: Payload | None = None) -> None:
         """Queue a line: an object of JSON and a newline. It gets the member `data` from a payload. Never blocks."""
@@ -149,7 +181,8 @@ class TrafficWriter:
         size_bytes = _LINE_OVERHEAD_BYTES + line_bytes
         queued_bytes = self._put_bytes - self._taken_bytes + size_bytes
         if queued_bytes > self._max_queued_bytes or not self.is_open:
-            self.dropped_count += 1
+            self._refused_count += 1
+            self._has_overrun = self._has_overrun or self.is_open
             return
         self._put_bytes += size_bytes
         self._lines.append((line, payload, line_bytes))
@@ -165,45 +198,103 @@ class TrafficWriter:
     # --- the thread -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        try:
-            while not self._is_closing:
-                self._wake.wait(_INTERVAL_S)
-                self._wake.clear()
-                self._write_queued()
-            self._write_queued()  # what came between the last look and the closing
-            self._ring.close()
-        except OSError as error:
-            self._stop(error)
+        keep_running("the thread that records traffic", self._write_until_closed, self._pause)
 
-    def _write_queued(self) -> None:
+    def _pause(self, seconds: float) -> bool:
+        self._wake.wait(seconds)
+        return self._is_closing
+
+    def _write_until_closed(self) -> None:
+        while not self._is_closing:
+            if self._ring is None:
+                self._try_again()
+                continue
+            self._wake.wait(_INTERVAL_S)
+            self._wake.clear()
+            self._write_or_stop(self._ring)
+        if self._ring is not None:
+            self._write_or_stop(self._ring)  # what came between the last look and the closing
+        if self._ring is not None:
+            self._close_ring(self._ring)
+
+    def _begin(self) -> None:
+        """Open the files. Raises OSError."""
+        self._ring = self._open_ring()
+        # A line that does not fit into a file is dropped as one that does not fit into the queue.
+        self._max_queued_bytes = min(_MAX_QUEUED_BYTES, self._ring.max_line_bytes)
+        self.is_open = True
+
+    def _try_again(self) -> None:
+        self._wake.wait(_RETRY_S)
+        self._wake.clear()
+        if self._is_closing:
+            return
+        try:
+            self._begin()
+        except OSError as error:
+            _log.debug("traffic cannot be recorded yet: %s", error)
+        else:
+            _log.warning("traffic is recorded again; %d requests are missing so far", self.dropped_count)
+
+    def _write_or_stop(self, ring: RingFile) -> None:
+        written_count = self.written_count
+        try:
+            self._write_queued(ring)
+        except OSError as error:
+            self._ring = None
+            # Lines in the buffer of the file may be in it, or not: they count as missing.
+            self._lost_count += self.written_count - written_count
+            self.written_count = written_count
+            self._drop_queued()
+            self._log_stop(error)
+            self._close_ring(ring)
+            self.is_open = False
+
+    def _write_queued(self, ring: RingFile) -> None:
         while self._lines:
             entries = [self._lines.popleft() for _ in range(min(len(self._lines), _TURN_LINES))]
             turn_bytes = sum([line_bytes for _, _, line_bytes in entries])
-            if turn_bytes > self._ring.max_line_bytes or any(payload for _, payload, _ in entries):
+            self._turn = (len(entries), turn_bytes)
+            if turn_bytes > ring.max_line_bytes or any(payload for _, payload, _ in entries):
                 for line, payload, line_bytes in entries:
-                    self._ring.append(_with_data(line, payload) if payload else (line,), line_bytes)
+                    ring.append(_with_data(line, payload) if payload else (line,), line_bytes)
             else:
-                self._ring.append([line for line, _, _ in entries], turn_bytes)
+                ring.append([line for line, _, _ in entries], turn_bytes)
+            self._turn = (0, 0)
             self._taken_bytes += turn_bytes + len(entries) * _LINE_OVERHEAD_BYTES
             self.written_count += len(entries)
             if self._lines:
                 time.sleep(_PAUSE_S)
-        self._ring.flush()
-        if self.dropped_count and not self._has_logged_drops:
+        ring.flush()
+        if self._has_overrun and not self._has_logged_drops:
             self._has_logged_drops = True
             _log.warning(
                 "requests are missing in the recording: they came faster than they could be written, or are larger "
                 "than half of --record-traffic-size; naiad_traffic_records_dropped_total counts them"
             )
 
-    def _stop(self, error: OSError) -> None:
-        self.is_open = False
-        self._lines.clear()
-        _log.error("the recording of traffic has stopped, requests continue: %s", error)
+    def _drop_queued(self) -> None:
+        (count, turn_bytes), self._turn = self._turn, (0, 0)
+        self._lost_count += count
+        self._taken_bytes += turn_bytes + count * _LINE_OVERHEAD_BYTES
+        while self._lines:
+            _, _, line_bytes = self._lines.popleft()
+            self._taken_bytes += line_bytes + _LINE_OVERHEAD_BYTES
+            self._lost_count += 1
+
+    def _log_stop(self, error: OSError) -> None:
+        _log.error(
+            "the recording of traffic has stopped, requests continue: %s; it is tried again every %g s, and "
+            "naiad_traffic_records_dropped_total counts what is missing",
+            error,
+            _RETRY_S,
+        )
+
+    def _close_ring(self, ring: RingFile) -> None:
         try:
-            self._ring.close()
-        except OSError as again:
-            _log.debug("closing the recording: %s", again)
+            ring.close()
+        except OSError as error:
+            _log.debug("closing the recording: %s", error)
 
 
 _DATA = b',"data":['
@@ -253,7 +344,10 @@ class Recorder:
         # hot: every request of a server that records
         caller = caller_of(request.on_response)
         transport: str = getattr(caller, "transport", "")
-        if not transport or not self._writer.is_open:
+        if not transport:
+            return None
+        if not self._writer.is_open:
+            self._writer.refuse()
             return None
         recording = Recording(request, caller, transport, self)
         if self._has_payloads:

@@ -31,6 +31,7 @@ from naiad.worker.channel.channel import Channel
 from naiad.worker.channel.frame import ChannelClosedError, ChannelError
 from naiad.worker.control import ControlSocket, ExecutionContext, late_slots, open_slots
 from naiad.worker.execution.codec import DECOUPLED, FINAL, HOLDS, TRACED, CallEncoder, CallResponseDecoder
+from naiad.worker.last_resort import start_thread
 
 MOST_CALLS = 4096
 """Limit of the open calls of one worker."""
@@ -206,8 +207,7 @@ class Calls:
         if self._thread is None:
             with self._laying:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="calls", daemon=True)
-                    self._thread.start()
+                    self._thread = start_thread("calls", self._run)
 
     def taken(self, number: int, count: int) -> None:
         """Report the number of responses that were taken to the server."""

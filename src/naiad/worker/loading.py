@@ -20,6 +20,7 @@ from typing import Any
 from naiad.worker.api.failure import text_of
 from naiad.worker.api.logger import Logger
 from naiad.worker.channel.flags_page import FlagsPage
+from naiad.worker.last_resort import start_thread
 
 
 class LoadError(Exception):
@@ -135,7 +136,7 @@ class Readiness:
         """Start the checks; until the first result the model is not ready. No effect without `is_ready`."""
         if callable(getattr(self._model, "is_ready", None)):
             self._board.say_ready(False)
-            threading.Thread(target=self._run, name="naiad is_ready", daemon=True).start()
+            start_thread("naiad is_ready", self._run)
 
     def stop(self) -> None:
         """Stop the checks."""
@@ -161,7 +162,7 @@ class Readiness:
             answer = self._model.is_ready()
             if inspect.iscoroutine(answer):
                 answer = asyncio.run(answer)
-        except Exception as error:
+        except BaseException as error:
             return f"is_ready has raised {text_of(error)}"
         if not isinstance(answer, bool):
             return f"is_ready must return a bool, not {type(answer).__name__}"

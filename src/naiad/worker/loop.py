@@ -200,7 +200,7 @@ class Worker:
         for correlation_id, reason in ended:
             try:
                 notify(correlation_id, reason)
-            except Exception as error:
+            except BaseException as error:
                 pb_utils.Logger.log_error(f"sequence_ended: {format_traceback(error)}")
 
     # --- executing --------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 import threading
 
-from naiad.repository.control.controller import ModelLocks
+from naiad.repository.control.locks import ModelLocks
 
 
 def test_lock_blocks_only_its_name():

@@ -110,9 +110,8 @@ def test_unexpected_error_of_a_step_is_logged(
     trigger._poll_once()
     trigger._pool.shutdown()
     assert catalog.stores.read == ["m"]
-    assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [
-        "working on model 'm' failed"
-    ]
+    (message,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert message.startswith("working on model 'm' failed unexpectedly: RuntimeError: a defect")
     assert not trigger._busy
 
 

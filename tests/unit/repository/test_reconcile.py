@@ -16,6 +16,7 @@ from naiad.repository.control.reconcile import (
     dependents,
     ensembles_above,
     reconcile,
+    unloaded,
 )
 
 
@@ -291,3 +292,32 @@ def test_lasting_listing_is_what_is_loaded(looks: list[tuple[dict[str, bytes], f
         now_s += passed_s
         poll.look(seen, now_s)
     assert poll.acted == last
+
+
+class TestUnloaded:
+    STATE: ClassVar[Mapping[str, Loaded]] = {
+        "c": Loaded(b"c", is_requested=False),
+        "d": Loaded(b"d"),
+        "e": Loaded(b"e", frozenset("cd")),
+        "f": Loaded(b"f", frozenset("e")),
+        "g": Loaded(b"g", frozenset("d"), is_served=False),
+    }
+
+    def test_ensembles_above_are_suspended_outer_ones_first(self) -> None:
+        work = unloaded("c", self.STATE, with_dependents=False)
+        assert (work.names, work.suspended) == (["c"], ["f", "e"])
+
+    def test_what_is_out_of_service_is_concerned_too(self) -> None:
+        """It may be about to come back."""
+        work = unloaded("d", self.STATE, with_dependents=False)
+        assert set(work.suspended) == {"e", "f"}
+        assert work.concerned == {"d", "e", "f", "g"}
+
+    def test_dependents_go_with_an_ensemble(self) -> None:
+        work = unloaded("e", self.STATE, with_dependents=True)
+        assert (work.names, work.suspended) == (["e", "c"], ["f"])
+        assert work.concerned == {"c", "e", "f"}
+
+    def test_unknown_model_concerns_itself(self) -> None:
+        work = unloaded("x", self.STATE, with_dependents=True)
+        assert (work.names, work.suspended, work.concerned) == (["x"], [], {"x"})

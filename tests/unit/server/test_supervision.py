@@ -1,6 +1,6 @@
 """Restarts of processes, with a manual clock."""
 
-from naiad.cluster.supervisor.restarts import DELAYS_NS, STABLE_NS, Supervision
+from naiad.cluster.supervisor.restarts import DELAYS_NS, LONGEST_DELAY_NS, STABLE_NS, Supervision
 
 
 def open_supervision(count: int = 2) -> Supervision:
@@ -62,25 +62,67 @@ def test_a_dead_process_is_replaced_after_a_delay() -> None:
     assert supervision.due(due_ns) == []
 
 
-def test_delays_grow_and_then_the_server_ends() -> None:
+def die_often(supervision: Supervision, slot: int, times: int, now_ns: int = 0) -> int:
+    """Let processes of a slot die as soon as they serve; return the time of the last death."""
+    for _ in range(times):
+        supervision.started(slot)
+        supervision.serves(slot, now_ns)
+        supervision.died(slot, now_ns, "exited with status 3")
+        now_ns = max(now_ns, supervision.wake_ns())
+    return now_ns
+
+
+def test_delays_grow_while_another_process_serves() -> None:
     supervision = open_supervision()
-    now_ns = 0
-    for delay_ns in DELAYS_NS:
-        supervision.died(1, now_ns, "x")
-        assert supervision.wake_ns() == now_ns + delay_ns
-        now_ns += delay_ns
+    delays: list[int] = []
+    for now_ns in range(12):
         supervision.started(1)
-        supervision.serves(1, now_ns)
-        assert not supervision.verdict
-    supervision.died(1, now_ns, "exited with status 3")
+        supervision.died(1, now_ns, "x")
+        delays.append(supervision.wake_ns() - now_ns)
+    assert delays[: len(DELAYS_NS)] == list(DELAYS_NS)
+    assert delays == sorted(delays)
+    assert delays[-1] == LONGEST_DELAY_NS
+    assert not supervision.verdict
+    assert supervision.failing(100) == [1]
+    assert "after 12 deaths in a row" in supervision.outlook(1)
+
+
+def test_server_ends_when_all_processes_keep_dying() -> None:
+    supervision = open_supervision()
+    now_ns = die_often(supervision, 0, 2 * len(DELAYS_NS))
+    die_often(supervision, 1, len(DELAYS_NS), now_ns)
+    assert not supervision.verdict
+    assert supervision.failing(now_ns) == [0]
+    die_often(supervision, 1, 1, now_ns)
     assert supervision.verdict == (
-        f"process 2 has died {len(DELAYS_NS) + 1} times in a row, each time within 60 s; "
+        f"each of the 2 processes has died {len(DELAYS_NS) + 1} times in a row or more, each time within 60 s; "
         "the last time: exited with status 3"
     )
 
 
-def test_deaths_while_starting_again_count_as_well() -> None:
+def test_only_process_that_keeps_dying_ends_the_server() -> None:
+    supervision = open_supervision(1)
+    die_often(supervision, 0, len(DELAYS_NS))
+    assert not supervision.verdict
+    die_often(supervision, 0, 1)
+    assert supervision.verdict.startswith("the only process has died 6 times in a row")
+
+
+def test_process_that_became_stable_keeps_the_server() -> None:
     supervision = open_supervision()
+    now_ns = die_often(supervision, 0, len(DELAYS_NS) + 1)
+    supervision.started(0)
+    supervision.serves(0, now_ns)
+    die_often(supervision, 1, len(DELAYS_NS), now_ns)
+    assert not supervision.verdict
+    now_ns += STABLE_NS
+    die_often(supervision, 1, 1, now_ns)
+    assert supervision.failing(now_ns) == [1]
+    assert not supervision.verdict
+
+
+def test_deaths_while_starting_again_count_as_well() -> None:
+    supervision = open_supervision(1)
     for _ in range(len(DELAYS_NS) + 1):
         supervision.started(0)
         supervision.died(0, 0, "x")

@@ -1,8 +1,11 @@
 """Requests become lines: what is recorded of them, what is dropped, and what happens when the disk fails."""
 
+import errno
 import functools
 import json
 import logging
+import os
+import threading
 
 import pytest
 
@@ -13,6 +16,7 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.frontend.header_forwarding import _with_parameters
 from naiad.options.trace import TraceOptions
+from naiad.telemetry import traffic
 from naiad.telemetry.trace.tracer import Tracer
 from naiad.telemetry.traffic import Recorder, RingFile, TrafficWriter
 from support.waiting import wait_until
@@ -36,7 +40,7 @@ class Frontend:
 class Scene:
     def __init__(self, path, *, size_bytes=1 << 20, has_payloads=False):
         self.path = path
-        self.writer = TrafficWriter(RingFile(str(path), size_bytes))
+        self.writer = TrafficWriter(lambda: RingFile(str(path), size_bytes))
         self.recorder = Recorder(self.writer, has_payloads=has_payloads)
         self.frontend = Frontend()
 
@@ -180,7 +184,7 @@ class StuckRing:
 
 def test_the_queue_is_bounded():
     ring = StuckRing()
-    writer = TrafficWriter(ring)
+    writer = TrafficWriter(lambda: ring)
     for _ in range(1000):
         writer.put(bytes(100))
     assert writer.dropped_count > 900
@@ -189,15 +193,59 @@ def test_the_queue_is_bounded():
     writer.close()
 
 
-def test_an_error_of_the_disk_stops_it(caplog):
-    caplog.set_level(logging.ERROR)
-    writer = TrafficWriter(StuckRing(OSError(28, "No space left on device")))
-    frontend = Frontend()
-    writer.put(b"{}\n")
+def refused(writer):
+    request = InferRequest(RequestHeader(model_name="m"), (), Frontend().take)
+    return Recorder(writer).begin(request)
+
+
+def test_an_error_of_the_disk_pauses_the_recording(tmp_path, caplog, monkeypatch):
+    """What is missing is counted: lines that waited, and requests while it could not be written."""
+    monkeypatch.setattr(traffic, "_RETRY_S", 0.01)
+    caplog.set_level(logging.WARNING)
+    full = OSError(28, "No space left on device")
+    rings = [StuckRing(full), full, full, RingFile(str(tmp_path / "t"), 1 << 20)]
+    may_go_on = threading.Event()
+
+    def open_ring():
+        if len(rings) == 1:
+            may_go_on.wait(60)
+        ring = rings.pop(0)
+        if isinstance(ring, OSError):
+            raise ring
+        return ring
+
+    writer = TrafficWriter(open_ring)
+    for _ in range(3):
+        writer.put(b"{}\n")
     wait_until(lambda: not writer.is_open, "the writer has not stopped")
-    request = InferRequest(RequestHeader(model_name="m"), (), frontend.take)
-    assert Recorder(writer).begin(request) is None
+    assert refused(writer) is None
+    assert (writer.written_count, writer.dropped_count) == (0, 4)
+    assert writer._put_bytes == writer._taken_bytes
+    may_go_on.set()
+    wait_until(lambda: writer.is_open, "the recording has not begun again")
+    writer.put(b"{}\n")
     writer.close()
-    assert [record.message for record in caplog.records] == [
-        "the recording of traffic has stopped, requests continue: [Errno 28] No space left on device"
-    ]
+    assert (writer.written_count, writer.dropped_count) == (1, 4)
+    assert len((tmp_path / "t").read_bytes().splitlines()) == 2
+    stopped, again = [record.message for record in caplog.records]
+    assert stopped.startswith("the recording of traffic has stopped, requests continue: [Errno 28] No space left")
+    assert again == "traffic is recorded again; 4 requests are missing so far"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])
+def test_full_disk_does_not_end_a_start(number):
+    def open_ring():
+        raise OSError(number, os.strerror(number))
+
+    writer = TrafficWriter(open_ring)
+    assert refused(writer) is None
+    assert writer.dropped_count == 1
+    writer.close()
+
+
+def test_other_errors_of_the_path_end_a_start():
+    def open_ring():
+        raise PermissionError(errno.EACCES, "Permission denied", "t")
+
+    with pytest.raises(PermissionError):
+        TrafficWriter(open_ring)

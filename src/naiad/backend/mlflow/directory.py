@@ -3,7 +3,6 @@
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from naiad.backend.api import ModelContext
 from naiad.backend.framework import ModelFile, Parameters, find_model_file, may_unpickle, reason
 from naiad.config.backends import filenames_of
 from naiad.core.errors import excerpt
+from naiad.files.temporary import own_directory
 
 DIGEST_COMMAND = "find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum"
 """What prints the digest of the directory that it runs in."""
@@ -56,8 +56,8 @@ class MlflowDirectory(ModelFile):
         Raises InferError(INVALID_ARG) for a directory that executes code and is not permitted.
         """
         if self._digest:
-            with tempfile.TemporaryDirectory(prefix="naiad-mlflow-") as directory:
-                copy = Path(directory) / self.path.name
+            with own_directory("mlflow") as directory:
+                copy = directory / self.path.name
                 _copy_files(self.path, copy)
                 found = digest_of(copy)
                 if found != self._digest:

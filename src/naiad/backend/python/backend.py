@@ -361,6 +361,10 @@ class PythonInstance(RemoteInstance):
         if self._calls is not None:
             self._calls.parent_cancelled(request)
 
+    def abandon(self, reason: str) -> None:
+        """Kill the worker, which is restarted."""
+        self._life.replace_worker(reason)
+
     @property
     def generation(self) -> int:
         """A different number for every worker."""
@@ -368,8 +372,8 @@ class PythonInstance(RemoteInstance):
 
     @property
     def health(self) -> str:
-        """Empty while the worker lives; otherwise the cause of its death."""
-        return self._life.health
+        """Empty while the worker lives; otherwise the cause of its death, or the hindrance."""
+        return self._life.health or self.hindrance
 
     @property
     def says_ready(self) -> bool:

@@ -30,8 +30,9 @@ from naiad.backend.python.settings import WorkerSettings
 from naiad.backend.python.worker.process import Event, WorkerProcess
 from naiad.backend.python.worker_life import StartError, begin, end
 from naiad.core.batch import Batch, SequenceEnd
-from naiad.core.errors import ErrorCode, InferError, invalid_argument
+from naiad.core.errors import ErrorCode, InferError, cause_of, invalid_argument
 from naiad.core.response import InferResponse
+from naiad.telemetry.last_resort import report
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.frame import MAX_FRAME_BYTES, ChannelClosedError, ChannelError, Frame
 
@@ -192,6 +193,16 @@ class _Peer:
             os.write(self._wake_write, b".")
 
     def _run(self) -> None:
+        try:
+            self._live()
+        except BaseException as error:
+            # The group cannot execute without this rank, and nothing else watches it.
+            report(f"the thread of rank {self.rank}", error)
+            self._fail(f"cannot be watched: {cause_of(error)}")
+            if self.process is not None:
+                self.process.kill()
+
+    def _live(self) -> None:
         try:
             self.process = process = self._launch()
         except OSError as error:

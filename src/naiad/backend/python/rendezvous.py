@@ -33,6 +33,7 @@ from naiad.backend.python.settings import WorkerSettings, worker_environment
 from naiad.backend.python.worker.channel import ServerChannel
 from naiad.backend.python.worker.process import CallsDoor, Event, WorkerProcess
 from naiad.core.errors import invalid_argument
+from naiad.telemetry.last_resort import keep_running, report
 from naiad.worker.channel.flags_page import create_board
 
 _log = logging.getLogger(__name__)
@@ -151,6 +152,13 @@ class Rendezvous:
         )
 
     def _run(self) -> None:
+        keep_running("the rendezvous of ranks", self._welcome_all, self._pause)
+
+    def _pause(self, seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_closed, seconds)
+
+    def _welcome_all(self) -> None:
         while not self._is_closed:
             if not select.select([self._listener], [], [], _POLL_S)[0]:
                 continue
@@ -285,9 +293,12 @@ class NodeRanks:
         """Serve groups without end. Raises RejectedError."""
         first = self._node_rank * self._settings.local_rank_count
         for rank in range(first, first + self._settings.local_rank_count):
-            threading.Thread(target=self._serve, args=(rank,), name=f"rank {rank}", daemon=True).start()
+            threading.Thread(target=self._keep_serving, args=(rank,), name=f"rank {rank}", daemon=True).start()
         self._is_rejected.wait()
         raise RejectedError(self._rejection)
+
+    def _keep_serving(self, rank: int) -> None:
+        keep_running(f"rank {rank}", lambda: self._serve(rank), self._is_rejected.wait)
 
     def _serve(self, rank: int) -> None:
         while True:
@@ -343,6 +354,15 @@ class NodeRanks:
             _log.info("waiting for the server of node 0 to start the model at %s:%d (%s)", host, port, error)
 
     def _work(self, rank: int, control: socket.socket, data: socket.socket, order: Mapping[str, Any]) -> None:
+        try:
+            self._run_worker(rank, control, data, order)
+        except BaseException as error:
+            report(f"the worker of rank {rank}", error)
+        finally:  # with them the server sees that this rank is lost
+            control.close()
+            data.close()
+
+    def _run_worker(self, rank: int, control: socket.socket, data: socket.socket, order: Mapping[str, Any]) -> None:
         """Start a worker, and watch it to its end. The process ends with this thread."""
         environment = self._settings.interpreter.environ(worker_environment(self._context))
         try:
@@ -366,8 +386,6 @@ class NodeRanks:
             send_line(control, {"exit": how})
         except OSError as error:
             _log.debug("the server is gone: %s", error)
-        control.close()
-        data.close()
 
 
 def _watch(process: WorkerProcess, control: socket.socket) -> None:

@@ -28,7 +28,7 @@ from naiad.backend.api import InstanceState
 from naiad.backend.python.conversation.conversation import Conversation
 from naiad.backend.python.settings import WorkerSettings
 from naiad.backend.python.worker.process import Event, WorkerProcess
-from naiad.core.errors import ErrorCode, InferError, internal
+from naiad.core.errors import ErrorCode, InferError, cause_of, internal
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import IDLE_S
 from naiad.worker.channel.frame import ChannelError
@@ -127,6 +127,8 @@ class WorkerLife:
         self._notes = notes
         self._converse = converse
         self._on_health = on_health
+        self._process: WorkerProcess | None = None
+        """The worker that is being watched."""
         self._dumped_since_ns = 0
         """Begin of the last execution whose stacks were asked for."""
         self._taken_count = self._taken_ns = 0
@@ -207,6 +209,12 @@ class WorkerLife:
         except OSError:
             return  # full: it is about to wake up anyway
 
+    def replace_worker(self, reason: str) -> None:
+        """Kill the worker; the next one starts after the usual delay."""
+        process = self._process
+        if process is not None:
+            process.kill(f"was killed: {reason}")
+
     # --- the thread -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -214,11 +222,10 @@ class WorkerLife:
             while not self._closing:
                 try:
                     self._live()
-                except Exception as error:
+                except BaseException as error:
                     # A mistake of the server. Without this thread requests would wait for a worker in vain.
                     _log.exception("the thread of instance '%s' failed", self._name)
-                    how = f"{type(error).__name__}: {error}"
-                    self._fail(StartError(ErrorCode.INTERNAL, f"the worker cannot be run: {how}"))
+                    self._fail(StartError(ErrorCode.INTERNAL, f"the worker cannot be run: {cause_of(error)}"))
                 if not self._started.is_set() or self._closing:
                     break
                 self._await_restart()
@@ -242,7 +249,7 @@ class WorkerLife:
             begin(process, self._settings, self._notes, self._wake_read, lambda: self._closing)
             process.await_ready(self._wake_read, lambda: self._closing)
             conversation = self._converse(process)
-        except Exception as error:
+        except BaseException as error:
             process.kill()
             end(process, 0.0, self._wake_read)
             process.close()
@@ -250,7 +257,7 @@ class WorkerLife:
                 raise
             self._fail(error)
             return
-        self.conversation = conversation
+        self.conversation, self._process = conversation, process
         warming = self._begin_warm_up(process)
         self._started.set()
         self._watch(process, conversation)
@@ -259,7 +266,7 @@ class WorkerLife:
             warming.join(_RELEASE_S)
         is_free = self._wait_until_free()
         conversation.close()
-        self.conversation = None
+        self.conversation = self._process = None
         process.close()
         if is_free:
             self.lock.release()
@@ -291,8 +298,8 @@ class WorkerLife:
     def _warm_up(self, process: WorkerProcess, warm_up: Callable[[], None]) -> None:
         try:
             warm_up()
-        except Exception as error:
-            said = error.message if isinstance(error, InferError) else f"{type(error).__name__}: {error}"
+        except BaseException as error:
+            said = error.message if isinstance(error, InferError) else cause_of(error)
             with self._warming_lock:
                 if self._warming is process:
                     process.kill(f"was killed because its warm-up failed: {said}")

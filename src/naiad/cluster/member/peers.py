@@ -37,6 +37,7 @@ from naiad.core.request import ExecutionTimes, InferRequest
 from naiad.core.response import InferResponse
 from naiad.engine.rollout.model import RolloutModel
 from naiad.engine.serving.served import Served, ServedProxy
+from naiad.telemetry.last_resort import begin_task
 
 _log = logging.getLogger(__name__)
 
@@ -162,9 +163,7 @@ class Peers:
         return link
 
     def _spawn(self, channel: Channel, connected: socket.socket) -> None:
-        task = asyncio.get_running_loop().create_task(_begin(channel, connected))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        begin_task("the connection to another process", _begin(channel, connected), self._tasks)
 
     def live_sequence_count(self) -> int:
         """Return the number of sequences of the processes that got requests from this one, as last reported."""

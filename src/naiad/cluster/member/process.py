@@ -47,6 +47,7 @@ from naiad.server.ports.ports import Ports
 from naiad.server.process.runner import SIGNALS, StopSignal, run_to_status
 from naiad.server.reporting.report import first_model
 from naiad.server.rollouts import RolloutKeeper
+from naiad.telemetry.last_resort import begin_task
 from naiad.telemetry.logs import log
 
 _log = logging.getLogger(__name__)
@@ -235,8 +236,7 @@ class Member(Server):
         if isinstance(message, StopBeingReady):
             self._engine.is_draining = True
         elif isinstance(message, Finish):
-            task = asyncio.get_running_loop().create_task(self._finish())
-            self._tasks.add(task)
+            begin_task("the end of this process", self._finish(), self._tasks)
 
     async def _finish(self) -> None:
         self._engine.is_draining = True

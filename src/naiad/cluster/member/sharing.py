@@ -49,6 +49,7 @@ from naiad.frontend.slice_runner import SliceRunner
 from naiad.protocol.grpc import control as control_grpc
 from naiad.protocol.grpc.walk import last_text
 from naiad.protocol.status import status_of
+from naiad.telemetry.last_resort import begin_task
 
 _SERVICE = "/inference.GRPCInferenceService/"
 _CHANGING = frozenset(("model-repository", "logging", "trace", "shared-memory"))
@@ -239,9 +240,7 @@ class ClusterRoutes:
 
     def spawn(self, work: Coroutine[object, object, None]) -> None:
         """Handle a request in a task of its own; its connection waits for it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        begin_task("a request to all processes", work, self._tasks)
 
     # --- execution --------------------------------------------------------------------------------------------------
 

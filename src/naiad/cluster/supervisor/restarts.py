@@ -1,4 +1,7 @@
-"""Restarts of server processes: when a dead process is replaced, when the server gives up, and with which options.
+"""Restarts of server processes: when a dead process is replaced, when the server ends, and with which options.
+
+A process that dies again and again is replaced after longer and longer pauses, while another one serves. Only when
+all of them die again and again is it pointless to go on.
 
 Pure: time is an argument. `share_of` divides limits and caches among the processes.
 """
@@ -12,7 +15,8 @@ _SECOND_NS = 1_000_000_000
 STABLE_NS = 60 * _SECOND_NS
 """A process that has served for this time did not die of its start."""
 DELAYS_NS = tuple(int(delay_s * _SECOND_NS) for delay_s in (0.1, 1, 2, 4, 8))
-"""Delay before the restart after the first, second ... death in a row; one more death ends the server."""
+"""Delay before the restart after the first, second ... death in a row. After more deaths the process keeps dying."""
+LONGEST_DELAY_NS = 60 * _SECOND_NS
 
 
 class _State(enum.Enum):
@@ -32,6 +36,13 @@ class _Slot:
         self.serving_since_ns = 0
         self.deaths = 0
         """Deaths in a row without a stable time between."""
+
+    @property
+    def keeps_dying(self) -> bool:
+        return self.deaths > len(DELAYS_NS)
+
+    def is_stable(self, now_ns: int) -> bool:
+        return self.state is _State.SERVING and now_ns - self.serving_since_ns >= STABLE_NS
 
 
 class Supervision:
@@ -74,18 +85,37 @@ class Supervision:
     def died(self, slot: int, now_ns: int, cause: str) -> None:
         """Note that a process has exited; `cause` follows a colon in the message."""
         place = self._slots[slot]
-        was_stable = place.state is _State.SERVING and now_ns - place.serving_since_ns >= STABLE_NS
-        place.deaths = 1 if was_stable else place.deaths + 1
+        place.deaths = 1 if place.is_stable(now_ns) else place.deaths + 1
         place.state = _State.EMPTY
         if not self.is_open:
             self.verdict = self.verdict or f"process {slot + 1} did not start: {cause}"
-        elif place.deaths > len(DELAYS_NS):
+            return
+        place.due_ns = now_ns + _delay_ns(place.deaths)
+        if len(self.failing(now_ns)) == len(self._slots):
+            subject = "the only process" if len(self._slots) == 1 else f"each of the {len(self._slots)} processes"
+            fewest = min(each.deaths for each in self._slots)
             self.verdict = self.verdict or (
-                f"process {slot + 1} has died {place.deaths} times in a row, each time within "
+                f"{subject} has died {fewest} times in a row or more, each time within "
                 f"{STABLE_NS // _SECOND_NS} s; the last time: {cause}"
             )
-        else:
-            place.due_ns = now_ns + DELAYS_NS[place.deaths - 1]
+
+    def failing(self, now_ns: int) -> list[int]:
+        """Return the slots whose processes keep dying: none of them has been stable for a number of deaths."""
+        return [n for n, slot in enumerate(self._slots) if slot.keeps_dying and not slot.is_stable(now_ns)]
+
+    def outlook(self, slot: int) -> str:
+        """Return when a dead process is replaced, for a message."""
+        place = self._slots[slot]
+        delay_s = _delay_ns(place.deaths) / _SECOND_NS
+        if place.deaths == 1:
+            return f"it will be replaced in {delay_s:g} s"
+        return f"it will be replaced in {delay_s:g} s, after {place.deaths} deaths in a row"
+
+
+def _delay_ns(deaths: int) -> int:
+    if deaths <= len(DELAYS_NS):
+        return DELAYS_NS[deaths - 1]
+    return min(LONGEST_DELAY_NS, DELAYS_NS[-1] << min(deaths - len(DELAYS_NS), 16))
 
 
 def share_of(options: ServerOptions, slot: int, start: int) -> ServerOptions:

@@ -6,14 +6,25 @@ version is ready if all processes have it ready.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from itertools import zip_longest
 from typing import Any, TypeVar
 
 from naiad.cluster.channel import ChannelError
-from naiad.cluster.messages import Answer, AskIndex, AskMetrics, AskRollouts, AskStatistics, Query
+from naiad.cluster.messages import (
+    Answer,
+    AskIndex,
+    AskMetrics,
+    AskRollouts,
+    AskStatistics,
+    IsModelReady,
+    IsReady,
+    Query,
+)
 from naiad.cluster.supervisor.member_process import MemberProcess
+from naiad.cluster.supervisor.restarts import Supervision
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.core.model import IndexEntry, ModelState
 from naiad.telemetry.metrics import exposition as exposition_sum
@@ -124,6 +135,7 @@ def _merged(rows: Sequence[IndexEntry]) -> IndexEntry:
 
 _log = logging.getLogger(__name__)
 
+_FAILING = "Server processes that died again and again, and are started again after long pauses"
 _TIMEOUT_S = 5.0
 """A process without an answer in this time is left out."""
 
@@ -131,9 +143,9 @@ _TIMEOUT_S = 5.0
 class ScatterGather:
     """Queries all serving processes."""
 
-    def __init__(self, serving: Callable[[], Sequence[MemberProcess]], slot_count: int) -> None:
+    def __init__(self, serving: Callable[[], Sequence[MemberProcess]], supervision: Supervision) -> None:
         self._serving = serving
-        self._slot_count = slot_count
+        self._supervision = supervision
         self.exited_counters = ExitedCounters()
         self.restart_count = 0
         """Processes that replaced a dead one."""
@@ -151,8 +163,7 @@ class ScatterGather:
             return sum_rollouts([counts for counts in answers if isinstance(counts, Mapping)])
         if isinstance(query, AskIndex):
             return merge_index([index for index in answers if isinstance(index, Sequence)])
-        # Ready means complete: while a process is missing, the other processes carry its load.
-        return len(answers) == self._slot_count and all(answers)
+        return self._supervision.is_open and bool(answers) and all(answers)
 
     async def note_all(self) -> None:
         """Note the counters of all processes, which bounds the loss when one dies."""
@@ -160,7 +171,16 @@ class ScatterGather:
             await self._ask(query)
 
     async def _ask(self, query: Query) -> list[object]:
-        answers = await asyncio.gather(*[self._ask_one(member, query) for member in self._serving()])
+        members = self._serving()
+        answers = await asyncio.gather(*[self._ask_one(member, query) for member in members])
+        if isinstance(query, IsReady | IsModelReady):
+            # The other processes carry the load of one that has died; `naiad_processes` counts them. One that serves
+            # and does not answer hangs, and gets connections all the same.
+            return [
+                bool(answer)
+                for member, answer in zip(members, answers, strict=True)
+                if answer is not None or member.is_serving
+            ]
         return [answer for answer in answers if answer is not None]
 
     async def _ask_one(self, member: MemberProcess, query: Query) -> object:
@@ -179,9 +199,11 @@ class ScatterGather:
 
     def _exposition(self) -> bytes:
         text = "Server processes that were started again after one died"
+        failing_count = len(self._supervision.failing(time.monotonic_ns()))
         own = [
             format_rows("naiad_processes", "gauge", "Server processes that serve", [({}, len(self._serving()))]),
             format_rows("naiad_process_restarts_total", "counter", text, [({}, self.restart_count)]),
+            format_rows("naiad_processes_failing", "gauge", _FAILING, [({}, failing_count)]),
         ]
         return self.exited_counters.metrics().render() + ("\n".join(own) + "\n").encode()
 

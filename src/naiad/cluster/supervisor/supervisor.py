@@ -8,10 +8,8 @@ it broadcasts control calls.
 import asyncio
 import logging
 import os
-import shutil
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 
@@ -23,10 +21,12 @@ from naiad.cluster.supervisor.member_process import MemberProcess, StartedProces
 from naiad.cluster.supervisor.restarts import Supervision, share_of
 from naiad.cluster.supervisor.scatter_gather import ScatterGather
 from naiad.core.errors import internal
+from naiad.files.temporary import OwnDirectory
 from naiad.options.options import ServerOptions
 from naiad.server.ports.listener import HANDSHAKES_S, Listener, addresses, bind, has_tls, refused
 from naiad.server.process.runner import ServiceManager, StopSignal, run_to_status
 from naiad.server.reporting.report import log_ready
+from naiad.telemetry.last_resort import begin_task
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Supervisor:
         self._starts = [0] * self._count
         self._ended: list[MemberProcess] = []
         """Processes that have ended before the server was open, or while it exits."""
-        self._scatter_gather = ScatterGather(self._serving, self._count)
+        self._scatter_gather = ScatterGather(self._serving, self._supervision)
         self._control_broadcast = ControlBroadcast(self._serving)
         self._acceptors: dict[str, Acceptor] = {}
         self._stop = StopSignal(self._exit_now)
@@ -89,11 +89,12 @@ class Supervisor:
         """Start, serve until a signal, drain; return the exit status. Raises InferError when it cannot start."""
         self._stop.install(asyncio.get_running_loop())
         self._service_manager.watch(asyncio.get_running_loop())
-        self._directory = _make_directory()
+        held = _make_directory()
+        self._directory = str(held.path)
         try:
             return await self._run()
         finally:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            held.remove()
 
     async def _run(self) -> int:
         listeners = [bind(address) for address in self._addresses]
@@ -127,10 +128,7 @@ class Supervisor:
             await self._wait_for_ends(_EXIT_GRACE_S)
 
     def _spawn(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return begin_task("a task of the supervisor", work, self._tasks)
 
     def _serving(self) -> Sequence[MemberProcess]:
         return [member for member in self._members.values() if member.is_serving]
@@ -291,11 +289,19 @@ class Supervisor:
             self._ended.append(member)
             self._news.set()
             return
-        if self._supervision.is_open:
-            _log.error("%s has ended: %s; it will be replaced", member.name, member.cause)
-        else:
+        is_replaced = self._supervision.is_open
+        if not is_replaced:
             self._ended.append(member)
         self._died(member.slot, member.cause)
+        if is_replaced:
+            _log.error(
+                "%s has ended: %s; %s; %d of %d processes serve",
+                member.name,
+                member.cause,
+                self._supervision.outlook(member.slot),
+                len(self._serving()),
+                self._count,
+            )
 
     # --- exit -------------------------------------------------------------------------------------------------------
 
@@ -347,13 +353,13 @@ class Supervisor:
         os._exit(status)
 
 
-def _make_directory() -> str:
+def _make_directory() -> OwnDirectory:
     """Make the directory of the sockets between processes. Raises InferError."""
     try:
-        directory = tempfile.mkdtemp(prefix="naiad-")
-        if len(directory) > _MAX_DIRECTORY:  # the path of a socket must fit into 108 bytes
-            os.rmdir(directory)
-            directory = tempfile.mkdtemp(prefix="naiad-", dir="/tmp")
+        directory = OwnDirectory("sockets")
+        if len(str(directory.path)) > _MAX_DIRECTORY:  # the path of a socket must fit into 108 bytes
+            directory.remove()
+            directory = OwnDirectory("sockets", "/tmp")
     except OSError as error:
         raise internal(
             f"no directory for the sockets between processes can be made: {error.strerror}; name a writable one in "

@@ -14,6 +14,7 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import invalid_argument
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.engine.cache.store import CacheCounts, CachedResponse, Share
+from naiad.telemetry.last_resort import report
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +109,9 @@ class RedisStore:
                     pipeline.set(_PREFIX + key, encode(response), ex=self._ttl_s or None)
             # A full Redis rejects SET and still answers GET.
             results: Sequence[Any] = await pipeline.execute(raise_on_error=False)
-        except Exception as error:  # the client raises errors of several families, and none may end the task
+        except BaseException as error:  # the client raises errors of several families, and none may end the task
+            if isinstance(error, asyncio.CancelledError):
+                raise
             _log.warning("Redis at %s cannot be reached, responses are not cached: %s", self._address, error)
             self._is_away = True
             batch = [*batch, *self._waiting]
@@ -118,7 +121,7 @@ class RedisStore:
         self._log_rejections([result for result in results if isinstance(result, Exception)])
         for (_, found, _), result in zip(batch, results, strict=True):
             if found is not None:
-                _call(found, decode(result))
+                _call(found, result)
 
     async def _reconnect(self) -> None:
         """Return once Redis answers. Until then every lookup is a miss, so no request waits."""
@@ -140,12 +143,17 @@ class RedisStore:
             _log.warning("Redis at %s rejects commands of the response cache: %s", self._address, rejections[0])
 
 
-def _call(found: Found, response: CachedResponse | None) -> None:
+def _call(found: Found, result: Any) -> None:
+    response = None
+    try:
+        response = decode(result)
+    except BaseException as error:
+        report("decoding a response from Redis", error)
     try:
         found(response)
-    except Exception:
+    except BaseException as error:
         # An error of one request must not affect other requests of the same pipeline.
-        _log.exception("processing a lookup's result from Redis failed")
+        report("processing a lookup's result from Redis", error)
 
 
 def _connect(settings: Mapping[str, str]) -> tuple[Any, int, str]:

@@ -20,6 +20,7 @@ from naiad.core.response import InferResponse
 from naiad.engine.rollout.comparison import are_equal
 from naiad.engine.rollout.sides import CanaryHeaders, RolloutTotals
 from naiad.engine.serving.served import Served
+from naiad.telemetry.last_resort import report
 
 _log = logging.getLogger(__name__)
 
@@ -127,8 +128,8 @@ class ShadowCopies:
         result = FAILED
         try:
             result = self._compare(shadow, response)
-        except Exception:
-            _log.exception("comparing the response of a shadow copy failed")
+        except BaseException as error:
+            report("comparing the response of a shadow copy", error)
         try:
             self._loop.call_soon_threadsafe(self._end, shadow, result)
         except RuntimeError:

@@ -1,5 +1,6 @@
 """The batch executor: results and errors of an instance become the responses of its requests."""
 
+import logging
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -7,7 +8,7 @@ from typing import Protocol
 
 from naiad.backend.api import Instance, InstanceDiedError
 from naiad.core.batch import Batch
-from naiad.core.errors import ErrorCode, FailureReason, InferError, internal
+from naiad.core.errors import ErrorCode, FailureReason, InferError, cause_of, internal
 from naiad.core.request import InferRequest
 from naiad.core.response import LATE, RESCHEDULE, InferResponse, ResponseHeader
 from naiad.engine.serving.dispatcher import Dispatcher
@@ -29,6 +30,7 @@ class BatchTransform(Protocol):
         """Undo `prepare`; does nothing if it is undone."""
 
 
+_log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
 _RESPONSE_TYPES = {InferResponse}
 
@@ -83,8 +85,9 @@ class BatchExecutor:
             for transform in self._transforms:
                 transform.prepare(batch)
             responses = instance.execute(batch)
-        except (Exception, SystemExit) as error:
-            # A model that calls `sys.exit` would silently end this thread, and its requests would never complete.
+        except BaseException as error:
+            # Also SystemExit, KeyboardInterrupt, CancelledError of a model: they would silently end this thread, and
+            # its requests would never complete.
             if claim is None or claim():
                 self.fail(batch, error, on_loop=on_loop)
         else:
@@ -101,7 +104,7 @@ class BatchExecutor:
         try:
             for transform in reversed(self._transforms):
                 responses = transform.settle(batch, responses)
-        except Exception as error:
+        except BaseException as error:
             self.fail(batch, error, on_loop=on_loop)
         else:
             self._complete(batch, responses, on_loop)
@@ -130,6 +133,7 @@ class BatchExecutor:
         if self._suspects.found:
             self._suspects.clear(requests)
         self._dispatcher.note_executed(batch)
+        batch.is_answered = True
         self._response_queue.hand_over(requests, answers, on_loop=on_loop)
         if on_loop:
             # The clients work meanwhile, and the loop reads no request of theirs before this is done.
@@ -150,6 +154,7 @@ class BatchExecutor:
         _report_times(batch)
         self._dispatcher.note_executed(batch)
         self._dispatcher.go_on(done, again)
+        batch.is_answered = True
         self._response_queue.hand_over(done, answers, on_loop=on_loop)
 
     def _complete_decoupled(self, batch: Batch, responses: Sequence[InferResponse], on_loop: bool) -> None:
@@ -186,7 +191,7 @@ class BatchExecutor:
         if not isinstance(error, InferError):
             error = InferError(
                 ErrorCode.INTERNAL,
-                f"executing model '{self._statistics.model}' failed: {type(error).__name__}: {error}",
+                f"executing model '{self._statistics.model}' failed: {cause_of(error)}",
                 detail="".join(traceback.format_exception(error)),
             )
         reason = FailureReason.CANCELED if is_cancelled(error) else FailureReason.BACKEND
@@ -195,6 +200,7 @@ class BatchExecutor:
         _report_times(batch)
         response = InferResponse(self._error_header, error=error)
         self._dispatcher.note_executed(batch, failed=True)
+        batch.is_answered = True
         if self._decoupled_responses is not None:
             self._decoupled_responses.resume(self._dispatcher.pop_put_back(batch))
             self._decoupled_responses.fail(batch.requests, response)
@@ -205,6 +211,27 @@ class BatchExecutor:
             # It failed after its responses; open requests get their own responses.
             requests = [request for request in requests if request not in batch.left_open]
         self._response_queue.hand_over(requests, [response] * len(requests), on_loop=on_loop)
+
+    def give_up(self, batch: Batch, error: InferError, *, on_loop: bool = False) -> None:
+        """Fail the requests of a batch that have no response after a failure of the runner itself.
+
+        The last resort: it calls as little as possible, and what fails in it is only logged.
+        """
+        response = InferResponse(self._error_header, error=error)
+        open_requests = self._dispatcher.open_requests
+        try:
+            if not batch.is_answered:
+                batch.is_answered = True
+                error.reason = error.reason or FailureReason.BACKEND
+                self._dispatcher.note_executed(batch, failed=True)
+                self._statistics.record_batch_failure(batch, _end(batch))
+                if self._decoupled_responses is None:
+                    requests = [request for request in batch.requests if request not in batch.left_open]
+                    self._response_queue.hand_over(requests, [response] * len(requests), on_loop=on_loop)
+        except BaseException:
+            _log.critical("requests of model '%s' may wait in vain", self._statistics.model, exc_info=True)
+        if open_requests is not None:
+            open_requests.fail(batch.requests, response)
 
 
 def _wrong_responses(batch: Batch, responses: object) -> InferError:

@@ -12,6 +12,7 @@ from naiad.core.ports import Loop, TimerHandle
 from naiad.engine.serving.busy_polling import BusyPolling
 from naiad.engine.serving.dispatcher import STOPPED, Dispatcher
 from naiad.engine.serving.executor import BatchExecutor
+from naiad.engine.serving.recovery import Recovery
 
 _log = logging.getLogger(__name__)
 
@@ -41,10 +42,13 @@ class LoopRunner:
         """Number of the instance among the instances of its version."""
         self.free_ns = time.monotonic_ns()
         self.instance: RemoteInstance = instance
+        self._recovery = Recovery(f"instance {index} of a model", instance)
         self._dispatcher = dispatcher
         self._executor = executor
         self._loop = loop
         self._batch: Batch | None = None
+        self._taken: Batch | None = None
+        """The batch that was taken last, until its responses or its failure are handed over."""
         self._is_elsewhere = False
         """Whether a thread executes the batch."""
         self._unclaimed: list[Batch] = []
@@ -91,6 +95,12 @@ class LoopRunner:
 
     def _pump(self) -> None:
         """Start the next batch, if there is one and none is running."""
+        try:
+            self._take_next()
+        except BaseException as error:
+            self._fail_unexpectedly(error)
+
+    def _take_next(self) -> None:
         if self._batch is not None or self._ended.is_set():
             return
         if self._exit_timer is not None:
@@ -114,6 +124,7 @@ class LoopRunner:
             self._timer = self._loop.call_later(delay_s, self._pump)
 
     def _begin(self, batch: Batch) -> None:
+        self._taken = batch
         if sum(len(data) for request in batch.requests for data in request.data) > _LARGE_BATCH_BYTES:
             self._batch = batch
             self._unwatch()
@@ -125,8 +136,9 @@ class LoopRunner:
         try:
             self._executor.prepare(batch)
             self.instance.begin(batch)
-        except Exception as error:
+        except BaseException as error:
             self._executor.fail(batch, error, on_loop=True)
+            self._taken = None
             self._loop.call_soon(self._pump)
             return
         self._batch = batch
@@ -135,6 +147,12 @@ class LoopRunner:
         self._answer_busy_polling.begin()
 
     def _on_readable(self) -> None:
+        try:
+            self._read()
+        except BaseException as error:
+            self._fail_unexpectedly(error)
+
+    def _read(self) -> None:
         batch = self._batch
         if batch is None and not self.instance.is_busy:
             # The other process has died between two batches; `health` has the reason.
@@ -143,12 +161,14 @@ class LoopRunner:
             return
         try:
             responses = self.instance.finish()
-        except Exception as error:
+        except BaseException as error:
             self._batch = None
             self._answer_busy_polling.end()
             if not self.instance.is_busy:
                 self._unwatch()
             if batch is None:
+                if self._recovery.is_under_way:
+                    return  # the end of the batch that the last resort has failed
                 raise  # unexpected here
             self._executor.fail(batch, error, on_loop=True)
         else:
@@ -158,6 +178,7 @@ class LoopRunner:
             self._batch = None
             self._answer_busy_polling.end()
             self._executor.complete(batch, responses, on_loop=True)
+        self._taken = None
         self._pump()
         self._await_request(batch)
 
@@ -180,10 +201,12 @@ class LoopRunner:
         self._pump()
 
     def _execute_elsewhere(self, batch: Batch) -> None:
+        failure: BaseException | None = None
         try:
             self._executor.execute(self.instance, batch, claim=self._claim)
-        finally:
-            self._loop.call_soon_threadsafe(self._after_elsewhere)
+        except BaseException as error:
+            failure = error
+        self._loop.call_soon_threadsafe(self._after_elsewhere, failure)
 
     def _claim(self) -> bool:
         """Remove the batch of the thread; return False if `abort` has failed it meanwhile."""
@@ -193,14 +216,32 @@ class LoopRunner:
             return False
         return True
 
-    def _after_elsewhere(self) -> None:
-        self._batch = None
+    def _after_elsewhere(self, failure: BaseException | None = None) -> None:
         self._is_elsewhere = False
+        if failure is not None:
+            self._fail_unexpectedly(failure)
+        self._batch = self._taken = None
         if self.instance.is_busy:
             self._try_to_watch()
         self._pump()
 
+    def _fail_unexpectedly(self, error: BaseException) -> None:
+        """The last resort: answer the requests of the batch, have the instance wait until its pause is over."""
+        self._recovery.begin(error)
+        batch = None if self._is_elsewhere else self._taken
+        if batch is not None:
+            self._batch = self._taken = None
+            self._answer_busy_polling.end()
+            self._executor.give_up(batch, self._recovery.error(), on_loop=True)
+            if self.instance.is_busy:
+                # What the process still answers belongs to no request any more: another one takes its place.
+                self.instance.abandon(self._recovery.reason)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_HEALTH_POLL_S, self._pump)
+
     def _wait_for_health(self) -> None:
+        self._recovery.end_if_due()
         if not self.instance.is_busy:
             self._unwatch()
         if self._dispatcher.handle_unhealthy(self):

@@ -40,6 +40,7 @@ from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.options.limits import DEFAULT_EXECUTE_TIMEOUT_S
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.rate_limiter import Usage
+from naiad.telemetry.last_resort import report
 from naiad.telemetry.statistics.model import ModelStatistics
 
 if TYPE_CHECKING:
@@ -390,6 +391,12 @@ class RetiredInstances:
             thread.join(max(_CLOSE_S, deadline_s - time.monotonic()))
 
     def _close(self, runner: InstanceRunner, timeout_s: float, lingers: bool) -> None:
+        try:
+            self._close_when_free(runner, timeout_s, lingers)
+        except BaseException as error:
+            report("closing an instance that leaves", error)
+
+    def _close_when_free(self, runner: InstanceRunner, timeout_s: float, lingers: bool) -> None:
         has_ended = runner.join(_LINGER_S if lingers else timeout_s)
         while lingers and not (has_ended or self._dispatcher.is_stopping):
             has_ended = runner.join(_LINGER_S)

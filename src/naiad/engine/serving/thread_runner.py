@@ -23,6 +23,7 @@ from naiad.core.errors import InferError
 from naiad.core.ports import Loop
 from naiad.engine.serving.dispatcher import STOPPED, Dispatcher
 from naiad.engine.serving.executor import BatchExecutor
+from naiad.engine.serving.recovery import Recovery
 
 _FAST_NS = 100_000
 """A shorter execution is not worth a thread."""
@@ -178,6 +179,9 @@ class ThreadRunner:
         """The batch that the thread executes. Removing it is atomic: the remover sends its responses."""
         self._was_given_up = False
         """Whether another thread removed the last batch."""
+        self._taken: Batch | None = None
+        """The batch that was taken last, until its execution is over."""
+        self._recovery = Recovery(f"instance {index} of model '{name}'", instance)
         self._waker = threading.Lock()
         self._waker.acquire()
         self._thread = threading.Thread(target=self._run, name=name or None, daemon=True)
@@ -228,6 +232,14 @@ class ThreadRunner:
         self._loop.call_soon(self._execute_on_loop)
 
     def _execute_on_loop(self) -> None:
+        try:
+            self._execute_some()
+        except BaseException as error:
+            self._fail_unexpectedly(error, on_loop=True)
+            self._dispatcher.withdraw(self)
+            self._start_or_wake()
+
+    def _execute_some(self) -> None:
         """Execute one batch here while the thread sleeps, then let the loop read before the next.
 
         A busy loop returns late. Then it executes for as long as it was away: with one batch in each turn it would
@@ -239,8 +251,10 @@ class ThreadRunner:
             if batch is not None:
                 assert self._placement is not None
                 before = Usage() if self._placement.is_wary else None
+                self._taken = batch
                 self._executor.execute(self.instance, batch, on_loop=True)
                 self._placement.executed_on_loop(batch, before)
+                self._taken = None
                 self._was_single = len(batch.requests) == 1
                 away_ns = batch.exec_start_ns - self._left_ns
                 self._left_ns = batch.exec_end_ns
@@ -266,19 +280,41 @@ class ThreadRunner:
 
     def _run(self) -> None:
         self._is_running = True
-        bind_thread(self.instance.cores)
+        has_ended = False
+        while not has_ended:
+            try:
+                bind_thread(self.instance.cores)
+                self._execute_until_stop()
+                has_ended = True
+            except BaseException as error:
+                # The last resort: a thread that ends here would leave a model that is ready and never answers.
+                self._fail_unexpectedly(error)
+                time.sleep(_HEALTH_POLL_S)
+
+    def _execute_until_stop(self) -> None:
         while True:
             batch = self._next()
             if batch is None:
                 return
+            self._taken = batch
             self._executing.append(batch)
             self._executor.execute(self.instance, batch, claim=self._claim)
+            self._taken = None
             if self._was_given_up:
                 self._note_return(batch)
             if self._placement is not None:
                 self._placement.executed_on_thread(batch)
             # The requests, 64 MiB perhaps, must not stay in memory while this thread waits for the next ones.
             del batch
+
+    def _fail_unexpectedly(self, error: BaseException, *, on_loop: bool = False) -> None:
+        """Answer the requests of the batch, and have the instance wait until its pause is over."""
+        batch, self._taken = self._taken, None
+        self._executing.clear()
+        self._was_given_up = False
+        self._recovery.begin(error)
+        if batch is not None:
+            self._executor.give_up(batch, self._recovery.error(), on_loop=on_loop)
 
     # --- executions that hang -----------------------------------------------------------------------------------
 
@@ -328,6 +364,7 @@ class ThreadRunner:
                 if not self._dispatcher.handle_unhealthy(self):
                     return None
                 time.sleep(_HEALTH_POLL_S)
+                self._recovery.end_if_due()
                 continue
             batch, wake_ns = self._dispatcher.take(self)
             if batch is not None:

@@ -3,8 +3,6 @@
 import functools
 import importlib
 import logging
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import nearest
-from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.core.errors import InferError, cause_of, internal, invalid_argument
+from naiad.files.temporary import OwnDirectory
 from naiad.repository.agents.api import AgentContext, RepositoryAgent
 from naiad.repository.stores.store import ModelEntry, entry_of_directory
 
@@ -88,7 +87,7 @@ class AgentChain:
         self.entry = entry
         """What is to be loaded: the entry given, or what the last agent to bring other files has brought."""
         self._name = entry.name
-        self._directories: list[Path] = []
+        self._directories: list[OwnDirectory] = []
         self._links: list[_Link] = []
         try:
             for description in config.model_repository_agents.agents:
@@ -102,8 +101,8 @@ class AgentChain:
         self._links.append(_Link(agent, context))
         try:
             directory = agent.load(context)
-        except Exception as error:
-            reason = error.message if isinstance(error, InferError) else f"{type(error).__name__}: {error}"
+        except BaseException as error:
+            reason = error.message if isinstance(error, InferError) else cause_of(error)
             raise invalid_argument(
                 f"repository agent '{agent.name}' refuses model '{self._name}': {reason}"
             ) from error
@@ -118,9 +117,9 @@ class AgentChain:
         )
 
     def _new_directory(self) -> Path:
-        directory = Path(tempfile.mkdtemp(prefix="naiad-agent-"))
+        directory = OwnDirectory("agent")
         self._directories.append(directory)
-        return directory
+        return directory.path
 
     def load_complete(self) -> None:
         """Notify the agents that the model is ready."""
@@ -146,9 +145,9 @@ class AgentChain:
         for link in reversed(self._links) if last_first else self._links:
             try:
                 method(link)
-            except Exception:
+            except BaseException:
                 _log.exception("repository agent '%s' failed on model '%s'", link.agent.name, self._name)
 
     def _remove(self) -> None:
         while self._directories:
-            shutil.rmtree(self._directories.pop(), ignore_errors=True)
+            self._directories.pop().remove()

@@ -11,7 +11,6 @@ Everything comes into place by a rename after it is complete; what a crash leave
 How much a cache holds, and what goes when something new needs room.
 """
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -26,6 +25,7 @@ from pathlib import Path
 import orjson
 
 from naiad.core.errors import internal
+from naiad.files.held import HeldDirectory, alone, removing
 
 _log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class ModelCache:
         """`limit_bytes` bounds all contents together. Raises InferError(INTERNAL) when it cannot be written."""
         self.root = root
         try:
-            for name in ("objects", "models", "incoming"):
+            for name in ("objects", "models", "incoming", "listings"):
                 (root / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise internal(
@@ -172,6 +172,8 @@ class ModelCache:
                 "--cloud-cache-directory"
             ) from error
         self._room = CacheEviction(root, limit_bytes)
+        self.listings = root / "listings"
+        """A file for each repository: how it looked when it could be read last."""
         self._verified: dict[Path, dict[str, _Look]] = {}
         """How the files of each model looked when their digests were last found right."""
 
@@ -207,7 +209,7 @@ class ModelCache:
         known = {file.path: digest for file, digest in zip(files, found, strict=True) if digest}
         known |= self._bring(directory, missing)
         if known != digests:
-            _write_atomically(home / _MANIFEST, orjson.dumps(known))
+            write_atomically(home / _MANIFEST, orjson.dumps(known))
         return sum(file.size_bytes for file in missing)
 
     # --- what is here -----------------------------------------------------------------------------------------------
@@ -319,72 +321,8 @@ def _read_manifest(home: Path) -> dict[str, str]:
     return {str(path): str(digest) for path, digest in content.items()} if isinstance(content, dict) else {}
 
 
-def _write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file in one step, with others excluded by the caller. Raises OSError."""
     aside = path.with_suffix(".new")
     aside.write_bytes(content)
     os.replace(aside, path)
-
-
-class HeldDirectory:
-    """A directory that is in use: `removing` does not allow its removal until `release`."""
-
-    def __init__(self, path: Path) -> None:
-        """Make it if need be and hold it together with others. Raises OSError."""
-        self.path = path
-        self._descriptor = _hold(path)
-
-    def release(self) -> None:
-        """Hold it no more; may be called again."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-
-def _hold(path: Path) -> int:
-    while True:
-        path.mkdir(parents=True, exist_ok=True)
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            continue  # removed in between
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if _is_still(path, descriptor):
-            return descriptor
-        os.close(descriptor)
-
-
-def _is_still(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
-@contextmanager
-def removing(path: Path) -> Iterator[bool]:
-    """Whether a directory is not in use; the directory stays locked within the block."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
-        yield False
-        return
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Wait for the lock of a path; it is held within the block. The file stays."""
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

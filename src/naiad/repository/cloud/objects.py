@@ -5,6 +5,8 @@ library has classes for few failures and puts the rest into one; its text has wh
 """
 
 import enum
+import functools
+import itertools
 import logging
 import os
 import random
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from naiad.core.errors import InferError, internal, invalid_argument, not_found, unavailable
+from naiad.core.errors import ErrorCode, InferError, excerpt, internal, invalid_argument, not_found, unavailable
 from naiad.repository.cloud.credentials import Credential
 from naiad.repository.cloud.provider import FIXES, is_installed, make_client
 from naiad.repository.cloud.url import CloudUrl
@@ -48,6 +50,7 @@ _STATUS = re.compile(r"status code: (\d{3})(?: ([A-Za-z ]+))?")
 _CODE = re.compile(r"<Code>([\w.]+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})")
 _NO_ANSWER = re.compile(r"HTTP error: ([^\n]{1,200})")
+_BAD_PATH = re.compile(r'Path "(.*?)"(?:: | contained)', re.DOTALL)
 _IN_DETAIL = re.compile(r'(?:message: |ConnectError\(|error: )"([^"\n]{1,200})"')
 # Addresses of the identity service of a machine, a container and Google's machines.
 _IDENTITY_SERVICE = re.compile(
@@ -76,6 +79,8 @@ _CLASSES = {
 def classify(error: Exception) -> Failure:
     """Return the kind of a failure and its reason: what the server said, or what kept it from answering."""
     text = str(error)
+    if type(error).__name__ == "InvalidPathError":
+        return Failure(Kind.BAD_KEY, text.partition("\n\n")[0])  # the name in it may have line breaks
     status = _STATUS.search(text)
     code = _CODE.search(text)
     reason = " ".join(_reason(text, status, code))
@@ -126,6 +131,8 @@ _PART_BYTES = 16 << 20
 _PART_THREADS = 16
 _CHUNK_BYTES = 1 << 20
 _LISTING_CHUNK = 1000
+_MOST_BAD_NAMES = 100
+"""Names that are no paths, beyond which a listing fails."""
 _MAX_OBJECTS = 1_000_000
 """Objects that one repository may have; a listing of more is a wrong path."""
 
@@ -141,6 +148,15 @@ class StoredObject:
     size_bytes: int
     identity: str
     """The same as long as its content is: its ETag, or when it was written where there is none."""
+
+
+class BadKeyError(InferError):
+    """A listing has an object whose name is no path. The library returns nothing of the page that it is on."""
+
+    def __init__(self, message: str, key: str) -> None:
+        super().__init__(ErrorCode.INVALID_ARG, message)
+        self.key = key
+        """The name in the bucket, empty if it is not known."""
 
 
 class ObjectChangedError(Exception):
@@ -169,26 +185,62 @@ class ObjectStore:
         self._lock = threading.Lock()
         self._client: Any = None
         self._is_anonymous = False
+        self._reported: set[str] = set()
+        """Keys that are no paths and were logged."""
         self._parts = ThreadPoolExecutor(_PART_THREADS, thread_name_prefix="download")
 
     # --- what there is ----------------------------------------------------------------------------------------------
 
     def list_top(self) -> tuple[list[str], list[str]]:
-        """Return the names of directories and of objects directly below the URL, sorted. Raises InferError."""
+        """Return the names of directories and of objects directly below the URL, sorted. Raises InferError.
+
+        Those that are no paths, such as `..`, are logged and left out.
+        """
+        try:
+            return self._list_top()
+        except BadKeyError as error:
+            return self._list_top_without(error)
+
+    def _list_top(self) -> tuple[list[str], list[str]]:
         found = self._attempt(f"listing {self.url.text}", lambda: _library().list_with_delimiter(self._connected()))
         objects = [str(meta["path"]) for meta in found["objects"]]
         return sorted(map(str, found["common_prefixes"])), sorted(name for name in objects if name)
 
+    def _list_top_without(self, error: BadKeyError) -> tuple[list[str], list[str]]:
+        """Return the same from listings of all objects, each of which begins behind a name that is no path."""
+        found: list[str] = []
+        behind = ""
+        for _ in range(_MOST_BAD_NAMES):
+            if error.key not in self._reported:
+                self._reported.add(error.key)
+                _log.error("%s; names before it may be missing", error.message)
+            name = error.key.removeprefix(f"{self.url.prefix}/" if self.url.prefix else "").partition("/")[0]
+            if is_path(name):
+                found.append(f"{name}/")  # a directory with a name, whose objects are looked at when it is opened
+            if not (next_name := _next_name(name)) > behind:
+                raise error
+            behind = next_name
+            try:
+                action = f"listing {self.url.text}"
+                found += [item.key for item in self._attempt(action, functools.partial(self._list, "", behind))]
+                break
+            except BadKeyError as further:
+                error = further
+        directories = {key.partition("/")[0] for key in found if "/" in key}
+        return sorted(directories), sorted(key for key in found if "/" not in key)
+
     def list_objects(self, below: str = "") -> list[StoredObject]:
         """Return all objects below the URL, or those whose keys begin with `below` and a slash.
 
-        Raises InferError: NOT_FOUND when the bucket is not there, and others that name the credential and the fix.
+        Raises InferError: NOT_FOUND when the bucket is not there, BadKeyError for a name that is no path, and others
+        that name the credential and the fix.
         """
         return self._attempt(f"listing {self.url.of(below)}", lambda: self._list(below))
 
-    def _list(self, below: str) -> list[StoredObject]:
+    def _list(self, below: str, behind: str = "") -> list[StoredObject]:
         found: list[StoredObject] = []
-        for chunk in _library().list(self._connected(), below or None, chunk_size=_LISTING_CHUNK):
+        listing = _library().list(self._connected(), below or None, offset=behind or None, chunk_size=_LISTING_CHUNK)
+        for chunk in listing:
             found += [_stored(meta) for meta in chunk if meta["path"]]
             if len(found) > _MAX_OBJECTS:
                 raise invalid_argument(
@@ -307,7 +359,10 @@ class ObjectStore:
                 f"{self.url.endpoint or 'the network and the endpoint'} can be reached from here"
             )
         if failure.kind is Kind.BAD_KEY:
-            return invalid_argument(f"{action} failed: {failure.text}; remove or rename that object")
+            found = _BAD_PATH.search(failure.text)
+            key = found[1] if found else ""
+            text = f"the key '{excerpt(key)}' cannot be the path of a file" if key else excerpt(failure.text)
+            return BadKeyError(f"{action} failed: {text}; remove or rename that object", key)
         return internal(f"{action} failed: {failure.text}; credential used: {source}")
 
     def _connected(self) -> Any:
@@ -315,6 +370,18 @@ class ObjectStore:
             if self._client is None:
                 self._client = make_client(self.url, self._credential, self._environ, anonymous=self._is_anonymous)
             return self._client
+
+
+def is_path(part: str) -> bool:
+    """Return whether a part of a key can be the name of a file or a directory."""
+    return part not in ("", ".", "..") and part.isprintable()
+
+
+def _next_name(name: str) -> str:
+    """Return a name that is a path and comes, in the order of bytes, behind what lies in this directory."""
+    printable = "".join(itertools.takewhile(str.isprintable, name))
+    # A zero follows the slash. Behind a name with a control character a space follows what is before it.
+    return f"{name}0" if printable == name else f"{printable} "
 
 
 def _library() -> Any:

@@ -8,14 +8,16 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
-from naiad.core.errors import invalid_argument, not_found, unavailable
+from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found, unavailable
 from naiad.repository.cloud.cache import LocalModel, ModelCache, WantedFile
-from naiad.repository.cloud.objects import ObjectChangedError, ObjectStore, StoredObject
+from naiad.repository.cloud.last_listing import LastListing, Listing
+from naiad.repository.cloud.objects import BadKeyError, ObjectChangedError, ObjectStore, StoredObject
 from naiad.repository.stores.store import (
     CONFIG_FILE,
     CONFIG_SUFFIXES,
@@ -31,6 +33,10 @@ from naiad.repository.stores.store import (
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+_RETRY_S = 5.0
+"""Shortest time between two attempts to reach a store that could not be reached."""
 _ROUNDS = 3
 """How often a model may change while it is downloaded."""
 
@@ -43,25 +49,100 @@ class CloudStore(Store):
         self._objects = objects
         self._cache = cache
         self._config_name = config_name
+        self._last = LastListing(cache.listings, objects.url.key)
+        self._has_answered = self._says_cached = False
+        self._retry_s = 0.0
+        """Until then a store that could not be reached is not asked again."""
+
+    def _ask(self, ask: Callable[[], T], remembered: Callable[[Listing], T]) -> T:
+        """Return the answer of the store; until its first one, while it cannot be reached, what is remembered.
+
+        Raises InferError without either.
+        """
+        if not self._has_answered and self.away and time.monotonic() < self._retry_s:
+            return self._recall(unavailable(self.away), remembered)
+        try:
+            answer = ask()
+        except InferError as error:
+            if error.code is not ErrorCode.UNAVAILABLE:
+                raise
+            self._retry_s = time.monotonic() + _RETRY_S
+            was_away, self.away = self.away, error.message
+            if self._has_answered:
+                raise
+            if not was_away:
+                _log.error("model repository %s cannot be reached: %s", self.location, error.message)
+            return self._recall(error, remembered)
+        if self.away:
+            _log.warning("model repository %s can be reached again", self.location)
+        self.away = ""
+        self._has_answered, self.is_missing = True, False
+        return answer
+
+    def _recall(self, error: InferError, remembered: Callable[[Listing], T]) -> T:
+        models = self._last.read()
+        self.was_away = True
+        self.is_missing = not models
+        if self.is_missing:
+            raise error
+        if not self._says_cached:
+            self._says_cached = True
+            _log.warning(
+                "MODEL REPOSITORY %s IS NOT REACHED: its %d models are served as they were when it could be read "
+                "last, from the cache %s",
+                self.location,
+                len(models),
+                self._cache.root,
+            )
+        return remembered(models)
 
     def list_models(self) -> Sequence[str]:
         """Return the names directly below the URL, sorted, hidden ones left out. Raises InferError."""
+        return self._ask(self._list_models, sorted)
+
+    def _list_models(self) -> Sequence[str]:
         names, objects = self._objects.list_top()
         self._check_is_repository(bool(names or objects), objects)
         return [name for name in names if not name.startswith(".")]
 
     def look(self) -> Mapping[str, ModelListing]:
         """Return how every model looks now, by one listing of everything. Raises InferError."""
-        found = self._objects.list_objects()
+        return self._ask(self._look, self._listings)
+
+    def _look(self) -> Mapping[str, ModelListing]:
+        try:
+            found = self._objects.list_objects()
+        except BadKeyError:
+            return self._look_at_each()
         models = _by_model(found)
         self._check_is_repository(bool(found), [item.key for item in found if "/" not in item.key])
+        self._last.replace(models)
+        return self._listings(models)
+
+    def _listings(self, models: Listing) -> Mapping[str, ModelListing]:
         return {name: self._listing(name, items) for name, items in sorted(models.items())}
+
+    def _look_at_each(self) -> Mapping[str, ModelListing]:
+        """Return the same from a listing of each model: one with an object that is no path fails alone."""
+        names = self._list_models()
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="look") as pool:
+            listings = list(pool.map(self._sight, names))
+        return {name: listing for name, listing in zip(names, listings, strict=True) if listing is not None}
+
+    def _sight(self, name: str) -> ModelListing | None:
+        try:
+            items = self._objects.list_objects(name)
+        except BadKeyError as error:
+            return ModelListing(functools.partial(_refuse, error), hashlib.blake2b(error.message.encode()).digest())
+        self._last.update(name, items)
+        return self._listing(name, items) if items else None
 
     def sight(self, name: str) -> ModelListing | None:
         """Return how one model looks now, None when it is not there. Raises InferError."""
         check_model_name(name)
-        items = self._objects.list_objects(name)
-        return None if name.startswith(".") or not items else self._listing(name, items)
+        if name.startswith("."):
+            return None
+        return self._ask(lambda: self._sight(name), lambda models: self._listings(models).get(name))
 
     def open_model(self, name: str) -> ModelEntry:
         """Bring a model to the cache and describe it. Raises InferError."""
@@ -134,6 +215,10 @@ class CloudStore(Store):
         return WantedFile(
             path, item.size_bytes, identity, url.of(item.key), functools.partial(self._objects.fetch, item)
         )
+
+
+def _refuse(error: InferError) -> ModelEntry:
+    raise error
 
 
 def _by_model(items: Sequence[StoredObject]) -> dict[str, list[StoredObject]]:

@@ -8,8 +8,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic
 
@@ -17,7 +16,7 @@ from naiad.config.changes import config_changes, may_stay
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.override import limited_override
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, excerpt, invalid_argument, unavailable
-from naiad.core.model import ModelKey, name_of
+from naiad.core.model import ModelKey, model_key, name_of
 from naiad.repository.catalog import Catalog, reason_of, stop_version
 from naiad.repository.control.load_order import (
     DRY_RUN,
@@ -31,41 +30,15 @@ from naiad.repository.control.load_order import (
     read_override,
     with_config,
 )
-from naiad.repository.control.reconcile import NEVER_LOADED, Action, Listed, Loaded, dependents, reconcile
+from naiad.repository.control.locks import ModelLocks
+from naiad.repository.control.reconcile import Listed, Loaded, Unload, ensembles_above, reconcile, unloaded
 from naiad.repository.lifecycle import LoadedVersion, V
 from naiad.repository.model_plan import ModelPlan, by_dependency, member_names
 from naiad.repository.stores.fingerprint import file_state
 from naiad.repository.stores.namespaces import ambiguous
 from naiad.repository.stores.store import ModelEntry
+from naiad.telemetry.last_resort import report
 from naiad.telemetry.process import trim_heap
-
-
-class ModelLocks:
-    """Names of models in use. All names of a piece of work are locked at once, so there can be no deadlock."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._locked: set[str] = set()
-
-    @contextmanager
-    def hold(self, names: Collection[str]) -> Iterator[None]:
-        """Wait until none of `names` is locked, and lock them for the block."""
-        wanted = set(names)
-        with self._condition:
-            self._condition.wait_for(lambda: self._locked.isdisjoint(wanted))
-            self._locked |= wanted
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._locked -= wanted
-                self._condition.notify_all()
-
-    def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no name is locked; False after `timeout_s`."""
-        with self._condition:
-            return self._condition.wait_for(lambda: not self._locked, timeout_s)
-
 
 _log = logging.getLogger(__name__)
 
@@ -116,8 +89,9 @@ class ModelController(Generic[V]):
             member_generations=record.member_generations,
         )
 
-    def _ensembles(self) -> list[str]:
-        return [name for name, record in list(self._records.items()) if record.members]
+    def _all_state(self) -> dict[str, Loaded]:
+        """Return the ensembles and their members as they were loaded."""
+        return self.state([name for name, record in list(self._records.items()) if record.members])
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
@@ -152,7 +126,7 @@ class ModelController(Generic[V]):
         order = LoadOrder(key, override, is_forced=bool(parameters.get(FORCE)), is_by_client=is_by_client)
         try:
             self._make_plans(order)
-            with self._locks.hold(order.plans):
+            with self._locks.hold_planned(lambda: self._names_of(order)):
                 if self._is_stopping:
                     raise unavailable("Server not ready")
                 self._orders.add(order)
@@ -176,19 +150,20 @@ class ModelController(Generic[V]):
         that does not exist counts as unloaded, and ensembles that contain a model are unloaded with it until it is
         loaded again.
         """
+        with_dependents = bool(parameters.get("unload_dependents"))
         for key in self.catalog.known_as(name):
             self._end_loads(key)
-            state = self.state([key, *self._ensembles()])
-            names = [key, *dependents(key, state)] if parameters.get("unload_dependents") else [key]
-            wanted = state.keys() - set(names)
-            steps = reconcile(wanted, {}, {each: state.get(each, NEVER_LOADED) for each in [*names, *wanted]})
-            suspended = [step.name for step in steps if step.action is Action.SUSPEND]
-            with self._locks.hold([*suspended, *names]):
-                for ensemble in filter(self.catalog.is_served, suspended):
-                    _log.info("unloading ensemble '%s', which contains '%s'", ensemble, key)
-                    self.catalog.unload(ensemble, self._settle, FINISH_TIMEOUT_S)
-                for each in names:
-                    self._unload(each, on_withdrawn if each == key else None)
+            self._unload_key(key, with_dependents=with_dependents, on_withdrawn=on_withdrawn)
+
+    def _unload_key(self, key: str, *, with_dependents: bool, on_withdrawn: Callable[[], object] | None) -> None:
+        def work() -> Unload:
+            return unloaded(key, self._all_state(), with_dependents=with_dependents)
+
+        with self._locks.hold_planned(lambda: work().concerned):
+            now = work()
+            self._suspend(now.suspended, f"'{key}'")
+            for each in now.names:
+                self._unload(each, on_withdrawn if each == key else None)
 
     def _end_loads(self, name: str) -> None:
         """End the load of a model that a command has named and that is in progress: it fails, nothing of it stays.
@@ -243,7 +218,25 @@ class ModelController(Generic[V]):
                 f"failed to load '{excerpt(order.name)}', failed to poll from model repository: {reason}",
                 triton_code=ErrorCode.INTERNAL,
             ) from None
-        waiting = list(member_names(order.plans[order.name].config))
+        self._plan_members(order, order.name)
+
+    def _names_of(self, order: LoadOrder) -> Collection[str]:
+        """Return the models of a command, as what is loaded now makes it: it may have changed since the last call."""
+        for name in order.borrowed & order.plans.keys():
+            record = self._records.get(name)
+            if record is not None and record.plan is order.plans[name]:
+                continue
+            try:
+                self._plan(order, name, None)
+            except Exception as error:  # its load reports it
+                _log.debug("'%s' cannot be read any more: %s", name, reason_of(error))
+            else:
+                self._plan_members(order, name)
+        return order.plans.keys()
+
+    def _plan_members(self, order: LoadOrder, name: str) -> None:
+        """Read the members of an ensemble, and theirs, as far as it has not been done."""
+        waiting = list(member_names(order.plans[name].config))
         while waiting:
             member = waiting.pop()
             if member in order.plans:
@@ -423,8 +416,11 @@ class ModelController(Generic[V]):
             state = self.state(above)
             loaded = [step.name for step in reconcile(state, {}, state)]
             for name in loaded:
-                with self._locks.hold([name]):
+                with self._locks.hold_planned(lambda name=name: self._with_ensembles_above(name)):  # type: ignore[misc]
                     self._match_with_members(name)
+
+    def _with_ensembles_above(self, name: str) -> list[str]:
+        return [name, *ensembles_above([name], self._all_state())]
 
     def _match_with_members(self, ensemble: str) -> None:
         """Load an ensemble whose name is locked as it is, if that is still to be done."""
@@ -441,10 +437,29 @@ class ModelController(Generic[V]):
             replaced = self.catalog.load(record.plan, counts=False)
         except InferError as error:
             _log.error("ensemble '%s' does not fit its members any more: %s", ensemble, error.message)
+            if was_served and self._lacks_member(record):
+                self._suspend(
+                    [*ensembles_above([ensemble], self._all_state()), ensemble],
+                    "a version that is not served any more",
+                )
             return
         if not was_served:
             self._generations[ensemble] += 1
         record.retirement = self._retire(ensemble, replaced.versions, None)
+
+    def _lacks_member(self, record: LoadRecord) -> bool:
+        """Return whether a version that an ensemble names is not served any more: it could answer no request."""
+        for step in record.plan.config.ensemble_scheduling.step:
+            versions = self.catalog.served_versions(model_key(step.model_namespace, step.model_name))
+            if not versions or (step.model_version > 0 and step.model_version not in versions):
+                return True
+        return False
+
+    def _suspend(self, ensembles: Iterable[str], because_of: str) -> None:
+        """Take ensembles out of service, outer ones first, until their members are there again."""
+        for ensemble in filter(self.catalog.is_served, ensembles):
+            _log.info("unloading ensemble '%s', which contains %s", ensemble, because_of)
+            self.catalog.unload(ensemble, self._settle, FINISH_TIMEOUT_S)
 
     def _retire(
         self, name: str, replaced: Sequence[LoadedVersion], previous: LoadRecord | None
@@ -456,7 +471,10 @@ class ModelController(Generic[V]):
             return None
 
         def stop() -> None:
-            self._settle()
+            try:
+                self._settle()
+            except BaseException as error:
+                report(f"waiting for the callers of model '{name}'", error)
             for version in replaced:
                 stop_version(version, FINISH_TIMEOUT_S)
             trim_heap()

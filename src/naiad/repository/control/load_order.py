@@ -1,11 +1,9 @@
 """What a load command is about: the configuration and files that it brings along, and what is remembered of it."""
 
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from naiad.backend.load_stop import LoadStop
 from naiad.config.forms.json_form import config_from_json
@@ -14,6 +12,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.problem import errors_of
 from naiad.config.validate.files import is_outside, name_problem
 from naiad.core.errors import InferError, excerpt, invalid_argument, permission_denied, wrong_request
+from naiad.files.temporary import OwnDirectory
 from naiad.repository.model_plan import ModelPlan
 from naiad.repository.stores.fingerprint import FileState
 from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, check_model_name, list_version_dirs, read_file_text
@@ -152,7 +151,8 @@ class UploadedFiles:
 
     def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
         """Write them. Raises OSError when there is no room, InferError when two paths exclude each other."""
-        self._directory = Path(tempfile.mkdtemp(prefix="naiad-model-"))
+        self._held = OwnDirectory("model")
+        self._directory = self._held.path
         self._name = name
         try:
             for path, content in files.items():
@@ -177,7 +177,7 @@ class UploadedFiles:
 
     def remove(self) -> None:
         """Remove the directory; what cannot be removed stays in the temporary directory."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._held.remove()
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from naiad.repository.control.reconcile import NEVER_LOADED, Action, Listed, Lis
 from naiad.repository.lifecycle import V
 from naiad.repository.stores.fingerprint import fingerprint as fingerprint_of
 from naiad.repository.stores.stores import DUPLICATE
+from naiad.telemetry.last_resort import keep_running, report
 
 _log = logging.getLogger(__name__)
 
@@ -64,13 +65,13 @@ class PollTrigger(Generic[V]):
     def start(self) -> bool:
         """Load everything that is there, then begin to poll; whether all of it is ready. Raises InferError."""
         seen, _, has_problem = self._list()
-        if self._unreadable:
+        if self._unreadable and not self._catalog.may_start_without(self._unreadable):
             raise internal("; ".join(self._unreadable.values()))
         self._acted.update(seen)
         with ThreadPoolExecutor(_WORK_THREADS, thread_name_prefix="start") as pool:
             found = list(pool.map(self._load, seen))
         self._thread.start()
-        return all(found) and not has_problem
+        return all(found) and not has_problem and not self._unreadable
 
     def stop(self, timeout_s: float) -> None:
         """Poll no more; wait at most `timeout_s` for a listing in progress."""
@@ -84,11 +85,11 @@ class PollTrigger(Generic[V]):
     # --- listing ----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        keep_running("looking at the model repositories", self._poll_until_stop, self._stop.wait)
+
+    def _poll_until_stop(self) -> None:
         while not self._stop.wait(min(_SOON_S, self._poll_s) if self._is_unsettled else self._poll_s):
-            try:
-                self._poll_once()
-            except Exception:
-                _log.exception("looking at the model repositories failed")
+            self._poll_once()
 
     def _poll_once(self) -> None:
         seen, incomplete, _ = self._list()
@@ -209,9 +210,9 @@ class PollTrigger(Generic[V]):
         def run() -> None:
             try:
                 work(name)
-            except Exception:
+            except BaseException as error:
                 # The outcome is not awaited, and the model is not loaded again before it changes.
-                _log.exception("working on model '%s' failed", name)
+                report(f"working on model '{name}'", error)
             finally:
                 with self._lock:
                     self._busy.discard(name)

@@ -196,6 +196,28 @@ def dependents(name: str, state: State) -> list[str]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """What a command to unload a model means."""
+
+    names: list[str]
+    """The models to unload, ensembles before their members."""
+    suspended: list[str]
+    """The served ensembles that contain any of them, outer ones first."""
+    concerned: frozenset[str]
+    """All models whose state it depends on: no other command may change them meanwhile."""
+
+
+def unloaded(name: str, state: State, *, with_dependents: bool) -> Unload:
+    """Return what it means to unload a model; `state` has all ensembles and their members."""
+    names = [name, *dependents(name, state)] if with_dependents else [name]
+    wanted = state.keys() - set(names)
+    steps = reconcile(wanted, {}, {each: state.get(each, NEVER_LOADED) for each in [*names, *wanted]})
+    suspended = [step.name for step in steps if step.action is Action.SUSPEND]
+    # Also ensembles that are out of service: one may be about to come back.
+    return Unload(names, suspended, frozenset([*names, *ensembles_above(names, state)]))
+
+
 class ListingHistory:
     """Since when each model has looked the way it does; time is an argument."""
 

@@ -6,7 +6,7 @@ NONE loads everything at start. EXPLICIT loads what is named at start, and then 
 import fnmatch
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic
 
@@ -15,6 +15,7 @@ from naiad.core.model import name_of
 from naiad.repository.catalog import Catalog
 from naiad.repository.control.controller import ModelController
 from naiad.repository.control.poll import PollTrigger
+from naiad.repository.control.store_return import StoreReturn
 from naiad.repository.lifecycle import V
 from naiad.repository.stores.bare_files import nothing_to_serve
 from naiad.repository.stores.store import Store
@@ -102,19 +103,24 @@ class RepositoryControl(Generic[V]):
         return self._controller.unload_all(max(0.0, deadline_s - time.monotonic()))
 
 
-def no_control(catalog: Catalog[V], *, needs_models: bool = False) -> RepositoryControl[V]:
+def no_control(
+    catalog: Catalog[V], settle: Callable[[], object] = lambda: None, *, needs_models: bool = False
+) -> RepositoryControl[V]:
     """Return the control of mode NONE: everything is loaded at start, and commands are rejected.
 
     With `needs_models`, a start without any model raises InferError.
     """
+    controller = ModelController(catalog, settle)
+    later = StoreReturn(catalog.stores, lambda names: _load_each(controller, names))
 
     def start() -> bool:
         all_loaded = catalog.load_all()
         if needs_models and not catalog.index():
             raise invalid_argument(nothing_to_serve(catalog.stores.locations))
+        later.start()
         return all_loaded
 
-    return RepositoryControl(ModelController(catalog, lambda: None), start, takes_commands=False)
+    return RepositoryControl(controller, start, later.stop, takes_commands=False)
 
 
 def explicit_control(
@@ -122,7 +128,15 @@ def explicit_control(
 ) -> RepositoryControl[V]:
     """Return the control of mode EXPLICIT; `settle` as in `ModelController`."""
     controller = ModelController(catalog, settle)
-    return RepositoryControl(controller, lambda: _load_named(controller, at_start), takes_commands=True)
+    # Loading what has not changed loads nothing.
+    later = StoreReturn(catalog.stores, lambda _: _load_named(controller, at_start))
+
+    def start() -> bool:
+        all_loaded = _load_named(controller, at_start)
+        later.start()
+        return all_loaded
+
+    return RepositoryControl(controller, start, later.stop, takes_commands=True)
 
 
 def poll_control(
@@ -142,13 +156,18 @@ def _load_named(controller: ModelController[V], wanted: Sequence[str]) -> bool:
         if not _PATTERN.intersection(each):
             names[each] = None
             continue
-        found = fnmatch.filter({name_of(key) for key in controller.catalog.stores.list_names()}, each)
+        found = fnmatch.filter({name_of(key) for key in controller.catalog.names_at_start()}, each)
         names |= dict.fromkeys(found)
-        if not found and each != "*":
+        if not found and each != "*" and not controller.catalog.stores.is_any_missing:
             _log.error("--load-model=%s: no model of any repository has such a name", each)
             all_found = False
+    return _load_each(controller, names) and all_found
+
+
+def _load_each(controller: ModelController[V], names: Collection[str]) -> bool:
+    """Load models; whether all of them are ready."""
     if not names:
-        return all_found
+        return True
 
     def load(name: str) -> bool:
         try:
@@ -158,4 +177,4 @@ def _load_named(controller: ModelController[V], wanted: Sequence[str]) -> bool:
         return True
 
     with ThreadPoolExecutor(min(len(names), _START_THREADS), thread_name_prefix="start") as pool:
-        return all([all_found, *pool.map(load, names)])
+        return all(list(pool.map(load, names)))

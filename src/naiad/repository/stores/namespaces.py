@@ -27,6 +27,21 @@ class NamespacedStore(Store):
         self.location = store.location
         self._store = store
 
+    @property
+    def away(self) -> str:  # type: ignore[override]  # read only
+        """Why it could not be reached the last time."""
+        return self._store.away
+
+    @property
+    def was_away(self) -> bool:  # type: ignore[override]  # read only
+        """Whether it could not be reached at the start."""
+        return self._store.was_away
+
+    @property
+    def is_missing(self) -> bool:  # type: ignore[override]  # read only
+        """Whether nothing is known of its models."""
+        return self._store.is_missing
+
     def key(self, name: str) -> ModelKey:
         """Return the key of a model of this store."""
         return ModelKey(self.location, name)

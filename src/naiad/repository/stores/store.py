@@ -162,6 +162,12 @@ class Store(abc.ABC):
 
     location: str
     """The path or URL of the operator."""
+    away: str = ""
+    """Why it could not be reached the last time, if that may pass."""
+    was_away: bool = False
+    """Whether it could not be reached at the start, so that something else than its present state was loaded."""
+    is_missing: bool = False
+    """Whether nothing is known of its models, because it could not be reached since the start."""
 
     @abc.abstractmethod
     def look(self) -> Mapping[str, ModelListing]:

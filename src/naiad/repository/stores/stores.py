@@ -32,6 +32,8 @@ class Stores:
         self._stores = stores
         self._last_names: dict[str, list[str]] = {}
         """By location, as `known_names` found them."""
+        self.first_look: dict[str, bytes] | None = None
+        """The fingerprints of all models when they were looked at first; None before."""
 
     def add(self, store: Store) -> None:
         """Add a store. Raises InferError(ALREADY_EXISTS) if there is one of its location."""
@@ -43,6 +45,21 @@ class Stores:
         """Remove the store of a location."""
         self._stores = [store for store in self._stores if store.location != location]
         self._last_names.pop(location, None)
+
+    @property
+    def away(self) -> dict[str, str]:
+        """Locations of the stores that cannot be reached now, with the reasons."""
+        return {store.location: store.away for store in self._stores if store.away}
+
+    @property
+    def was_any_away(self) -> bool:
+        """Whether a store could not be reached at the start."""
+        return any(store.was_away for store in self._stores)
+
+    @property
+    def is_any_missing(self) -> bool:
+        """Whether nothing is known of the models of a store, which could not be reached since the start."""
+        return any(store.is_missing for store in self._stores)
 
     @property
     def locations(self) -> Sequence[str]:
@@ -107,4 +124,11 @@ class Stores:
                 continue
             for name, listing in models.items():
                 look.listings.setdefault(name, []).append((store.location, listing))
+        if self.first_look is None:
+            self.first_look = fingerprints_of(look)
         return look
+
+
+def fingerprints_of(look: RepositoryListing) -> dict[str, bytes]:
+    """Return how each model looks, as far as the stores know it without the files."""
+    return {name: b"".join(each.fingerprint for _, each in found) for name, found in look.listings.items()}

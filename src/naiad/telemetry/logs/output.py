@@ -181,7 +181,7 @@ class BackgroundHandler(logging.Handler):
             return
         try:
             line = self.format(record)
-        except Exception:
+        except BaseException:
             # An invalid log message must not raise in the code that logs it.
             self.handleError(record)
             return
@@ -243,8 +243,9 @@ class BackgroundHandler(logging.Handler):
         try:
             self._stream.write("\n".join(lines) + "\n")
             self._stream.flush()
-        except (OSError, ValueError):
-            # The disk is full or the reader has closed the pipe; only the next line can report it.
+        except BaseException:
+            # The disk is full, the reader has closed the pipe, or there is no memory: only the next line can report
+            # it, and without this thread no line would be written.
             self._lost_count += len(lines)
             self.lost_total += len(lines)
 

@@ -84,6 +84,7 @@ _LARGEST = frozenset(
         *("nv_model_load_duration_secs", "naiad_build_info", "naiad_cache_oldest_age_seconds"),
         "naiad_queue_oldest_age_seconds",
         *("naiad_adaptive_fixed_seconds", "naiad_adaptive_row_seconds", "naiad_adaptive_tail_ratio"),
+        "naiad_model_repository_away",
         *("naiad_rollout_weight_percent", "naiad_rollout_step"),
         *("naiad_adaptive_profile_drift_ratio", "naiad_adaptive_parallelism", "nv_energy_consumption"),
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from naiad.telemetry.last_resort import keep_running
 from naiad.telemetry.metrics.exposition import Kind, Row, format_rows
 
 _LIBRARIES = ("libnvidia-ml.so.1", "libnvidia-ml.so")
@@ -197,7 +198,7 @@ class GpuMeter:
 
     def start(self) -> None:
         """Start to measure, in a thread, which ends at once if there is no GPU."""
-        self._thread = threading.Thread(target=self.run, name="gpu-metrics", daemon=True)
+        self._thread = threading.Thread(target=self._keep_running, name="gpu-metrics", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -212,6 +213,9 @@ class GpuMeter:
         if not readings:
             return []
         return [format_rows(name, kind, text, _rows(readings, field)) for name, kind, text, field in _FAMILIES]
+
+    def _keep_running(self) -> None:
+        keep_running("the thread of the GPU metrics", self.run, self._stop.wait)
 
     def run(self) -> None:
         """Measure until `close`; runs in the thread."""

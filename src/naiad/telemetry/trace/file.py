@@ -10,6 +10,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import IO, Protocol
 
+from naiad.telemetry.last_resort import keep_running
 from naiad.telemetry.trace.record import TraceRecord
 
 _log = logging.getLogger(__name__)
@@ -197,7 +198,7 @@ class TraceWriter:
             return
         self._waiting.put(functools.partial(self._file.write, record, series))
         if self._thread is None:
-            self._thread = threading.Thread(target=self._write, name="trace", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="trace", daemon=True)
             self._thread.start()
 
     def end(self, series: TraceSeries, *, is_complete: bool) -> None:
@@ -210,6 +211,12 @@ class TraceWriter:
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join(_CLOSE_TIMEOUT_S)
+
+    def _run(self) -> None:
+        keep_running("the thread of the traces", self._write, self._pause)
+
+    def _pause(self, seconds: float) -> bool:
+        return threading.Event().wait(seconds)
 
     def _write(self) -> None:
         while (work := self._waiting.get()) is not None:

@@ -68,7 +68,7 @@ def text_of(error: BaseException) -> str:
     """Return type and text of an exception, with Triton's words for an empty text and for a failing `__str__`."""
     try:
         text = str(error) or "<EMPTY MESSAGE>"
-    except Exception as other:
+    except BaseException as other:
         text = (
             "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>\n\n"
             f"MESSAGE UNAVAILABLE DUE TO EXCEPTION: {type(other).__name__}"

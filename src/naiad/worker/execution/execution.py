@@ -406,7 +406,7 @@ class LateResponses:
             references.append(reference)
             try:
                 pending.answer.divert(stream)
-            except Exception as error:
+            except BaseException as error:
                 self.response_sender.fail([stream], describe(error))
         return references
 

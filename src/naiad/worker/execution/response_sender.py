@@ -38,6 +38,7 @@ from naiad.worker.execution.codec import (
     EncodedResponse,
     ResponseEncoder,
 )
+from naiad.worker.last_resort import start_thread
 
 _GATHER_S = 0.0005
 """Maximum time that responses wait for others."""
@@ -124,7 +125,7 @@ class ResponseSender:
         """`count`: the number of requests that a thread has sent for."""
         # A SimpleQueue of jobs for the thread; a finalizer may put into it during garbage collection.
         self._jobs: queue.SimpleQueue[int] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="response_sender", daemon=True).start()
+        start_thread("response_sender", self._run)
 
     # --- called by senders ------------------------------------------------------------------------------------------
 

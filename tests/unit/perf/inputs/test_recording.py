@@ -64,7 +64,7 @@ def requests(draw):
 
 
 def record(path, recorded, **options):
-    recorder = Recorder(TrafficWriter(RingFile(str(path), 1 << 20)), **options)
+    recorder = Recorder(TrafficWriter(lambda: RingFile(str(path), 1 << 20)), **options)
     for request in recorded:
         recorder.begin(request)
         request.on_response(request, InferResponse(ResponseHeader("m", "1", ())))

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from naiad.core.errors import InferError, unavailable
-from naiad.repository.cloud.cache import HeldDirectory, LocalModel, ModelCache, WantedFile, removing
+from naiad.files.held import HeldDirectory, removing
+from naiad.repository.cloud.cache import LocalModel, ModelCache, WantedFile
 
 
 class Remote:

@@ -1,0 +1,1 @@
+"""Directories that processes hold while they use them, and the removal of what dead processes have left."""
