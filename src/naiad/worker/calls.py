@@ -293,7 +293,7 @@ class Calls:
         if scope.holds_execution and not late_slots():
             flags |= HOLDS
         table = [number, *self._whose(), flags, min(max(0, int(timeout_us)), _LONGEST_TIMEOUT_US)]
-        if request._trace is not None and request._trace._place >= 0:
+        if request._trace._place >= 0:
             table[-2] |= TRACED
             table.append(request._trace._place)
         channel = self._line()

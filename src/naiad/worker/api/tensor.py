@@ -10,6 +10,7 @@ from typing import Any, Sequence
 import numpy as np
 
 from naiad.worker.api import dlpack
+from naiad.worker.api.arguments import text
 from naiad.worker.api.failure import TritonModelException
 
 NUMPY: dict[str, Any] = {
@@ -65,8 +66,8 @@ class Tensor:
 
     def __init__(self, name: str, array: np.ndarray[Any, Any]) -> None:
         # hot: bench/micro_worker.py
-        if not name:
-            raise TritonModelException("Tensor name cannot be an empty string.")
+        if type(name) is not str or not name:
+            name = _tensor_name(name)
         if not isinstance(array, np.ndarray):
             raise TypeError(f"Tensor '{name}': expected a numpy.ndarray, found {type(array).__name__}")
         datatype = BY_DTYPE.get(array.dtype)
@@ -135,6 +136,13 @@ class Tensor:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.CPU_DEVICE
+
+
+def _tensor_name(name: Any) -> str:
+    given = text(name, "Tensor: expected name")
+    if not given:
+        raise TritonModelException("Tensor name cannot be an empty string.")
+    return given
 
 
 class TensorPlan:
