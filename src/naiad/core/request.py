@@ -277,6 +277,11 @@ class InferRequest:
         return self.is_paused
 
     @property
+    def is_listening(self) -> bool:
+        """Whether its responses are read although it is cancelled; those of a client are not."""
+        return False
+
+    @property
     def call(self) -> Any:
         """The `ModelCall` that this request is, or that it is made for; None for a request of a client."""
         return None

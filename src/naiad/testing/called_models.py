@@ -162,8 +162,8 @@ class _Pulled:
     def taken(self, number: int, count: int) -> None:
         """Do nothing: no producer waits."""
 
-    def cancel(self, number: int) -> None:
-        """End the responses."""
+    def cancel(self, number: int, *, is_listening: bool = False) -> None:
+        """End the responses, as of a model that heeds its cancellation."""
         self._responses = iter(())
         self._next = None
         message = f"the request to model '{self._name}' ended: its caller has cancelled it"

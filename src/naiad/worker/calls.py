@@ -213,10 +213,10 @@ class Calls:
         """Report the number of responses that were taken to the server."""
         self._notify(frames.CALL_TAKEN, [number, count])
 
-    def cancel(self, number: int) -> None:
-        """Report the cancellation of a call to the server."""
+    def cancel(self, number: int, *, is_listening: bool = False) -> None:
+        """Report the cancellation of a call to the server, whose further responses are read if `is_listening`."""
         if number in self._waiting:
-            self._notify(frames.CALL_CANCEL, [number])
+            self._notify(frames.CALL_CANCEL, [number, is_listening])
 
     def abandon(self, number: int) -> None:
         """Do so from a finalizer, perhaps in a thread that is sending."""
@@ -364,7 +364,7 @@ class Calls:
             try:
                 while self._left:
                     kind, number = self._left.popleft()
-                    channel.send(kind, [number])
+                    channel.send(kind, [number, 0])
             except ChannelClosedError:
                 self._left.clear()
             except IndexError:

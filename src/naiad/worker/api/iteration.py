@@ -111,8 +111,8 @@ class StreamCaller(Protocol):
     def taken(self, number: int, count: int) -> None:
         """Report the number of responses that were taken to the server."""
 
-    def cancel(self, number: int) -> None:
-        """Report the cancellation of a call to the server."""
+    def cancel(self, number: int, *, is_listening: bool = False) -> None:
+        """Report the cancellation of a call to the server, whose further responses are read if `is_listening`."""
 
     def abandon(self, number: int) -> None:
         """Do so from a finalizer."""
@@ -207,9 +207,9 @@ class ResponseIterator:
         return self._pop()
 
     def cancel(self) -> None:
-        """Cancel the remaining responses; the next one is the last, an error CANCELLED."""
+        """Cancel the call. The model decides whether to heed it: what it still sends comes, up to its last response."""
         if not self._arrivals.has_ended:
-            self._calls.cancel(self._number)
+            self._calls.cancel(self._number, is_listening=True)
 
     async def begun(self) -> ResponseIterator:
         """Return the iterator after its first response, as Triton's `await` of it does."""

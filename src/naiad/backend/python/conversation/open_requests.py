@@ -30,7 +30,7 @@ from naiad.core.response import LATE, RESCHEDULE, InferResponse
 from naiad.core.tensor import Buffer
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import NUMBERS, RELEASED
-from naiad.worker.channel.flags_page import CANCELLED, FIRST_LATE_PLACE, FIRST_LATE_SLOT, PAUSED, SLOTS
+from naiad.worker.channel.flags_page import CANCELLED, FIRST_LATE_PLACE, FIRST_LATE_SLOT, LISTENING, PAUSED, SLOTS
 from naiad.worker.channel.frame import ChannelError, Frame
 from naiad.worker.execution.codec import FINAL, HAS_RESPONSE, RESCHEDULED, SLOT_SHIFT
 
@@ -198,7 +198,7 @@ class OrdinaryConversation(OpenConversation):
         if slot is None:
             super().mark(request)
         else:
-            self._process.board.slots[slot] = CANCELLED if request.cancelled else 0
+            self._process.board.slots[slot] = _marks_of(request)
 
     def request_at(self, serial: int, place: int) -> InferRequest | None:
         """Return the request at a place of the batch with that number, or an open one."""
@@ -255,7 +255,7 @@ class OrdinaryConversation(OpenConversation):
                     raise ChannelError(f"a late response in slot {slot}")
                 self._open[slot] = request
                 self._slots[request] = slot
-                marks[slot] = CANCELLED if request.cancelled else 0
+                marks[slot] = _marks_of(request)
                 requests.append(request)
         except (LookupError, TypeError, ValueError) as error:
             raise ChannelError(f"unreadable slots of late responses: {error!r}") from None
@@ -332,7 +332,7 @@ class DecoupledConversation(OpenConversation):
         slot = self._slots.get(request)
         if slot is not None:
             self._paused.pop(slot, None)
-            self._process.board.slots[slot] = CANCELLED if request.cancelled else 0
+            self._process.board.slots[slot] = _marks_of(request)
 
     def _receive(self) -> Frame | None:
         """Emit the received responses, and return the response to the batch sent if it is among them."""
@@ -362,7 +362,7 @@ class DecoupledConversation(OpenConversation):
                 emit(request, response)
                 continue
             emit(request, response)
-            if request.is_paused and slot not in self._paused and not request.cancelled:
+            if request.is_paused and slot not in self._paused and (not request.cancelled or request.is_listening):
                 self._hold_back(slot, request, response)
 
     def _hold_back(self, slot: int, request: InferRequest, response: InferResponse) -> None:
@@ -370,7 +370,7 @@ class DecoupledConversation(OpenConversation):
         gathered_bytes = self._untaken_bytes.get(slot)
         if gathered_bytes is None:
             self._paused[slot] = _now_ns()
-            self._process.board.slots[slot] = PAUSED
+            self._process.board.slots[slot] = PAUSED | _marks_of(request)
             return
         gathered_bytes += sum(map(len, response.data))
         self._untaken_bytes[slot] = gathered_bytes
@@ -407,7 +407,7 @@ class DecoupledConversation(OpenConversation):
             if is_slow and (is_shared or is_quiet):
                 self._paused.pop(slot, None)
                 self._untaken_bytes[slot] = 0
-                board.slots[slot] = 0
+                board.slots[slot] = _marks_of(self._open[slot]) if slot in self._open else 0
 
     def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
         """Return the requests in these slots; all open ones if the worker does not know the caller's."""
@@ -458,8 +458,15 @@ class DecoupledConversation(OpenConversation):
             if request is None or not request.is_paused:
                 self._paused.pop(slot, None)
                 if request is not None:
-                    self._process.board.slots[slot] = 0
+                    self._process.board.slots[slot] = _marks_of(request)
         for slot in list(self._untaken_bytes):
             request = self._open.get(slot)
             if request is None or not request.is_paused:
                 del self._untaken_bytes[slot]
+
+
+def _marks_of(request: InferRequest) -> int:
+    """Return what the worker is told of a request that is not paused."""
+    if not request.cancelled:
+        return 0
+    return CANCELLED | LISTENING if request.is_listening else CANCELLED
