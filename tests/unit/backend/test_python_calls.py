@@ -273,12 +273,28 @@ def test_fast_sender_is_paused_then_cancelled(pair, monkeypatch):
     assert "sends responses faster than its caller takes them" in error_of(last)[1]
 
 
-def test_a_cancelled_iterator_cancels_the_call(pair):
+def test_cancelled_iterator_cancels_its_call_and_listens(pair):
     responses = pair.ask()
     responses.cancel()
     pair.pump()
-    assert pair.port.cancelled == pair.port.calls
-    assert error_of(next(responses))[0] is WorkerCode.CANCELLED
+    (call,) = pair.port.cancelled
+    assert pair.port.calls == [call]
+    assert call.is_listening
+    pair.answer(call, final=False)
+    pair.answer(call)
+    assert [response.has_error() for response in responses] == [False, False]
+
+
+def test_cancelled_iterator_that_is_released_listens_no_more(pair):
+    responses = pair.ask()
+    responses.cancel()
+    pair.pump()
+    (call,) = pair.port.cancelled
+    call.is_paused = True
+    del responses
+    pair.pump()
+    assert not call.is_listening
+    assert not call.is_paused
 
 
 def test_released_iterator_cancels_call(pair):
