@@ -335,7 +335,8 @@ def test_model_may_answer_its_cancellation(server):
     body = '''
     sender.send(answer(0))
     while not request.is_cancelled(): time.sleep(0.005)
-    sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("stopped", pb_utils.TritonError.CANCELLED)), FINAL)
+    error = pb_utils.TritonError("stopped", pb_utils.TritonError.CANCELLED)
+    sender.send(pb_utils.InferenceResponse(error=error), FINAL)
     '''
     responses = call('stream', decoupled=True, CODE=np.array([body], object))
     next(responses)

@@ -34,7 +34,7 @@ class ModelCall(InferRequest):
     """The traced request that this call belongs to, if there is one."""
     refuse: Callable[["ModelCall", InferError], object]
     """Fails the call with an error and cancels it."""
-    is_listening: bool  # type: ignore[assignment]  # a field here
+    is_listening: bool
     """Whether its caller has cancelled it, and still reads its responses."""
     depth: int
     """Number of calls between this one and a client's request, itself included; set by the engine."""

@@ -112,6 +112,10 @@ class Catalog(Generic[V]):
         """Return the rows of the index for a name of a client; of several models with namespaces. Never waits."""
         return self._lifecycle.rows_named(name, has_namespaces=self.namespaces is not None)
 
+    def is_removed(self, name: str) -> bool:
+        """Return whether a model of that name has left its repository after it was loaded."""
+        return self._lifecycle.is_removed(name)
+
     def is_ready(self, ill: Collection[str] = ()) -> bool:
         """Return whether the readiness rule holds, where the `ill` models are loaded and cannot execute."""
         return self._lifecycle.is_ready_without(ill) if ill else self._lifecycle.is_ready
