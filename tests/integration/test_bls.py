@@ -347,6 +347,26 @@ def test_model_may_answer_its_cancellation(server):
     assert run_code(server, code) == ["CANCELLED", "stopped"]
 
 
+def test_iterator_gives_its_responses_again(server):
+    """The cases of Triton's own test."""
+    code = f"""
+    responses = call('repeat', decoupled=True, {_NUMBERS.format(count=4, delay=0)})
+    def numbers():
+        return [int(value(r, 'OUT')[0]) for r in responses if r.output_tensors()]
+    result = [int(value(next(responses), 'OUT')[0])]
+    result += [numbers(), numbers(), numbers()]
+    for count, _ in enumerate(responses, 1):
+        if count == 2: break
+    result.append(int(value(next(responses), 'OUT')[0]))
+    result.append(numbers())
+    try:
+        next(responses)
+    except StopIteration:
+        result.append('end')
+    """
+    assert run_code(server, code) == [0, [1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3], 2, [3], "end"]
+
+
 def test_iterator_that_is_cancelled_and_dropped_frees_its_model(server):
     code = """
     body = "for n in range(100_000): sender.send(answer(n))\\nsender.send(flags=FINAL)"

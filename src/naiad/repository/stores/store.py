@@ -283,8 +283,8 @@ def check_model_name(name: str) -> None:
         raise invalid_argument(f"model name {shown(name)} has escaped bytes that are not UTF-8; rename the directory")
     if name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
         raise invalid_argument(
-            f"invalid model name {shown(name)}, model name must not contain path traversal characters; it must not be "
-            "a path: '/', '\\' and '..' are refused"
+            f"invalid model name {shown(name)}, model name must not contain path traversal characters; it must not "
+            "be a path: '/', '\\' and '..' are refused"
         )
     if not name.isprintable():
         raise invalid_argument(

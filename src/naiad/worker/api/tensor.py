@@ -104,6 +104,12 @@ class Tensor:
         """Return the dimensions."""
         return list(self._array.shape)
 
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its elements; naiad."""
+        size: int = self._array.nbytes
+        return size
+
     def is_cpu(self) -> bool:
         """Return whether the tensor is in CPU memory; always True."""
         return True
@@ -184,6 +190,11 @@ class ReceivedStrings(Tensor):
         self._plan = plan
         self._data: bytes | None = bytes(memoryview(payload)[offset : offset + size_bytes])
         self._elements: Any = None
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its elements, also while they are not decoded."""
+        return len(self._data) if self._data is not None else super().size_bytes
 
     @property
     def _array(self) -> Any:  # type: ignore[override]  # made when it is read
