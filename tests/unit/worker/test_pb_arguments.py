@@ -403,6 +403,19 @@ def test_labels_and_buckets(kind):
                 made.Metric(labels={"c": "d"}, buckets=[value])
 
 
+def test_types_are_judged_before_values():
+    """The order of Triton's own test."""
+    for array in (None, [1, 2], b"ab", 1):
+        for name in ("", b"", "X"):
+            with pytest.raises(TypeError):
+                pb_utils.Tensor(name, array)
+    with pytest.raises(TritonModelException, match="Tensor name cannot be an empty string"):
+        pb_utils.Tensor(b"", ARRAY)
+    for name in ("", "X"):
+        with pytest.raises(TritonModelException):
+            pb_utils.Tensor.from_dlpack(name, None)
+
+
 def test_conversions_alone():
     assert text(bytearray("é", "utf-8"), "x") == "é"
     with pytest.raises(UnicodeDecodeError):

@@ -67,7 +67,7 @@ class Tensor:
     def __init__(self, name: str, array: np.ndarray[Any, Any]) -> None:
         # hot: bench/micro_worker.py
         if type(name) is not str or not name:
-            name = _tensor_name(name)
+            name = _tensor_name(name, array)
         if not isinstance(array, np.ndarray):
             raise TypeError(f"Tensor '{name}': expected a numpy.ndarray, found {type(array).__name__}")
         datatype = BY_DTYPE.get(array.dtype)
@@ -144,9 +144,10 @@ class Tensor:
         return dlpack.CPU_DEVICE
 
 
-def _tensor_name(name: Any) -> str:
+def _tensor_name(name: Any, array: Any) -> str:
     given = text(name, "Tensor: expected name")
-    if not given:
+    # Triton: arguments of a wrong type come first.
+    if not given and isinstance(array, np.ndarray):
         raise TritonModelException("Tensor name cannot be an empty string.")
     return given
 
