@@ -297,7 +297,7 @@ def test_a_decoupled_model_needs_decoupled_calls(server):
     }
 
 
-def test_cancelled_iterator_ends_when_its_model_heeds_that(server):
+def test_cancelled_iterator_ends_with_its_model(server):
     code = f"""
     responses = call('repeat', decoupled=True, {_NUMBERS.format(count=1000, delay=10)})
     first = int(value(next(responses), 'OUT')[0])
@@ -309,7 +309,7 @@ def test_cancelled_iterator_ends_when_its_model_heeds_that(server):
     wait_until(lambda: in_flight(server, "repeat") == 0)
 
 
-def test_model_that_ignores_its_cancellation_is_heard_to_the_end(server):
+def test_responses_after_an_ignored_cancellation_arrive(server):
     code = """
     body = '''
     sender.send(answer(0))
@@ -367,7 +367,7 @@ def test_iterator_gives_its_responses_again(server):
     assert run_code(server, code) == [0, [1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3], 2, [3], "end"]
 
 
-def test_iterator_that_is_cancelled_and_dropped_frees_its_model(server):
+def test_cancelled_and_dropped_iterator_frees_its_model(server):
     code = """
     body = "for n in range(100_000): sender.send(answer(n))\\nsender.send(flags=FINAL)"
     responses = call('stream', decoupled=True, CODE=np.array([body], object))

@@ -73,7 +73,7 @@ def ask(model: PythonInstance, expression: str) -> Any:
     return json.loads(infer(model, {"IN": np.array([expression.encode()], object)})["OUT"][0])
 
 
-def test_arguments_are_those_of_an_embedded_interpreter(model):
+def test_arguments_are_empty_as_when_embedded(model):
     assert ask(model, "at_import") == {"argv": [""], "orig_argv": [], "parsed": {}}
 
 

@@ -278,7 +278,7 @@ class InferRequest:
 
     @property
     def is_listening(self) -> bool:
-        """Whether its responses are read although it is cancelled; those of a client are not."""
+        """Whether its responses are read although it is cancelled; False for a request of a client."""
         return False
 
     @property

@@ -163,7 +163,7 @@ class _Pulled:
         """Do nothing: no producer waits."""
 
     def cancel(self, number: int, *, is_listening: bool = False) -> None:
-        """End the responses, as of a model that heeds its cancellation."""
+        """End the responses, as a model does that respects its cancellation."""
         self._responses = iter(())
         self._next = None
         message = f"the request to model '{self._name}' ended: its caller has cancelled it"

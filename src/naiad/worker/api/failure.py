@@ -44,7 +44,7 @@ class TritonError:
     CANCELLED = ErrorCode.CANCELLED
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
-        # An error must arrive, whatever bytes are in its text.
+        # An error must arrive with any bytes in its text.
         self._message = text(message, "TritonError: expected message", "replace")
         self._code = instance(code, ErrorCode, "TritonError: expected code")
 

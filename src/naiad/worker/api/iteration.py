@@ -262,7 +262,7 @@ class ResponseIterator:
         return self._pop()
 
     def cancel(self) -> None:
-        """Cancel the call. The model decides whether to heed it: what it still sends comes, to its last response."""
+        """Cancel the call. The model decides whether it respects that: the responses that it still sends arrive."""
         if not self._arrivals.has_ended:
             self._calls.cancel(self._number, is_listening=True)
 

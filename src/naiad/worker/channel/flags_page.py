@@ -32,7 +32,7 @@ CANCELLED = 1
 PAUSED = 2
 """The client is slower than the model: wait before the next response."""
 LISTENING = 4
-"""Whoever has cancelled still reads the responses: a model that iterates over those of another one."""
+"""The caller has cancelled and still reads the responses: a model that iterates over them."""
 SLOTS = 65536
 """Requests with a byte of their own: limit of the open requests of a worker."""
 FIRST_LATE_SLOT = SLOTS // 2

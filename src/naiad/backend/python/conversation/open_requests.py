@@ -466,7 +466,7 @@ class DecoupledConversation(OpenConversation):
 
 
 def _marks_of(request: InferRequest) -> int:
-    """Return what the worker is told of a request that is not paused."""
+    """Return the byte of a request that is not paused."""
     if not request.cancelled:
         return 0
     return CANCELLED | LISTENING if request.is_listening else CANCELLED
