@@ -468,6 +468,24 @@ def test_awaiting_decoupled_responses_lets_other_coroutines_go_on(server):
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
+def test_forked_process_gets_an_error_for_calls(server):
+    code = """
+    def run(queue):
+        try:
+            call('big', INPUT0=np.zeros(1, np.float32))
+        except pb_utils.TritonModelException as error:
+            queue.put(str(error))
+    import multiprocessing
+    forked = multiprocessing.get_context("fork")
+    queue = forked.Queue()
+    process = forked.Process(target=run, args=(queue,))
+    process.start()
+    result = queue.get(timeout=60)
+    process.join()
+    """
+    assert "not for processes that it has forked: call them in a thread" in run_code(server, code)
+
+
 def test_errors_of_the_called_model_keep_their_code(server):
     code = """
     body = "raise_it"
@@ -482,8 +500,8 @@ def test_errors_of_the_called_model_keep_their_code(server):
     not_found, no_version, wrong_type, no_output, raised = run_code(server, code)
     assert not_found == {
         "code": "NOT_FOUND",
-        "message": "Failed for execute the inference request. Model 'missing' is not ready. Request for unknown model"
-        ": 'missing' is not found",
+        "message": "Model missing - Error when running inference: Request for unknown model: 'missing' is not found. "
+        "Failed for execute the inference request. Model 'missing' is not ready.",
     }
     assert no_version["code"] == "NOT_FOUND"
     assert wrong_type["code"] == "INVALID_ARG"

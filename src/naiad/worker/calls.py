@@ -39,6 +39,10 @@ LINE = "calls"
 """Name of the channel's descriptors on the control socket."""
 _OUTSIDE = "BLS is only supported during the 'execute' function."
 _GONE = "The server has exited."
+_FORKED = (
+    "models and metrics of the server are there only for the process of the model, not for processes that it has "
+    "forked: call them in a thread, or await 'async_exec'"
+)
 
 
 class _Single(Waiter):
@@ -103,6 +107,7 @@ class Calls:
         self._side = side
         self._scope = scope
         self._batches = batches
+        self._is_forked = False
         self._channel: Channel | None = None
         self._spin_wait: SpinWait | None = None
         self._laying = threading.Lock()
@@ -251,7 +256,7 @@ class Calls:
 
     def forsake(self) -> None:
         """Close the channel in a forked process: it belongs to the parent."""
-        self.is_over = True
+        self.is_over = self._is_forked = True
         if self._channel is not None:
             self._channel.forsake()
 
@@ -260,7 +265,7 @@ class Calls:
     def _line(self) -> Channel:
         """Return the channel; the first call opens it."""
         if self.is_over:
-            raise TritonModelException(_GONE)
+            raise TritonModelException(_FORKED if self._is_forked else _GONE)
         channel = self._channel
         if channel is not None:
             return channel

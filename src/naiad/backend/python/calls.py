@@ -15,6 +15,7 @@ from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.ports import InferencePort, TimerHandle
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
+from naiad.worker.api.failure import not_ready
 from naiad.worker.calls import MOST_CALLS
 from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel import frame as frames
@@ -187,9 +188,7 @@ class BlsChannel:
         try:
             is_decoupled = self._port.is_decoupled(header.model_name, header.model_version)
         except InferError as error:
-            # Triton's words, and the reason.
-            message = f"Failed for execute the inference request. Model '{header.model_name}' is not ready."
-            raise error.with_message(f"{message} {error.message}") from None
+            raise error.with_message(not_ready(header.model_name, error.message)) from None
         if is_decoupled and not call.is_stream:
             raise invalid_argument(
                 f"Model {header.model_name} is using the decoupled. The current BLS request call doesn't support "

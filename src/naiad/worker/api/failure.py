@@ -57,6 +57,16 @@ class TritonError:
         return self._message
 
 
+def not_ready(model: str, reason: str) -> str:
+    """Return the text of a call of a model that is not ready: that of newer versions of Triton, then that of older
+    ones.
+    """
+    return (
+        f"Model {model} - Error when running inference: {reason}. Failed for execute the inference request. "
+        f"Model '{model}' is not ready."
+    )
+
+
 class TritonModelException(Exception):  # noqa: N818 - Triton's name
     """Raised by `pb_utils` for misuse; a model may raise it to fail its whole batch."""
 
