@@ -16,8 +16,8 @@ def test_mutant_is_not_stale(mutant: Mutant) -> None:
     mutant.check(ROOT)
 
 
-def test_names_are_unique_and_mutants_thirty() -> None:
-    assert len(MUTANTS) == 30
+def test_names_are_unique_and_mutants_many() -> None:
+    assert len(MUTANTS) >= 30
     assert Counter(mutant.name for mutant in MUTANTS).most_common(1)[0][1] == 1
 
 

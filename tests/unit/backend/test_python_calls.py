@@ -251,7 +251,7 @@ def test_a_timeout_answers_and_cancels(pair):
     assert "exceeded its execution_timeout, 2000 us" in error_of(next(responses))[1]
     assert pair.port.cancelled == [call]
     pair.answer(call)  # comes too late, and goes nowhere
-    assert list(responses) == []
+    assert next(responses, None) is None
 
 
 def test_fast_sender_is_paused_then_cancelled(pair, monkeypatch):
