@@ -33,6 +33,7 @@ from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.tensor import TensorSpec
 from naiad.worker.api import pb_utils
+from naiad.worker.api.request import ReceivedRequest, RequestPlan
 from naiad.worker.api.tensor import ReceivedTensor, TensorPlan
 from naiad.worker.channel import channel
 
@@ -111,9 +112,12 @@ def model_alone_us(count: int, width: int) -> float:
     data = bytearray(np.arange(width, dtype=np.float32).tobytes())
     plans = [TensorPlan(f"INPUT{number}", "FP32", (1, width)) for number in range(2)]
 
+    header = RequestPlan()
+
     def work() -> None:
         for _ in range(count):
-            request = pb_utils.InferenceRequest(inputs=[ReceivedTensor(plan, data, 0) for plan in plans])
+            tensors: list[pb_utils.Tensor] = [ReceivedTensor(plan, data, 0) for plan in plans]
+            request = ReceivedRequest(header, "", tensors, lambda _: False, 0)
             a = pb_utils.get_input_tensor_by_name(request, "INPUT0")
             b = pb_utils.get_input_tensor_by_name(request, "INPUT1")
             assert a is not None

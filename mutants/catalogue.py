@@ -331,6 +331,22 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # worker
     Mutant(
+        name="argument_bounds",
+        file="src/naiad/worker/api/arguments.py",
+        text="    if not bounds[0] <= value <= bounds[1]:\n",
+        replacement="    if value > bounds[1]:\n",
+        tests=("unit/worker/test_pb_arguments.py",),
+        harm="negative timeouts and flags of a model's calls are sent to the server",
+    ),
+    Mutant(
+        name="cancelled_iterator_listens",
+        file="src/naiad/worker/api/iteration.py",
+        text="            self._calls.cancel(self._number, is_listening=True)\n",
+        replacement="            self._calls.cancel(self._number)\n",
+        tests=("unit/backend/test_python_calls.py",),
+        harm="the responses of a called model that ignores its cancellation are lost",
+    ),
+    Mutant(
         name="block_number",
         file="src/naiad/worker/channel/buffer_pool.py",
         text=("        while self._last_number % NUMBERS in taken:\n            self._last_number += 1\n"),

@@ -80,6 +80,10 @@ GROWING = {
     "wire.http2.client:_streams": BY_OPEN,
     "wire.http2.server:_streams": BY_OPEN,
     "wire.http2.output:_blocked": BY_OPEN,
+    "wire.http2.output:dropping": "requests of one connection that were answered early, at most 256",
+    "engine.serving.decoupled:_cancelled": BY_OPEN,
+    "frontend.accounting.key_usage:_usages": "the keys of the key file",
+    "frontend.accounting.key_usage:limited_counts": "the three limits of a key",
     "wire.http2.output:_ready": BY_OPEN,
 }
 

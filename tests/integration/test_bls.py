@@ -277,9 +277,10 @@ def test_decoupled_responses_come_in_order_with_empty_final(server):
     code = f"""
     responses = call('repeat', decoupled=True, {_NUMBERS.format(count=500, delay=0)})
     found = list(responses)
-    result = [[int(value(each, 'OUT')[0]) for each in found[:-1]], len(found[-1].output_tensors()), list(responses)]
+    result = [[int(value(each, 'OUT')[0]) for each in found[:-1]], len(found[-1].output_tensors()), len(list(responses))]
     """
-    assert run_code(server, code) == [list(range(500)), 0, []]
+    # Triton: an iterator that has ended gives its responses again.
+    assert run_code(server, code) == [list(range(500)), 0, 501]
 
 
 def test_model_that_is_not_decoupled_gives_one_response(server):
@@ -297,16 +298,87 @@ def test_a_decoupled_model_needs_decoupled_calls(server):
     }
 
 
-def test_a_cancelled_iterator_ends_with_an_error(server):
+def test_cancelled_iterator_ends_with_its_model(server):
     code = f"""
     responses = call('repeat', decoupled=True, {_NUMBERS.format(count=1000, delay=10)})
     first = int(value(next(responses), 'OUT')[0])
     responses.cancel()
-    *_, last = responses
-    result = [first, described(last)["code"]]
+    *rest, last = responses
+    result = [first, len(rest) < 500, len(last.output_tensors())]
     """
-    assert run_code(server, code) == [0, "CANCELLED"]
+    assert run_code(server, code) == [0, True, 0]
     wait_until(lambda: in_flight(server, "repeat") == 0)
+
+
+def test_responses_after_an_ignored_cancellation_arrive(server):
+    code = """
+    body = '''
+    sender.send(answer(0))
+    while not request.is_cancelled(): time.sleep(0.005)
+    for n in range(1, 200):
+        sender.send(answer(n))
+    sender.send(answer("last"), flags=FINAL)
+    '''
+    responses = call('stream', decoupled=True, CODE=np.array([body], object))
+    next(responses)
+    responses.cancel()
+    rest = [value(response, 'RESULT')[0] for response in responses]
+    result = [len(rest), str(rest[0]), str(rest[-1])]
+    """
+    count, first, last = run_code(server, code)
+    assert count == 200
+    assert "1" in first
+    assert "last" in last
+
+
+def test_model_may_answer_its_cancellation(server):
+    code = """
+    body = '''
+    sender.send(answer(0))
+    while not request.is_cancelled(): time.sleep(0.005)
+    error = pb_utils.TritonError("stopped", pb_utils.TritonError.CANCELLED)
+    sender.send(pb_utils.InferenceResponse(error=error), FINAL)
+    '''
+    responses = call('stream', decoupled=True, CODE=np.array([body], object))
+    next(responses)
+    responses.cancel()
+    (last,) = responses
+    result = [described(last)["code"], last.error().message()]
+    """
+    assert run_code(server, code) == ["CANCELLED", "stopped"]
+
+
+def test_iterator_gives_its_responses_again(server):
+    """The cases of Triton's own test."""
+    code = f"""
+    responses = call('repeat', decoupled=True, {_NUMBERS.format(count=4, delay=0)})
+    def numbers():
+        return [int(value(r, 'OUT')[0]) for r in responses if r.output_tensors()]
+    result = [int(value(next(responses), 'OUT')[0])]
+    result += [numbers(), numbers(), numbers()]
+    for count, _ in enumerate(responses, 1):
+        if count == 2: break
+    result.append(int(value(next(responses), 'OUT')[0]))
+    result.append(numbers())
+    try:
+        next(responses)
+    except StopIteration:
+        result.append('end')
+    """
+    assert run_code(server, code) == [0, [1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3], 2, [3], "end"]
+
+
+def test_cancelled_and_dropped_iterator_frees_its_model(server):
+    code = """
+    body = "for n in range(100_000): sender.send(answer(n))\\nsender.send(flags=FINAL)"
+    responses = call('stream', decoupled=True, CODE=np.array([body], object))
+    next(responses)
+    responses.cancel()
+    del responses
+    result = "gone"
+    """
+    assert run_code(server, code) == "gone"
+    assert stream(server, "stream", "sender.send(answer('free'), flags=FINAL)") == ["free"]
 
 
 def test_dropped_iterator_cancels_its_call(server):
@@ -397,6 +469,24 @@ def test_awaiting_decoupled_responses_lets_other_coroutines_go_on(server):
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
+def test_forked_process_gets_an_error_for_calls(server):
+    code = """
+    def run(queue):
+        try:
+            call('big', INPUT0=np.zeros(1, np.float32))
+        except pb_utils.TritonModelException as error:
+            queue.put(str(error))
+    import multiprocessing
+    forked = multiprocessing.get_context("fork")
+    queue = forked.Queue()
+    process = forked.Process(target=run, args=(queue,))
+    process.start()
+    result = queue.get(timeout=60)
+    process.join()
+    """
+    assert "not for processes that it has forked: call them in a thread" in run_code(server, code)
+
+
 def test_errors_of_the_called_model_keep_their_code(server):
     code = """
     body = "raise_it"
@@ -411,8 +501,8 @@ def test_errors_of_the_called_model_keep_their_code(server):
     not_found, no_version, wrong_type, no_output, raised = run_code(server, code)
     assert not_found == {
         "code": "NOT_FOUND",
-        "message": "Failed for execute the inference request. Model 'missing' is not ready. Request for unknown model"
-        ": 'missing' is not found",
+        "message": "Model missing - Error when running inference: Request for unknown model: 'missing' is not found. "
+        "Failed for execute the inference request. Model 'missing' is not ready.",
     }
     assert no_version["code"] == "NOT_FOUND"
     assert wrong_type["code"] == "INVALID_ARG"
@@ -437,7 +527,7 @@ def test_propagated_error_reaches_client_with_its_code(server):
     [
         ("request.exec()", "make an InferenceRequest with its inputs"),
         ("call('big', INPUT0=np.zeros(1, complex))", "NumPy dtype"),
-        ("call(7, INPUT0=np.zeros(1, np.float32))", "expected model_name to be str, found int"),
+        ("call(7, INPUT0=np.zeros(1, np.float32))", "expected model_name to be a str or bytes, found int"),
     ],
 )
 def test_requests_that_cannot_be_sent(server, code, message):

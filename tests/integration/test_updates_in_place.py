@@ -104,3 +104,35 @@ def test_nothing_but_what_has_changed_is_loaded(start_server: StartServer, tmp_p
         client.load_model("m", config=json.dumps({**CONFIG, "max_batch_size": 4}))
         assert initialized.read_text().split().count("1") == 5
     assert server.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"instance_group": [{"count": 1, "rate_limiter": {"resources": [{"name": "R", "count": 2}]}}]},
+        {"instance_group": [{"count": 1}], "dynamic_batching": {"preserve_ordering": True}},
+    ],
+    ids=["rate limits", "ordered responses"],
+)
+def test_removed_instances_are_finalized_before_the_answer(
+    start_server: StartServer, tmp_path: Path, fields: dict[str, list[dict[str, object]]]
+) -> None:
+    """Also where the version is loaded again because its instances cannot change in place."""
+    finalized = tmp_path / "finalized"
+    finalize = f"""
+    def finalize(self):
+        time.sleep(0.5)
+        open({str(finalized)!r}, "a").write("x")
+    """
+    write_model(tmp_path / "models", "m", PBTXT, {"1/model.py": (MODEL + finalize).encode()})
+    server = start_server(tmp_path / "models", "--model-control-mode=explicit", "--rate-limit=execution_count")
+    server.wait_ready()
+    before = {**CONFIG, **fields}
+    with httpclient.InferenceServerClient(server.http_url, network_timeout=60) as client:
+        client.load_model("m", config=json.dumps(before))
+        assert not finalized.exists()
+        group = before["instance_group"][0]
+        client.load_model("m", config=json.dumps({**before, "instance_group": [{**group, "count": 2}]}))
+        client.load_model("m", config=json.dumps(before))
+        # One and then two instances have been replaced.
+        assert len(finalized.read_text()) == 3

@@ -35,6 +35,7 @@ def make_call(
     """Return a call of `target` by an instance of `caller`; it waits in a queue or executes."""
     header = RequestHeader(model_name=target.name)
     call = ModelCall(header, (), lambda request, response: None, arrival_ns=arrival_ns)
+    call.is_listening = False
     call.model = target
     call.queue = "queue" if is_queued else None
     call.caller, call.caller_model = caller.instances[instance], caller.name

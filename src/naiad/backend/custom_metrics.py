@@ -301,7 +301,7 @@ class MetricHolder:
         Its metrics are shown for as long as the object lives and the holder is not closed. Raises InferError for what
         it cannot be.
         """
-        return MetricFamily(name, description, MetricKind(kind), self)
+        return MetricFamily(name, description, MetricKind[kind.upper()], self)
 
     def new_family(self, name: str, description: str, kind: str) -> int:
         """Return the number of a family, made or joined. Raises InferError."""

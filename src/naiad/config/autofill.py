@@ -10,7 +10,7 @@ loader uses these in the order `autofill`, `normalize`, `validation.validate`, t
 
 from collections.abc import Sequence
 
-from naiad.config.backends import FORMATS, PLATFORM_BACKENDS, ModelFormat, canonical_name
+from naiad.config.backends import FORMATS, PLATFORM_BACKENDS, RUNTIMES, ModelFormat, canonical_name
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup, ModelVersionPolicy
 from naiad.config.problem import Problem
 
@@ -74,6 +74,9 @@ def _fill_from_format(config: ModelConfig, found: ModelFormat | None) -> None:
     # For a backend with two platforms only the file determines the platform.
     if not config.platform and (found or len(usual) == 1):
         config.platform = chosen.platform
+    if config.runtime in RUNTIMES.get(backend, ()):
+        # Triton 2.73: such a model is its `model.py`; a file of weights beside it is named only where it is chosen.
+        return
     if not config.default_model_filename and (found or len(usual) == 1 or config.platform):
         config.default_model_filename = chosen.filename
 

@@ -10,7 +10,17 @@ from naiad.core.request import InferRequest
 class ModelCall(InferRequest):
     """A request from one model to another, with its caller and the client requests that it serves."""
 
-    __slots__ = ("caller", "caller_model", "depth", "held", "holds_execution", "parents", "refuse", "traced_with")
+    __slots__ = (
+        "caller",
+        "caller_model",
+        "depth",
+        "held",
+        "holds_execution",
+        "is_listening",
+        "parents",
+        "refuse",
+        "traced_with",
+    )
 
     caller_model: str
     """Name of the model that calls."""
@@ -24,6 +34,8 @@ class ModelCall(InferRequest):
     """The traced request that this call belongs to, if there is one."""
     refuse: Callable[["ModelCall", InferError], object]
     """Fails the call with an error and cancels it."""
+    is_listening: bool
+    """Whether its caller has cancelled it, and still reads its responses."""
     depth: int
     """Number of calls between this one and a client's request, itself included; set by the engine."""
     held: frozenset[int]

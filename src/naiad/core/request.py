@@ -282,6 +282,11 @@ class InferRequest:
         return -1
 
     @property
+    def is_listening(self) -> bool:
+        """Whether its responses are read although it is cancelled; False for a request of a client."""
+        return False
+
+    @property
     def call(self) -> Any:
         """The `ModelCall` that this request is, or that it is made for; None for a request of a client."""
         return None

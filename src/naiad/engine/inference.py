@@ -24,6 +24,7 @@ from naiad.engine.missing import (
     bad_version,
     is_version,
     missing_version,
+    removed_model,
     rows_named,
     still_loading,
     suggestion,
@@ -203,6 +204,8 @@ class Engine:
         rows = self._rows_named(name)
         if not self._ready_to_serve and (not rows or any(row.state is ModelState.LOADING for row in rows)):
             return still_loading(name)
+        if not rows and self._repository is not None and self._repository.catalog.is_removed(name):
+            return removed_model(name, version)
         if not rows:
             has_namespaces = self._repository is not None and self._repository.catalog.namespaces is not None
             hint = suggestion(name, self._table) if self.suggests_models else ""
@@ -242,6 +245,11 @@ class Engine:
     def in_flight_count(self) -> int:
         """Requests queued or executing, over all models."""
         return sum(served.in_flight_count for served in self._all_served())
+
+    def in_flight_versions(self) -> list[tuple[str, str, int]]:
+        """Return the name, version and number of requests of every model that has queued or executing ones."""
+        found = [(name_of(served.name), served.version, served.in_flight_count) for served in self._all_served()]
+        return [each for each in found if each[2]]
 
     def check_models(self, now_ns: int) -> None:
         """Let every model fail hung executions; called about once a second."""

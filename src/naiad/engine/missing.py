@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from naiad.config.autofill import NO_VERSION
 from naiad.config.problem import nearest
 from naiad.config.rollout.declaration import NAMES, STABLE
 from naiad.core.errors import ErrorCode, InferError, Rejection, excerpt, invalid_argument, not_found, unavailable
@@ -13,6 +14,8 @@ _MAX_SIMILAR_NAMES = 16
 _MAX_KNOWN_NAMES = 1000
 """Together they bound the search for the nearest name to milliseconds: it runs on the event loop."""
 _MAX_LISTED_VERSIONS = 8
+_WITHOUT_VERSION = NO_VERSION.partition("{")[0]
+"""In the reason of a model that has failed because no version of it is to be loaded."""
 
 
 def still_loading(name: str) -> InferError:
@@ -46,6 +49,14 @@ def suggestion(name: str, known: Collection[str]) -> str:
     return f"; did you mean '{near}'?" if near else ""
 
 
+def removed_model(name: str, version: str) -> InferError:
+    """Return the error of a model that was loaded and is in no repository any more."""
+    opening = f"Request for unknown model: '{excerpt(name)}'"
+    if version in ("", "-1"):
+        return not_found(f"{opening} has no available versions", Rejection.NOT_READY)
+    return not_found(f"{opening} version {excerpt(version)} is not found", Rejection.UNKNOWN_MODEL)
+
+
 def missing_version(name: str, version: str, rows: Sequence[IndexEntry], named: Mapping[str, int]) -> InferError:
     """Return the error of a version that is not ready. `rows` are the model's, `named` the names of a rollout."""
     opening = f"Request for unknown model: '{excerpt(name)}'"
@@ -55,6 +66,9 @@ def missing_version(name: str, version: str, rows: Sequence[IndexEntry], named: 
             f"{opening} version {named[role]}, which is '{role}' in the rollout of the model, is not at ready state"
         )
     if version in ("", "-1", *NAMES):
+        if not any(row.version or _WITHOUT_VERSION in row.reason for row in rows):
+            # Triton: a model whose configuration cannot be used never came to be.
+            return not_found(f"{opening} is not found: its configuration could not be loaded", Rejection.NOT_READY)
         return not_found(f"{opening} has no available versions", Rejection.NOT_READY)
     if not is_version(version):
         return bad_version(version, named)

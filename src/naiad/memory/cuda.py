@@ -177,15 +177,17 @@ class CudaRuntime:
 
 def load_runtime() -> CudaRuntime:
     """Return the CUDA runtime of this machine. Raises CudaError if there is none, or no GPU."""
-    refusal = CudaError("libcudart was not found; install the CUDA runtime, or pip install nvidia-cuda-runtime")
+    refusal: CudaError | None = None
     for name in _candidates():
         try:
             return CudaRuntime(ctypes.CDLL(name))
         except OSError:
             continue
         except CudaError as error:  # for example one that is newer than the driver; another one may fit
-            refusal = error
-    raise refusal
+            refusal = refusal or error
+    raise refusal or CudaError(
+        "libcudart was not found; install the CUDA runtime, or pip install nvidia-cuda-runtime"
+    )
 
 
 def _candidates() -> list[str]:

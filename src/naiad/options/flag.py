@@ -46,6 +46,8 @@ class Flag:
     negate: bool = False
     """The target gets the opposite of the value."""
     choices: Sequence[str] = ()
+    needs_text: bool = False
+    """An empty value is refused: it is mostly an unset variable."""
     minimum: float | None = None
     maximum: float | None = None
     only: Sequence[str] | None = None

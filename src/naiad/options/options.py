@@ -113,7 +113,10 @@ class RepositoryOptions:
         summary="Models that must be ready: all, any, none or names.",
     )
     model_config_name: str = option(
-        "", "model-config-name", "Read configs/<name>.pbtxt of a model, if it exists, instead of config.pbtxt."
+        "",
+        "model-config-name",
+        "Read configs/<name>.pbtxt of a model, if it exists, instead of config.pbtxt.",
+        needs_text=True,
     )
     cloud_cache_directory: str = option(
         "",

@@ -138,6 +138,10 @@ class Catalog(Generic[V]):
         """Return the rows of the index for a name of a client; of several models with namespaces. Never waits."""
         return self._lifecycle.rows_named(name, has_namespaces=self.namespaces is not None)
 
+    def is_removed(self, name: str) -> bool:
+        """Return whether a model of that name has left its repository after it was loaded."""
+        return self._lifecycle.is_removed(name)
+
     def is_ready(self, ill: Collection[str] = ()) -> bool:
         """Return whether the readiness rule holds, where the `ill` models are loaded and cannot execute."""
         if self.stores.is_any_missing and self._lifecycle.needs_all:

@@ -14,6 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState, name_of
 
+_MOST_REMOVED = 1024
 _STALE = "serving what was loaded before, its update failed: "
 
 
@@ -127,6 +128,8 @@ class Lifecycle(Generic[V]):
         """Models with a version that is neither available nor unloaded on purpose, or with none at all."""
         self._published: dict[str, Mapping[int, V]] = {}
         """What was published last; the entry of a model is another object only if the model has changed."""
+        self._removed: dict[str, None] = {}
+        """Names of models that were loaded and are not in the index any more, in order; the last ones."""
         self._is_ready = self._ready_rule.holds(set(), has_failed=False)
 
     @property
@@ -214,7 +217,15 @@ class Lifecycle(Generic[V]):
             model = self._models.get(name)
             if model is not None and not any(version.is_wanted for version in model.versions.values()):
                 del self._models[name]
+                if model.versions:
+                    self._removed[name] = None
+                    if len(self._removed) > _MOST_REMOVED:
+                        del self._removed[next(iter(self._removed))]
             self._changed(name)
+
+    def is_removed(self, name: str) -> bool:
+        """Return whether a model of that name has left its repository after it was loaded, not too long ago."""
+        return name in self._removed
 
     def begin_load(self, name: str, versions: Sequence[int], *, counts: bool = True) -> None:
         """Set versions to LOADING, except READY ones: they serve until they are swapped.
@@ -223,6 +234,7 @@ class Lifecycle(Generic[V]):
         keeps counting when a client then fails to load it.
         """
         with self._lock:
+            self._removed.pop(name, None)
             model = self._models.setdefault(name, _Model())
             model.reason = ""
             for number in versions:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from naiad.worker.api import pb_utils
-from naiad.worker.api.failure import ErrorCode, TritonError, TritonModelException
+from naiad.worker.api.failure import ErrorCode, TritonError, TritonModelException, not_ready
 from naiad.worker.api.iteration import Arrivals, ResponseIterator, Waiter
 from naiad.worker.api.request import InferenceRequest, set_caller
 from naiad.worker.api.response import InferenceResponse
@@ -106,8 +106,8 @@ def _call(request: InferenceRequest) -> Mapping[str, Array] | Iterator[Mapping[s
     name = request.model_name
     model = _known.get(name)
     if model is None or name in _unloaded:
-        message = f"Failed for execute the inference request. Model '{name}' is not ready."
-        raise _RejectedError(ErrorCode.NOT_FOUND, f"{message} Add it to PythonModel(models=...).")
+        reason = f"Request for unknown model: '{name}' is not found; add it to PythonModel(models=...)"
+        raise _RejectedError(ErrorCode.NOT_FOUND, not_ready(name, reason))
     try:
         return model({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
     except ModelError as error:
@@ -162,8 +162,8 @@ class _Pulled:
     def taken(self, number: int, count: int) -> None:
         """Do nothing: no producer waits."""
 
-    def cancel(self, number: int) -> None:
-        """End the responses."""
+    def cancel(self, number: int, *, is_listening: bool = False) -> None:
+        """End the responses, as a model does that respects its cancellation."""
         self._responses = iter(())
         self._next = None
         message = f"the request to model '{self._name}' ended: its caller has cancelled it"

@@ -142,6 +142,7 @@ class PythonModel:
             correlation_id,
             [pb_utils.Tensor(name, array) for name, array in inputs.items()],
             wanted,
+            self.config.name,
             flags=flags,
             parameters=dict(parameters or {}),
         )

@@ -1,5 +1,6 @@
 """Start of a worker process: `python <this directory> DESCRIPTORS...`, with any interpreter from Python 3.8 on."""
 
+import builtins
 import os
 import sys
 import types
@@ -22,5 +23,20 @@ def _import_worker() -> "Callable[[List[str]], None]":
     return run
 
 
+def _take_arguments() -> "List[str]":
+    """Return the arguments, and leave the process as models find Triton's embedded interpreter.
+
+    `sys.argv` is [""]: modules parse it when they are imported. `__main__` is empty and without a file, which
+    processes that the model starts with `multiprocessing` would import.
+    """
+    arguments = sys.argv[1:]
+    sys.argv[:] = [""]
+    sys.orig_argv = []
+    main = types.ModuleType("__main__")
+    vars(main)["__builtins__"] = builtins
+    sys.modules["__main__"] = main
+    return arguments
+
+
 if __name__ == "__main__":
-    _import_worker()(sys.argv[1:])
+    _import_worker()(_take_arguments())

@@ -40,6 +40,10 @@ LINE = "calls"
 """Name of the channel's descriptors on the control socket."""
 _OUTSIDE = "BLS is only supported during the 'execute' function."
 _GONE = "The server has exited."
+_FORKED = (
+    "models and metrics of the server are there only for the process of the model, not for processes that it has "
+    "forked: call them in a thread, or await 'async_exec'"
+)
 
 
 class _Single(Waiter):
@@ -104,6 +108,7 @@ class Calls:
         self._side = side
         self._scope = scope
         self._batches = batches
+        self._is_forked = False
         self._channel: Channel | None = None
         self._spin_wait: SpinWait | None = None
         self._laying = threading.Lock()
@@ -213,10 +218,10 @@ class Calls:
         """Report the number of responses that were taken to the server."""
         self._notify(frames.CALL_TAKEN, [number, count])
 
-    def cancel(self, number: int) -> None:
-        """Report the cancellation of a call to the server."""
+    def cancel(self, number: int, *, is_listening: bool = False) -> None:
+        """Report the cancellation of a call to the server, whose further responses are read if `is_listening`."""
         if number in self._waiting:
-            self._notify(frames.CALL_CANCEL, [number])
+            self._notify(frames.CALL_CANCEL, [number, is_listening])
 
     def abandon(self, number: int) -> None:
         """Do so from a finalizer, perhaps in a thread that is sending."""
@@ -251,7 +256,7 @@ class Calls:
 
     def forsake(self) -> None:
         """Close the channel in a forked process: it belongs to the parent."""
-        self.is_over = True
+        self.is_over = self._is_forked = True
         if self._channel is not None:
             self._channel.forsake()
 
@@ -260,7 +265,7 @@ class Calls:
     def _line(self) -> Channel:
         """Return the channel; the first call opens it."""
         if self.is_over:
-            raise TritonModelException(_GONE)
+            raise TritonModelException(_FORKED if self._is_forked else _GONE)
         channel = self._channel
         if channel is not None:
             return channel
@@ -293,7 +298,7 @@ class Calls:
         if scope.holds_execution and not late_slots():
             flags |= HOLDS
         table = [number, *self._whose(), flags, min(max(0, int(timeout_us)), _LONGEST_TIMEOUT_US)]
-        if request._trace is not None and request._trace._place >= 0:
+        if request._trace._place >= 0:
             table[-2] |= TRACED
             table.append(request._trace._place)
         channel = self._line()
@@ -364,7 +369,7 @@ class Calls:
             try:
                 while self._left:
                     kind, number = self._left.popleft()
-                    channel.send(kind, [number])
+                    channel.send(kind, [number, 0])
             except ChannelClosedError:
                 self._left.clear()
             except IndexError:

@@ -58,8 +58,7 @@ def run(arguments: list[str]) -> None:
     """Serve: the arguments are descriptors (read, write, blocks, control socket, flags page) and the server's pid."""
     read_fd, write_fd, blocks_fd, side_fd, board_fd, server_pid = (int(argument) for argument in arguments)
     _follow(server_pid)
-    # The server drains after Ctrl-C; its workers must continue meanwhile.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _outlast_signals()
     faulthandler.enable(2)
     dump_on_signal()
     for descriptor in (read_fd, write_fd, blocks_fd, side_fd):
@@ -83,6 +82,38 @@ def _follow(server_pid: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != server_pid:
         os._exit(1)
+
+
+def _outlast_signals() -> None:
+    """Continue after SIGINT and SIGTERM: the server drains after them, and its workers must serve meanwhile.
+
+    A service manager sends them to all processes. Programs that the model starts, and processes that it forks, end as
+    usual: they inherit ignored signals, but no handlers.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    usual = {number: signal.signal(number, _continue) for number in numbers}
+    if not hasattr(os, "register_at_fork"):
+        return
+    # A signal that reached the new process before its handlers are restored would be lost: it waits until then.
+    masks: list[set[signal.Signals]] = []
+
+    def hold() -> None:
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, numbers))
+
+    def let_through() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
+
+    def restore() -> None:
+        for number, handler in usual.items():
+            if signal.getsignal(number) is _continue:
+                signal.signal(number, handler)
+        let_through()
+
+    os.register_at_fork(before=hold, after_in_parent=let_through, after_in_child=restore)
+
+
+def _continue(number: int, frame: object) -> None:
+    """Do nothing on a signal."""
 
 
 def _redirect(side: ControlSocket) -> None:

@@ -6,6 +6,7 @@ import pytest
 from naiad.backend import identity
 from naiad.backend.api import InstanceSpec
 from naiad.backend.identity import IdentityBackend
+from naiad.backend.load_stop import LoadStop
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 from support.backend_parts import execute, infer, make_context, make_header, make_request, strings
@@ -29,6 +30,7 @@ def spec(index: int = 0) -> InstanceSpec:
 def naps(monkeypatch):
     taken: list[float] = []
     monkeypatch.setattr(identity.time, "sleep", taken.append)
+    monkeypatch.setattr(LoadStop, "wait", lambda _, timeout_s: taken.append(timeout_s))
     return taken
 
 

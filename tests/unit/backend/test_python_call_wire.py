@@ -99,20 +99,6 @@ def test_unsent_call_leaves_no_header():
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"model_name": 7}, "expected model_name to be str, found int"),
-        ({"model_version": 1.5}, "expected model_version to be int or str, found float"),
-        ({"timeout": 0.5}, "expected timeout to be int, found float"),
-        ({"flags": "start"}, "expected flags to be int, found str"),
-    ],
-)
-def test_fields_of_wrong_types_are_named(fields, message):
-    with pytest.raises(TypeError, match=message):
-        CallEncoder().encode(call(**fields))
-
-
-@pytest.mark.parametrize(
     ("words", "extra"),
     [
         ([9], None),

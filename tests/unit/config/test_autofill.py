@@ -42,6 +42,8 @@ def test_backend_follows_from_files(files: list[str], backend: str, platform: st
         ('platform: "torch_aoti"', [], "pytorch", "torch_aoti", "model.pt2"),
         ('backend: "pytorch"', ["model.pt2"], "pytorch", "torch_aoti", "model.pt2"),
         ('backend: "pytorch"', [], "pytorch", "", ""),
+        ('backend: "pytorch" runtime: "model.py"', ["model.py", "model.pt"], "pytorch", "pytorch_libtorch", ""),
+        ('backend: "pytorch" runtime: "model.py" default_model_filename: "x.pt"', [], "pytorch", "", "x.pt"),
         ('backend: "python"', ["model.onnx"], "python", "", "model.py"),
         ('backend: "identity"', ["model.onnx"], "identity", "", ""),
         ('backend: "python" default_model_filename: "x.py"', ["model.py"], "python", "", "x.py"),

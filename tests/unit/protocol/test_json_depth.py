@@ -64,10 +64,29 @@ def test_every_parser_refuses_what_is_nested_too_deeply(parse: Any) -> None:
 
 
 def test_allowed_depth_is_accepted_by_every_parser() -> None:
-    around = json_depth.MAX_JSON_DEPTH - 3
+    around = json_depth.MAX_DATA_DEPTH
     data = b"[" * around + b"1, NaN" + b"]" * around
     body = b'{"inputs":[{"name":"A","datatype":"FP32","shape":[2],"data":' + data + b"}]}"
     for text in (body, body.replace(b"NaN", b"2")):
         header, _, (values,) = InferJsonDecoder().decode("m", "", text, None)
         assert header.inputs[0].shape == (2,)
         assert len(values) == 8
+
+
+@pytest.mark.parametrize(
+    ("datatype", "element"), [("FP32", b"1"), ("INT64", b"1"), ("FP32", b"NaN"), ("BYTES", b'"a"'), ("BOOL", b"true")]
+)
+@pytest.mark.parametrize("count", [1, 2000, 3_000_000])
+def test_tensor_data_is_refused_beyond_its_depth(datatype: str, element: bytes, count: int) -> None:
+    if count > 2000 and element != b"1":
+        pytest.skip("one datatype is enough for a document that is decoded in slices")
+    for around, is_allowed in ((99, True), (100, False), (120, False)):
+        data = b"[" * around + b",".join([element] * count) + b"]" * around
+        start = b'{"inputs":[{"name":"A","datatype":"%s","shape":[%d],"data":' % (datatype.encode(), count)
+        if is_allowed:
+            header, _, _ = InferJsonDecoder().decode("m", "", start + data + b"}]}", None)
+            assert header.inputs[0].shape == (count,)
+            continue
+        with pytest.raises(InferError, match=r"^JSON nesting depth exceeds maximum allowed limit \(100\)") as caught:
+            InferJsonDecoder().decode("m", "", start + data + b"}]}", None)
+        assert caught.value.code is ErrorCode.INVALID_ARG

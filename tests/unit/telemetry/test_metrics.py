@@ -114,6 +114,14 @@ def test_default_histograms_agree_with_counters():
     assert of_model(values, "naiad_batch_release_total", reason="shape") == 1
 
 
+def test_first_responses_of_ordinary_models_are_their_latencies():
+    values = samples(registry_of(executed_statistics(), histogram_latencies="true"))
+    name = "nv_inference_first_response_histogram_ms"
+    assert [of_model(values, f"{name}_bucket", le=bound) for bound in ("100", "500", "+Inf")] == [1, 1, 1]
+    assert of_model(values, f"{name}_sum") == 9
+    assert of_model(values, f"{name}_count") == 1
+
+
 def test_types_and_help_are_given_once():
     text = registry_of(executed_statistics()).render().decode()
     types = [line.split()[2:] for line in text.splitlines() if line.startswith("# TYPE")]

@@ -41,7 +41,7 @@ def test_request_returns_its_constructor_arguments():
 def test_request_defaults():
     made = request()
     assert (made.request_id(), made.correlation_id(), made.flags(), made.timeout()) == ("", 0, 0, 0)
-    assert made.parameters() == ""
+    assert made.parameters() == "{}"
 
 
 def test_request_misuse():
@@ -51,8 +51,6 @@ def test_request_misuse():
         request(parameters={1: 2})
     with pytest.raises(pb_utils.TritonModelException, match="Expect parameters values to have type"):
         request(parameters={"a": []})
-    with pytest.raises(TypeError, match="parameters: expected a dict"):
-        request(parameters=[])
     with pytest.raises(pb_utils.TritonModelException, match="no server executes this model, so it cannot call model"):
         request().exec()
     with pytest.raises(pb_utils.TritonModelException, match="not configured to handle such a flag"):
@@ -112,7 +110,7 @@ def test_sender_refuses_what_triton_refuses():
 
 
 def test_sender_wants_a_response():
-    with pytest.raises(TypeError, match="expected an InferenceResponse, found int"):
+    with pytest.raises(TypeError, match="expected response to be an InferenceResponse, found int"):
         request().get_response_sender().send(3)
     with pytest.raises(TypeError, match="expected flags to be an int, found str"):
         request().get_response_sender().send(response(), "final")

@@ -4,10 +4,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+from naiad.worker.api.failure import TritonModelException
 from naiad.worker.api.iteration import Arrivals, ResponseIterator
 from naiad.worker.api.response import InferenceResponse
+from naiad.worker.api.tensor import Tensor
 
 
 class Calls:
@@ -50,7 +53,8 @@ def test_last_response_is_marked_when_taken_early(count):
     for response in sent:
         arrivals.take(response, response is sent[-1])
     assert found == sent
-    assert list(responses) == []
+    assert next(responses, None) is None
+    assert list(responses) == list(responses) == sent
     assert calls.taken_count == count // 16 * 16
 
 
@@ -61,3 +65,14 @@ def test_earlier_response_does_not_end_responses():
     arrivals.take(first, False)
     arrivals.take(last, True)
     assert list(responses) == [first, last]
+
+
+def test_responses_are_kept_within_bounds():
+    for tensors, count in (((), 5000), ((Tensor("A", np.zeros(600_000, np.uint8)),), 2)):
+        arrivals = Arrivals()
+        responses = ResponseIterator(Calls(), 1, arrivals)
+        for number in range(count):
+            arrivals.take(InferenceResponse(tensors), number == count - 1)
+        assert len(list(responses)) == count
+        with pytest.raises(TritonModelException, match="cannot be iterated again"):
+            iter(responses)

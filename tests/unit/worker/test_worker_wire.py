@@ -268,7 +268,7 @@ def test_errors_and_parameters_find_their_requests(code):
     wire = Wire()
     requests = wire.forth(some_requests(3))
     good = [pb_utils.Tensor("OUT", np.zeros(1, np.float32))]
-    error = pb_utils.TritonError("no", pb_utils.TritonError(message="", code=code.value).code())
+    error = pb_utils.TritonError("no", pb_utils.TritonError(message="", code=WorkerErrorCode(code.value)).code())
     frame = wire.back(
         requests,
         [

@@ -15,6 +15,7 @@ from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.ports import InferencePort, TimerHandle
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
+from naiad.worker.api.failure import not_ready
 from naiad.worker.calls import MOST_CALLS
 from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel import frame as frames
@@ -126,7 +127,7 @@ class BlsChannel:
         elif kind == frames.CALL_CANCEL:
             call = self._open.get(frame.words[0])
             if call is not None:
-                self._abort(call, self._cancelled(call, "the model that made it has cancelled it"))
+                self._take_cancel(call, is_listening=bool(frame.words[1]))
         elif kind == frames.COMMAND:
             self._take_command(frame)
         elif kind in (frames.METRIC, frames.METRIC_RELEASED):
@@ -152,6 +153,7 @@ class BlsChannel:
         call.traced_with = traced_with
         call.holds_execution = flags & HOLDS != 0
         call.refuse = self._abort
+        call.is_listening = False
         call.is_stream = flags & DECOUPLED != 0
         call.is_answered = False
         call.ahead_count = 0
@@ -186,9 +188,7 @@ class BlsChannel:
         try:
             is_decoupled = self._port.is_decoupled(header.model_name, header.model_version)
         except InferError as error:
-            # Triton's words, and the reason.
-            message = f"Failed for execute the inference request. Model '{header.model_name}' is not ready."
-            raise error.with_message(f"{message} {error.message}") from None
+            raise error.with_message(not_ready(header.model_name, error.message)) from None
         if is_decoupled and not call.is_stream:
             raise invalid_argument(
                 f"Model {header.model_name} is using the decoupled. The current BLS request call doesn't support "
@@ -273,6 +273,7 @@ class BlsChannel:
     def _settle(self, call: _OpenCall) -> None:
         """Note that the worker needs no further response."""
         call.is_answered = True
+        call.is_paused = False
         if call.timer is not None:
             call.timer.cancel()
             call.timer = None
@@ -354,6 +355,14 @@ class BlsChannel:
             parents = call.parents
             if any(parent is request for parent in parents) and all(parent.cancelled for parent in parents):
                 self._abort(call, self._cancelled(call, "the request that it was made for is cancelled"))
+
+    def _take_cancel(self, call: _OpenCall, *, is_listening: bool) -> None:
+        call.is_listening = is_listening and not call.is_answered
+        if call.is_listening:
+            # Triton: the called model, which hears of it, decides what comes.
+            self._port.cancel(call)
+        else:
+            self._abort(call, self._cancelled(call, "the model that made it has cancelled it"))
 
     def _on_timeout(self, call: _OpenCall, timeout_us: int) -> None:
         call.timer = None

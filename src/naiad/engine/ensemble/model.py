@@ -1,6 +1,7 @@
 """An ensemble: a version that serves requests by submitting them to other models, step by step."""
 
 import contextlib
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -23,6 +24,8 @@ from naiad.engine.serving.served import Router, Served
 from naiad.telemetry.server_timing import RequestTiming
 from naiad.telemetry.statistics.model import ModelStatistics
 from naiad.telemetry.statistics.responses import StepCounts
+
+_log = logging.getLogger(__name__)
 
 _HEADER_LIMIT = 1024
 """Limit of the cached response headers."""
@@ -217,6 +220,10 @@ class EnsembleModel(Served):
         request = run.request
         tensors = [(name, flow.get(name)) for name in run.plan.outputs]
         found = [(name, value) for name, value in tensors if isinstance(value, Value)]
+        if len(found) < len(tensors):
+            for name, value in tensors:
+                if not isinstance(value, Value):
+                    _log.debug("Composing models did not output tensor %s", name)
         try:
             if not found and any(value is Absent.LEFT_OUT for _, value in tensors):
                 raise internal(f"its models returned none of its outputs: {', '.join(map(repr, run.plan.outputs))}")

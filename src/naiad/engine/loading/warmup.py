@@ -52,7 +52,14 @@ class WarmUp:
         """Execute every sample on an instance, in order. Raises InferError if one fails."""
         for sample, requests in self._samples:
             # Triton: 0 means once.
-            for _ in range(sample.count or 1):
+            for iteration in range(1, (sample.count or 1) + 1):
+                _log.debug(
+                    "model '%s' instance %s is running warmup sample '%s' for iteration %d",
+                    self._context.name,
+                    spec.name,
+                    sample.name,
+                    iteration,
+                )
                 start_ns = time.monotonic_ns()
                 try:
                     with self._context.stop.calling(instance.interrupt):
@@ -73,8 +80,8 @@ class WarmUp:
     def _failed(self, sample: ModelWarmup, spec: InstanceSpec, error: Exception) -> InferError:
         said = error.message if isinstance(error, InferError) else f"{type(error).__name__}: {error}"
         return invalid_argument(
-            f"model '{self._context.name}' version {self._context.version}: warmup sample '{sample.name}' failed on "
-            f"instance '{spec.name}': {said}"
+            f"model '{self._context.name}' version {self._context.version}: failed to run warmup sample "
+            f"'{sample.name}': {said} (instance '{spec.name}')"
         )
 
     def _execute(self, instance: Instance, requests: Sequence[InferRequest]) -> None:

@@ -301,6 +301,8 @@ def parse_value(flag: Flag, text: str) -> Any:
 
 
 def _check_range(flag: Flag, value: Any) -> None:
+    if flag.needs_text and not value:
+        raise ValueError("is empty; give a value, or leave the flag out")
     if flag.choices and value not in flag.choices:
         raise ValueError(f"is not one of {listed(flag.choices)}")
     if flag.minimum is not None and value < flag.minimum:

@@ -22,7 +22,7 @@ from naiad.core.errors import InferError, invalid_argument
 from naiad.core.request_limits import MAX_MEMBERS
 from naiad.core.slices import SLICE_BYTES, Slices
 from naiad.core.tensor import Buffer
-from naiad.protocol.json.tree import MAX_JSON_DEPTH, Members, parse_document, syntax_error, too_deep
+from naiad.protocol.json.tree import MAX_DATA_DEPTH, Members, data_too_deep, parse_document, syntax_error, too_deep
 
 SHORT_BYTES = 64 * 1024
 """Documents up to this size are parsed at once, and so are short arrays and strings of longer ones."""
@@ -305,8 +305,8 @@ class _ArrayScan:
         inside = (np.cumsum(marks == _QUOTE, dtype=np.int32) + self._is_in_string) & 1
         outside = inside == 0
         depths = np.cumsum(_STEPS[marks] * outside, dtype=np.int32) + self._depth
-        if int(depths.max()) > MAX_JSON_DEPTH:
-            raise too_deep(MAX_JSON_DEPTH)
+        if int(depths.max()) > MAX_DATA_DEPTH:
+            raise data_too_deep()
         ends = np.flatnonzero(depths == 0)
         stop = int(ends[0]) if len(ends) else len(marks)
         self.has_objects |= bool((outside[:stop] & (marks[:stop] == _BRACE)).any())

@@ -15,7 +15,7 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
 from naiad.core.slices import SLICE_BYTES, Slices
 from naiad.core.tensor import Array, Buffer, TensorSpec, decode_bytes_elements, encode_bytes_elements
-from naiad.protocol.json.tree import half_surrogate, mismatch, shown, unparsable
+from naiad.protocol.json.tree import MAX_DATA_DEPTH, data_too_deep, half_surrogate, mismatch, shown, unparsable
 
 _COPY_LIMIT_BYTES = 16384
 """Up to this size a copy to `bytes` is cheaper than a view for all later steps."""
@@ -127,6 +127,7 @@ def numbers(kind: _Kind, data: Any) -> Array:
     """Return numbers, nested in any way, as an array of 64-bit elements. Raises InferError."""
     try:
         if isinstance(data, simdjson.Array):
+            _check_depth(data)
             return np.frombuffer(data.as_buffer(of_type=kind.code), kind.wide)
         flat = flatten(data)
         if not kind.types.issuperset(map(type, flat)):
@@ -136,6 +137,16 @@ def numbers(kind: _Kind, data: Any) -> Array:
         raise kind.mismatch(data) from None
     except (ValueError, OverflowError):
         raise kind.out_of_range(data) from None
+
+
+def _check_depth(data: Any) -> None:
+    """Raise InferError for too many arrays around the first element."""
+    depth = 0
+    while isinstance(data, simdjson.Array) and len(data):
+        depth += 1
+        if depth > MAX_DATA_DEPTH:
+            raise data_too_deep()
+        data = data[0]
 
 
 def narrowed(datatype: DataType, wide: Array) -> Array:
@@ -163,7 +174,7 @@ def _too_wide(datatype: DataType, what: str, number: Any, limits: Any) -> InferE
 
 
 def flatten(data: Any) -> list[Any]:
-    """Return the elements of an array that may be nested in any way."""
+    """Return the elements of an array that may be nested in any way, but not too deeply. Raises InferError."""
     nested: list[Any] = data.as_list() if isinstance(data, simdjson.Array) else data
     if list not in set(map(type, nested)):
         return nested
@@ -173,6 +184,8 @@ def flatten(data: Any) -> list[Any]:
         for element in stack[-1]:
             if type(element) is list:
                 stack.append(iter(element))
+                if len(stack) > MAX_DATA_DEPTH:
+                    raise data_too_deep()
                 break
             flat.append(element)
         else:

@@ -22,7 +22,8 @@ from naiad.core.request_limits import MAX_MEMBERS, RequestLimits, check_dims, ch
 from naiad.core.tensor import Buffer
 
 MAX_JSON_DEPTH = 512
-"""Triton: tensor data may be nested 100 levels deep."""
+MAX_DATA_DEPTH = 99
+"""Arrays around an element of tensor data; newer versions of Triton."""
 
 _OPEN, _CLOSE, _QUOTE = b"[{", b"]}", b'"'
 # Quotes become 0, brackets their change of the depth; as int8, so 255 is -1.
@@ -46,6 +47,14 @@ def too_deep(limit: int) -> InferError:
     """Return the error for a document that is nested deeper than `limit`."""
     return invalid_argument(
         f"failed to parse the request JSON buffer: arrays and objects are nested more than {limit} levels deep"
+    )
+
+
+def data_too_deep() -> InferError:
+    """Return the error for tensor data that is nested deeper than MAX_DATA_DEPTH, with Triton's text."""
+    return invalid_argument(
+        "JSON nesting depth exceeds maximum allowed limit (100) in 'data'; expected as many levels as 'shape' has "
+        "dimensions, or a flat array"
     )
 
 

@@ -42,6 +42,8 @@ from naiad.telemetry.process import trim_heap
 
 _log = logging.getLogger(__name__)
 
+_RELOAD_WAIT_S = 10.0
+"""Limit of the time that a load waits for replaced instances, which may have live sequences."""
 FINISH_TIMEOUT_S = 600.0
 """How long requests of a version that was replaced or unloaded may take to finish."""
 
@@ -360,9 +362,8 @@ class ModelController(Generic[V]):
         )
         before = self.catalog.served_config(name) if record.is_overridden else None
         try:
-            replaced = self.catalog.load(
-                plan, self._unchanged_versions(order, plan), counts=not order.is_by_client, stop=order.stop
-            )
+            unchanged = self._unchanged_versions(order, plan)
+            replaced = self.catalog.load(plan, unchanged, counts=not order.is_by_client, stop=order.stop)
         except InferError:
             if not order.is_by_client:
                 self._failed[name] = record
@@ -380,6 +381,9 @@ class ModelController(Generic[V]):
             # Triton: an update in place ends when the instances that leave are gone.
             stop_version(instances, FINISH_TIMEOUT_S)
         record.retirement = self._retire(name, replaced.versions, previous)
+        if unchanged and record.retirement is not None:
+            # Only its instances have changed, but not in place (rate limits, ordered responses): the same holds.
+            record.retirement.join(_RELOAD_WAIT_S)
 
     def _log_override(self, order: LoadOrder, before: ModelConfig | None) -> None:
         """Log what the configuration of a command has replaced: the one `before` the load, or that of the files."""

@@ -283,12 +283,15 @@ class SingleModelStore(Store):
 
 def check_model_name(name: str) -> None:
     """Refuse names that cannot be a directory of a repository. Raises InferError(INVALID_ARG)."""
-    if not name:
-        raise invalid_argument("model name must not be empty")
+    if not name.strip():
+        raise invalid_argument("Model name cannot be empty. Please enter a valid name to deploy.")
     if _ESCAPED_BYTE.search(name):
         raise invalid_argument(f"model name {shown(name)} has escaped bytes that are not UTF-8; rename the directory")
     if name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise invalid_argument(f"model name {shown(name)} must not be a path: '/', '\\' and '..' are refused")
+        raise invalid_argument(
+            f"invalid model name {shown(name)}, model name must not contain path traversal characters; it must not "
+            "be a path: '/', '\\' and '..' are refused"
+        )
     if not name.isprintable():
         raise invalid_argument(
             f"model name {shown(name)} has characters that cannot be printed; rename its directory"

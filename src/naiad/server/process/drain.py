@@ -24,6 +24,8 @@ from naiad.server.ports.endpoint import Connections, Service
 
 _log = logging.getLogger(__name__)
 _SEQUENCE_POLL_S = 0.05
+_COUNT_DOWN_S = 1.0
+_MOST_LISTED = 16
 _LAST_RESPONSES_S = 1.0
 """Time to send the responses of aborted requests."""
 _FINISH_S = 3.0
@@ -61,7 +63,12 @@ async def drain(
     for service in services:
         service.connections.drain()
     _log.info("Waiting for in-flight requests to complete.")
-    if not await _all_closed(services, deadline_s, exit_timeout_s) and engine.in_flight_count:
+    counting = asyncio.ensure_future(_count_down(engine, deadline_s))
+    try:
+        have_closed = await _all_closed(services, deadline_s, exit_timeout_s)
+    finally:
+        counting.cancel()
+    if not have_closed and engine.in_flight_count:
         _log.warning(
             "Timeout %g s: %d requests in flight, %d connections open",
             exit_timeout_s,
@@ -76,8 +83,19 @@ async def drain(
         return False
     for service in services:
         service.connections.abort()  # closes idle connections
-    _log.info("All requests have finished, unloading models")
+    _log.info("All models are stopped, unloading models")
     return await asyncio.to_thread(unload, max(0.0, deadline_s - time.monotonic()))
+
+
+async def _count_down(engine: Engine, deadline_s: float) -> None:
+    """Log every second, in Triton's words, which models the server waits for."""
+    while True:
+        busy = engine.in_flight_versions()
+        left_s = max(0, round(deadline_s - time.monotonic()))
+        _log.info("Timeout %d: Found %d model versions that have in-flight inferences", left_s, len(busy))
+        for name, version, count in busy[:_MOST_LISTED]:
+            _log.info("Model '%s' (version %d) has %d in-flight inferences", name, version, count)
+        await asyncio.sleep(_COUNT_DOWN_S)
 
 
 async def _all_closed(services: Sequence[Service], deadline_s: float, exit_timeout_s: float) -> bool:

@@ -50,7 +50,7 @@ class ModelSource:
         """`pending` and `executing` count its waiting and its executing requests.
 
         `oldest_ns` returns the monotonic arrival of the oldest waiting one, 0 for none. `tags` are `metric_tags` of
-        its configuration, which become labels. `first_response_bounds_ms` are the buckets of a decoupled model in
+        its configuration, which become labels. `first_response_bounds_ms` are the buckets in
         `nv_inference_first_response_histogram_ms` if they are not Triton's.
         """
         self.statistics = statistics
@@ -59,10 +59,14 @@ class ModelSource:
         """First-response latencies of a decoupled model; for other models they equal the request latencies."""
         self.first_latencies_ms: LatencyBuckets | None = None
         """The same in Triton's buckets, if enabled."""
+        bounds_ns = [int(bound * 1e6) for bound in first_response_bounds_ms or FIRST_RESPONSE_BOUNDS_MS]
+        self.first_places_ms: list[int] = []
+        """For other models: the request latencies that are each of these buckets' last; empty if some are none's."""
         if is_decoupled:
             self.first_latencies = statistics.responses.keep_first_latencies(LATENCY_BOUNDS_NS)
-            bounds_ms = first_response_bounds_ms or FIRST_RESPONSE_BOUNDS_MS
-            self.first_latencies_ms = statistics.responses.keep_first_latencies([int(b * 1e6) for b in bounds_ms])
+            self.first_latencies_ms = statistics.responses.keep_first_latencies(bounds_ns)
+        elif set(bounds_ns) <= set(LATENCY_BOUNDS_NS):
+            self.first_places_ms = [LATENCY_BOUNDS_NS.index(bound) for bound in bounds_ns]
         self.pending = pending
         self.executing = executing
         self.oldest_ns = oldest_ns
@@ -225,7 +229,10 @@ COUNTERS: Sequence[ModelFamily] = (
 def _first_response_ms_numbers(scrape: Scrape) -> tuple[object, ...]:
     first = scrape.source.first_latencies_ms
     if first is None:
-        raise ValueError(f"model '{scrape.source.labels['model']}' responds once: its first response is not measured")
+        # It responds once: the latency of its requests.
+        totals = tuple(accumulate(scrape.counts.latencies["request"]))
+        found = (*(totals[place] for place in scrape.source.first_places_ms), totals[-1])
+        return (*found, scrape.counts.success.ns // 1_000_000, totals[-1])
     counts = tuple(accumulate(first.counts))
     return (*counts, first.total_ns // 1_000_000, counts[-1])
 
@@ -260,7 +267,7 @@ TRITON_HISTOGRAMS: Sequence[ModelFamily] = (
         "Duration from request to first response in milliseconds",
         _histogram(FIRST_RESPONSE_BOUNDS_MS),
         _first_response_ms_numbers,
-        has=lambda source: source.first_latencies_ms is not None,
+        has=lambda source: source.first_latencies_ms is not None or bool(source.first_places_ms),
     ),
 )
 LATENCY_COUNTERS: Sequence[ModelFamily] = [_duration_counter(*row) for row in _LATENCIES]

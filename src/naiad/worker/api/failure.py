@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import traceback
+
+from naiad.worker.api.arguments import NativeEnum, instance, text
 
 _WORKER_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 """The package `naiad.worker`. Error texts and tracebacks leave its frames out."""
 
 
-class ErrorCode(enum.IntEnum):
+class ErrorCode(NativeEnum):
     """Triton's error codes."""
 
     UNKNOWN = 0
@@ -21,6 +22,13 @@ class ErrorCode(enum.IntEnum):
     UNSUPPORTED = 5
     ALREADY_EXISTS = 6
     CANCELLED = 7
+
+    # Triton's name of the class, in texts that models write.
+    def __str__(self) -> str:
+        return f"__ErrorCode.{self.name}"
+
+    def __repr__(self) -> str:
+        return f"<{self}: {int(self)}>"
 
 
 class TritonError:
@@ -36,10 +44,9 @@ class TritonError:
     CANCELLED = ErrorCode.CANCELLED
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
-        if not isinstance(message, str):
-            raise TypeError(f"TritonError: expected message to be a str, found {type(message).__name__}")
-        self._message = message
-        self._code = ErrorCode(code)
+        # An error must arrive with any bytes in its text.
+        self._message = text(message, "TritonError: expected message", "replace")
+        self._code = instance(code, ErrorCode, "TritonError: expected code")
 
     def code(self) -> ErrorCode:
         """Return the error code."""
@@ -48,6 +55,16 @@ class TritonError:
     def message(self) -> str:
         """Return the text."""
         return self._message
+
+
+def not_ready(model: str, reason: str) -> str:
+    """Return the text of a call of a model that is not ready: that of newer versions of Triton, then that of older
+    ones.
+    """
+    return (
+        f"Model {model} - Error when running inference: {reason}. Failed for execute the inference request. "
+        f"Model '{model}' is not ready."
+    )
 
 
 class TritonModelException(Exception):  # noqa: N818 - Triton's name

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, Callable, Protocol
 
+from naiad.worker.api.failure import TritonModelException
 from naiad.worker.api.response import InferenceResponse
 
 
@@ -111,8 +112,8 @@ class StreamCaller(Protocol):
     def taken(self, number: int, count: int) -> None:
         """Report the number of responses that were taken to the server."""
 
-    def cancel(self, number: int) -> None:
-        """Report the cancellation of a call to the server."""
+    def cancel(self, number: int, *, is_listening: bool = False) -> None:
+        """Report the cancellation of a call to the server, whose further responses are read if `is_listening`."""
 
     def abandon(self, number: int) -> None:
         """Do so from a finalizer."""
@@ -169,14 +170,59 @@ def _settle(future: asyncio.Future[Any], result: Any) -> None:
         future.set_result(result)
 
 
+_MOST_KEPT = 4096
+_MOST_KEPT_BYTES = 1 << 20
+
+
+class _KeptResponses:
+    """The responses that an iterator has given, for another iteration; only a bounded number of them."""
+
+    __slots__ = ("_index", "_is_over", "_responses", "_size_bytes")
+
+    def __init__(self) -> None:
+        self._responses: list[InferenceResponse] = []
+        self._size_bytes = 0
+        self._index = -1
+        """The next one of another iteration; -1 before the first has begun."""
+        self._is_over = False
+
+    def add(self, response: InferenceResponse) -> None:
+        """Keep a response of the first iteration."""
+        if self._is_over:
+            return
+        self._responses.append(response)
+        for tensor in response._tensors:
+            self._size_bytes += tensor.size_bytes
+        if self._size_bytes > _MOST_KEPT_BYTES or len(self._responses) > _MOST_KEPT:
+            self._is_over = True
+            self._responses.clear()
+
+    def begin(self) -> None:
+        """Begin again if the last iteration has ended. Raises TritonModelException without the responses."""
+        if self._is_over:
+            raise TritonModelException(
+                f"the responses cannot be iterated again: they are kept up to {_MOST_KEPT} responses and "
+                f"{_MOST_KEPT_BYTES} bytes; keep them in a list"
+            )
+        if not 0 <= self._index < len(self._responses):
+            self._index = 0
+
+    def next(self) -> InferenceResponse | None:
+        """Return the next response of another iteration, None at its end."""
+        if not 0 <= self._index < len(self._responses):
+            return None
+        self._index += 1
+        return self._responses[self._index - 1]
+
+
 class ResponseIterator:
     """The responses of a call, in order; `for` blocks until the next one, `async for` awaits it.
 
-    The last of them has no outputs if the model ended its responses without a last one. A released iterator cancels
-    the responses that it has not taken.
+    The last of them has no outputs if the model ended its responses without a last one. After its end, `for` gives
+    the same responses again (Triton). A released iterator cancels the responses that it has not taken.
     """
 
-    __slots__ = ("_arrivals", "_calls", "_is_finished", "_number", "_taken_count")
+    __slots__ = ("_arrivals", "_calls", "_is_finished", "_kept", "_number", "_taken_count")
 
     def __init__(self, calls: StreamCaller, number: int, arrivals: Arrivals) -> None:
         self._calls = calls
@@ -184,32 +230,41 @@ class ResponseIterator:
         self._arrivals = arrivals
         self._taken_count = 0
         self._is_finished = False
+        self._kept = _KeptResponses()
 
     def __iter__(self) -> ResponseIterator:
+        if self._is_finished:
+            self._kept.begin()
         return self
 
     def __next__(self) -> InferenceResponse:
         if self._is_finished:
-            raise StopIteration("Iteration is done for the responses.")
+            again = self._kept.next()
+            if again is None:
+                raise StopIteration("Iteration is done for the responses.")
+            return again
         if not self._arrivals.responses:
             self._calls.wait(self._arrivals)
         return self._pop()
 
     def __aiter__(self) -> ResponseIterator:
-        return self
+        return self.__iter__()
 
     async def __anext__(self) -> InferenceResponse:
         if self._is_finished:
-            raise StopAsyncIteration
+            again = self._kept.next()
+            if again is None:
+                raise StopAsyncIteration
+            return again
         if not self._arrivals.responses:
             self._calls.start_reading()
             await self._arrivals.arrive()
         return self._pop()
 
     def cancel(self) -> None:
-        """Cancel the remaining responses; the next one is the last, an error CANCELLED."""
+        """Cancel the call. The model decides whether it respects that: the responses that it still sends arrive."""
         if not self._arrivals.has_ended:
-            self._calls.cancel(self._number)
+            self._calls.cancel(self._number, is_listening=True)
 
     async def begun(self) -> ResponseIterator:
         """Return the iterator after its first response, as Triton's `await` of it does."""
@@ -220,6 +275,7 @@ class ResponseIterator:
 
     def _pop(self) -> InferenceResponse:
         response, self._is_finished = self._arrivals.responses.popleft()
+        self._kept.add(response)
         if self._arrivals.has_ended:
             return response
         self._taken_count += 1

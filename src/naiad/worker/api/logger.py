@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 import io
 import logging
 import sys
 import threading
 from typing import BinaryIO, Callable
 
+from naiad.worker.api.arguments import NativeEnum, instance, text
 
-class LogLevel(enum.IntEnum):
+
+class LogLevel(NativeEnum):
     """Triton's log levels."""
 
     INFO = 0
@@ -56,9 +57,9 @@ class Logger:
     VERBOSE = LogLevel.VERBOSE
 
     @staticmethod
-    def log(message: str, level: int = LogLevel.INFO) -> None:
+    def log(message: str, level: NativeEnum = LogLevel.INFO) -> None:
         """Log `message` with `level`."""
-        _log(message, LogLevel(level))
+        _log(message, instance(level, LogLevel, "Logger: expected level"))
 
     @staticmethod
     def log_info(message: str) -> None:
@@ -82,8 +83,9 @@ class Logger:
 
 
 def _log(message: str, level: LogLevel) -> None:
+    line = text(message, "Logger: expected message", "replace")
     frame = sys._getframe(2)
-    _sink(_STANDARD[level], frame.f_code.co_filename, frame.f_lineno, str(message))
+    _sink(_STANDARD[level], frame.f_code.co_filename, frame.f_lineno, line)
 
 
 class SinkHandler(logging.Handler):

@@ -7,7 +7,6 @@ other processes from a cell, and end with the process that holds them.
 
 from __future__ import annotations
 
-import enum
 import fcntl
 import mmap
 import os
@@ -15,8 +14,9 @@ import threading
 import weakref
 from bisect import bisect_left
 from functools import partial
-from typing import Any, Iterable, Mapping, Protocol, Sequence
+from typing import Any, Mapping, Protocol, Sequence
 
+from naiad.worker.api.arguments import NativeEnum, instance, number, text
 from naiad.worker.api.failure import TritonModelException
 
 CELLS = 1 << 17
@@ -101,12 +101,12 @@ _OUTSIDE = "no server counts metrics here"
 _DELETED = "Invalid metric operation as the corresponding 'MetricFamily' has been deleted."
 
 
-class MetricKind(enum.Enum):
+class MetricKind(NativeEnum):
     """The operations of a family's metrics."""
 
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
+    COUNTER = 0
+    GAUGE = 1
+    HISTOGRAM = 2
 
 
 class MetricServer(Protocol):
@@ -188,10 +188,7 @@ class Metric:
     def _checked(self, value: Any, verb: str) -> float:
         if self._family() is None:
             raise TritonModelException(_DELETED)
-        # Triton: any object with __float__ is valid, as numbers of numpy.
-        if isinstance(value, (str, bytes)):
-            raise TypeError(f"Metric: cannot {verb} {value!r}, which is no number")
-        return float(value)
+        return number(value, f"Metric: expected value to {verb}")
 
     def _unsupported(self, verb: str, operation: str) -> TritonModelException:
         return TritonModelException(
@@ -212,36 +209,33 @@ class MetricFamily:
         Raises TritonModelException for an invalid name, or the name of a family of another kind.
         """
         self._number = 0
-        for argument, given, expected in (
-            ("name", name, str),
-            ("description", description, str),
-            ("kind", kind, MetricKind),
-        ):
-            if not isinstance(given, expected):
-                raise TypeError(
-                    f"MetricFamily: expected {argument} to be a {expected.__name__}, found {type(given).__name__}"
-                )
+        name = text(name, "MetricFamily: expected name")
+        description = text(description, "MetricFamily: expected description", "replace")
+        self.kind = instance(kind, MetricKind, "MetricFamily: expected kind")
         found = server or _server
         if found is None:
             raise TritonModelException(f"Error when creating MetricFamily: {_OUTSIDE}")
         self._server = found
         self._metrics: dict[Any, Metric] = {}
-        self.kind = kind
         try:
-            self._number = found.new_family(name, description, kind.value)
+            self._number = found.new_family(name, description, kind.name.lower())
         except TritonModelException as error:
             raise TritonModelException(f"Error when creating MetricFamily: {error}") from None
 
     def Metric(  # noqa: N802 - Triton's name
-        self, labels: Mapping[str, str] | None = None, buckets: Iterable[float] | None = None
+        self, labels: dict[str, str] | None = None, buckets: list[float] | None = None
     ) -> Metric:
         """Return the metric with these labels. `buckets` are a histogram's upper bounds, ascending.
 
         Metrics with the same labels are one, in all instances and models. Raises TritonModelException for invalid
         labels and buckets.
         """
+        if labels is not None and not isinstance(labels, dict):
+            raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
+        if buckets is not None and not isinstance(buckets, list):
+            raise TritonModelException("Failed to create metric. Buckets must be a list.")
         given: dict[Any, Any] = dict(labels or {})
-        bounds = None if buckets is None else [float(bound) for bound in buckets]
+        bounds = None if buckets is None else [number(bound, "Metric: expected each bucket") for bound in buckets]
         if (bounds is None) is (self.kind is MetricKind.HISTOGRAM):
             # Triton's text.
             what = "Unexpected buckets found." if bounds is not None else "Missing required buckets."

@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from naiad.worker.api.arguments import text
+
 
 class ModelConfig:
     """A model configuration that can be completed, never contradicted: the file takes precedence."""
@@ -123,16 +125,18 @@ class ModelConfig:
             )
 
 
-def _by_name(tensors: Sequence[dict[str, Any]], name: str) -> dict[str, Any] | None:
+def _by_name(tensors: Sequence[dict[str, Any]], name: str | bytes) -> dict[str, Any] | None:
+    if isinstance(name, (bytes, bytearray)):
+        name = text(name, "expected name")
     return next((tensor for tensor in tensors if tensor["name"] == name), None)
 
 
-def get_input_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
+def get_input_config_by_name(model_config: dict[str, Any], name: str | bytes) -> dict[str, Any] | None:
     """Return the properties of an input in a configuration, or None."""
     return _by_name(model_config.get("input", ()), name)
 
 
-def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
+def get_output_config_by_name(model_config: dict[str, Any], name: str | bytes) -> dict[str, Any] | None:
     """Return the properties of an output in a configuration, or None."""
     return _by_name(model_config.get("output", ()), name)
 

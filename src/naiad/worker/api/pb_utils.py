@@ -8,6 +8,7 @@ from typing import Any, Mapping, Sequence
 
 import numpy as np
 
+from naiad.worker.api.arguments import flag, text
 from naiad.worker.api.failure import TritonError, TritonModelException
 from naiad.worker.api.iteration import ResponseIterator
 from naiad.worker.api.logger import Logger
@@ -97,20 +98,23 @@ def set_model_dir(path: str) -> None:
     _model_dir = path
 
 
-def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
+def get_input_tensor_by_name(inference_request: InferenceRequest, name: str | bytes) -> Tensor | None:
     """Return the input with that name, or None (a missing optional input)."""
-    for tensor in inference_request.inputs():
-        if tensor.name() == name:
-            return tensor
-    return None
+    return _by_name(inference_request.inputs(), name)
 
 
-def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
+def get_output_tensor_by_name(inference_response: InferenceResponse, name: str | bytes) -> Tensor | None:
     """Return the output with that name, or None."""
-    for tensor in inference_response.output_tensors():
-        if tensor.name() == name:
+    return _by_name(inference_response.output_tensors(), name)
+
+
+def _by_name(tensors: Sequence[Tensor], name: str | bytes) -> Tensor | None:
+    # hot: bench/micro_worker.py
+    for tensor in tensors:
+        if tensor._name == name:
             return tensor
-    return None
+    # Triton: None; but a name of bytes is valid where a tensor is made.
+    return _by_name(tensors, text(name, "expected name")) if isinstance(name, (bytes, bytearray)) else None
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
@@ -169,19 +173,31 @@ def _command(notes: Mapping[str, Any], parts: Sequence[bytes] = ()) -> dict[str,
     return answer
 
 
-def load_model(model_name: str, files: Mapping[str, bytes] | None = None, config: str = "") -> None:
+def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
     """Load or reload a model; returns when it is ready. The server must be in model control mode EXPLICIT.
 
     `config` is the JSON text of a configuration that replaces the one in the repository, and `files` are the contents
     of files by their paths, such as `file:1/model.onnx`. Raises TritonModelException if it fails.
     """
-    contents = dict(files or {})
-    for path, content in contents.items():
-        if not isinstance(content, (bytes, bytearray, memoryview)):
-            raise TypeError(f"load_model: expected file '{path}' to be bytes, found {type(content).__name__}")
-    data = [bytes(content) for content in contents.values()]
-    listed = [(path, len(content)) for path, content in zip(contents, data)]
-    _command({"command": "load", "model": str(model_name), "config": str(config), "files": listed}, data)
+    name = text(model_name, "load_model: expected model_name")
+    config = text(config, "load_model: expected config")
+    if files is not None and not isinstance(files, dict):
+        raise TritonModelException(
+            f"failed to load model '{name}', files should be a dictionary of file paths and file contents"
+        )
+    contents = {
+        text(path, "load_model: expected each path"): _content(path, data) for path, data in (files or {}).items()
+    }
+    listed = [(path, len(content)) for path, content in contents.items()]
+    _command({"command": "load", "model": name, "config": config, "files": listed}, list(contents.values()))
+
+
+def _content(path: Any, content: Any) -> bytes:
+    if isinstance(content, str):
+        return content.encode("utf-8")
+    if not isinstance(content, (bytes, bytearray, memoryview)):
+        raise TypeError(f"load_model: expected file {path!r} to be bytes, found {type(content).__name__}")
+    return bytes(content)
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
@@ -189,13 +205,16 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
     Returns when its requests have finished. Raises TritonModelException when it fails.
     """
-    _command({"command": "unload", "model": str(model_name), "dependents": bool(unload_dependents)})
+    name = text(model_name, "unload_model: expected model_name")
+    dependents = flag(unload_dependents, "unload_model: expected unload_dependents")
+    _command({"command": "unload", "model": name, "dependents": dependents})
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Return whether a version of a model, its newest by default, is ready for requests."""
-    notes = {"command": "is_ready", "model": str(model_name), "version": str(model_version)}
-    return bool(_command(notes)["ready"])
+    name = text(model_name, "is_model_ready: expected model_name")
+    version = text(model_version, "is_model_ready: expected model_version")
+    return bool(_command({"command": "is_ready", "model": name, "version": version})["ready"])
 
 
 _LATER = {"SharedMemory"}

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-import enum
 import threading
 from typing import Any, Mapping, Protocol, Sequence
 
+from naiad.worker.api.arguments import (
+    UINT32,
+    UINT64,
+    NativeEnum,
+    flag,
+    instance,
+    integer,
+    sequence,
+    text,
+)
 from naiad.worker.api.failure import TritonModelException
 from naiad.worker.api.response import (
     Cancellation,
@@ -25,19 +34,20 @@ TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 _senders_lock = threading.Lock()
 
 
-class MemoryType(enum.IntEnum):
+class MemoryType(NativeEnum):
     """The kind of memory of a tensor."""
 
-    TRITONSERVER_MEMORY_CPU = 0
-    TRITONSERVER_MEMORY_GPU = 2
+    TRITONSERVER_MEMORY_GPU = 0
+    TRITONSERVER_MEMORY_CPU = 1
 
 
 class PreferredMemory:
     """Preferred memory of the outputs of a called model."""
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
-        self.memory_type = MemoryType(preferred_memory_type)
-        self.device_id = preferred_device_id
+        what = "PreferredMemory: expected preferred_"
+        self.memory_type = instance(preferred_memory_type, MemoryType, what + "memory_type")
+        self.device_id = integer(preferred_device_id, what + "device_id")
 
 
 class InferenceTrace:
@@ -51,6 +61,12 @@ class InferenceTrace:
     def get_context(self) -> str | None:
         """Return the context for further spans as JSON, or None."""
         return self._context
+
+
+_ANY_MEMORY = PreferredMemory(MemoryType.TRITONSERVER_MEMORY_CPU)
+_NO_TRACE = InferenceTrace()
+_REQUIRED: Any = object()
+"""Marks an argument of `InferenceRequest` without a default; Triton's order has some after those with one."""
 
 
 class RequestPlan:
@@ -101,40 +117,53 @@ class InferenceRequest:
         self,
         request_id: str = "",
         correlation_id: int | str = 0,
-        inputs: Sequence[Tensor] = (),
-        requested_output_names: Sequence[str] = (),
-        model_name: str = "",
+        inputs: Sequence[Tensor] = _REQUIRED,
+        requested_output_names: Sequence[str] = _REQUIRED,
+        model_name: str = _REQUIRED,
         model_version: int | str = -1,
         flags: int = 0,
         timeout: int = 0,
-        preferred_memory: PreferredMemory | None = None,
-        trace: InferenceTrace | None = None,
+        preferred_memory: PreferredMemory = _ANY_MEMORY,
+        trace: InferenceTrace = _NO_TRACE,
         parameters: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
-        for tensor in inputs:
-            if not isinstance(tensor, Tensor):
-                raise TritonModelException(
-                    f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be "
-                    "empty."
-                )
-        if not isinstance(request_id, str):
-            raise TypeError(f"InferenceRequest: expected request_id to be str, found {type(request_id).__name__}")
-        if not isinstance(correlation_id, (int, str)):
-            raise TypeError(
-                f"InferenceRequest: expected correlation_id to be int or str, found {type(correlation_id).__name__}"
+        what = "InferenceRequest: expected "
+        missing = [
+            name
+            for name, value in (
+                ("inputs", inputs),
+                ("requested_output_names", requested_output_names),
+                ("model_name", model_name),
             )
+            if value is _REQUIRED
+        ]
+        if missing:
+            raise TypeError(f"InferenceRequest: missing {' and '.join(missing)}")
+        request_id = text(request_id, what + "request_id")
+        self.model_name = text(model_name, what + "model_name")
+        wanted = sequence(requested_output_names, what + "requested_output_names")
         plan = RequestPlan(
-            correlation_id=correlation_id,
-            timeout_us=timeout,
+            correlation_id=_correlation_id(correlation_id),
+            timeout_us=integer(timeout, what + "timeout", UINT64),
             parameters=parameters_json(parameters),
-            output_names=frozenset(requested_output_names),
+            output_names=frozenset([text(name, what + "each requested_output_name") for name in wanted]),
         )
-        self._adopt(plan, request_id, list(inputs), _never_cancelled, 0)
-        self._flags = flags
-        self.model_name = model_name
-        self.model_version = model_version
-        self.preferred_memory = preferred_memory
-        self._trace = trace
+        tensors = list(sequence(inputs, what + "inputs"))
+        which = f"request with id '{request_id}' and model name '{self.model_name}' should not be empty."
+        for tensor in tensors:
+            if tensor is None:
+                raise TritonModelException(f"Input tensor for {which}")
+            instance(tensor, Tensor, what + "each of inputs")
+        if "" in plan.output_names:
+            raise TritonModelException(f"Requested output name for {which}")
+        self._adopt(plan, request_id, tensors, _never_cancelled, 0)
+        self._flags = integer(flags, what + "flags", UINT32)
+        # naiad: also a name of a version.
+        is_name = isinstance(model_version, (str, bytes, bytearray))
+        version = what + "model_version"
+        self.model_version: int | str = text(model_version, version) if is_name else integer(model_version, version)
+        self.preferred_memory = instance(preferred_memory, PreferredMemory, what + "preferred_memory")
+        self._trace = instance(trace, InferenceTrace, what + "trace")
 
     def _adopt(
         self, plan: RequestPlan, request_id: str, inputs: list[Tensor], cancellation: Cancellation, position: int
@@ -166,19 +195,19 @@ class InferenceRequest:
 
     def set_flags(self, flags: int) -> None:
         """Set the sequence flags."""
-        self._flags = flags
+        self._flags = integer(flags, "set_flags: expected flags", UINT32)
 
     def timeout(self) -> int:
         """Return the timeout in microseconds, 0 for none."""
         return self._plan.timeout_us
 
     def parameters(self) -> str:
-        """Return the parameters as a JSON object; Triton: "" for a request of a model without any."""
-        return self._plan.parameters
+        """Return the parameters as a JSON object."""
+        return self._plan.parameters or "{}"
 
     def trace(self) -> InferenceTrace:
         """Return the trace of the request."""
-        return self._trace or InferenceTrace()
+        return self._trace
 
     def requested_output_names(self) -> set[str]:
         """Return the names of the requested outputs."""
@@ -211,6 +240,7 @@ class InferenceRequest:
 
         Raises TritonModelException for the latter unless the model has iterative sequences, and for other flags.
         """
+        flags = integer(flags, "set_release_flags: expected flags", UINT32)
         if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
             raise TritonModelException(
                 f"request release flags: expected TRITONSERVER_REQUEST_RELEASE_ALL or _RESCHEDULE, found {flags!r}"
@@ -229,11 +259,23 @@ class InferenceRequest:
         `execution_timeout` microseconds the request is cancelled, with an error as its response; 0 for no limit.
         Failures are errors in the response. Raises TritonModelException for a request that cannot be sent.
         """
-        return _find_caller(self).exec(self, decoupled, execution_timeout)
+        timeout_us = integer(execution_timeout, "exec: expected execution_timeout", UINT64)
+        return _find_caller(self).exec(self, flag(decoupled, "exec: expected decoupled"), timeout_us)
 
     def async_exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
         """Do so without waiting, in a coroutine: returns an awaitable; cancelling it cancels the request."""
-        return _find_caller(self).async_exec(self, decoupled, execution_timeout)
+        timeout_us = integer(execution_timeout, "async_exec: expected execution_timeout", UINT64)
+        return _find_caller(self).async_exec(self, flag(decoupled, "async_exec: expected decoupled"), timeout_us)
+
+
+def _correlation_id(given: Any) -> int | str:
+    """Return the id of a sequence. Raises TypeError, TritonModelException (Triton's text)."""
+    what = "InferenceRequest: expected correlation_id"
+    if isinstance(given, (str, bytes, bytearray)):
+        return text(given, what)
+    if given is not None and not hasattr(type(given), "__index__"):
+        raise TritonModelException(f"Correlation ID must be integer or string, found {type(given).__name__}")
+    return integer(given, what, UINT64)
 
 
 class Caller(Protocol):

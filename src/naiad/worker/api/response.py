@@ -7,6 +7,7 @@ import json
 import queue
 from typing import Any, Callable, Mapping, Protocol, Sequence
 
+from naiad.worker.api.arguments import UINT32, instance, integer, sequence
 from naiad.worker.api.failure import TritonError, TritonModelException
 from naiad.worker.api.tensor import Tensor
 
@@ -14,11 +15,11 @@ TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 
 
 def parameters_json(parameters: Mapping[str, Any] | None) -> str:
-    """Return parameters as a JSON object, "" for None. Raises TypeError or TritonModelException."""
+    """Return parameters as a JSON object, "" for None. Raises TritonModelException."""
     if parameters is None:
         return ""
     if not isinstance(parameters, dict):
-        raise TypeError(f"parameters: expected a dict, found {type(parameters).__name__}")
+        raise TritonModelException(f"Expect dict, got {type(parameters)} as parameters")
     for key, value in parameters.items():
         if not isinstance(key, str):
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
@@ -41,11 +42,13 @@ class InferenceResponse:
         parameters: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
         # hot: bench/micro_worker.py
+        if type(output_tensors) is not list:
+            output_tensors = sequence(output_tensors, "InferenceResponse: expected output_tensors")
         for tensor in output_tensors:
             if not isinstance(tensor, Tensor):
                 raise _not_a_tensor(tensor)
-        if error is not None and not isinstance(error, TritonError):
-            raise TypeError(f"InferenceResponse: expected error to be a TritonError, found {type(error).__name__}")
+        if error is not None:
+            instance(error, TritonError, "InferenceResponse: expected error")
         self._tensors = output_tensors
         self._error = error
         self._parameters = "" if parameters is None else parameters_json(parameters)
@@ -202,9 +205,9 @@ class InferenceResponseSender:
         """
         # hot: bench/micro_emission.py
         if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
-            if not isinstance(flags, int):
-                raise TypeError(f"send: expected flags to be an int, found {type(flags).__name__}")
-            raise TritonModelException("Unable to send response. Unsupported flag provided.")
+            flags = integer(flags, "send: expected flags", UINT32)
+            if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
+                raise TritonModelException("Unable to send response. Unsupported flag provided.")
         if type(response) is not InferenceResponse:
             if response is None:
                 if flags == 0:
@@ -212,7 +215,9 @@ class InferenceResponseSender:
                         "Inference Response object must be provided when the response flags is set to zero."
                     )
             elif not isinstance(response, InferenceResponse):
-                raise TypeError(f"send: expected an InferenceResponse, found {type(response).__name__}")
+                raise TypeError(
+                    f"send: expected response to be an InferenceResponse, found {type(response).__name__}"
+                )
         self._stream.send(response, is_final=flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def is_cancelled(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Sequence
 import numpy as np
 
 from naiad.worker.api import dlpack
+from naiad.worker.api.arguments import text
 from naiad.worker.api.failure import TritonModelException
 
 NUMPY: dict[str, Any] = {
@@ -65,8 +66,8 @@ class Tensor:
 
     def __init__(self, name: str, array: np.ndarray[Any, Any]) -> None:
         # hot: bench/micro_worker.py
-        if not name:
-            raise TritonModelException("Tensor name cannot be an empty string.")
+        if type(name) is not str or not name:
+            name = _tensor_name(name, array)
         if not isinstance(array, np.ndarray):
             raise TypeError(f"Tensor '{name}': expected a numpy.ndarray, found {type(array).__name__}")
         datatype = BY_DTYPE.get(array.dtype)
@@ -103,6 +104,12 @@ class Tensor:
         """Return the dimensions."""
         return list(self._array.shape)
 
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its elements; naiad."""
+        size: int = self._array.nbytes
+        return size
+
     def is_cpu(self) -> bool:
         """Return whether the tensor is in CPU memory; always True."""
         return True
@@ -135,6 +142,14 @@ class Tensor:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.CPU_DEVICE
+
+
+def _tensor_name(name: Any, array: Any) -> str:
+    given = text(name, "Tensor: expected name")
+    # Triton: arguments of a wrong type come first.
+    if not given and isinstance(array, np.ndarray):
+        raise TritonModelException("Tensor name cannot be an empty string.")
+    return given
 
 
 class TensorPlan:
@@ -176,6 +191,11 @@ class ReceivedStrings(Tensor):
         self._plan = plan
         self._data: bytes | None = bytes(memoryview(payload)[offset : offset + size_bytes])
         self._elements: Any = None
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its elements, also while they are not decoded."""
+        return len(self._data) if self._data is not None else super().size_bytes
 
     @property
     def _array(self) -> Any:  # type: ignore[override]  # made when it is read

@@ -5,8 +5,9 @@ executes. Both sides map one page of bytes and words; each field has one writer,
 hint or a counter, so no lock is needed.
 
 - `slots`: one byte per open request, written by the server. CANCELLED: the client has cancelled. PAUSED: the client
-  is slower than the model, and its response sender must wait. Ordinary models use the slots below FIRST_LATE_SLOT
-  for the batch that executes, and the higher ones for late responses.
+  is slower than the model, and its response sender must wait. LISTENING: it has cancelled, and reads what still
+  comes. Ordinary models use the slots below FIRST_LATE_SLOT for the batch that executes, and the higher ones for late
+  responses.
 - `blocks`: one byte per block of the worker's buffer pool. The server writes RELEASED when it has released a block;
   the worker clears it (`BufferOwner.reclaim`), and writes GONE when it has dropped the block.
 - The counter of messages of responses that the server has read: the worker compares it with the number sent, and
@@ -30,6 +31,8 @@ CANCELLED = 1
 """The client has cancelled the request."""
 PAUSED = 2
 """The client is slower than the model: wait before the next response."""
+LISTENING = 4
+"""The caller has cancelled and still reads the responses: a model that iterates over them."""
 SLOTS = 65536
 """Requests with a byte of their own: limit of the open requests of a worker."""
 FIRST_LATE_SLOT = SLOTS // 2

@@ -263,16 +263,6 @@ class CallEncoder:
 
 def _describe(request: InferenceRequest) -> dict[str, Any]:
     plan = request._plan
-    for name, value, kinds in (
-        ("model_name", request.model_name, (str,)),
-        # naiad: also a name of a version.
-        ("model_version", request.model_version, (int, str)),
-        ("timeout", plan.timeout_us, (int,)),
-        ("flags", request._flags, (int,)),
-    ):
-        if not isinstance(value, kinds):
-            expected = " or ".join(kind.__name__ for kind in kinds)
-            raise TypeError(f"InferenceRequest: expected {name} to be {expected}, found {type(value).__name__}")
     return {
         "model": request.model_name,
         "version": request.model_version,
@@ -281,7 +271,7 @@ def _describe(request: InferenceRequest) -> dict[str, Any]:
         "parameters": json.loads(plan.parameters or "{}"),
         "sequence": plan.correlation_id,
         "flags": request._flags,
-        "timeout_us": max(0, plan.timeout_us),
+        "timeout_us": plan.timeout_us,
     }
 
 
@@ -314,7 +304,7 @@ class CallResponseDecoder:
         tensors = received_tensors(plans, spans, frame.payload, 0)
         response = InferenceResponse(tensors)
         if "parameters" in extra:
-            response._parameters = json.dumps(extra["parameters"])
+            response._parameters = json.dumps(extra["parameters"], separators=(",", ":"))
         return response
 
 

@@ -28,7 +28,7 @@ from naiad.worker.channel import channel as channel_module
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import TransportFullError, rounded
 from naiad.worker.channel.channel import Channel
-from naiad.worker.channel.flags_page import CANCELLED, PAUSED, FlagsPage
+from naiad.worker.channel.flags_page import CANCELLED, LISTENING, PAUSED, FlagsPage
 from naiad.worker.channel.frame import ChannelClosedError
 from naiad.worker.execution.codec import (
     FINAL,
@@ -95,7 +95,7 @@ class Stream:
         slots = self._response_sender.board.slots
         wait_s = _FIRST_WAIT_S
         words = (self.slot << 1 | self._response_sender.is_shared_thread(),)
-        while slots[self.slot] == PAUSED and not self.is_closed:
+        while slots[self.slot] & PAUSED and not self.is_closed:
             self._response_sender.ask(words)
             time.sleep(wait_s)
             wait_s = min(_LONGEST_WAIT_S, 2 * wait_s)
@@ -136,8 +136,9 @@ class ResponseSender:
         with self._lock:
             if stream.is_closed:
                 raise closed_sender()
-            was_cancelled = bool(board.slots[stream.slot] & CANCELLED)
-            if was_cancelled and not is_final:
+            marks = board.slots[stream.slot]
+            was_cancelled = bool(marks & CANCELLED)
+            if was_cancelled and not is_final and not marks & LISTENING:
                 return  # the server ignores it
             mark, index = self._reply.mark(), self._count
             try:

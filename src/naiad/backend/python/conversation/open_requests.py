@@ -31,7 +31,7 @@ from naiad.core.response import LATE, RESCHEDULE, InferResponse
 from naiad.core.tensor import Buffer
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import NUMBERS, RELEASED
-from naiad.worker.channel.flags_page import CANCELLED, FIRST_LATE_PLACE, FIRST_LATE_SLOT, PAUSED, SLOTS
+from naiad.worker.channel.flags_page import CANCELLED, FIRST_LATE_PLACE, FIRST_LATE_SLOT, LISTENING, PAUSED, SLOTS
 from naiad.worker.channel.frame import ChannelError, Frame
 from naiad.worker.execution.codec import FINAL, HAS_RESPONSE, RESCHEDULED, SLOT_SHIFT
 
@@ -205,7 +205,7 @@ class OrdinaryConversation(OpenConversation):
         if slot is None:
             super().mark(request)
         else:
-            self._process.board.slots[slot] = CANCELLED if request.cancelled else 0
+            self._process.board.slots[slot] = _marks_of(request)
 
     def request_at(self, serial: int, place: int) -> InferRequest | None:
         """Return the request at a place of the batch with that number, or an open one."""
@@ -262,7 +262,7 @@ class OrdinaryConversation(OpenConversation):
                     raise ChannelError(f"a late response in slot {slot}")
                 self._open[slot] = request
                 self._slots[request] = slot
-                marks[slot] = CANCELLED if request.cancelled else 0
+                marks[slot] = _marks_of(request)
                 requests.append(request)
         except (LookupError, TypeError, ValueError) as error:
             raise ChannelError(f"unreadable slots of late responses: {error!r}") from None
@@ -344,7 +344,7 @@ class DecoupledConversation(OpenConversation):
         slot = self._slots.get(request)
         if slot is not None:
             self._paused.pop(slot, None)
-            self._process.board.slots[slot] = CANCELLED if request.cancelled else 0
+            self._process.board.slots[slot] = _marks_of(request)
 
     def _receive(self) -> Frame | None:
         """Emit the received responses, and return the response to the batch sent if it is among them."""
@@ -374,7 +374,7 @@ class DecoupledConversation(OpenConversation):
                 emit(request, response)
                 continue
             emit(request, response)
-            if request.is_paused and slot not in self._paused and not request.cancelled:
+            if request.is_paused and slot not in self._paused and (not request.cancelled or request.is_listening):
                 self._hold_back(slot, request, response)
 
     def _hold_back(self, slot: int, request: InferRequest, response: InferResponse) -> None:
@@ -383,7 +383,7 @@ class DecoupledConversation(OpenConversation):
         if gathered_bytes is None:
             self._paused[slot] = _now_ns()
             self._unread_bytes[slot] = request.unread_bytes
-            self._process.board.slots[slot] = PAUSED
+            self._process.board.slots[slot] = PAUSED | _marks_of(request)
             return
         gathered_bytes += _RESPONSE_BYTES + sum(map(len, response.data))
         self._untaken_bytes[slot] = gathered_bytes
@@ -434,7 +434,7 @@ class DecoupledConversation(OpenConversation):
                 self._paused.pop(slot, None)
                 self._untaken_bytes[slot] = 0
                 self._released_ns[slot] = now_ns
-                board.slots[slot] = 0
+                board.slots[slot] = _marks_of(self._open[slot]) if slot in self._open else 0
 
     def _reads_nothing(self, slot: int) -> bool:
         """Return whether the client of a paused request has taken nothing since."""
@@ -491,9 +491,16 @@ class DecoupledConversation(OpenConversation):
                 self._paused.pop(slot, None)
                 self._patience.give_back()
                 if request is not None:
-                    self._process.board.slots[slot] = 0
+                    self._process.board.slots[slot] = _marks_of(request)
         for slot in list(self._untaken_bytes):
             request = self._open.get(slot)
             if request is None or not request.is_paused:
                 del self._untaken_bytes[slot]
                 self._patience.give_back()
+
+
+def _marks_of(request: InferRequest) -> int:
+    """Return the byte of a request that is not paused."""
+    if not request.cancelled:
+        return 0
+    return CANCELLED | LISTENING if request.is_listening else CANCELLED
