@@ -46,9 +46,17 @@ def suggestion(name: str, known: Collection[str]) -> str:
     return f"; did you mean '{near}'?" if near else ""
 
 
-def missing_version(name: str, version: str, rows: Sequence[IndexEntry], named: Mapping[str, int]) -> InferError:
-    """Return the error of a version that is not ready. `rows` are the model's, `named` the names of a rollout."""
+def missing_version(
+    name: str, version: str, rows: Sequence[IndexEntry], named: Mapping[str, int], refusal: str = ""
+) -> InferError:
+    """Return the error of a version that is not ready.
+
+    `rows` are the model's, `named` the names of a rollout, `refusal` says which versions were refused, if it is
+    because of that.
+    """
     opening = f"Request for unknown model: '{excerpt(name)}'"
+    if refusal:
+        return unavailable(f"{opening} is not at ready state: {refusal}")
     if named and version in ("", "-1", *named):
         role = version if version in named else STABLE
         return unavailable(

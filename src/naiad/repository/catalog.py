@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.rollout.declaration import DeclaredRollout
+from naiad.config.rollout.record import FoundRollout
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unavailable
 from naiad.core.model import UNLOADED, IndexEntry, ModelKey, ModelState
 from naiad.repository.agents.chain import AgentChain
@@ -56,11 +56,11 @@ class Catalog(Generic[V]):
         load_retry_count: int = 0,
         ready_rule: ReadyRule | None = None,
         namespaces: Namespaces | None = None,
-        declare_rollout: Callable[[str, DeclaredRollout | None], object] = lambda key, declared: None,
+        declare_rollout: Callable[[str, FoundRollout | None], object] = lambda key, declared: None,
     ) -> None:
         """With `namespaces`, the key of a model is a `ModelKey` in all methods, otherwise its name.
 
-        `declare_rollout` gets what the files of a model declare before its versions are put in place.
+        `declare_rollout` gets what was found about the rollout of a model before its versions are put in place.
         """
         self.stores = Stores(stores if namespaces is None else namespaces.stores)
         self.namespaces = namespaces

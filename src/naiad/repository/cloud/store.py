@@ -15,6 +15,7 @@ from pathlib import Path
 
 from naiad.core.errors import invalid_argument, not_found, unavailable
 from naiad.repository.cloud.cache import LocalModel, ModelCache, WantedFile
+from naiad.repository.cloud.notes import CloudNotes
 from naiad.repository.cloud.objects import ObjectChangedError, ObjectStore, StoredObject
 from naiad.repository.stores.store import (
     CONFIG_FILE,
@@ -41,6 +42,7 @@ class CloudStore(Store):
     def __init__(self, objects: ObjectStore, cache: ModelCache, *, config_name: str = "") -> None:
         self.location = objects.url.text
         self._objects = objects
+        self._notes = CloudNotes(objects)
         self._cache = cache
         self._config_name = config_name
 
@@ -53,6 +55,7 @@ class CloudStore(Store):
     def look(self) -> Mapping[str, ModelListing]:
         """Return how every model looks now, by one listing of everything. Raises InferError."""
         found = self._objects.list_objects()
+        self._notes.observe(found)
         models = _by_model(found)
         self._check_is_repository(bool(found), [item.key for item in found if "/" not in item.key])
         return {name: self._listing(name, items) for name, items in sorted(models.items())}
@@ -118,7 +121,7 @@ class CloudStore(Store):
         except BaseException:
             local.release()
             raise
-        return replace(entry, fingerprint=_fingerprint(items), release=local.release)
+        return replace(entry, fingerprint=_fingerprint(items), release=local.release, notes=self._notes)
 
     def _bring(self, name: str, items: Sequence[StoredObject]) -> LocalModel:
         directories, files = split_directories(name, items)
@@ -188,7 +191,8 @@ def write_manifest(objects: ObjectStore, directory: Path) -> None:
     """
     found = objects.list_objects()
     models = _by_model(found)
-    if top := [replace(item, key=f"/{item.key}") for item in found if "/" not in item.key and item.size_bytes]:
+    files = [item for item in found if "/" not in item.key and item.size_bytes and not item.key.startswith(".")]
+    if top := [replace(item, key=f"/{item.key}") for item in files]:
         models[""] = top
     texts: list[tuple[StoredObject, Path]] = []
     for name, items in models.items():

@@ -64,6 +64,10 @@ class RepositoryControl(Generic[V]):
         self._check_commands()
         self._controller.unload(name, parameters, on_withdrawn)
 
+    def load_beside(self, key: str) -> None:
+        """Load the versions that a model's rollout needs beside those that serve, in any mode. Raises InferError."""
+        self._controller.load_beside(key)
+
     def load_from(self, store: Store, name: str) -> None:
         """Register a repository and load one of its models; unregister it if that fails. Raises InferError."""
         self._check_commands()
@@ -102,10 +106,12 @@ class RepositoryControl(Generic[V]):
         return self._controller.unload_all(max(0.0, deadline_s - time.monotonic()))
 
 
-def no_control(catalog: Catalog[V], *, needs_models: bool = False) -> RepositoryControl[V]:
+def no_control(
+    catalog: Catalog[V], *, needs_models: bool = False, settle: Callable[[], object] = lambda: None
+) -> RepositoryControl[V]:
     """Return the control of mode NONE: everything is loaded at start, and commands are rejected.
 
-    With `needs_models`, a start without any model raises InferError.
+    With `needs_models`, a start without any model raises InferError; `settle` as in `ModelController`.
     """
 
     def start() -> bool:
@@ -114,7 +120,7 @@ def no_control(catalog: Catalog[V], *, needs_models: bool = False) -> Repository
             raise invalid_argument(nothing_to_serve(catalog.stores.locations))
         return all_loaded
 
-    return RepositoryControl(ModelController(catalog, lambda: None), start, takes_commands=False)
+    return RepositoryControl(ModelController(catalog, settle), start, takes_commands=False)
 
 
 def explicit_control(
