@@ -187,7 +187,7 @@ def rollback(server: Running) -> bool:
     load = Load(server.http_port, RATE)
     effects_ms: list[float] = []
     for _ in range(20):
-        client.change(stable=1, canary=2, weight=100)
+        client.change(allow=2, stable=1, canary=2, weight=100)
         time.sleep(0.3)
         called_s = time.monotonic()
         client.change(action="rollback")

@@ -81,6 +81,8 @@ def read_change(options: argparse.Namespace) -> dict[str, Any]:
         )
         if is_given
     ]
+    if options.end and options.allow is not None:
+        raise ValueError("--end and --allow exclude each other; run one after the other")
     if len(actions) > 1 or (actions and fields):
         others = [*actions, *(f"--{name.replace('_', '-')}" for name in fields)]
         raise ValueError(f"{' and '.join(others)} exclude each other; run one after the other")

@@ -91,7 +91,8 @@ def held_back(found: FoundRollout) -> RolloutState | None:
 
 def encode_record(state: RolloutState) -> bytes:
     """Return the record of a state: JSON, for people to read."""
-    return (json.dumps({"format": _FORMAT, "schema": _SCHEMA, **_tree(state)}, indent=1) + "\n").encode()
+    text = json.dumps({"format": _FORMAT, "schema": _SCHEMA, **_tree(state)}, indent=1, ensure_ascii=False)
+    return f"{text}\n".encode(errors="replace")
 
 
 def _tree(state: RolloutState) -> dict[str, Any]:
@@ -165,7 +166,7 @@ def _text(tree: Mapping[str, Any], name: str) -> str:
     value = tree.get(name)
     if not isinstance(value, str):
         raise RecordError(f"'{name}' is no text")
-    return value
+    return value[:_MAX_NOTE_CHARACTERS]
 
 
 def _optional_number(tree: Mapping[str, Any], name: str, *, least: int) -> int | None:
