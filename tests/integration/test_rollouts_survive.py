@@ -139,7 +139,7 @@ def test_split_and_refusal_survive_a_restart(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_guard_that_has_rolled_back_is_not_tried_again(
+def test_guard_does_not_try_a_refused_canary_again(
     again: Callable[..., ServerProcess], root: Path, mode: str
 ) -> None:
     (root / "scale" / "rollout.toml").write_text(GUARD)
@@ -183,7 +183,7 @@ def test_replicas_follow_decisions_of_each_other(again: Callable[..., ServerProc
     assert [path.name for path in root.iterdir() if path.name.startswith(".")] == [".scale.rollout.json"]
 
 
-def test_canary_of_a_version_that_appears_is_one_command(
+def test_new_version_becomes_canary_by_one_command(
     again: Callable[..., ServerProcess], root: Path, tmp_path: Path
 ) -> None:
     shutil.move(root / "scale" / "2", tmp_path / "2")
@@ -215,7 +215,7 @@ def test_canary_of_a_version_that_appears_is_one_command(
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
-def test_version_is_added_to_a_declared_rollout_in_any_mode(
+def test_declared_rollout_gets_a_version_in_any_mode(
     again: Callable[..., ServerProcess], root: Path, tmp_path: Path, mode: str
 ) -> None:
     shutil.move(root / "scale" / "2", tmp_path / "2")
@@ -243,7 +243,7 @@ def test_canary_that_does_not_load_changes_nothing(again: Callable[..., ServerPr
     assert send(server, 10) == {"1": 5, "2": 5}
 
 
-def test_refused_version_is_not_loaded_for_being_the_newest(again: Callable[..., ServerProcess], root: Path) -> None:
+def test_newest_version_is_not_loaded_if_refused(again: Callable[..., ServerProcess], root: Path) -> None:
     server = again(*EXPLICIT)
     change(server, to=1)
     change(server, to=2)
@@ -291,7 +291,7 @@ def test_state_is_kept_where_the_operator_wants_it(
 def test_read_only_repository_is_kept_in_the_cache(
     root: Path, tmp_path: Path, again: Callable[..., ServerProcess]
 ) -> None:
-    # A directory in the place of the file that would be written: nobody can write there, root included.
+    # A directory in the place of the file that would be written: root cannot write there either.
     (root / ".scale.rollout.json.new").mkdir()
     server = again(*EXPLICIT)
     document = change(server, stable=1, canary=2, weight=50)

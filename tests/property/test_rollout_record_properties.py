@@ -1,4 +1,4 @@
-"""Records of rollouts: whatever servers decide, and in whichever order they read and write, they end up the same."""
+"""Records of rollouts: for all decisions, and in each order in which servers read and write, they end up the same."""
 
 import json
 from collections.abc import Sequence
@@ -90,7 +90,7 @@ def test_foreign_values_are_named_errors(value: object, data: st.DataObject) -> 
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_record_or_a_named_error(content: bytes) -> None:
+def test_other_bytes_are_a_named_error(content: bytes) -> None:
     read(content)
 
 

@@ -90,7 +90,7 @@ def test_text_has_shares_figures_and_next_commands() -> None:
     assert lines[-1].startswith("next: naiad rollout m --promote")
 
 
-def test_text_names_refused_versions_and_how_to_allow_them() -> None:
+def test_text_names_refused_versions_and_the_remedy() -> None:
     for found in (FOUND, {**FOUND, "rollout": None}):
         text = rollout.format_rollout({**found, "refused": {"2": "rolled back by a client"}})
         assert "version 2 is refused (rolled back by a client); naiad rollout m --allow 2" in text

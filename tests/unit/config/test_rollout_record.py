@@ -33,7 +33,7 @@ from naiad.core.errors import InferError
 CANARY = started(Rollout(1, 2, weight=10.0), "file")
 
 
-def test_rolled_back_version_is_refused_until_it_is_allowed() -> None:
+def test_rolled_back_version_is_refused_until_allowed() -> None:
     state = rolled_back(CANARY, "m", "rolled back by the guard (error_rate): 5 of 9 requests failed")
     assert state.refused == {2: "rolled back by the guard (error_rate): 5 of 9 requests failed"}
     for tree in ({"weight": 5}, {"to": 2}, {"canary": 2, "shadow": 50}, {"canary": 2, "weight": 1, "stable": 1}):
@@ -47,7 +47,7 @@ def test_rolled_back_version_is_refused_until_it_is_allowed() -> None:
     assert (again.refused, again.rollout.weight) == ({}, 5.0)
 
 
-def test_version_that_was_left_by_a_switch_back_is_refused() -> None:
+def test_version_that_a_switch_left_is_refused() -> None:
     state = rolled_back(promoted(CANARY, "m"), "m")
     assert state.rollout is not None
     assert (state.rollout.stable, list(state.refused)) == (1, [2])
@@ -65,14 +65,14 @@ def test_changed_file_allows_only_what_it_says() -> None:
     assert started(None, "", state).refused == state.refused
 
 
-def test_more_cautious_one_of_two_decisions_at_the_same_time_counts() -> None:
+def test_more_cautious_one_of_equal_decisions_counts() -> None:
     more, less, back = (changed(CANARY, {"weight": weight}, (1, 2), "m") for weight in (50, 5, 0))
     assert merge(more, less) == less
     assert merge(less, back) == back
     assert merge(ended(CANARY), more) == more  # without a rollout the newest version gets everything
 
 
-def test_promotion_here_and_rollback_there_leave_the_version_before() -> None:
+def test_promotion_and_rollback_leave_the_version_before() -> None:
     both = merge(promoted(CANARY, "m"), rolled_back(CANARY, "m"))
     assert both is not None
     found = effective(both)
@@ -95,7 +95,7 @@ def test_refused_version_is_not_loaded_for_the_rollout() -> None:
     assert changed(state, {"aliases": {"bad": 2}}, (1, 2), "m").versions == {1, 2}
 
 
-def test_change_after_a_foreign_verdict_is_later_than_it() -> None:
+def test_change_is_later_than_a_foreign_verdict() -> None:
     state = merge_refusals(CANARY, RolloutState(None, "other", 9, refusals={3: Refusal(9, True, "bad")}))
     after = changed(state, {"allow": 3}, (1, 2), "m")
     joined = merge(after, state)

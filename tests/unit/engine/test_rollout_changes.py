@@ -1,4 +1,4 @@
-"""Changes of rollouts in servers that share a record: each decides on what the others have decided."""
+"""Changes of rollouts in servers that share a record: each decides on what was decided before."""
 
 import asyncio
 import logging
@@ -161,7 +161,7 @@ def test_refusals_apply_to_servers_with_another_file(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_changed_file_is_stored_by_the_server_that_loads_it(tmp_path: Path) -> None:
+def test_changed_file_is_stored_with_its_load(tmp_path: Path) -> None:
     async def run() -> None:
         replica = Replica(tmp_path)
         await replica.change({"to": 1})
@@ -184,7 +184,7 @@ def test_file_alone_stores_nothing(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_record_that_cannot_be_written_is_in_the_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_record_of_a_read_only_repository_is_cached(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = tmp_path / "cache"
 
     async def run() -> None:
@@ -209,9 +209,7 @@ def test_record_that_cannot_be_written_is_in_the_cache(tmp_path: Path, caplog: p
     assert "--rollout-state=PATH" in warning
 
 
-def test_rollout_that_can_be_stored_nowhere_applies_with_an_error(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rollout_without_a_place_applies_with_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         replica = Replica(tmp_path, notes=ReadOnlyNotes)
         with caplog.at_level(logging.ERROR):
@@ -223,7 +221,7 @@ def test_rollout_that_can_be_stored_nowhere_applies_with_an_error(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"format": "other"}'])
-def test_unusable_record_is_named_and_replaced_by_the_next_decision(
+def test_next_decision_replaces_an_unusable_record(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / NAME).write_bytes(content)
@@ -251,7 +249,7 @@ def test_record_that_breaks_while_servers_run_changes_nothing(tmp_path: Path) ->
     asyncio.run(run())
 
 
-def test_versions_that_are_not_ready_are_loaded_beside_the_others(tmp_path: Path) -> None:
+def test_missing_versions_are_loaded_beside_served_ones(tmp_path: Path) -> None:
     class Repository:
         """Has a version that is not loaded."""
 

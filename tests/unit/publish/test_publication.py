@@ -134,7 +134,7 @@ def test_served_model_gets_a_version_after_its_candidate(repository: Path, tmp_p
     assert sorted(path.name for path in repository.iterdir()) == ["plus"]
 
 
-def test_version_that_does_not_load_is_not_tried_on_clients(repository: Path, tmp_path: Path) -> None:
+def test_bad_version_is_not_tried_on_clients(repository: Path, tmp_path: Path) -> None:
     async def run() -> ScriptedServer:
         server = ScriptedServer(repository)
         await send(server, repository, tmp_path)

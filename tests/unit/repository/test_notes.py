@@ -1,4 +1,4 @@
-"""Notes in a directory: replaced as a whole, by one writer at a time, whatever becomes of the others."""
+"""Notes in a directory: replaced as a whole, by one writer at a time, also if writers fail or are killed."""
 
 import fcntl
 import os
@@ -50,7 +50,7 @@ def test_file_of_a_killed_writer_is_used_again(tmp_path: Path) -> None:
     assert names(tmp_path) == [".m.rollout.json"]
 
 
-def test_writer_that_hangs_delays_others_for_a_limited_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_writer_delays_others_a_limited_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notes_module, "_LOCK_WAIT_S", 0.0)
     fresh = tmp_path / ".m.rollout.json.new"
     with fresh.open("w") as hanging:
@@ -88,7 +88,7 @@ def test_unusable_note_is_set_aside(tmp_path: Path) -> None:
     assert notes.look() == {}
 
 
-def test_pipe_in_the_place_of_a_note_does_not_block(tmp_path: Path) -> None:
+def test_pipe_in_place_of_a_note_cannot_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".m.rollout.json")
     assert DirectoryNotes(tmp_path).read("m") == b""
 

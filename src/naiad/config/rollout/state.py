@@ -41,7 +41,7 @@ class RolloutState:
     base: str = ""
     """Digest of the `rollout.toml` that it began with; "" without a file."""
     revision: int = 0
-    """Number of changes so far, also those of earlier files."""
+    """Number of changes so far, also with earlier files."""
     step: int | None = None
     """Position of the current step; None if the weight does not change by itself."""
     previous: int | None = None

@@ -1,4 +1,4 @@
-"""Which versions of a model are loaded: those of its version policy, and those that its rollout needs."""
+"""Which versions of a model are loaded: selected by its version policy, or needed by its rollout."""
 
 from collections.abc import Collection, Sequence
 

@@ -54,7 +54,7 @@ class _Entry:
     shadow: ShadowCopies | None = None
 
     def become(self, state: RolloutState | None) -> None:
-        """Set the state; a step begins anew with it."""
+        """Set the state; its step begins with it."""
         self.state = state
         self.view = None if state is None else effective(state)
         self.began_ns = time.monotonic_ns()
@@ -180,7 +180,7 @@ class Rollouts:
         return None if entry is None else entry.view
 
     def decided(self) -> Mapping[str, RolloutState]:
-        """Return all states as they were decided or stored, also those of rollouts that have ended."""
+        """Return all states as they were decided or stored, also of rollouts that have ended."""
         with self._lock:
             return {key: entry.state for key, entry in self._entries.items() if entry.state is not None}
 

@@ -155,7 +155,7 @@ class ModelController(Generic[V]):
             self._match_ensembles(order.loaded)
 
     def load_beside(self, key: str) -> None:
-        """Load the versions that a model's rollout needs; those that serve stay, whatever their files are now.
+        """Load the versions that a model's rollout needs; the served ones stay, also if their files have changed.
 
         Raises InferError as `load`, and for a model that serves what a client has brought along.
         """
