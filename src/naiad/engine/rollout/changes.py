@@ -8,16 +8,14 @@ process that is killed in between has answered nothing, and the next start finds
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from naiad.config.rollout.record import is_news, merge
 from naiad.config.rollout.state import RolloutState, conflict
 from naiad.core.errors import InferError, internal
 from naiad.core.ports import Loop
+from naiad.engine.rollout.rollouts import Rollouts
 from naiad.repository.rollout_records import FoundRecord, RolloutRecords
-
-if TYPE_CHECKING:
-    from naiad.engine.inference import Engine
 
 _log = logging.getLogger(__name__)
 
@@ -28,10 +26,34 @@ _ATTEMPTS = 4
 """A change that another one overtakes is made again, of the state that the other one has left."""
 
 
+class SplitEngine(Protocol):
+    """What the changes need of the engine; its methods are called on the event loop."""
+
+    rollouts: Rollouts
+
+    def rollout_key(self, name: str) -> str:
+        """Return the key of a model. Raises InferError without such a model."""
+
+    def is_loaded(self, key: str) -> bool:
+        """Return whether a version of a model is ready."""
+
+    def missing_versions(self, key: str, state: RolloutState) -> frozenset[int]:
+        """Return the versions that a state needs and that are not ready."""
+
+    def changed_rollout(self, name: str, change: Mapping[str, object] | None) -> RolloutState:
+        """Return the state after a change, None to end it, without applying it. Raises InferError."""
+
+    def apply_rollout(self, key: str, state: RolloutState, *, is_stored: bool = False) -> None:
+        """Set the state of a rollout in this process. Raises InferError."""
+
+    def broadcast_rollout(self, key: str, state: RolloutState, on_done: OnDone, *, is_stored: bool = False) -> None:
+        """Set the state of a rollout in all processes."""
+
+
 class RolloutChanges:
     """Makes changes of rollouts. Used on the event loop; what blocks runs on threads."""
 
-    def __init__(self, engine: "Engine", records: RolloutRecords, loop: Loop) -> None:
+    def __init__(self, engine: SplitEngine, records: RolloutRecords, loop: Loop) -> None:
         self._engine = engine
         self._records = records
         self._loop = loop
