@@ -8,8 +8,8 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.config.rollout.record import RecordError, decode_record, encode_record, merge
@@ -22,6 +22,7 @@ from naiad.repository.stores.store import ModelEntry
 _log = logging.getLogger(__name__)
 
 FLAG = "--rollout-state"
+_MAX_HOMES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,6 @@ class _Home:
     known: RolloutState | None = None
     """As it was read or written last."""
     problem: str = ""
-    tokens: Mapping[int, object] = field(default_factory=dict)
-    """What the last look has shown, by the notes' position."""
     is_in_fallback: bool = False
 
     def places(self) -> list[Notes]:
@@ -59,6 +58,10 @@ class RolloutRecords:
         self._own = directory
         self._cache = cache
         self._homes: dict[str, _Home] = {}
+        self._places: dict[str, tuple[Notes, dict[str, str]]] = {}
+        """By path or URL: notes, and the key of the model of each file name."""
+        self._seen: dict[str, Mapping[str, Hashable]] = {}
+        """What the last look has shown."""
         self._looked_s: dict[str, float] = {}
         self._lock = threading.Lock()
         """Guards the homes; held during no I/O."""
@@ -74,8 +77,23 @@ class RolloutRecords:
             if home is None:
                 self._homes.pop(entry.key, None)
                 return FoundRecord()
-            home = self._homes.setdefault(entry.key, home)
+            home = self._remember(entry.key, home)
         return self._read(entry.key, home)
+
+    def _remember(self, key: str, home: _Home) -> _Home:
+        if key in self._homes:
+            return self._homes[key]
+        if len(self._homes) >= _MAX_HOMES:
+            # Models that a platform loads once, under ever new names.
+            del self._homes[next(iter(self._homes))]
+        for notes in home.places():
+            keys = self._places.setdefault(notes.place, (notes, {}))[1]
+            if len(keys) >= 2 * _MAX_HOMES:
+                keys.clear()
+                keys.update((notes.file_name(each.model), name) for name, each in self._homes.items())
+            keys[notes.file_name(home.model)] = key
+        self._homes[key] = home
+        return home
 
     def _home_of(self, entry: ModelEntry) -> _Home | None:
         if entry.notes is None:
@@ -168,25 +186,24 @@ class RolloutRecords:
     # --- all models -------------------------------------------------------------------------------------------------
 
     def changed(self) -> dict[str, FoundRecord]:
-        """Return the records that have changed since they were read, by the keys of the models."""
+        """Return the records that have changed since the last call, by the keys of the models."""
         with self._lock:
-            homes = dict(self._homes)
-        looks: dict[str, Mapping[str, object] | None] = {}
+            places = dict(self._places)
         found: dict[str, FoundRecord] = {}
-        for key, home in homes.items():
-            tokens: dict[int, object] = {}
-            for number, notes in enumerate(home.places()):
-                place = notes.place
-                if place not in looks:
-                    looks[place] = self._look(notes)
-                names = looks[place]
-                tokens[number] = home.tokens.get(number) if names is None else names.get(notes.file_name(home.model))
-            if tokens != home.tokens and (home.tokens or any(tokens.values())):
-                found[key] = self._read(key, home)
-            home.tokens = tokens
+        for place, (notes, keys) in places.items():
+            now = self._look(notes)
+            if now is None:
+                continue
+            before, self._seen[place] = self._seen.get(place, {}), now
+            # Only a few of thousands of models have a record.
+            for name in {name for name, _ in now.items() ^ before.items()}:
+                key = keys.get(name, "")
+                home = self._homes.get(key)
+                if home is not None and key not in found:
+                    found[key] = self._read(key, home)
         return found
 
-    def _look(self, notes: Notes) -> Mapping[str, object] | None:
+    def _look(self, notes: Notes) -> Mapping[str, Hashable] | None:
         """Return what is there; None if it is too early for another look, or if there is no answer."""
         now_s = time.monotonic()
         if now_s - self._looked_s.get(notes.place, -notes.look_s) < notes.look_s:

@@ -66,18 +66,15 @@ class RolloutChanges:
 
     def change(self, name: str, fields: Mapping[str, object] | None, on_done: OnDone) -> None:
         """Change the rollout of a model as a client wants it, None to end it. Raises InferError."""
-        self._change(name, fields, on_done, _ATTEMPTS)
+        self._change(self._engine.rollout_key(name), name, fields, on_done, _ATTEMPTS)
 
-    def _change(self, name: str, fields: Mapping[str, object] | None, on_done: OnDone, attempts: int) -> None:
-        key = self._engine.rollout_key(name)
-
-        def decide(found: FoundRecord | None, error: InferError | None) -> None:
+    def _change(
+        self, key: str, name: str, fields: Mapping[str, object] | None, on_done: OnDone, attempts: int
+    ) -> None:
+        def go_on(error: InferError | None) -> None:
             if error is not None:
-                on_done(error)
-                return
+                _log.warning("the rollout of model '%s' could not be followed: %s", key, error.message)
             try:
-                if found is not None and found.state is not None:
-                    self._adopt(key, found.state)
                 before = self._engine.rollouts.state(key)
                 state = self._engine.changed_rollout(name, fields)
             except InferError as failure:
@@ -86,23 +83,40 @@ class RolloutChanges:
 
             def done(failure: InferError | None) -> None:
                 if failure is not None and attempts > 1 and self._engine.rollouts.state(key) is not before:
-                    self._change(name, fields, on_done, attempts - 1)
+                    self._change(key, name, fields, on_done, attempts - 1)
                 else:
                     on_done(failure)
 
             self.decide(key, state, done)
 
-        if self._records.has(key):
-            self._on_thread(f"rollout:{key}", lambda: self._records.read(key), decide)
-        else:
-            decide(None, None)
+        self._catch_up(key, go_on)
 
-    def _adopt(self, key: str, stored: RolloutState) -> None:
-        """Apply a stored state in this process, if that needs no load; a later look does the rest."""
-        engine = self._engine
-        state = engine.rollouts.followed(key, stored)
-        if state is not None and not (engine.is_loaded(key) and engine.missing_versions(key, state)):
-            engine.apply_rollout(key, state, is_stored=True)
+    def _catch_up(self, key: str, on_done: OnDone) -> None:
+        """Apply what the record says now."""
+
+        def read(found: FoundRecord | None, error: InferError | None) -> None:
+            if error is not None or found is None or found.state is None:
+                on_done(error)
+            elif self._engine.is_loaded(key):
+                self.follow(key, found.state, on_done)
+            else:
+                self._adopt(key, found.state, on_done)
+
+        if self._records.has(key):
+            self._on_thread(f"rollout:{key}", lambda: self._records.read(key), read)
+        else:
+            on_done(None)
+
+    def _adopt(self, key: str, stored: RolloutState, on_done: OnDone) -> None:
+        """Set the stored state of a model that is not loaded, for a change of it."""
+        error: InferError | None = None
+        state = self._engine.rollouts.followed(key, stored)
+        try:
+            if state is not None:
+                self._engine.apply_rollout(key, state, is_stored=True)
+        except InferError as failure:
+            error = failure
+        on_done(error)
 
     def decide(self, key: str, state: RolloutState, on_done: OnDone) -> None:
         """Apply a new state in all processes, and store it."""

@@ -1,7 +1,7 @@
 """Notes in an object store: objects beside the models, replaced on the condition that they are as they were read."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from naiad.core.errors import unavailable
 from naiad.repository.cloud.objects import ObjectChangedError, ObjectStore, StoredObject
@@ -22,7 +22,7 @@ class CloudNotes(Notes):
         self.place = objects.url.text
         self._objects = objects
         self._now_s = now_s
-        self._known: tuple[float, Mapping[str, object]] | None = None
+        self._known: tuple[float, Mapping[str, Hashable]] | None = None
         """When the repository was listed, and the identities of its notes then."""
 
     def observe(self, items: Sequence[StoredObject]) -> None:
@@ -68,11 +68,11 @@ class CloudNotes(Notes):
         self._known = None
         return unreadable_name(name)
 
-    def look(self) -> Mapping[str, object]:
+    def look(self) -> Mapping[str, Hashable]:
         """Return the identity of each note, by the last listing if it is young. Raises InferError."""
         return self._listing(self.look_s * 0.9)
 
-    def _listing(self, max_age_s: float) -> Mapping[str, object]:
+    def _listing(self, max_age_s: float) -> Mapping[str, Hashable]:
         known = self._known
         if known is None or self._now_s() - known[0] > max_age_s:
             self.observe(self._objects.top_objects())

@@ -18,7 +18,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 
 _MAX_NAME_BYTES = 200
@@ -82,7 +82,7 @@ class Notes(abc.ABC):
         """Give a note that cannot be used another name, which is returned, so that nothing is lost."""
 
     @abc.abstractmethod
-    def look(self) -> Mapping[str, object]:
+    def look(self) -> Mapping[str, Hashable]:
         """Return what changes whenever a note is written, by `file_name`."""
 
 
@@ -139,9 +139,9 @@ class DirectoryNotes(Notes):
             path.rename(aside)
         return aside.name
 
-    def look(self) -> Mapping[str, object]:
+    def look(self) -> Mapping[str, Hashable]:
         """Return inode, size and time of each note. Raises OSError."""
-        found: dict[str, object] = {}
+        found: dict[str, Hashable] = {}
         try:
             with os.scandir(self._directory) as children:
                 for child in children:
