@@ -260,6 +260,18 @@ def test_newest_version_is_not_loaded_if_refused(again: Callable[..., ServerProc
     assert send(server, 5) == {"3": 5}  # Triton's policy, where no rollout is in progress
 
 
+def test_model_without_its_stable_version_is_mended(again: Callable[..., ServerProcess], root: Path) -> None:
+    server = again(*EXPLICIT)
+    change(server, to=1)
+    end(server, signal.SIGKILL)
+    shutil.rmtree(root / "scale" / "1")
+    server = again(*EXPLICIT, "--exit-on-error=false", "--strict-readiness=false")
+    assert "version 1, stable as a client has set it, has no directory" in server.log_text()
+    assert "2" not in send(server, 2)
+    change(server, to=2)
+    assert send(server, 5) == {"2": 5}
+
+
 @pytest.mark.parametrize("content", [b"", b'{"format": "naiad rollout", "sch', b"[1, 2]", bytes(range(256))])
 def test_unusable_record_is_named_and_releases_nothing(
     again: Callable[..., ServerProcess], root: Path, content: bytes

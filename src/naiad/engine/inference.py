@@ -428,9 +428,11 @@ class Engine:
             raise self._missing(name, "")
         # A model that failed to load may need another version, or one that is allowed again.
         rows = self._rows_named(name)
-        if not rows:
+        if rows:
+            return rows[0].name
+        if not self.rollout_changes.has_record(name):
             raise self._missing(name, "")
-        return rows[0].name
+        return name
 
     def is_loaded(self, key: str) -> bool:
         """Return whether a version of a model is ready."""

@@ -62,6 +62,10 @@ class RolloutChanges:
         """Return the path or URL of a model's record; empty if its rollout ends with the server."""
         return self._records.where(key)
 
+    def has_record(self, key: str) -> bool:
+        """Return whether there is a place for the record of a model: a store has had it."""
+        return self._records.has(key)
+
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def change(self, name: str, fields: Mapping[str, object] | None, on_done: OnDone) -> None:
