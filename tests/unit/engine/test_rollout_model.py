@@ -292,6 +292,20 @@ class TestLifeOfARollout:
         with pytest.raises(InferError, match="has no rollout"):
             scene.end()
 
+    def test_only_refused_versions_are_not_ready(self) -> None:
+        scene = Scene(1, 2)
+        scene.change(stable=1, canary=2, weight=50)
+        scene.change(action="rollback")
+        scene.end()
+        del scene.versions[1]
+        scene.publish()
+        with pytest.raises(InferError):
+            scene.engine.served("m")
+        assert "naiad rollout m --allow 2" in scene.engine.rollouts.refusal("m")
+        assert scene.engine.served("m", "2") is scene.versions[2]
+        scene.change(allow=2)
+        assert scene.engine.served("m") is scene.versions[2]
+
     def test_state_that_is_not_newer_is_refused(self) -> None:
         scene = Scene(1, 2)
         scene.change(to=1)
