@@ -3,6 +3,7 @@
     python -m bench.rollout split        10,000 requests at 90/10: the share, and whether sticky keys flip
     python -m bench.rollout rollback     200 requests/s: time until a rollback takes effect, failed requests
     python -m bench.rollout shadow [S]   p99 of a 5 ms model without and with copies of all requests, in turn
+    python -m bench.rollout restart      servers are killed, stopped, added: split, requests to refused versions
 
 The exit status is 1 if a limit is exceeded. Without an argument, all of them.
 """
@@ -50,6 +51,7 @@ _INPUT = {"name": "IN", "datatype": "FP32", "shape": [1, 4], "data": [1.0, 2.0, 
 SPLIT_REQUESTS = 10_000
 SPLIT_LIMIT_PERCENT = 1.0
 STICKY_KEYS = 500
+RESTART_REQUESTS = 400
 RATE = 200
 ROLLBACK_LIMIT_MS = 100.0
 SHADOW_LIMIT_PERCENT = 3.0
@@ -187,7 +189,7 @@ def rollback(server: Running) -> bool:
     load = Load(server.http_port, RATE)
     effects_ms: list[float] = []
     for _ in range(20):
-        client.change(stable=1, canary=2, weight=100)
+        client.change(allow=2, stable=1, canary=2, weight=100)
         time.sleep(0.3)
         called_s = time.monotonic()
         client.change(action="rollback")
@@ -254,10 +256,47 @@ def _p99(turns: Sequence[Sequence[float]]) -> float:
     return latencies[int(len(latencies) * 0.99)]
 
 
+# --- restart --------------------------------------------------------------------------------------------------------
+
+_STATES: Mapping[str, tuple[Mapping[str, object], float]] = {
+    "canary of 10 %": ({"stable": 1, "canary": 2, "weight": 10}, 10.0),
+    "switch to version 2": ({"to": 2}, 100.0),
+    "rollback": ({"action": "rollback"}, 0.0),
+    "a change after it": ({"sticky": "user"}, 0.0),
+}
+"""Changes, one after the other, and the percentage of version 2 after each."""
+
+
+def restart(first: Running, root: Path, directory: Path) -> bool:
+    """Kill, stop and add servers after each change; compare the split of each new server with the one before."""
+    servers = [first]
+    deviation = 0.0
+    refused = 0
+    for number, (name, (fields, percent)) in enumerate(_STATES.items()):
+        Client(servers[-1].http_port).change(**fields)
+        for how in ("second replica", "killed", "stopped"):
+            if how == "killed":
+                servers[-1].process.kill()
+                servers[-1].process.wait()
+            if how == "stopped":
+                servers.pop().stop()
+            servers.append(Naiad().start(root, directory / f"server-{number}-{how.partition(' ')[0]}"))
+            found = _versions((servers[-1].http_port, RESTART_REQUESTS))
+            share = 100 * found.count("2") / RESTART_REQUESTS
+            print(f"{name}, {how}: {share:.1f} % of {RESTART_REQUESTS} requests to version 2, expected {percent:g} %")
+            deviation = max(deviation, abs(share - percent))
+            refused += found.count("2") if not percent else 0
+    for server in servers:
+        server.stop()
+    is_ok = report("share of version 2 in new servers, worst deviation", deviation, SPLIT_LIMIT_PERCENT, "points")
+    return report("requests to a refused version", refused, 0, "requests") and is_ok
+
+
 _PARTS: Mapping[str, tuple[Callable[..., bool], float]] = {
     "split": (split, 0.0),
     "rollback": (rollback, 0.002),
     "shadow": (shadow, 0.005),
+    "restart": (restart, 0.0),
 }
 """Each part, and the seconds that its model takes."""
 
@@ -273,7 +312,8 @@ def main(argv: Sequence[str]) -> int:
             write_model(root, model_s)
             server = Naiad().start(root, Path(directory) / "server")
             try:
-                is_ok = part(server, *map(float, argv[1:])) and is_ok
+                more = (root, Path(directory)) if part is restart else tuple(map(float, argv[1:]))
+                is_ok = part(server, *more) and is_ok
             finally:
                 server.stop()
     return 0 if is_ok else 1

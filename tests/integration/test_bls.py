@@ -277,7 +277,8 @@ def test_decoupled_responses_come_in_order_with_empty_final(server):
     code = f"""
     responses = call('repeat', decoupled=True, {_NUMBERS.format(count=500, delay=0)})
     found = list(responses)
-    result = [[int(value(each, 'OUT')[0]) for each in found[:-1]], len(found[-1].output_tensors()), len(list(responses))]
+    result = [[int(value(each, 'OUT')[0]) for each in found[:-1]], len(found[-1].output_tensors())]
+    result.append(len(list(responses)))
     """
     # Triton: an iterator that has ended gives its responses again.
     assert run_code(server, code) == [list(range(500)), 0, 501]

@@ -14,6 +14,7 @@ from naiad.publish.lock import publishing
 from naiad.repository.stores.store import list_version_dirs
 from support import onnx_models, packaged_models
 from support.server_process import serving
+from support.waiting import wait_until
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 SAMPLE = Sample({"INPUT0": ROWS.tolist()}, {"OUTPUT0": (ROWS + 1).tolist()})
@@ -258,6 +259,8 @@ def test_cancelled_publication_is_taken_back(server, source, repository, tmp_pat
     )
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(run())
+    # The server goes on with a load whose client is gone; only then it is certain what is served.
+    wait_until(lambda: "LOADING" not in server.post("/v2/repository/index").body.decode(), "the load does not end")
     assert answer(server) == (ROWS + 1).ravel().tolist()
     assert list(list_version_dirs(repository / "plus")) == [1]
     assert hidden(repository) == []

@@ -163,9 +163,9 @@ class TestSplit:
         for thread in threads:
             thread.start()
         for _ in range(5):
-            for fields in ({"weight": 90}, {"action": "rollback"}, {"to": 2}, {"action": "rollback"}):
+            for fields in ({"weight": 90}, {"action": "rollback"}, {"to": 2, "allow": 2}, {"action": "rollback"}):
                 change(server, **fields)
-            change(server, stable=1, canary=2, weight=50)
+            change(server, allow=2, stable=1, canary=2, weight=50)
         call(server, "DELETE", "/v2/models/scale/rollout")
         stop.set()
         for thread in threads:
@@ -184,6 +184,10 @@ class TestVerb:
         assert versions(server, 5) == {"1": 5}
         assert self.run(server, "--rollback") == 0
         assert versions(server, 5) == {"2": 5}
+        assert "version 1 is refused (rolled back by a client)" in capsys.readouterr().out
+        assert self.run(server, "--to", "1") == 1
+        assert "naiad rollout scale --allow 1" in capsys.readouterr().err
+        assert self.run(server, "--to", "1", "--allow", "1") == 0
         assert self.run(server, "--end") == 0
         assert "has ended" in capsys.readouterr().out
         assert self.run(server) == 0
@@ -195,7 +199,7 @@ class TestVerb:
         assert self.run(server, "--promote") == 0
         assert "version 2 serves all requests" in capsys.readouterr().out
         assert self.run(server, "--canary", "9") == 1
-        assert "version 9 is not ready" in capsys.readouterr().err
+        assert "version 9 has no directory" in capsys.readouterr().err
 
 
 def test_shadow_copies_are_compared(server: ServerProcess) -> None:
@@ -211,12 +215,14 @@ def test_shadow_copies_are_compared(server: ServerProcess) -> None:
     assert 'naiad_rollout_shadow_total{model="scale",result="different"} 10' in text
 
 
-def test_rollout_survives_a_reload_and_not_an_unload(server: ServerProcess) -> None:
+def test_rollout_survives_a_reload_and_an_unload(server: ServerProcess) -> None:
     change(server, stable=1, canary=2, weight=0)
     assert server.post("/v2/repository/models/scale/load", {"parameters": {"force": True}}).status == 200
     assert versions(server, 3) == {"1": 3}
     assert server.post("/v2/repository/models/scale/unload").status == 200
     assert server.post("/v2/repository/models/scale/load").status == 200
+    assert versions(server, 3) == {"1": 3}
+    assert call(server, "DELETE", "/v2/models/scale/rollout")[0] == 200
     assert versions(server, 3) == {"2": 3}
 
 
@@ -332,7 +338,7 @@ def test_live_sequences_keep_their_version(tmp_path: Path, start_server: StartSe
 
     began = {sequence: send(sequence, sequence_start=True)[0] for sequence in range(1, 13)}
     assert set(began.values()) == {"1", "2"}
-    for total, fields in enumerate(({"weight": 100}, {"action": "rollback"}, {"to": 2}), 2):
+    for total, fields in enumerate(({"weight": 100}, {"action": "rollback"}, {"to": 2, "allow": 2}), 2):
         change(server, "total", **fields)
         assert {each: send(each) for each in began} == {each: (began[each], float(total)) for each in began}
     assert {each: send(each, sequence_end=True)[0] for each in began} == began
@@ -386,7 +392,7 @@ BLOCKS = re.findall(r"^```(\w+)[^\n]*\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTA
 
 @pytest.mark.parametrize("block", [text for language, text in BLOCKS if language == "sh"])
 def test_commands_of_the_page_succeed(server: ServerProcess, block: str) -> None:
-    change(server, to=1)
+    change(server, allow=[1, 2], to=1)
     for line in block.splitlines():
         words = shlex.split(line.replace("localhost:8000", server.http_url), comments=True)
         if words[0] == "curl":

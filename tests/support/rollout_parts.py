@@ -12,6 +12,7 @@ from naiad.core.tensor import TensorSpec
 from naiad.engine.inference import Engine
 from naiad.engine.serving.served import Served
 from naiad.options.network.endpoints import MetricsOptions
+from naiad.repository.rollout_records import RolloutRecords
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.statistics.model import ModelStatistics
 from support.engine_parts import Answers
@@ -100,7 +101,7 @@ class Scene:
     def __init__(self, *versions: int, config: ModelConfig | None = None) -> None:
         self.loop = LaterLoop()
         self.engine = Engine(server_id="naiad", metrics=Registry(MetricsOptions()))
-        self.engine.rollouts.bind(self.loop)  # type: ignore[arg-type]  # what is used of it
+        self.engine.keep_rollouts(RolloutRecords(), self.loop)  # type: ignore[arg-type]  # what is used of it
         self.versions = {version: ScriptedVersion(version, config) for version in versions}
         self.answers = Answers()
         self.publish()

@@ -17,6 +17,7 @@ With one of the flags below, change it first. The change takes effect between tw
 The exit status is 1 if the server refuses or does not respond, 2 for an invalid command line.
 """
 _WATCH_S = 1.0
+_TIMEOUT_S = 600.0
 _GUARD = ("min_requests", "max_error_rate", "max_p99_ms", "max_p99_ratio", "max_different_share")
 
 
@@ -47,12 +48,12 @@ def _ask(options: argparse.Namespace, change: Mapping[str, Any]) -> dict[str, An
             return await client.change_rollout(options.model, change)
         return await client.rollout(options.model)
 
-    return ask(options.url, options.header, query)
+    return ask(options.url, options.header, query, timeout_s=options.timeout)
 
 
 def _end(options: argparse.Namespace) -> int:
     ask(options.url, options.header, lambda client: client.end_rollout(options.model))
-    print(f"the rollout of {options.model} has ended: its newest version serves requests without a version")
+    print(f"the rollout of {options.model} has ended: its newest version serves, unless it was refused")
     return 0
 
 
@@ -80,17 +81,25 @@ def read_change(options: argparse.Namespace) -> dict[str, Any]:
         )
         if is_given
     ]
+    if options.end and options.allow is not None:
+        raise ValueError("--end and --allow exclude each other; run one after the other")
     if len(actions) > 1 or (actions and fields):
         others = [*actions, *(f"--{name.replace('_', '-')}" for name in fields)]
         raise ValueError(f"{' and '.join(others)} exclude each other; run one after the other")
+    allowed = {} if options.allow is None else {"allow": options.allow}
     if options.promote or options.rollback:
-        return {"action": "promote" if options.promote else "rollback"}
-    return {"to": options.to} if options.to is not None else fields
+        return {"action": "promote" if options.promote else "rollback", **allowed}
+    return allowed | ({"to": options.to} if options.to is not None else fields)
 
 
 def weights(text: str) -> list[float]:
     """Return the weights of `--steps`. Raises ValueError."""
     return [float(part) for part in text.split(",")]
+
+
+def versions(text: str) -> list[int]:
+    """Return the versions of `--allow`. Raises ValueError."""
+    return [int(part) for part in text.split(",")]
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
@@ -104,13 +113,20 @@ def format_rollout(found: Mapping[str, Any]) -> str:
     """Return a rollout as readable text, with the next commands."""
     model, rollout = found["model"], found["rollout"]
     if rollout is None:
-        return f"{model}: the rollout has ended ({found['note']})"
+        return "\n".join([f"{model}: the rollout has ended ({found['note']})", *_refused(found)])
     lines = [f"{model}: {_summary(found)}", "", _HEADING]
     lines += [_row(role, found[role]) for role in ("stable", "canary") if role in found]
     if "shadow" in found:
         lines += ["", "shadow copies: " + ", ".join(f"{count} {name}" for name, count in found["shadow"].items())]
     lines += ["", *_limits(rollout), f"last change {found['age_s']:.0f} s ago: {found['note']}"]
-    return "\n".join([*lines, *_next_commands(found)])
+    return "\n".join([*lines, *_refused(found), *_next_commands(found)])
+
+
+def _refused(found: Mapping[str, Any]) -> list[str]:
+    return [
+        f"version {version} is refused ({reason}); naiad rollout {found['model']} --allow {version}"
+        for version, reason in found.get("refused", {}).items()
+    ]
 
 
 _HEADING = "          version    share  requests  errors  error rate   p50 ms   p99 ms"
@@ -179,9 +195,16 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="example: naiad rollout resnet --canary 2 --weight 10 --max-error-rate 0.01",
     )
     parser.add_argument("model", metavar="MODEL", help="the model's name")
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"the server; default {DEFAULT_URL}")
+    parser.add_argument("-u", "--url", default=DEFAULT_URL, help=f"the server; default {DEFAULT_URL}")
     parser.add_argument(
         "--header", action="append", default=[], metavar="'NAME: VALUE'", help="header to send, such as an API key"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=_TIMEOUT_S,
+        metavar="SECONDS",
+        help=f"for the answer, which comes when versions are loaded; default {_TIMEOUT_S:g}",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--watch", action="store_true", help="print again every second")
@@ -201,7 +224,15 @@ def make_parser() -> argparse.ArgumentParser:
     actions.add_argument("--promote", action="store_true", help="make the canary stable")
     actions.add_argument("--rollback", action="store_true", help="return to the version before")
     actions.add_argument("--to", type=int, metavar="VERSION", help="switch all requests at once")
-    actions.add_argument("--end", action="store_true", help="end the rollout: the newest version serves")
+    actions.add_argument(
+        "--allow",
+        type=versions,
+        metavar="VERSION,...",
+        help="let versions that were rolled back get requests again; also with other flags",
+    )
+    actions.add_argument(
+        "--end", action="store_true", help="end the rollout: the newest version serves, unless it was refused"
+    )
     guard = parser.add_argument_group("roll back by itself")
     guard.add_argument("--min-requests", type=int, metavar="N", help="requests that a verdict needs; default 100")
     guard.add_argument("--max-error-rate", type=float, metavar="SHARE", help="limit of errors / requests")

@@ -21,21 +21,23 @@ class NoResponseError(Exception):
     """The server has not responded, or with an error; the message has the reason and a fix."""
 
 
-def ask(url: str, headers: Sequence[str], query: Callable[[Client], Awaitable[T]]) -> T:
+def ask(
+    url: str, headers: Sequence[str], query: Callable[[Client], Awaitable[T]], *, timeout_s: float = _TIMEOUT_S
+) -> T:
     """Return the result of `query` for the server at `url`, which is HTTP unless it names a protocol.
 
     `headers` are `NAME: VALUE`. Raises NoResponseError.
     """
-    return asyncio.run(_ask(url if "://" in url else f"http://{url}", headers, query))
+    return asyncio.run(_ask(url if "://" in url else f"http://{url}", headers, query, timeout_s))
 
 
-async def _ask(url: str, headers: Sequence[str], query: Callable[[Client], Awaitable[T]]) -> T:
+async def _ask(url: str, headers: Sequence[str], query: Callable[[Client], Awaitable[T]], timeout_s: float) -> T:
     try:
         pairs = dict(map(parse_header, headers))
     except ValueError as error:
         raise NoResponseError(str(error)) from None
     try:
-        async with Client(url, headers=pairs, timeout_s=_TIMEOUT_S) as client:
+        async with Client(url, headers=pairs, timeout_s=timeout_s) as client:
             return await query(client)
     except InferError as error:
         if isinstance(error, ConnectionFailedError) or error.code is ErrorCode.DEADLINE_EXCEEDED:
@@ -47,7 +49,7 @@ async def _ask(url: str, headers: Sequence[str], query: Callable[[Client], Await
 
 def add_source_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """Add the flags that name a server, or a directory whose configurations the verb reads instead."""
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"the server; default {DEFAULT_URL}")
+    parser.add_argument("-u", "--url", default=DEFAULT_URL, help=f"the server; default {DEFAULT_URL}")
     parser.add_argument(
         "--header",
         action="append",

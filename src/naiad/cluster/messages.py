@@ -151,6 +151,10 @@ class RolloutControl:
     key: str
     """Key of the model."""
     state: RolloutState
+    is_stored: bool = False
+    """Whether it is what the record says, and no new decision."""
+    loads: bool = False
+    """Whether versions have to be loaded for it; then it does not delay others, such as a rollback."""
 
     @property
     def path(self) -> str:

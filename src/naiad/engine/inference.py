@@ -11,11 +11,12 @@ import naiad
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.rollout.declaration import NAMES
 from naiad.config.rollout.guard import RolloutCounts
-from naiad.config.rollout.state import RolloutState, changed, ended, no_rollout, undeclared
+from naiad.config.rollout.state import RolloutState, changed, ended, no_rollout, not_ready, undeclared
 from naiad.config.rollout.status import RolloutStatus
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import InferError, excerpt, invalid_argument, unavailable
 from naiad.core.model import IndexEntry, ModelKey, ModelMetadata, ModelState, ServerMetadata, name_of, version_number
+from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
 from naiad.core.request_limits import RequestLimits
 from naiad.core.slices import Slices, finish
@@ -30,6 +31,7 @@ from naiad.engine.missing import (
     suggestion,
     unknown_name,
 )
+from naiad.engine.rollout.changes import RolloutChanges
 from naiad.engine.rollout.model import RolloutModel
 from naiad.engine.rollout.rollouts import Rollouts
 from naiad.engine.serving.served import Served, explain
@@ -37,6 +39,7 @@ from naiad.engine.transforms.shared_memory import SharedMemoryTensors
 from naiad.memory.regions import SharedMemory
 from naiad.options.trace import TraceOptions
 from naiad.repository.control.triggers import RepositoryControl
+from naiad.repository.rollout_records import RolloutRecords
 from naiad.repository.stores.store import Store
 from naiad.telemetry.metrics.metrics import Registry
 from naiad.telemetry.statistics.model import ModelStatistics
@@ -90,6 +93,8 @@ class Engine:
         self._table_lock = threading.Lock()
         """Held for microseconds: loading threads and the loop replace the table."""
         self.rollouts = Rollouts()
+        self.rollout_changes: RolloutChanges
+        """Set by `keep_rollouts`."""
         self._tracer: Tracer | None = None
         self._begin_trace: Callable[[InferRequest], Trace | None] | None = None
         """None without tracing, which then has no cost."""
@@ -103,6 +108,11 @@ class Engine:
     def attach(self, repository: RepositoryControl[Served]) -> None:
         """Connect the repository; called once, before the frontends start."""
         self._repository = repository
+
+    def keep_rollouts(self, records: RolloutRecords, loop: Loop) -> None:
+        """Connect the records of rollouts; called once, before models are loaded."""
+        self.rollouts.bind(loop)
+        self.rollout_changes = RolloutChanges(self, records, loop)
 
     def publish(self, ready: Mapping[str, Mapping[int, Served]], name: str) -> None:
         """Replace the set of ready versions: model name to version to served model.
@@ -211,7 +221,8 @@ class Engine:
             hint = suggestion(name, self._table) if self.suggests_models else ""
             return unknown_name(name, hint, has_namespaces=has_namespaces)
         state = self.rollouts.state(rows[0].name)
-        return missing_version(name, version, rows, {} if state is None else state.names)
+        refused = self.rollouts.refusal(rows[0].name) if version in ("", "-1", *NAMES) else ""
+        return missing_version(name, version, rows, {} if state is None else state.names, refused)
 
     # --- health ---------------------------------------------------------------------------------------------------
 
@@ -426,11 +437,28 @@ class Engine:
     # --- rollouts -------------------------------------------------------------------------------------------------
 
     def rollout_key(self, name: str) -> str:
-        """Return the key of a ready model, for the methods about its rollout. Raises InferError without one."""
+        """Return the key of a model, for the methods about its rollout. Raises InferError without such a model."""
         row = self._table.get(name)
-        if row is None:
+        if row is not None:
+            return name if name in self._models else next(key for key, own in self._models.items() if own is row)
+        if self.is_starting or self._repository is None:
             raise self._missing(name, "")
-        return name if name in self._models else next(key for key, own in self._models.items() if own is row)
+        # A model that failed to load may need another version, or one that is allowed again.
+        rows = self._rows_named(name)
+        if rows:
+            return rows[0].name
+        if not self.rollout_changes.has_record(name):
+            raise self._missing(name, "")
+        return name
+
+    def is_loaded(self, key: str) -> bool:
+        """Return whether a version of a model is ready."""
+        return key in self._known
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether the models of the start still load."""
+        return not self._ready_to_serve
 
     def changed_rollout(self, name: str, change: Mapping[str, object] | None) -> RolloutState:
         """Return the state of a model's rollout after a change, None to end it, without applying it.
@@ -439,6 +467,8 @@ class Engine:
         """
         key = self.rollout_key(name)
         state = self.rollouts.state(key)
+        if state is None and not self.is_loaded(key):
+            raise self._missing(name, "")
         if (state is None or not state.base) and not (self._repository is None or self._repository.takes_commands):
             raise undeclared(name)
         if change is None:
@@ -446,6 +476,10 @@ class Engine:
                 raise no_rollout(name)
             return ended(state)
         return changed(state, change, self._known.get(key, {}), name)
+
+    def missing_versions(self, key: str, state: RolloutState) -> frozenset[int]:
+        """Return the versions that a state needs and that are not ready."""
+        return state.needed.difference(self._known.get(key, {}))
 
     def rollout_status(self, name: str) -> RolloutStatus:
         """Return the rollout of a ready model. Raises InferError without one."""
@@ -455,7 +489,7 @@ class Engine:
             raise no_rollout(name)
         counts = self.rollout_counts().get(key) or RolloutCounts(state.era)
         age_s = (time.monotonic_ns() - self.rollouts.began_ns(key)) / 1e9
-        return RolloutStatus(name_of(key), state, counts, age_s)
+        return RolloutStatus(name_of(key), state, counts, age_s, self.rollout_changes.where(key))
 
     def rollout_counts(self) -> Mapping[str, RolloutCounts]:
         """Return the counts of every rollout, by the keys of the models."""
@@ -468,26 +502,52 @@ class Engine:
         what = "the rollout" if rollout is None or rollout.canary is None else f"canary version {rollout.canary}"
         _log.warning("model '%s': %s was rolled back (%s): %s", key, what, reason, text)
 
-    def apply_rollout(self, key: str, state: RolloutState) -> None:
-        """Set the state of a rollout between two requests; on the loop. Raises InferError if it is outdated."""
+    def apply_rollout(self, key: str, state: RolloutState, *, is_stored: bool = False) -> None:
+        """Set the state of a rollout between two requests; on the loop. Raises InferError as `Rollouts.put`."""
         with self._table_lock:
-            self.rollouts.put(key, state)
+            self.rollouts.put(key, state, is_stored=is_stored)
             if key in self._known:
                 self._replace_row(key)
 
     def broadcast_rollout(
-        self, key: str, state: RolloutState, on_done: Callable[[InferError | None], object]
+        self,
+        key: str,
+        state: RolloutState,
+        on_done: Callable[[InferError | None], object],
+        *,
+        is_stored: bool = False,
     ) -> None:
-        """Set the state of a rollout in all processes of the server; on the loop.
+        """Set the state of a rollout in all processes of the server; on the loop. `is_stored`: by its record.
 
         `on_done` is called on the loop, with the error if it failed.
         """
-        try:
-            self.apply_rollout(key, state)
-        except InferError as error:
-            on_done(error)
-        else:
-            on_done(None)
+        self.carry_out_rollout(key, state, on_done, is_stored=is_stored)
+
+    def carry_out_rollout(
+        self, key: str, state: RolloutState, on_done: Callable[[InferError | None], object], *, is_stored: bool
+    ) -> None:
+        """Set the state of a rollout in this process; what it needs and is not ready is loaded first.
+
+        The versions that serve stay as they are meanwhile. A process that starts loads them with the model.
+        """
+        missing = self.missing_versions(key, state)
+        if not missing or (self.is_starting and not self.is_loaded(key)):
+            try:
+                self.apply_rollout(key, state, is_stored=is_stored)
+            except InferError as error:
+                on_done(error)
+            else:
+                on_done(None)
+            return
+        if self._repository is None:
+            on_done(not_ready(key, missing, self._known.get(key, {})))
+            return
+
+        def load() -> None:
+            with self.rollouts.intending(key, state, self._known.get(key, {})):
+                self._control().load_beside(key)
+
+        self.rollout_changes.load(key, state, load, on_done)
 
     def _control(self) -> RepositoryControl[Served]:
         if self._repository is None or self.is_draining:

@@ -57,9 +57,17 @@ def removed_model(name: str, version: str) -> InferError:
     return not_found(f"{opening} version {excerpt(version)} is not found", Rejection.UNKNOWN_MODEL)
 
 
-def missing_version(name: str, version: str, rows: Sequence[IndexEntry], named: Mapping[str, int]) -> InferError:
-    """Return the error of a version that is not ready. `rows` are the model's, `named` the names of a rollout."""
+def missing_version(
+    name: str, version: str, rows: Sequence[IndexEntry], named: Mapping[str, int], refusal: str = ""
+) -> InferError:
+    """Return the error of a version that is not ready.
+
+    `rows` are the model's, `named` the names of a rollout, `refusal` says which versions were refused, if it is
+    because of that.
+    """
     opening = f"Request for unknown model: '{excerpt(name)}'"
+    if refusal:
+        return unavailable(f"{opening} is not at ready state: {refusal}")
     if named and version in ("", "-1", *named):
         role = version if version in named else STABLE
         return unavailable(
@@ -72,6 +80,10 @@ def missing_version(name: str, version: str, rows: Sequence[IndexEntry], named: 
         return not_found(f"{opening} has no available versions", Rejection.NOT_READY)
     if not is_version(version):
         return bad_version(version, named)
+    return _missing_number(opening, version, rows)
+
+
+def _missing_number(opening: str, version: str, rows: Sequence[IndexEntry]) -> InferError:
     if all(row.version != version for row in rows):
         known = sorted({row.version for row in rows if row.version}, key=int)
         return not_found(

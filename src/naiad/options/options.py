@@ -13,6 +13,8 @@ from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, Verte
 from naiad.options.network.endpoints import GrpcOptions, HttpOptions, MetricsOptions
 from naiad.options.trace import TraceOptions
 
+REPOSITORY = "repository"
+"""Value of `--rollout-state`: beside the models."""
 _PICKLE_BACKENDS = ("sklearn", "mlflow")
 """Backends that `--allow-pickle` applies to."""
 
@@ -161,6 +163,12 @@ class RepositoryOptions:
         "Load this model at start in mode explicit; repeatable, * for all.",
         repeat=True,
         summary="With explicit: load at start; repeatable, * for all.",
+    )
+    rollout_state: str = option(
+        REPOSITORY,
+        "rollout-state",
+        "naiad: where the states of rollouts are kept: repository (beside the model, in the cache directory if the "
+        "server cannot write there), or a directory, which all servers of the repository share.",
     )
     has_namespaces: bool = option(
         False,

@@ -12,7 +12,7 @@ from typing import Generic
 
 from naiad.backend.load_stop import LoadStop
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.rollout.declaration import DeclaredRollout
+from naiad.config.rollout.record import FoundRollout
 from naiad.core.errors import (
     ErrorCode,
     InferError,
@@ -72,12 +72,12 @@ class Catalog(Generic[V]):
         load_retry_count: int = 0,
         ready_rule: ReadyRule | None = None,
         namespaces: Namespaces | None = None,
-        declare_rollout: Callable[[str, DeclaredRollout | None], object] = lambda key, declared: None,
+        declare_rollout: Callable[[str, FoundRollout | None], object] = lambda key, declared: None,
         load_timeout_s: float = 0.0,
     ) -> None:
         """With `namespaces`, the key of a model is a `ModelKey` in all methods, otherwise its name.
 
-        `declare_rollout` gets what the files of a model declare before its versions are put in place.
+        `declare_rollout` gets what was found about the rollout of a model before its versions are put in place.
         `load_timeout_s` is the time limit of the load of a version, 0 for none.
         """
         self.stores = Stores(stores if namespaces is None else namespaces.stores)

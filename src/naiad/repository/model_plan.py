@@ -7,7 +7,7 @@ from typing import Protocol
 from naiad.backend.load_stop import LoadStop
 from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.rollout.declaration import DeclaredRollout
+from naiad.config.rollout.record import FoundRollout
 from naiad.config.validate.ensemble import find_ensemble_cycle
 from naiad.core.errors import InferError
 from naiad.core.model import model_key
@@ -30,8 +30,8 @@ class ModelPlan:
     """The reason why no version will load, if Triton finds it only during a load."""
     agents: AgentChain | None = None
     """The repository agents that have checked the files."""
-    rollout: DeclaredRollout | None = None
-    """What `rollout.toml` declares, if there is one."""
+    rollout: FoundRollout | None = None
+    """What was found about its rollout."""
     circle: Sequence[str] = ()
     """The cycle of ensembles from this one to itself; empty for a loadable model."""
     stop: LoadStop = field(default_factory=LoadStop, compare=False)

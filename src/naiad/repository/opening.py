@@ -110,6 +110,14 @@ def open_objects(url: CloudUrl) -> "ObjectStore":
     return ObjectStore(url, find_credential(url, os.environ), os.environ)
 
 
+def rollout_cache(environ: Mapping[str, str]) -> Path:
+    """Return the directory for the records of rollouts whose repositories cannot be written."""
+    home = environ.get(CACHE_VARIABLE, "")
+    if home:
+        return Path(home).absolute() / "rollouts"
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "naiad" / "rollouts"
+
+
 def cache_directory(url: CloudUrl, settings: CacheSettings, environ: Mapping[str, str]) -> Path:
     """Return the directory of copies: from the flag, Triton's variable, `$NAIAD_CACHE`, or the user's cache."""
     chosen = settings.directory or environ.get(_MOUNTS[url.scheme], "")

@@ -24,12 +24,13 @@ from naiad.engine.serving.served import Served
 from naiad.files.temporary import remove_abandoned
 from naiad.memory.regions import SharedMemory
 from naiad.options.artificial_delays import read_artificial_delays
-from naiad.options.options import RecordingOptions, RepositoryOptions, ServerOptions
+from naiad.options.options import REPOSITORY, RecordingOptions, RepositoryOptions, ServerOptions
 from naiad.protocol.status import use_triton_codes
 from naiad.repository.catalog import Catalog
 from naiad.repository.control.triggers import RepositoryControl, explicit_control, no_control, poll_control
 from naiad.repository.lifecycle import ReadyRule
-from naiad.repository.opening import CacheSettings, open_repository
+from naiad.repository.opening import CacheSettings, open_repository, rollout_cache
+from naiad.repository.rollout_records import RolloutRecords
 from naiad.repository.stores.namespaces import Namespaces
 from naiad.repository.stores.store import Store
 from naiad.repository.stores.stores import Stores
@@ -46,7 +47,8 @@ from naiad.server.reporting.metrics import (
 from naiad.server.reporting.ready_set import ReadySetPublisher, settle
 from naiad.server.reporting.report import failed_start, first_model, loading_text, log_backends, log_models, log_ready
 from naiad.server.reporting.rollouts import show_rollouts
-from naiad.server.rollouts import RolloutKeeper
+from naiad.server.rollout_follower import RolloutFollower
+from naiad.server.rollouts import CountRollouts, RolloutKeeper
 from naiad.telemetry.last_resort import keep_running_task
 from naiad.telemetry.logs import log
 from naiad.telemetry.metrics.exposition import Row, format_rows
@@ -117,11 +119,12 @@ class Server:
         self._service_manager = service_manager or ServiceManager({})
         self._tracer = Tracer(options.trace)
         self._budget = open_budget(options, self._registry)
+        self._records = open_records(options.repository)
 
     async def run(self) -> int:
         """Start, serve until a signal, drain; return the exit status. Raises InferError if it cannot start."""
         loop = asyncio.get_running_loop()
-        self._engine.rollouts.bind(loop)
+        self._engine.keep_rollouts(self._records, loop)
         self._stop.install(loop)
         self._service_manager.watch(loop)
         ports = self._make_ports(loop)
@@ -174,7 +177,11 @@ class Server:
         async def count() -> Mapping[str, RolloutCounts]:
             return self._engine.rollout_counts()
 
-        return [asyncio.ensure_future(RolloutKeeper(self._engine, count).run())]
+        return self._start_keeping(count)
+
+    def _start_keeping(self, count: CountRollouts) -> "list[asyncio.Future[None]]":
+        follower = RolloutFollower(self._engine, self._records)
+        return [asyncio.ensure_future(each.run()) for each in (RolloutKeeper(self._engine, count), follower)]
 
     async def _check_models(self) -> None:
         """Check running executions, also while the server drains, and return freed memory to the system."""
@@ -221,6 +228,7 @@ class Server:
                 memory_bytes=usable_memory_bytes() // options.process_count, cores=usable_cores()
             ),
             rollouts=self._engine.rollouts,
+            records=self._records,
         )
 
     def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:
@@ -253,12 +261,12 @@ class Server:
             waits = functools.partial(settle, loop)
             return poll_control(catalog, waits, poll_s=_DEVELOPMENT_POLL_S, settle_s=_DEVELOPMENT_SETTLE_S)
         if options.control_mode == "none":
-            return no_control(catalog, functools.partial(settle, loop), needs_models=options.exit_on_error)
+            return no_control(catalog, needs_models=options.exit_on_error, settle=functools.partial(settle, loop))
         if options.control_mode == "poll" and options.poll_s:
             waits = functools.partial(settle, loop)
             return poll_control(catalog, waits, poll_s=options.poll_s, settle_s=options.settle_s)
         if options.control_mode == "poll":
-            return no_control(catalog)
+            return no_control(catalog, settle=functools.partial(settle, loop))
         return explicit_control(catalog, functools.partial(settle, loop), options.load_models)
 
     async def _load(self, control: RepositoryControl[Served], ports: Ports) -> None:
@@ -319,6 +327,12 @@ class Server:
             await asyncio.to_thread(self._gpu_meter.close)
         await asyncio.to_thread(self._tracer.close)
         return 0
+
+
+def open_records(options: RepositoryOptions) -> RolloutRecords:
+    """Return the records of rollouts, where the operator wants them."""
+    place = options.rollout_state
+    return RolloutRecords(None if place == REPOSITORY else Path(place).absolute(), rollout_cache(os.environ))
 
 
 def open_stores(options: RepositoryOptions) -> list[Store]:

@@ -92,7 +92,7 @@ class RolloutKeeper:
             return
         watch.is_deciding = True
         after = _after(state, decision, name_of(key))
-        self._engine.broadcast_rollout(
+        self._engine.rollout_changes.decide(
             key, after, functools.partial(self._decided, key, watch, state, after, decision)
         )
 

@@ -95,7 +95,7 @@ def _outlast_signals() -> None:
     if not hasattr(os, "register_at_fork"):
         return
     # A signal that reached the new process before its handlers are restored would be lost: it waits until then.
-    masks: list[set[signal.Signals]] = []
+    masks: list[set[int | signal.Signals]] = []
 
     def hold() -> None:
         masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, numbers))

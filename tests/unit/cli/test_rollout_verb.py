@@ -46,6 +46,9 @@ def change(*flags: str) -> dict[str, Any]:
         ((), {}),
         (("--canary", "2", "--weight", "10"), {"canary": 2, "weight": 10.0}),
         (("--to", "2"), {"to": 2}),
+        (("--allow", "2"), {"allow": [2]}),
+        (("--allow", "2,3", "--to", "2", "-u", "host:1"), {"allow": [2, 3], "to": 2}),
+        (("--allow", "2", "--canary", "2", "--weight", "10"), {"allow": [2], "canary": 2, "weight": 10.0}),
         (("--promote",), {"action": "promote"}),
         (("--rollback",), {"action": "rollback"}),
         (("--shadow", "20", "--sticky", "user"), {"shadow": 20.0, "sticky": "user"}),
@@ -65,6 +68,7 @@ def test_flags_become_fields(flags: tuple[str, ...], fields: dict[str, Any]) -> 
     [
         (("--promote", "--rollback"), "--promote and --rollback exclude each other"),
         (("--to", "2", "--weight", "3"), "--to and --weight exclude each other"),
+        (("--end", "--allow", "3"), "--end and --allow exclude each other"),
         (("--steps", "5,10"), "--steps and --every belong together"),
     ],
 )
@@ -84,6 +88,12 @@ def test_text_has_shares_figures_and_next_commands() -> None:
     assert "shadow copies: 4 equal, 1 different, 0 failed, 2 skipped" in lines
     assert "guard: min_requests 200, max_error_rate 0.01" in lines
     assert lines[-1].startswith("next: naiad rollout m --promote")
+
+
+def test_text_names_refused_versions_and_the_remedy() -> None:
+    for found in (FOUND, {**FOUND, "rollout": None}):
+        text = rollout.format_rollout({**found, "refused": {"2": "rolled back by a client"}})
+        assert "version 2 is refused (rolled back by a client); naiad rollout m --allow 2" in text
 
 
 def test_text_of_a_switch_names_the_way_back() -> None:

@@ -141,8 +141,9 @@ def test_previous_version_stays_needed() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"canary": 9, "weight": 10}, "version 9 is not ready, ready: 1, 2, 3"),
-    ({"to": 9}, "version 9 is not ready"),
+    ({"allow": 0}, "'allow' is 0; expected the number of a version, from 1, or a list of them"),
+    ({"allow": []}, "'allow' is"),
+    ({"allow": True}, "'allow' is True"),
     ({"to": "2"}, "'to' is '2'; expected the number of a version"),
     ({"action": "promot"}, "did you mean 'promote'?"),
     ({"action": 3}, "'action' is 3; expected one of promote, rollback"),

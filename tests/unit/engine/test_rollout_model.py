@@ -9,6 +9,7 @@ import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.rollout.declaration import DeclaredRollout, Rollout
+from naiad.config.rollout.record import FoundRollout
 from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import ErrorCode, InferError, UnknownSequenceError, internal, invalid_argument, unavailable
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
@@ -264,19 +265,19 @@ class TestLifeOfARollout:
 
     def test_changed_file_replaces_the_rollout_of_a_client(self) -> None:
         scene = Scene(1, 2)
-        scene.engine.rollouts.declare("m", DeclaredRollout(Rollout(1), "first"))
+        scene.engine.rollouts.declare("m", FoundRollout(DeclaredRollout(Rollout(1), "first")))
         scene.publish()
         scene.change(to=2)
-        scene.engine.rollouts.declare("m", DeclaredRollout(Rollout(1), "first"))
+        scene.engine.rollouts.declare("m", FoundRollout(DeclaredRollout(Rollout(1), "first")))
         scene.publish()
         assert scene.send()[0].model.version == "2"
-        scene.engine.rollouts.declare("m", DeclaredRollout(Rollout(1, 2, weight=0.0), "second"))
+        scene.engine.rollouts.declare("m", FoundRollout(DeclaredRollout(Rollout(1, 2, weight=0.0), "second")))
         scene.publish()
         assert scene.send()[0].model.version == "1"
 
     def test_removed_file_ends_its_rollout(self) -> None:
         scene = Scene(1, 2)
-        scene.engine.rollouts.declare("m", DeclaredRollout(Rollout(1), "first"))
+        scene.engine.rollouts.declare("m", FoundRollout(DeclaredRollout(Rollout(1), "first")))
         scene.publish()
         scene.engine.rollouts.declare("m", None)
         scene.publish()
@@ -290,6 +291,20 @@ class TestLifeOfARollout:
         assert scene.engine.served("m") is scene.versions[2]
         with pytest.raises(InferError, match="has no rollout"):
             scene.end()
+
+    def test_only_refused_versions_are_not_ready(self) -> None:
+        scene = Scene(1, 2)
+        scene.change(stable=1, canary=2, weight=50)
+        scene.change(action="rollback")
+        scene.end()
+        del scene.versions[1]
+        scene.publish()
+        with pytest.raises(InferError):
+            scene.engine.served("m")
+        assert "naiad rollout m --allow 2" in scene.engine.rollouts.refusal("m")
+        assert scene.engine.served("m", "2") is scene.versions[2]
+        scene.change(allow=2)
+        assert scene.engine.served("m") is scene.versions[2]
 
     def test_state_that_is_not_newer_is_refused(self) -> None:
         scene = Scene(1, 2)
@@ -312,11 +327,13 @@ class TestLifeOfARollout:
         scene = Scene(1, 2, 3)
         scene.change(to=1)
         rollouts = scene.engine.rollouts
-        kept, replaced = (rollouts.after_load("m", each) for each in (None, DeclaredRollout(Rollout(2), "new")))
+        kept, replaced = (
+            rollouts.after_load("m", FoundRollout(each)) for each in (None, DeclaredRollout(Rollout(2), "new"))
+        )
         assert kept is not None
         assert replaced is not None
         assert (kept.versions, replaced.versions) == ({1, 3}, {2})
-        assert rollouts.after_load("other", None) is None
+        assert rollouts.after_load("other", FoundRollout()) is None
 
     def test_counts_belong_to_the_present_state(self) -> None:
         scene = Scene(1, 2)
@@ -383,11 +400,13 @@ class TestSequences:
         scene.change(stable=1, canary=2, weight=50)
         first = {number: self.version_of(scene, number, sequence_start=True) for number in range(1, 41)}
         assert set(first.values()) == {"1", "2"}
-        for change in ({"weight": 100}, {"action": "rollback"}, {"to": 2}, {"action": "rollback"}):
+        for change in ({"weight": 100}, {"action": "rollback"}, {"to": 2, "allow": 2}, {"action": "rollback"}):
             scene.change(**change)
             assert {number: self.version_of(scene, number) for number in first} == first
         scene.end()
         assert {number: self.version_of(scene, number) for number in first} == first
+        assert self.version_of(scene, 98, sequence_start=True) == "1"
+        scene.change(allow=2)
         assert self.version_of(scene, 99, sequence_start=True) == "2"
         scene.change(stable=1, canary=2, weight=1)
         assert {number: self.version_of(scene, number, sequence_end=True) for number in first} == first

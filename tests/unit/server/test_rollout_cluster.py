@@ -30,6 +30,7 @@ from naiad.core.request import InferRequest, RequestHeader
 from naiad.frontend.rest.rollout import rollout_routes
 from naiad.frontend.router import Router
 from naiad.protocol import service_pb2 as pb
+from naiad.repository.rollout_records import RolloutRecords
 from naiad.telemetry.metrics.metrics import Registry
 from support.engine_parts import Answers
 from support.rollout_parts import ScriptedVersion
@@ -142,6 +143,7 @@ class Processes:
         made = RecordedHttpContext(HttpCall(method, PATH, (), json.dumps(body).encode() if body else b""))
         routes, router = self.members[member]
         routes.connect()
+        routes.engine.keep_rollouts(RolloutRecords(), asyncio.get_running_loop())
         router.handle(made)
         outcome = await made.outcome
         return outcome.status, json.loads(outcome.body)

@@ -159,7 +159,8 @@ def test_engine_of_one_process_applies_at_once() -> None:
     engine = scene.engine
     outcomes: list[InferError | None] = []
     state = engine.changed_rollout("m", {"to": 1})
-    engine.broadcast_rollout("m", state, outcomes.append)
-    engine.broadcast_rollout("m", state, outcomes.append)
-    assert outcomes[0] is None
-    assert outcomes[1] is not None
+    other = engine.changed_rollout("m", {"to": 2})
+    for each in (state, state, other):
+        engine.broadcast_rollout("m", each, outcomes.append)
+    assert outcomes[:2] == [None, None]
+    assert outcomes[2] is not None

@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from naiad.airflow.operators.base import NaiadOperator
 from naiad.client import Client, InferError
 
-ACTIONS = ("canary", "pin", "promote", "rollback", "end")
+ACTIONS = ("canary", "pin", "promote", "rollback", "allow", "end")
 
 
 class NaiadRolloutOperator(NaiadOperator):
@@ -18,7 +18,8 @@ class NaiadRolloutOperator(NaiadOperator):
     - `pin`: `version` gets all requests, also when newer versions are published. A rollback undoes it.
     - `canary`: `version` gets `weight` percent of the requests. With `steps` the server raises the weight every
       `every_s` seconds, and after 100 the canary is promoted. `guard` has the limits that roll it back.
-    - `promote`: the canary gets all requests. `rollback`: it gets none. `end`: the newest version gets all.
+    - `promote`: the canary gets all requests. `rollback`: it gets none, and is refused from then on. `allow`:
+      `version` may get requests again. `end`: the newest version that was not refused gets all.
 
     With `steps` the task waits for the end, and fails if the canary was rolled back. The connection must be HTTP.
     Returns the rollout as the server describes it.
@@ -77,8 +78,8 @@ class NaiadRolloutOperator(NaiadOperator):
         if self.action in ("promote", "rollback"):
             return {"action": self.action}
         version = self._number("version", self.version, int)
-        if self.action == "pin":
-            return {"to": version}
+        if self.action in ("pin", "allow"):
+            return {"to" if self.action == "pin" else "allow": version}
         fields: dict[str, Any] = {"canary": version}
         if self.steps:
             fields["steps"] = {"weights": list(self.steps), "every_s": self.every_s}

@@ -130,13 +130,19 @@ class MemberEngine(Engine):
         return super().rollout_counts()
 
     def broadcast_rollout(
-        self, key: str, state: RolloutState, on_done: Callable[[InferError | None], object]
+        self,
+        key: str,
+        state: RolloutState,
+        on_done: Callable[[InferError | None], object],
+        *,
+        is_stored: bool = False,
     ) -> None:
         """Set the state of a rollout in all processes; on the loop, where `on_done` is called with any error."""
         if self.spread_rollout is None:
-            super().broadcast_rollout(key, state, on_done)
+            super().broadcast_rollout(key, state, on_done, is_stored=is_stored)
         else:
-            self.spread_rollout(RolloutControl(key, state), on_done)
+            loads = bool(self.missing_versions(key, state))
+            self.spread_rollout(RolloutControl(key, state, is_stored, loads), on_done)
 
     # --- requests of models -----------------------------------------------------------------------------------------
 

@@ -46,7 +46,6 @@ from naiad.server.ports.endpoint import Connections
 from naiad.server.ports.ports import Ports
 from naiad.server.process.runner import SIGNALS, StopSignal, run_to_status
 from naiad.server.reporting.report import first_model
-from naiad.server.rollouts import RolloutKeeper
 from naiad.telemetry.last_resort import begin_task
 from naiad.telemetry.logs import log
 
@@ -196,7 +195,7 @@ class Member(Server):
         async def count() -> Mapping[str, RolloutCounts]:
             return await self._routes.merged_answer(AskRollouts())  # type: ignore[return-value]  # the answer to it
 
-        return [asyncio.ensure_future(RolloutKeeper(self._engine, count).run())]
+        return self._start_keeping(count)
 
     def _accept(self) -> None:
         self._peers.listen()

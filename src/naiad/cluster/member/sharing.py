@@ -249,7 +249,7 @@ class ClusterRoutes:
         if isinstance(call, ModelControl):
             return await self._execute_model_control(call)
         if isinstance(call, RolloutControl):
-            return self._execute_rollout_control(call)
+            return await self._execute_rollout_control(call)
         if isinstance(call, messages.HttpCall):
             context = RecordedHttpContext(call)
             if self._alone is None:
@@ -274,12 +274,13 @@ class ClusterRoutes:
             return Outcome(True, 0)
         return Outcome(False, 0, text=error.message, code=error.code, triton_code=error.triton_code)
 
-    def _execute_rollout_control(self, call: RolloutControl) -> Outcome:
-        try:
-            self.engine.apply_rollout(call.key, call.state)
-        except InferError as error:
-            return Outcome(False, 0, text=error.message, code=error.code, triton_code=error.triton_code)
-        return Outcome(True, 0)
+    async def _execute_rollout_control(self, call: RolloutControl) -> Outcome:
+        done: asyncio.Future[InferError | None] = asyncio.get_running_loop().create_future()
+        self.engine.carry_out_rollout(call.key, call.state, done.set_result, is_stored=call.is_stored)
+        error = await done
+        if error is None:
+            return Outcome(True, 0)
+        return Outcome(False, 0, text=error.message, code=error.code, triton_code=error.triton_code)
 
     # --- HTTP -------------------------------------------------------------------------------------------------------
 
@@ -384,6 +385,7 @@ class ClusterGrpcService(InferenceGrpcService):
 
 _LOAD = re.compile(r"/v2/repository(?:/[^/]+)?/models/([^/]+)/(load|unload)")
 _ROLLOUTS = "rollout"
+_LOADING_ROLLOUTS = "rollout that loads versions"
 _REGION = re.compile(r"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(register|unregister)")
 _REGION_CALL = re.compile(r".*/(System|Cuda)SharedMemory(Register|Unregister)")
 
@@ -397,7 +399,7 @@ def broadcast(call: ControlCall) -> BroadcastRequest:
     """
     if isinstance(call, RolloutControl):
         # Not the subject of loads: a rollback must not wait for one.
-        return BroadcastRequest(call, (_ROLLOUTS, call.key))
+        return BroadcastRequest(call, (_LOADING_ROLLOUTS if call.loads else _ROLLOUTS, call.key))
     if isinstance(call, ModelControl):
         return BroadcastRequest(call, _model_key(call.name), outdates=() if call.is_load else (_ROLLOUTS, call.name))
     return _of_http(call) if isinstance(call, HttpCall) else _of_grpc(call.path, call.message, call)

@@ -29,6 +29,7 @@ FULL_PERCENT = 100.0
 _ALIAS = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 _MAX_ALIASES = 32
 _MAX_STEPS = 64
+_MAX_ALLOWED = 64
 _MAX_VERSION = (1 << 63) - 1
 _MAX_KEY_CHARACTERS = 256
 
@@ -78,6 +79,8 @@ class Rollout:
     aliases: Mapping[str, int] = field(default_factory=dict)
     steps: Steps | None = None
     guard: Guard | None = None
+    allow: Sequence[int] = ()
+    """Versions that were refused, and may get requests again from this declaration on."""
 
     @property
     def versions(self) -> frozenset[int]:
@@ -173,6 +176,8 @@ def _read(reader: "_Reader", tree: Mapping[str, Any]) -> Rollout | None:
         values["steps"] = reader.steps(tree["steps"])
     if tree.get("guard") is not None:
         values["guard"] = reader.guard(tree["guard"])
+    if tree.get("allow") is not None:
+        values["allow"] = reader.versions("allow", tree["allow"])
     return None if stable is None or reader.problems else Rollout(stable, canary, **values)
 
 
@@ -207,11 +212,19 @@ class _Reader:
         return value
 
     def version(self, path: str, value: Any) -> int | None:
-        if type(value) is int and 0 < value <= _MAX_VERSION:
-            return value
+        if _is_version(value):
+            return int(value)
         if value is not None:
             self.add(path, f"{path} is {_shown(value)}", "the number of a version, from 1", text=value)
         return None
+
+    def versions(self, path: str, value: Any) -> Sequence[int]:
+        if isinstance(value, list) and len(value) <= _MAX_ALLOWED and all(_is_version(each) for each in value):
+            return tuple(value)
+        self.add(
+            path, f"{path} is {_shown(value)}", f"a list of at most {_MAX_ALLOWED} versions, such as [2]", text=value
+        )
+        return ()
 
     def number(self, path: str, value: Any, most: float, *, above: float | None = None) -> float:
         is_number = type(value) in (int, float) and math.isfinite(value)
@@ -283,6 +296,10 @@ _LIMITS: Mapping[str, tuple[float, float | None]] = {
     "max_different_share": (1.0, None),
 }
 """Limits of a guard: the largest value, and the one that it must exceed."""
+
+
+def _is_version(value: object) -> bool:
+    return type(value) is int and 0 < value <= _MAX_VERSION
 
 
 def _is_ascending(weights: Sequence[Any]) -> bool:

@@ -1,11 +1,13 @@
 """The state of a rollout, and the changes of it.
 
-A state is a value: all processes of a server get the same one, and apply the one with the highest revision. A change
-of the file begins again with revision 0, see `RolloutState.base`.
+A state is a value: all processes of a server, and all servers of a repository, get the same one, and apply the one
+with the highest revision, see `record.merge`. A changed file begins again, with the next revision, see
+`RolloutState.base`. A version that was rolled back is refused: it gets no request without a version until it is
+allowed again.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from naiad.config.problem import nearest
@@ -13,7 +15,21 @@ from naiad.config.rollout.declaration import CANARY, FULL_PERCENT, STABLE, Rollo
 from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument, not_found
 
 ACTIONS = ("promote", "rollback")
-_ACTION, _TO = "action", "to"
+_ACTION, _TO, _ALLOW = "action", "to", "allow"
+MAX_REFUSALS = 64
+"""Versions of a model with a verdict; the oldest ones are forgotten: a repository gets new versions for years."""
+_MAX_REASON_CHARACTERS = 500
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Refusal:
+    """The verdict about a version; the greatest one of a version counts."""
+
+    revision: int
+    """Of the state that it was made with."""
+    is_refused: bool
+    """False: it was refused, and is allowed again."""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +41,20 @@ class RolloutState:
     base: str = ""
     """Digest of the `rollout.toml` that it began with; "" without a file."""
     revision: int = 0
-    """Number of changes since then."""
+    """Number of changes so far, also with earlier files."""
     step: int | None = None
     """Position of the current step; None if the weight does not change by itself."""
     previous: int | None = None
     """The version that was stable before the last switch or promotion, for a rollback."""
     note: str = ""
     """Why the last change was made."""
+    refusals: Mapping[int, Refusal] = field(default_factory=dict)
+    """Verdicts about versions; they outlive the rollout."""
+
+    @property
+    def refused(self) -> dict[int, str]:
+        """The refused versions with the reason."""
+        return {version: each.reason for version, each in self.refusals.items() if each.is_refused}
 
     @property
     def era(self) -> tuple[str, int]:
@@ -40,9 +63,17 @@ class RolloutState:
 
     @property
     def versions(self) -> frozenset[int]:
-        """Every version that it needs."""
-        named = frozenset[int]() if self.rollout is None else self.rollout.versions
-        return named if self.previous is None else named | {self.previous}
+        """Every version that it needs. A refused one is needed only where a name of a version leads to it."""
+        rollout = self.rollout
+        if rollout is None:
+            return frozenset()
+        needed = rollout.versions if self.previous is None else rollout.versions | {self.previous}
+        return needed - (self.refused.keys() - {rollout.stable, *rollout.aliases.values()})
+
+    @property
+    def needed(self) -> frozenset[int]:
+        """The versions without which it cannot apply: not the one to return to."""
+        return replace(self, previous=None).versions
 
     @property
     def names(self) -> dict[str, int]:
@@ -54,9 +85,16 @@ class RolloutState:
         return {**rollout.aliases, STABLE: rollout.stable, CANARY: canary}
 
 
-def started(rollout: Rollout, base: str = "", note: str = "declared") -> RolloutState:
-    """Return the first state of a declaration: with steps, the first one."""
-    return _with_steps(RolloutState(rollout, base, note=note))
+def started(
+    rollout: Rollout | None, base: str = "", before: RolloutState | None = None, note: str = "declared"
+) -> RolloutState:
+    """Return the first state of a declaration, None if there is none any more: with steps, the first one.
+
+    It follows `before`, the state of another file: what was refused stays so, unless the declaration allows it.
+    """
+    known = before or RolloutState(None, revision=-1)
+    first = _next(replace(known, base=base), rollout, note, previous=None)
+    return _with_steps(first if rollout is None else allowed(first, rollout.allow))
 
 
 def _with_steps(state: RolloutState) -> RolloutState:
@@ -67,7 +105,9 @@ def _with_steps(state: RolloutState) -> RolloutState:
 
 
 def _next(state: RolloutState, rollout: Rollout | None, note: str, **values: Any) -> RolloutState:
-    return replace(state, rollout=rollout, revision=state.revision + 1, note=note, **values)
+    # A verdict of another file's state may be later than this state; what follows is later than both.
+    revision = max([state.revision, *(each.revision for each in state.refusals.values())]) + 1
+    return replace(state, rollout=rollout, revision=revision, note=note, **values)
 
 
 # --- changes --------------------------------------------------------------------------------------------------------
@@ -76,14 +116,35 @@ def _next(state: RolloutState, rollout: Rollout | None, note: str, **values: Any
 def changed(state: RolloutState | None, tree: Mapping[str, Any], ready: Collection[int], model: str) -> RolloutState:
     """Return the state after a change of a client: an action, `to`, or fields to set, where None removes one.
 
-    `ready` are the versions of the model that can serve. Raises InferError: INVALID_ARG for a wrong change.
+    `ready` are the versions of the model that can serve now. Raises InferError: INVALID_ARG for a wrong change, and
+    if a refused version would get requests.
     """
+    if _ALLOW in tree:
+        state = _next(state or RolloutState(None, revision=-1), None if state is None else state.rollout, "")
+        versions = _versions_of(tree[_ALLOW], model)
+        state = replace(allowed(state, versions), note=f"version {_listed(versions)} allowed by a client")
+        tree = {name: value for name, value in tree.items() if name != _ALLOW}
+        if not tree:
+            return state
     if _ACTION in tree or _TO in tree:
         after = _acted(state, tree, ready, model)
     else:
         after = _with_fields(state, tree, ready, model)
-    _check_ready(after, ready, model)
+    _check_refused(after, model)
     return after
+
+
+def _versions_of(value: Any, model: str) -> Sequence[int]:
+    versions = value if isinstance(value, list) else [value]
+    if not versions or len(versions) > MAX_REFUSALS or any(type(each) is not int or each < 1 for each in versions):
+        raise _wrong(
+            model, f"'{_ALLOW}' is {value!r:.64}; expected the number of a version, from 1, or a list of them"
+        )
+    return versions
+
+
+def _listed(versions: Collection[int]) -> str:
+    return ", ".join(map(str, sorted(versions)))
 
 
 def _acted(state: RolloutState | None, tree: Mapping[str, Any], ready: Collection[int], model: str) -> RolloutState:
@@ -116,7 +177,8 @@ def _with_fields(
         else:
             merged[name] = value
     if "stable" not in merged:
-        merged["stable"] = _default_stable(ready, merged.get("canary"), model)
+        refused = {} if state is None else state.refused
+        merged["stable"] = _default_stable(ready, (merged.get("canary"), *refused), model)
     if tree.get("steps") is None and "weight" in tree:
         merged.pop("steps", None)  # a weight set by hand stays
     if "canary" not in merged:
@@ -142,28 +204,37 @@ def _serving(state: RolloutState | None, ready: Collection[int], model: str) -> 
     state = state or RolloutState(None, revision=-1)
     if state.rollout is not None:
         return state
-    return replace(state, rollout=Rollout(_default_stable(ready, None, model)))
+    if not set(ready) - state.refused.keys():
+        return state
+    return replace(state, rollout=Rollout(_default_stable(ready, tuple(state.refused), model)))
 
 
-def _default_stable(ready: Collection[int], canary: object, model: str) -> int:
-    """Return the version that a rollout without `stable` means: the newest other one."""
-    others = [version for version in ready if version != canary]
-    if not others:
-        raise _wrong(model, "'stable' is missing, and no other version of the model is ready; load one first")
-    return max(others)
+def _default_stable(ready: Collection[int], others: Collection[object], model: str) -> int:
+    """Return the version that a rollout without `stable` means: the newest one but the canary and refused ones."""
+    left = [version for version in ready if version not in others]
+    if not left:
+        raise _wrong(model, "'stable' is missing, and no other version of the model is ready; give 'stable' as well")
+    return max(left)
 
 
-def _check_ready(state: RolloutState, ready: Collection[int], model: str) -> None:
-    if state.rollout is None:
+def _check_refused(state: RolloutState, model: str) -> None:
+    """Raise InferError(INVALID_ARG) if a refused version would get requests."""
+    rollout, refused = state.rollout, state.refused
+    if rollout is None:
         return
-    missing = sorted(state.rollout.versions - set(ready))
-    if missing:
-        shown = ", ".join(map(str, missing))
-        known = ", ".join(map(str, sorted(ready))) or "none"
-        raise invalid_argument(
-            f"rollout of model '{model}': version {shown} is not ready, ready: {known}; load it first: select it "
-            "with version_policy in config.pbtxt, or name it in rollout.toml"
-        )
+    for version in (rollout.stable, rollout.canary if _has_traffic(rollout) else None):
+        if version in refused:
+            raise _wrong(model, f"version {version} was refused ({refused[version]}); {allow_hint(model, version)}")
+
+
+def allow_hint(model: str, version: int) -> str:
+    """Return what makes a refused version usable again."""
+    field = f'{{"allow": {version}}}'
+    return f"allow it again with naiad rollout {excerpt(model)} --allow {version}, or with {field} in the request"
+
+
+def _has_traffic(rollout: Rollout) -> bool:
+    return rollout.canary is not None and bool(rollout.weight or rollout.shadow or rollout.steps)
 
 
 def promoted(state: RolloutState, model: str, note: str = "promoted by a client") -> RolloutState:
@@ -187,16 +258,56 @@ def switched(state: RolloutState, version: int, note: str = "switched by a clien
 def rolled_back(state: RolloutState, model: str, note: str = "rolled back by a client") -> RolloutState:
     """Return the state without traffic for the canary; without such traffic, with the previous stable version.
 
-    The canary stays declared, so that its name still leads to it. A rollback cannot be rolled back: its repetition
-    must not return to the version that was left. Raises InferError(INVALID_ARG) if there is nothing to leave.
+    The canary stays declared, so that its name still leads to it. The version that was left is refused from then on,
+    and a rollback cannot be rolled back: its repetition must not return to it. Raises InferError(INVALID_ARG) if
+    there is nothing to leave.
     """
     rollout = state.rollout
     if rollout is not None and rollout.canary is not None and (rollout.weight or rollout.shadow):
-        rest = replace(_without_guard(rollout), weight=0.0, shadow=0.0, steps=None)
-        return _next(state, rest, note, step=None, previous=None)
+        after = _next(state, _without_traffic(rollout), note, step=None, previous=None)
+        return _refusing(after, rollout.canary, note)
     if rollout is None or state.previous is None:
         raise _wrong(model, "there is nothing to roll back: no canary has traffic, and no version was stable before")
-    return replace(switched(state, state.previous, note), previous=None)
+    return _refusing(replace(switched(state, state.previous, note), previous=None), rollout.stable, note)
+
+
+def _without_traffic(rollout: Rollout) -> Rollout:
+    return replace(_without_guard(rollout), weight=0.0, shadow=0.0, steps=None)
+
+
+def _refusing(state: RolloutState, version: int, reason: str) -> RolloutState:
+    refusal = Refusal(state.revision, True, reason[:_MAX_REASON_CHARACTERS])
+    return replace(state, refusals=bounded({**state.refusals, version: refusal}))
+
+
+def allowed(state: RolloutState, versions: Collection[int]) -> RolloutState:
+    """Return the state in which versions that were refused may get requests again."""
+    lifted = {version: Refusal(state.revision, False) for version in versions if version in state.refusals}
+    return replace(state, refusals={**state.refusals, **lifted}) if lifted else state
+
+
+def bounded(refusals: Mapping[int, Refusal]) -> Mapping[int, Refusal]:
+    """Return the verdicts that are kept: those in force first, then the newest versions."""
+    if len(refusals) <= MAX_REFUSALS:
+        return refusals
+    kept = sorted(refusals, key=lambda version: (refusals[version].is_refused, version))[-MAX_REFUSALS:]
+    return {version: refusals[version] for version in kept}
+
+
+def effective(state: RolloutState) -> RolloutState:
+    """Return the state as it applies: a version that another server has refused gets no requests here either."""
+    rollout, refused = state.rollout, state.refused
+    if rollout is None or not refused:
+        return state
+    if rollout.stable in refused and state.previous is not None and state.previous not in refused:
+        note = f"version {rollout.stable} was refused: {refused[rollout.stable]}"
+        rollout = _without_canary(replace(rollout, stable=state.previous))
+        return replace(state, rollout=rollout, step=None, previous=None, note=note[:_MAX_REASON_CHARACTERS])
+    if rollout.canary in refused and _has_traffic(rollout):
+        note = f"version {rollout.canary} was refused: {refused[rollout.canary]}"
+        note = note[:_MAX_REASON_CHARACTERS]
+        return replace(state, rollout=_without_traffic(rollout), step=None, previous=None, note=note)
+    return state
 
 
 def stepped(state: RolloutState, note: str) -> RolloutState:
@@ -259,6 +370,13 @@ def undeclared(model: str) -> InferError:
     return invalid_argument(
         f"a rollout of model '{excerpt(model)}' is not allowed without a rollout.toml in its directory; add one, or "
         "start the server with --model-control-mode=explicit"
+    )
+
+
+def not_ready(model: str, versions: Collection[int], ready: Collection[int]) -> InferError:
+    """Return the error of versions that nothing can load."""
+    return _wrong(
+        model, f"version {_listed(versions)} is not ready, ready: {_listed(ready) or 'none'}; load it first"
     )
 
 

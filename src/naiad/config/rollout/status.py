@@ -18,12 +18,18 @@ class RolloutStatus:
     """Since the state was set."""
     age_s: float
     """Time since the state was set in this process."""
+    record: str = ""
+    """Path or URL of what is stored of it; empty if it ends with the server."""
 
     def as_tree(self) -> dict[str, Any]:
         """Return the document that clients get; `rollout` is None after the end of a rollout."""
         state, rollout = self.state, self.state.rollout
         tree: dict[str, Any] = {"model": self.model, "rollout": None if rollout is None else rollout.as_tree()}
         tree |= {"note": state.note, "revision": state.revision, "age_s": round(self.age_s, 3)}
+        tree |= {
+            "refused": {str(version): reason for version, reason in state.refused.items()},
+            "record": self.record,
+        }
         if rollout is None:
             return tree
         tree["previous"] = state.previous

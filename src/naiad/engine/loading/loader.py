@@ -10,15 +10,13 @@ from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelConte
 from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.registry import PYTHON_RUNTIME, BackendRegistry
 from naiad.backend.signature import DEFAULT_MAX_BATCH_SIZE_SETTING
-from naiad.config.autofill import NO_VERSION, is_ensemble, select_versions
+from naiad.config.autofill import NO_VERSION, is_ensemble
 from naiad.config.backends import canonical_name
 from naiad.config.changes import renewed
 from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.naiad_parameters import LIMIT, is_isolated, read_cache_limit_bytes
 from naiad.config.problem import raise_problems
-from naiad.config.rollout.declaration import FILE_NAME as ROLLOUT_FILE
-from naiad.config.rollout.declaration import DeclaredRollout
 from naiad.config.scheduling_rules import batching_hints
 from naiad.config.validate.ensemble import cycle_message, ensemble_member_problems, has_decoupled_member
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unsupported
@@ -37,8 +35,8 @@ from naiad.engine.loading.configuration import (
     read_config,
     read_labels,
     read_profile,
-    read_rollout,
 )
+from naiad.engine.loading.version_choice import VersionChoice
 from naiad.engine.loading.warmup import WarmUp
 from naiad.engine.resources import ModelResources, Resources, needs_resources
 from naiad.engine.rollout.rollouts import Rollouts
@@ -51,6 +49,7 @@ from naiad.options.load_limits import LoadLimitOptions
 from naiad.options.options import OverloadOptions
 from naiad.repository.agents.chain import AgentChain, AgentRegistry
 from naiad.repository.model_plan import ModelPlan, Update
+from naiad.repository.rollout_records import FoundRecord, RolloutRecords
 from naiad.repository.stores.model_file import model_file_problem
 from naiad.repository.stores.store import ModelEntry
 from naiad.scheduler.dynamic import BatchStrategy
@@ -85,6 +84,7 @@ class ModelLoader:
         overload: OverloadOptions | None = None,
         rollouts: Rollouts | None = None,
         limits: LoadLimitOptions | None = None,
+        records: RolloutRecords | None = None,
     ) -> None:
         """`router` connects ensembles to their members; without one they cannot be loaded.
 
@@ -94,7 +94,7 @@ class ModelLoader:
         `host_policies` are the cores for instances, by the name of the policy. `delays` is for tests.
         `execute_timeout_s` is the time after which an execution counts as hung, unless the model has its own.
         `overload` is for the queues of models without a queue policy. `rollouts` need versions that the version
-        policy may not select. `limits` are the budget of each load.
+        policy may not select; `records` has what is stored about them. `limits` are the budget of each load.
         """
         limits = limits or LoadLimitOptions().resolved(memory_bytes=_UNKNOWN_MEMORY_BYTES, cores=usable_cores)
         self._budget = LoadBudget(limits)
@@ -111,7 +111,8 @@ class ModelLoader:
         self._gpu_count = gpu_count
         self._host_policies = host_policies or {}
         self._resources = resources
-        self._rollouts = rollouts or Rollouts()
+        self._records = records or RolloutRecords()
+        self._choice = VersionChoice(rollouts or Rollouts())
         self._delays = delays or ArtificialDelays()
         self._execute_timeout_s = execute_timeout_s
         self._overload = None if overload is None else OverloadPolicy.from_options(overload)
@@ -120,21 +121,18 @@ class ModelLoader:
         """Read and check the configuration, and select the versions of its policy. Raises InferError."""
         parsed = read_config(entry, required=not self._auto_complete)
         if not parsed.config.model_repository_agents.agents:
-            return self._plan(entry, parsed)
+            return self._plan(entry, parsed, self._records.find(entry))
         agents = AgentChain(self._agents, entry, parsed.config)
         try:
             if agents.entry is not entry:
                 parsed = read_config(agents.entry, required=not self._auto_complete)
-            return replace(self._plan(agents.entry, parsed), agents=agents)
+            return replace(self._plan(agents.entry, parsed, self._records.find(entry)), agents=agents)
         except BaseException:
             agents.load_failed()
             raise
 
-    def _plan(self, entry: ModelEntry, parsed: ParsedConfig) -> ModelPlan:
-        rollout = read_rollout(entry)
-        versions = self._with_rollout(
-            entry, rollout, select_versions(parsed.config.version_policy, list(entry.version_dirs))
-        )
+    def _plan(self, entry: ModelEntry, parsed: ParsedConfig, record: FoundRecord) -> ModelPlan:
+        versions, rollout = self._choice.choose(entry, parsed.config.version_policy, record)
         inspected = _inspected_directory(entry, versions)
         files = [] if inspected is None else _list_files(inspected)
         config, unsupported_reason = prepare_config(
@@ -162,26 +160,6 @@ class ModelLoader:
             or (not is_ensemble(config) and is_isolated(config, self._settings(config)))
         )
         return self._budget.excess(config, version_count=version_count, has_processes=has_processes)
-
-    def _with_rollout(
-        self, entry: ModelEntry, rollout: DeclaredRollout | None, versions: Sequence[int]
-    ) -> Sequence[int]:
-        """Return the selected versions and those that the rollout of a model needs.
-
-        Raises InferError(INVALID_ARG) if the stable version does not exist.
-        """
-        state = self._rollouts.after_load(entry.key, rollout)
-        if state is None or state.rollout is None:
-            return versions
-        stable = state.rollout.stable
-        if stable not in entry.version_dirs:
-            source = f"in {ROLLOUT_FILE}" if rollout is not None and not state.revision else "as a client has set it"
-            known = ", ".join(map(str, entry.version_dirs)) or "none"
-            raise invalid_argument(
-                f"model '{entry.name}': version {stable}, stable {source}, has no directory in {entry.model_dir}; "
-                f"its versions: {known}; name one of them, or end the rollout"
-            )
-        return sorted({*versions, *(version for version in state.versions if version in entry.version_dirs)})
 
     def load(self, plan: ModelPlan, version: int) -> Served:
         """Load one version: complete its configuration, load the model, create its instances, start their threads.

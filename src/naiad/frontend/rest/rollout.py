@@ -22,27 +22,20 @@ def rollout_routes(engine: Engine) -> list[Route]:
 
     def change(context: HttpContext, arguments: Mapping[str, str]) -> None:
         fields = decode_change(context.body)
-        _change(engine, context, arguments["model"], fields, _ATTEMPTS)
+        _change(engine, context, arguments["model"], fields)
 
     def end(context: HttpContext, arguments: Mapping[str, str]) -> None:
-        _change(engine, context, arguments["model"], None, _ATTEMPTS)
+        _change(engine, context, arguments["model"], None)
 
     # A rollout decides which code serves, as a load does: what restricts loads restricts it as well.
     return [Route(PATH, "model-repository", {"GET": show, "POST": audited(change), "DELETE": audited(end)})]
 
 
-_ATTEMPTS = 4
-"""A change that another one overtakes is made again, of the state that the other one has left."""
-
-
-def _change(
-    engine: Engine, context: HttpContext, model: str, fields: Mapping[str, object] | None, attempts: int
-) -> None:
+def _change(engine: Engine, context: HttpContext, model: str, fields: Mapping[str, object] | None) -> None:
     if engine.is_draining:
         raise unavailable("Server not ready")
     key = engine.rollout_key(model)
     before = engine.rollouts.state(key)
-    state = engine.changed_rollout(model, fields)
     is_rollback = fields is not None and fields.get("action") == "rollback"
     counts = engine.rollouts.counts().get(key) if is_rollback else None
 
@@ -51,12 +44,10 @@ def _change(
             if before is not None and counts is not None:
                 engine.report_rollback(key, before, "client", figures(before, counts))
             _respond(engine, context, model)
-        elif engine.rollouts.state(key) is not before and attempts > 1:
-            _answer(context, lambda: _change(engine, context, model, fields, attempts - 1))
         else:
             respond_error(context, status_of(error).http, error.message)
 
-    engine.broadcast_rollout(key, state, done)
+    engine.rollout_changes.change(model, fields, done)
 
 
 def _respond(engine: Engine, context: HttpContext, model: str) -> None:

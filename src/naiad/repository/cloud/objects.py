@@ -159,6 +159,10 @@ class BadKeyError(InferError):
         """The name in the bucket, empty if it is not known."""
 
 
+Version = Mapping[str, str]
+"""What identifies one version of an object for a conditional write."""
+
+
 class ObjectChangedError(Exception):
     """An object is not what the listing said any more. `str()` names it."""
 
@@ -228,6 +232,11 @@ class ObjectStore:
                 error = further
         directories = {key.partition("/")[0] for key in found if "/" in key}
         return sorted(directories), sorted(key for key in found if "/" not in key)
+
+    def top_objects(self) -> list[StoredObject]:
+        """Return the objects directly below the URL. Raises InferError."""
+        found = self._attempt(f"listing {self.url.text}", lambda: _library().list_with_delimiter(self._connected()))
+        return [_stored(meta) for meta in found["objects"] if meta["path"]]
 
     def list_objects(self, below: str = "") -> list[StoredObject]:
         """Return all objects below the URL, or those whose keys begin with `below` and a slash.
@@ -308,6 +317,53 @@ class ObjectStore:
     def _near(self, item: StoredObject) -> Sequence[Sequence[Mapping[str, Any]]]:
         above = item.key.rpartition("/")[0]
         return list(_library().list(self._connected(), above or None, chunk_size=_LISTING_CHUNK))
+
+    # --- small objects ----------------------------------------------------------------------------------------------
+
+    def read(self, key: str, max_bytes: int) -> tuple[bytes, Version] | None:
+        """Return the content of an object, at most so much of it, and its version; None without it.
+
+        Raises InferError.
+        """
+
+        def get() -> tuple[bytes, Version] | None:
+            try:
+                answer = _library().get(self._connected(), key)
+            except FileNotFoundError:
+                return None
+            if int(answer.meta["size"]) > max_bytes:
+                content = bytes(_library().get_range(self._connected(), key, start=0, end=max_bytes))
+            else:
+                content = bytes(answer.bytes())
+            marks = {name: answer.meta.get(name) for name in ("e_tag", "version")}
+            return content, {name: str(value) for name, value in marks.items() if value}
+
+        return self._attempt(f"reading {self.url.of(key)}", get)
+
+    def write(self, key: str, content: bytes, replaced: Version | None) -> None:
+        """Write an object in place of a version of it, None for a new one.
+
+        Raises InferError, and ObjectChangedError if another version is there. A store that knows no conditions
+        writes without one.
+        """
+
+        def put(mode: object) -> None:
+            library = _library()
+            try:
+                library.put(self._connected(), key, content, mode=mode, use_multipart=False)
+            except (library.exceptions.AlreadyExistsError, library.exceptions.PreconditionError) as error:
+                raise ObjectChangedError(self.url.of(key)) from error
+            except (NotImplementedError, library.exceptions.NotSupportedError):
+                if mode == "overwrite":
+                    raise
+                put("overwrite")
+
+        mode = "create" if replaced is None else replaced or "overwrite"
+        self._attempt(f"writing {self.url.of(key)}", lambda: put(mode))
+
+    def move(self, key: str, target: str) -> None:
+        """Give an object another name. Raises InferError."""
+        self._attempt(f"renaming {self.url.of(key)}", lambda: _library().rename(self._connected(), key, target))
 
     # --- attempts ---------------------------------------------------------------------------------------------------
 

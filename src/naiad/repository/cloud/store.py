@@ -17,6 +17,8 @@ from typing import TypeVar
 from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found, unavailable
 from naiad.repository.cloud.cache import LocalModel, ModelCache, WantedFile
 from naiad.repository.cloud.last_listing import LastListing, Listing
+from naiad.repository.cloud.last_notes import LastNotes
+from naiad.repository.cloud.notes import CloudNotes
 from naiad.repository.cloud.objects import BadKeyError, ObjectChangedError, ObjectStore, StoredObject
 from naiad.repository.stores.store import (
     CONFIG_FILE,
@@ -47,6 +49,7 @@ class CloudStore(Store):
     def __init__(self, objects: ObjectStore, cache: ModelCache, *, config_name: str = "") -> None:
         self.location = objects.url.text
         self._objects = objects
+        self._notes = CloudNotes(objects, last=LastNotes(cache.listings, objects.url.key))
         self._cache = cache
         self._config_name = config_name
         self._last = LastListing(cache.listings, objects.url.key)
@@ -114,6 +117,7 @@ class CloudStore(Store):
             found = self._objects.list_objects()
         except BadKeyError:
             return self._look_at_each()
+        self._notes.observe(found)
         models = _by_model(found)
         self._check_is_repository(bool(found), [item.key for item in found if "/" not in item.key])
         self._last.replace(models)
@@ -199,7 +203,7 @@ class CloudStore(Store):
         except BaseException:
             local.release()
             raise
-        return replace(entry, fingerprint=_fingerprint(items), release=local.release)
+        return replace(entry, fingerprint=_fingerprint(items), release=local.release, notes=self._notes)
 
     def _bring(self, name: str, items: Sequence[StoredObject]) -> LocalModel:
         directories, files = split_directories(name, items)
@@ -273,7 +277,8 @@ def write_manifest(objects: ObjectStore, directory: Path) -> None:
     """
     found = objects.list_objects()
     models = _by_model(found)
-    if top := [replace(item, key=f"/{item.key}") for item in found if "/" not in item.key and item.size_bytes]:
+    files = [item for item in found if "/" not in item.key and item.size_bytes and not item.key.startswith(".")]
+    if top := [replace(item, key=f"/{item.key}") for item in files]:
         models[""] = top
     texts: list[tuple[StoredObject, Path]] = []
     for name, items in models.items():

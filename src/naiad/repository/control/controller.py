@@ -141,6 +141,28 @@ class ModelController(Generic[V]):
             order.release()
             self._match_ensembles(order.loaded)
 
+    def load_beside(self, key: str) -> None:
+        """Load the versions that a model's rollout needs; the served ones stay, also if their files have changed.
+
+        Raises InferError as `load`, and for a model that serves what a client has brought along.
+        """
+        record = self._records.get(key)
+        if record is not None and record.is_overridden:
+            raise invalid_argument(
+                f"rollout of model '{name_of(key)}': a client has loaded it with a configuration or files of its "
+                "own, beside which no version of the repository can be loaded; load it from the repository first"
+            )
+        order = LoadOrder(key, None, is_beside=True)
+        try:
+            self._make_plans(order)
+            with self._locks.hold(order.plans):
+                if self._is_stopping:
+                    raise unavailable("Server not ready")
+                self._load(order)
+        finally:
+            order.release()
+            self._match_ensembles(order.loaded)
+
     def unload(
         self, name: str, parameters: Mapping[str, object], on_withdrawn: Callable[[], object] | None = None
     ) -> None:
@@ -404,6 +426,9 @@ class ModelController(Generic[V]):
         name = plan.entry.key
         record = self._records.get(name)
         now = order.files_seen[name]
+        if name == order.name and order.is_beside:
+            fits = record is None or may_stay(record.plan.config, plan.config)
+            return set(plan.versions) if fits else set()
         if record is None or now is None or record.files_seen is None or (name == order.name and order.is_forced):
             return set()
         if record.plan.agents is not None:

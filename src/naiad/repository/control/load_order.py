@@ -214,6 +214,8 @@ class LoadOrder:
     name: str
     override: Override | None
     is_forced: bool = False
+    is_beside: bool = False
+    """Versions are added to those that serve, which stay."""
     is_by_client: bool = True
     """Whether a client has asked for it: when it fails, other clients have lost nothing."""
     files: UploadedFiles | None = None
@@ -235,6 +237,8 @@ class LoadOrder:
         """The model with the reason, if it is loaded although nothing has changed."""
         if self.is_forced:
             return {self.name: "the command forces it"}
+        if self.is_beside:
+            return {self.name: "its rollout needs other versions"}
         return {} if self.override is None else {self.name: "the command has a configuration"}
 
     def note_opened(self, entry: ModelEntry) -> None:

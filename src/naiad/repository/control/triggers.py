@@ -65,6 +65,10 @@ class RepositoryControl(Generic[V]):
         self._check_commands()
         self._controller.unload(name, parameters, on_withdrawn)
 
+    def load_beside(self, key: str) -> None:
+        """Load the versions that a model's rollout needs beside those that serve, in any mode. Raises InferError."""
+        self._controller.load_beside(key)
+
     def load_from(self, store: Store, name: str) -> None:
         """Register a repository and load one of its models; unregister it if that fails. Raises InferError."""
         self._check_commands()
@@ -104,11 +108,11 @@ class RepositoryControl(Generic[V]):
 
 
 def no_control(
-    catalog: Catalog[V], settle: Callable[[], object] = lambda: None, *, needs_models: bool = False
+    catalog: Catalog[V], *, needs_models: bool = False, settle: Callable[[], object] = lambda: None
 ) -> RepositoryControl[V]:
     """Return the control of mode NONE: everything is loaded at start, and commands are rejected.
 
-    With `needs_models`, a start without any model raises InferError.
+    With `needs_models`, a start without any model raises InferError; `settle` as in `ModelController`.
     """
     controller = ModelController(catalog, settle)
     later = StoreReturn(catalog.stores, lambda names: _load_each(controller, names))

@@ -17,6 +17,7 @@ from pathlib import Path
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import excerpt, internal, invalid_argument, not_found
 from naiad.core.model import model_key
+from naiad.repository.stores.notes import DirectoryNotes, Notes
 
 _log = logging.getLogger(__name__)
 
@@ -138,6 +139,8 @@ class ModelEntry:
     """With namespaces: the repository."""
     is_renamed: bool = False
     """Whether `name` replaces the name in the configuration."""
+    notes: Notes | None = field(default=None, compare=False)
+    """Where the server keeps what it notes about the model; None for files that no repository has."""
 
     @property
     def key(self) -> str:
@@ -193,6 +196,7 @@ class LocalStore(Store):
         self.location = str(root)
         self._root = root
         self._config_name = config_name
+        self._notes = DirectoryNotes(root)
 
     def list_models(self) -> Sequence[str]:
         """Return the names of the subdirectories, sorted.
@@ -234,7 +238,8 @@ class LocalStore(Store):
         model_dir = self._root / name
         try:
             if is_visible(name) and stat.S_ISDIR(model_dir.stat().st_mode):
-                return entry_of_directory(name, model_dir, config_name=self._config_name)
+                entry = entry_of_directory(name, model_dir, config_name=self._config_name)
+                return replace(entry, notes=self._notes)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -267,6 +272,8 @@ class SingleModelStore(Store):
     def __init__(self, entry: ModelEntry, location: Path) -> None:
         """`location` is the path that was given."""
         self.location = str(location)
+        if location.is_dir() and location == entry.model_dir:
+            entry = replace(entry, notes=DirectoryNotes(location.parent))
         self._entry = entry
 
     def look(self) -> Mapping[str, ModelListing]:

@@ -1,0 +1,245 @@
+"""Where the states of rollouts are kept: beside the models, in a directory of the operator, or in the cache.
+
+A record that cannot be written beside its repository is kept in the cache directory, where a restart of this server
+finds it and other servers do not. See `config.rollout.record` for what a record is.
+"""
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from naiad.config.rollout.record import RecordError, decode_record, encode_record, merge
+from naiad.config.rollout.state import RolloutState
+from naiad.core.errors import InferError, internal
+from naiad.core.model import ModelKey
+from naiad.repository.stores.notes import DirectoryNotes, Notes
+from naiad.repository.stores.store import ModelEntry
+
+_log = logging.getLogger(__name__)
+
+FLAG = "--rollout-state"
+_MAX_HOMES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecord:
+    """What is stored about a model."""
+
+    state: RolloutState | None = None
+    problem: str = ""
+    """Why the record cannot be used; empty if it can, or if there is none."""
+
+
+@dataclass(slots=True)
+class _Home:
+    """Where the record of one model is."""
+
+    notes: Notes
+    fallback: Notes | None
+    model: str
+    known: RolloutState | None = None
+    """As it was read or written last."""
+    problem: str = ""
+    is_in_fallback: bool = False
+
+    def places(self) -> list[Notes]:
+        return [self.notes] if self.fallback is None else [self.notes, self.fallback]
+
+
+class RolloutRecords:
+    """The records of all models of a server. All methods but `where` and `known` block; they are thread-safe."""
+
+    def __init__(self, directory: Path | None = None, cache: Path | None = None) -> None:
+        """`directory`: for all records instead of the repositories. `cache`: where a repository cannot be written."""
+        self._own = directory
+        self._cache = cache
+        self._homes: dict[str, _Home] = {}
+        self._places: dict[str, tuple[Notes, dict[str, str]]] = {}
+        """By path or URL: notes, and the key of the model of each file name."""
+        self._seen: dict[str, Mapping[str, Hashable]] = {}
+        """What the last look has shown."""
+        self._looked_s: dict[str, float] = {}
+        self._lock = threading.Lock()
+        """Guards the homes; held during no I/O."""
+        self._writing = threading.Lock()
+        """One write at a time: the next one sees the result."""
+
+    # --- one model --------------------------------------------------------------------------------------------------
+
+    def find(self, entry: ModelEntry) -> FoundRecord:
+        """Return what is stored about a model, and remember where: see `read`, `keep`."""
+        home = self._home_of(entry)
+        with self._lock:
+            if home is None:
+                self._homes.pop(entry.key, None)
+                return FoundRecord()
+            home = self._remember(entry.key, home)
+        return self._read(entry.key, home)
+
+    def _remember(self, key: str, home: _Home) -> _Home:
+        if key in self._homes:
+            return self._homes[key]
+        if len(self._homes) >= _MAX_HOMES:
+            # Models that a platform loads once, under ever new names.
+            del self._homes[next(iter(self._homes))]
+        for notes in home.places():
+            keys = self._places.setdefault(notes.place, (notes, {}))[1]
+            if len(keys) >= 2 * _MAX_HOMES:
+                keys.clear()
+                keys.update((notes.file_name(each.model), name) for name, each in self._homes.items())
+            keys[notes.file_name(home.model)] = key
+        self._homes[key] = home
+        return home
+
+    def _home_of(self, entry: ModelEntry) -> _Home | None:
+        if entry.notes is None:
+            return None  # brought along by a client: it ends with the model
+        if self._own is not None:
+            prefix = f"{_digest(entry.namespace)}-" if isinstance(entry.key, ModelKey) else ""
+            return _Home(DirectoryNotes(self._own, prefix, is_made=True), None, entry.name)
+        fallback = None
+        if self._cache is not None:
+            where = entry.notes.where(entry.name)
+            fallback = DirectoryNotes(self._cache, f"{_digest(where)}-", is_made=True)
+        return _Home(entry.notes, fallback, entry.name)
+
+    def read(self, key: str) -> FoundRecord:
+        """Return what is stored about a model that was found before."""
+        home = self._homes.get(key)
+        return FoundRecord() if home is None else self._read(key, home)
+
+    def _read(self, key: str, home: _Home) -> FoundRecord:
+        state: RolloutState | None = None
+        problem = ""
+        for notes in home.places():
+            where = notes.where(home.model)
+            try:
+                content = notes.read(home.model)
+                state = merge(state, None if content is None else decode_record(content))
+            except RecordError as error:
+                problem = f"the record {where} cannot be used: {error}"
+            except (OSError, InferError) as error:
+                problem = f"the record {where} cannot be read: {_reason(error)}"
+        if problem and problem != home.problem:
+            _log.error(
+                "the rollout of model '%s' cannot be followed: %s; repair it, or remove it and set the rollout again",
+                key,
+                problem,
+            )
+        home.known, home.problem = state, problem
+        return FoundRecord(state, problem)
+
+    def known(self, key: str) -> RolloutState | None:
+        """Return the stored state as this server has read or written it last."""
+        home = self._homes.get(key)
+        return None if home is None else home.known
+
+    def has(self, key: str) -> bool:
+        """Return whether there is a place for the record of a model."""
+        return key in self._homes
+
+    def where(self, key: str) -> str:
+        """Return the path or URL of a model's record; empty if its rollout ends with the server."""
+        home = self._homes.get(key)
+        if home is None:
+            return ""
+        notes = home.fallback if home.is_in_fallback and home.fallback is not None else home.notes
+        return notes.where(home.model)
+
+    def keep(self, key: str, state: RolloutState) -> RolloutState:
+        """Store a state, and return what the record says then: it may have a later one of another server.
+
+        Raises InferError if it can be stored nowhere.
+        """
+        home = self._homes.get(key)
+        if home is None:
+            return state
+        with self._writing:
+            try:
+                kept = _write(home.notes, home.model, state)
+            except (OSError, InferError) as error:
+                kept = self._keep_in_cache(key, home, state, error)
+            else:
+                home.is_in_fallback = False
+            home.known, home.problem = kept, ""
+            return kept
+
+    def _keep_in_cache(self, key: str, home: _Home, state: RolloutState, error: Exception) -> RolloutState:
+        text = f"the rollout of model '{key}' cannot be stored in {home.notes.where(home.model)}: {_reason(error)}"
+        hint = f"allow the server to write there, or give a directory that all servers share with {FLAG}=PATH"
+        if home.fallback is None:
+            raise internal(f"{text}; {hint}") from error
+        where = home.fallback.where(home.model)
+        try:
+            kept = _write(home.fallback, home.model, state)
+        except OSError as failure:
+            raise internal(f"{text}, nor in {where}: {_reason(failure)}; {hint}") from error
+        if not home.is_in_fallback:
+            home.is_in_fallback = True
+            _log.warning("%s; it is in %s, where other servers do not see it: %s", text, where, hint)
+        return kept
+
+    # --- all models -------------------------------------------------------------------------------------------------
+
+    def changed(self) -> dict[str, FoundRecord]:
+        """Return the records that have changed since the last call, by the keys of the models."""
+        with self._lock:
+            places = dict(self._places)
+        found: dict[str, FoundRecord] = {}
+        for place, (notes, keys) in places.items():
+            now = self._look(notes)
+            if now is None:
+                continue
+            before, self._seen[place] = self._seen.get(place, {}), now
+            # Only a few of thousands of models have a record.
+            for name in {name for name, _ in now.items() ^ before.items()}:
+                key = keys.get(name, "")
+                home = self._homes.get(key)
+                if home is not None and key not in found:
+                    found[key] = self._read(key, home)
+        return found
+
+    def _look(self, notes: Notes) -> Mapping[str, Hashable] | None:
+        """Return what is there; None if it is too early for another look, or if there is no answer."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s.get(notes.place, -notes.look_s) < notes.look_s:
+            return None
+        self._looked_s[notes.place] = now_s
+        try:
+            return notes.look()
+        except (OSError, InferError) as error:
+            _log.debug("looking for records of rollouts: %s", _reason(error))
+            return None
+
+
+def _write(notes: Notes, model: str, state: RolloutState) -> RolloutState:
+    """Merge a state into a record; return the result. Raises OSError, InferError."""
+    kept: list[RolloutState] = []
+
+    def change(content: bytes | None) -> bytes | None:
+        stored: RolloutState | None = None
+        try:
+            stored = None if content is None else decode_record(content)
+        except RecordError as error:
+            aside = notes.set_aside(model)
+            _log.warning("%s is replaced, and now named %s: %s", notes.where(model), aside, error)
+        joined = merge(state, stored) or state
+        kept.append(joined)
+        return None if joined == stored else encode_record(joined)
+
+    notes.exchange(model, change)
+    return kept[-1]
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, InferError):
+        return error.message
+    return getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"

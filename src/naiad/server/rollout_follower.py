@@ -1,0 +1,85 @@
+"""Keeps this server and the records of rollouts alike: other servers of the repository write the same records.
+
+In a server with several processes one of them does so; what it finds reaches all processes as a client's changes do.
+"""
+
+import asyncio
+import functools
+import logging
+import time
+
+from naiad.config.rollout.state import RolloutState
+from naiad.core.errors import InferError
+from naiad.engine.inference import Engine
+from naiad.repository.rollout_records import FoundRecord, RolloutRecords
+
+_log = logging.getLogger(__name__)
+
+FOLLOW_S = 0.5
+"""Interval of the checks; records are looked at as often as their place allows."""
+_RETRY_S = 15.0
+"""Pause after a state that could not be applied or stored."""
+
+
+class RolloutFollower:
+    """Applies what the records say, and stores what they lack. Used on the event loop."""
+
+    def __init__(self, engine: Engine, records: RolloutRecords) -> None:
+        self._engine = engine
+        self._records = records
+        self._spread: dict[str, RolloutState] = {}
+        """What all processes have got."""
+        self._busy: set[str] = set()
+        self._pause_until_s: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Check periodically, until cancelled."""
+        while True:
+            try:
+                await self.check()
+            except Exception:
+                _log.exception("following the records of rollouts failed")
+            await asyncio.sleep(FOLLOW_S)
+
+    async def check(self) -> None:
+        """Apply the records that have changed, and store the states that they lack."""
+        for key, found in (await asyncio.to_thread(self._records.changed)).items():
+            self._follow(key, found)
+        decided = self._engine.rollouts.decided()
+        for key in self._spread.keys() - decided.keys():
+            del self._spread[key]
+        for key, state in decided.items():
+            if key in self._busy or time.monotonic() < self._pause_until_s.get(key, 0.0):
+                continue
+            stored = self._records.known(key)
+            if stored is not None and self._engine.rollouts.followed(key, stored) is not None:
+                self._follow(key, FoundRecord(stored))  # what could not be applied before
+            elif self._engine.rollout_changes.is_behind(key, state):
+                await self._keep(key, state)
+            elif self._spread.get(key) != state:
+                self._give(key, state)
+
+    def _follow(self, key: str, found: FoundRecord) -> None:
+        if found.state is None or key in self._busy or not self._engine.is_loaded(key):
+            return
+        self._busy.add(key)
+        self._engine.rollout_changes.follow(key, found.state, functools.partial(self._done, key))
+
+    def _give(self, key: str, state: RolloutState) -> None:
+        """Give all processes the state of this one: they may have read different ones when they started."""
+        self._busy.add(key)
+        self._spread[key] = state
+        self._engine.broadcast_rollout(key, state, functools.partial(self._done, key), is_stored=True)
+
+    def _done(self, key: str, error: InferError | None) -> None:
+        self._busy.discard(key)
+        if error is not None:
+            _log.warning("the rollout of model '%s' could not be followed: %s", key, error.message)
+            self._pause_until_s[key] = time.monotonic() + _RETRY_S
+
+    async def _keep(self, key: str, state: RolloutState) -> None:
+        try:
+            await asyncio.to_thread(self._records.keep, key, state)
+        except InferError as error:
+            _log.error("%s", error.message)
+            self._pause_until_s[key] = time.monotonic() + _RETRY_S
