@@ -75,6 +75,21 @@ def test_links_of_an_environment_are_kept(unpacked: Callable[..., Path]) -> None
     assert (status.st_mtime, status.st_mode & 0o7777) == (1_000_000_000, 0o755)
 
 
+def test_last_content_of_a_file_counts(unpacked: Callable[..., Path]) -> None:
+    """venv-pack writes the pyvenv.cfg of the environment, and later its own one without a path of this machine."""
+    home = unpacked(
+        ("pyvenv.cfg", b"home = /usr/bin\ncommand = python -m venv\n"),
+        ("bin", None),
+        ("bin/activate", b"first"),
+        ("share/same", "=bin/activate"),
+        ("bin", None),
+        ("pyvenv.cfg", b"home = /usr/bin\n"),
+        ("bin/activate", b"second"),
+    )
+    assert (home / "pyvenv.cfg").read_bytes() == b"home = /usr/bin\n"
+    assert (home / "share" / "same").read_bytes() == b"second"
+
+
 @pytest.mark.parametrize(
     ("members", "reason"),
     [

@@ -5,9 +5,10 @@ several models, and every later start, share it. Server processes that need it w
 
 `unpack` unpacks the archive of an execution environment, and writes only inside its directory: regular files and
 directories are created first, in the order of the archive, while the directory has no links. Hard links to these
-files follow, and symbolic links come last. An archive is rejected if a member is below a link, if a path occurs
-twice, and if a link leads outside. The archives of conda-pack and venv have none of these, except for the interpreter
-in `bin`, which a virtual environment links to its base interpreter.
+files follow, and symbolic links come last. Of a file that occurs twice the last content counts, as for tar: venv-pack
+writes `pyvenv.cfg` twice. An archive is rejected if a member is below a link, if a path is a file and something else,
+and if a link leads outside. The archives of conda-pack, venv-pack and venv have none of these, except for the
+interpreter in `bin`, which a virtual environment links to its base interpreter.
 """
 
 import fcntl
@@ -98,9 +99,9 @@ class _Plan:
             raise UnusableError(f"{_shown(member.name)} is no file, directory or link")
         if any(parent in self._links or parent in self._files for parent in path.parents):
             raise UnusableError(f"{_shown(member.name)} lies below a member that is no directory")
-        is_known = path in self._files or path in self._links or path in self._directories
-        if is_known and not (member.isdir() and path in self._directories):
-            raise UnusableError(f"{_shown(member.name)} is in the archive twice")
+        same = [kind for kind in (self._files, self._links, self._directories) if path in kind]
+        if same and same != [self._directories if member.isdir() else self._files if member.isreg() else None]:
+            raise UnusableError(f"{_shown(member.name)} is in the archive twice, as different things")
         self._directories.update(path.parents)
         kind = self._directories if member.isdir() else self._files if member.isreg() else self._links
         kind.add(path)
@@ -128,6 +129,7 @@ def _write(opened: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None
     source = opened.extractfile(member)
     if source is None:
         raise UnusableError(f"{_shown(member.name)} has no content")
+    path.unlink(missing_ok=True)  # a former member of this name
     with source, path.open("xb") as file:
         shutil.copyfileobj(source, file)
         os.fchmod(file.fileno(), (member.mode & _MODE) | 0o600)
