@@ -136,6 +136,7 @@ def test_error_names_the_input():
 
 NESTED = "Converting keyword: 'parameters': "
 NO_STRING = "Unable to parse JSON bytes array: attempt to access JSON non-string as string"
+PARSE = "failed to parse the request JSON buffer: "
 BAD_TYPE = "parameter 'x' has invalid type. It should be either 'int', 'bool', or 'string'."
 
 
@@ -169,7 +170,8 @@ BAD_TYPE = "parameter 'x' has invalid type. It should be either 'int', 'bool', o
         ([1], ErrorCode.INTERNAL, "attempt to get members for non-object"),
         (None, ErrorCode.INTERNAL, "attempt to get members for non-object"),
         (b"", ErrorCode.INTERNAL, "failed to parse the request JSON buffer: The document is empty. at 0"),
-        (b'{"x":1e400000, "y":NaN, "z":' + b"9" * 400 + b"}", ErrorCode.INVALID_ARG, "parameter 'z' is too large"),
+        (b'{"y":NaN, "z":' + b"9" * 400 + b"}", ErrorCode.INVALID_ARG, "parameter 'z' is too large"),
+        (b'{"x":1e400000}', ErrorCode.INTERNAL, f"{PARSE}Number too big to be stored in double; got 1e400000"),
     ],
 )
 # Where the document has a NaN the standard library parses it, which must not make a difference.

@@ -304,6 +304,29 @@ def test_what_is_not_json_is_a_parse_error(text):
     assert message.startswith("failed to parse the request JSON buffer: ")
 
 
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "1E+400", "1.5e0309", "9" * 4301, "-" + "9" * 5000])
+@pytest.mark.parametrize("place", ["data", "parameter", "shape"])
+def test_number_beyond_a_double_is_refused(number, place):
+    """Triton's parser refuses it; Python's would make infinity of it, or ask for sys.set_int_max_str_digits."""
+    member = {
+        "data": f'"data":[1,{number}]',
+        "parameter": f'"parameters":{{"p":{number}}}',
+        "shape": f'"shape":[{number}]',
+    }
+    text = f'{{"inputs":[{{"name":"IN","shape":[2],"datatype":"FP32",{member[place]}}}]}}'.encode()
+    code, message = refusal(text)
+    assert code is INTERNAL
+    assert message.startswith("failed to parse the request JSON buffer: Number too big to be stored in double; got ")
+    assert len(message) < 400
+
+
+def test_large_numbers_and_texts_like_them_are_accepted():
+    text = b'{"id":"1e999","inputs":[{"name":"IN","shape":[3],"datatype":"FP64","data":[1e308,1e-999,Infinity]}]}'
+    _, request_id, data = decode(text)
+    assert request_id == "1e999"
+    assert struct.unpack("<3d", data[0]) == (1e308, 0.0, float("inf"))
+
+
 def test_parse_error_has_position():
     hint = ' at 11; got {"inputs":[} there, expected one JSON object: check its quotes, commas and brackets'
     assert refusal(b'{"inputs":[}')[1].endswith(hint)

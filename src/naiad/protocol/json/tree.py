@@ -10,6 +10,7 @@ syntax error.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -226,7 +227,13 @@ def parse_document(text: Buffer, *, object_type: "Callable[[list[tuple[str, Any]
         decoded = str(text, "utf-8")
         if "Inf" in decoded:
             decoded = _SHORT_INFINITY.sub(_spell_infinity, decoded)
-        tree = json.loads(decoded, object_pairs_hook=object_type)
+        has_huge = _HUGE_NUMBER.search(decoded) is not None
+        tree = json.loads(
+            decoded,
+            object_pairs_hook=object_type,
+            parse_float=_finite if has_huge else None,
+            parse_int=_whole if has_huge else None,
+        )
         if _SURROGATE.search(decoded):
             json.dumps(tree, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
@@ -238,6 +245,31 @@ def parse_document(text: Buffer, *, object_type: "Callable[[list[tuple[str, Any]
     except ValueError as error:
         raise wrong_request(f"failed to parse the request JSON buffer: {error}") from None
     return tree
+
+
+_HUGE_NUMBER = re.compile(r"[eE]\+?0*[1-9]\d\d|\d{300}")
+"""May be in a document with a number beyond a double: Python would make infinity of it, or refuse its digits."""
+_MOST_DIGITS = 4000
+"""Fewer than `sys.get_int_max_str_digits()`."""
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise _too_big(text)
+    return number
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise _too_big(text)
+    return int(text)
+
+
+def _too_big(text: str) -> InferError:
+    return wrong_request(
+        f"failed to parse the request JSON buffer: Number too big to be stored in double; got {excerpt(text)}"
+    )
 
 
 def parse_control_document(text: Buffer) -> Any:
