@@ -11,6 +11,7 @@ from typing import Any
 from naiad.backend.api import ModelContext
 from naiad.backend.tensor_layout import shape_text
 from naiad.config.execution import batch_inputs, server_inputs, server_outputs
+from naiad.config.features import Features, write_features
 from naiad.config.model_config_pb2 import BatchInput, ModelConfig, ModelInput, ModelOutput
 from naiad.config.padding import read_padding
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
@@ -57,6 +58,8 @@ class ModelSignature:
     """An output without dimensions may also have a rank that the framework does not report."""
     max_rows: int | None = None
     """The most rows of a batch, where the model limits them."""
+    features: Features | None = None
+    """Names and categories of columns that the model file has."""
 
     @property
     def is_batching(self) -> bool:
@@ -294,6 +297,7 @@ def complete(config: ModelConfig, signature: ModelSignature, batch_size: int) ->
     if not completed.output:
         outputs = [tensor for tensor in signature.outputs.values() if tensor.name not in kept]
         _complete_tensors(completed.output, outputs, "output", signature.framework, batching=batching)
+    write_features(completed, signature.features)
     return completed
 
 
