@@ -48,7 +48,8 @@ class Features:
 
     def record(self, values: Mapping[str, object], where: str) -> list[object]:
         """Return the values of a record in the order of the features. Raises InferError(INVALID_ARG)."""
-        columns = self.columns(list(values), where)
+        is_exact = all(name in values for name in self.names)
+        columns = self.names if is_exact else self.columns(list(values), where)
         return [self.value(name, values[column], where) for name, column in zip(self.names, columns, strict=True)]
 
     def value(self, name: str, value: object, where: str) -> object:
