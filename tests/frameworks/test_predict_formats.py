@@ -44,4 +44,4 @@ def test_forest_finds_columns_by_name(tmp_path: Path) -> None:
     frame[["income", "city", "age", "weight", "height"]].to_parquet(tmp_path / "in.parquet")
     predict(tmp_path / "models", "m", "-i", tmp_path / "in.parquet", "-o", tmp_path / "out.npz")
     with np.load(tmp_path / "out.npz") as found:
-        np.testing.assert_allclose(found["output__0"], model.predict(frame), rtol=1e-5)
+        np.testing.assert_allclose(found["output__0"][:, 0], model.predict(frame), rtol=1e-5)
