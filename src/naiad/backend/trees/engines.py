@@ -12,11 +12,11 @@ import logging
 import threading
 import warnings
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
 
+from naiad.backend.trees.booster_features import lightgbm_features, xgboost_features
 from naiad.backend.trees.forest_file import ForestFile, reason_of
 from naiad.backend.trees.xgboost_attributes import XGBoostAttributes, read_attributes, stored_attributes
 from naiad.config.features import Features
@@ -90,7 +90,7 @@ class XGBoostEngine(Engine):
         self._thread_count = thread_count
         self._lock = threading.Lock()
         self._objective: str = learner["objective"]["name"]
-        self.forest = _xgboost_forest(learner, self._objective, attributes, _xgboost_features(self._booster))
+        self.forest = _xgboost_forest(learner, self._objective, attributes, xgboost_features(self._booster))
         # `multi:softmax` is trained as softprob, but predicts labels.
         self._is_softmax = self._objective == "multi:softmax"
 
@@ -123,25 +123,6 @@ def _xgboost_forest(learner: Any, objective: str, attributes: XGBoostAttributes,
         class_count = 2
     count = int(model["num_feature"])
     return Forest(count, class_count, objective, score_count, attributes.labels, attributes.missing, features)
-
-
-def _xgboost_features(booster: Any) -> Features:
-    names = tuple(booster.feature_names or ())
-    categories: dict[str, list[object]] = {}
-    if names and "c" in (booster.feature_types or ()):
-        model = json.loads(bytes(booster.save_raw("json")))["learner"]["gradient_booster"]
-        encoders = model.get("gbtree", model)["model"].get("cats", {}).get("enc", [])
-        categories = {name: _categories(enc) for name, enc in zip(names, encoders, strict=False) if enc["values"]}
-    return Features(names, categories, null_is_nan=True)
-
-
-def _categories(encoder: Any) -> list[object]:
-    """Return the categories in XGBoost's form: numbers, or the bytes of all texts and where each begins."""
-    if "offsets" not in encoder:
-        return list(encoder["values"])
-    data = bytes(value & 0xFF for value in encoder["values"])
-    bounds = encoder["offsets"]
-    return [data[begin:end].decode("utf-8", "replace") for begin, end in pairwise(bounds)]
 
 
 _BINARY_OBJECTIVES = ("binary:logistic", "binary:hinge")
@@ -183,7 +164,7 @@ class LightGBMEngine(Engine):
         columns: int = self._booster.num_model_per_iteration()
         is_classifier = objective.startswith(("binary", "multiclass"))
         class_count = max(columns, 2) if is_classifier else 0
-        features = _lightgbm_features(self._booster, text)
+        features = lightgbm_features(self._booster, text)
         self.forest = Forest(self._booster.num_feature(), class_count, objective, columns, features=features)
 
     def predict(self, rows: Array) -> Array:
@@ -209,21 +190,6 @@ class LightGBMEngine(Engine):
         except self._error as error:
             raise internal(f"LightGBM cannot compute SHAP values of this model: {reason_of(error)}") from error
         return self.shape_contributions(np.asarray(values))
-
-
-def _lightgbm_features(booster: Any, text: str) -> Features:
-    """Return names that are not LightGBM's own, `Column_0`, and the categories of columns that were pandas' ones."""
-    names = tuple(booster.feature_name())
-    if names == tuple(f"Column_{index}" for index in range(len(names))):
-        return Features(null_is_nan=True)
-    line = next((line for line in text.splitlines() if line.startswith("feature_infos=")), "")
-    # Ranges of numbers have brackets, categories are numbers between colons, constant features are 'none'.
-    infos = line.partition("=")[2].split()
-    categorical = [name for name, info in zip(names, infos, strict=False) if ":" in info and info[0] != "["]
-    categories = booster.pandas_categorical or []
-    is_known = len(categorical) == len(categories)
-    found = dict(zip(categorical, categories, strict=True)) if is_known else {}
-    return Features(names, found, null_is_nan=True)
 
 
 _ROW_MAJOR, _NORMAL, _ALL_ITERATIONS = 1, 0, -1
