@@ -284,3 +284,51 @@ def test_adapter_loads_after_other_imports(first):
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False, env=environment
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+# --- first dimensions that are no batch -----------------------------------------------------------------------------
+
+
+def save_module(tmp_path, function, **specs):
+    directory = write_model(tmp_path, "m", None)
+    module = tf.Module()
+    module.call = tf.function(function, input_signature=list(specs.values()))
+    tf.saved_model.save(module, str(directory / "1" / "model.savedmodel"), {"serving_default": module.call})
+    return directory
+
+
+def row_sums(x):
+    return {"y": tf.reduce_sum(x, axis=1)}
+
+
+def test_ragged_input_is_not_batched(tmp_path):
+    spec = tf.RaggedTensorSpec([None, None], tf.float32)
+    with load(save_module(tmp_path, row_sums, x=spec)) as model:
+        assert model.config.max_batch_size == 0
+        values, splits = model.config.input
+        assert (splits.data_type, list(splits.dims)) == (9, [-1])
+        found = model.infer({values.name: np.float32([1, 2, 3]), splits.name: np.int64([0, 1, 3])})
+    assert found["y"].tolist() == [1, 5]
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "wanted"),
+    [
+        (lambda x: {"y": tf.unique(x).y}, {"x": np.float32([1, 1, 2])}, [1, 2]),
+        (lambda x: {"y": tf.boolean_mask(x, x > 1)}, {"x": np.float32([1, 3, 2])}, [3, 2]),
+        (lambda x: {"y": tf.reduce_sum(x)}, {"x": np.float32([1, 3, 2])}, 6),
+        (lambda x, w: {"y": tf.gather(w, x)}, {"x": np.int32([1, 1]), "w": np.float32([5, 6, 7])}, [6, 6]),
+        (lambda x, w: {"y": tf.linalg.matvec(x, w)}, {"x": np.float32([[1, 2]]), "w": np.float32([5, 6])}, [17]),
+    ],
+)
+def test_other_first_dimensions_are_not_batched(tmp_path, function, inputs, wanted):
+    specs = {name: tf.TensorSpec([None] * array.ndim, array.dtype, name) for name, array in inputs.items()}
+    with load(save_module(tmp_path, function, **specs)) as model:
+        assert model.config.max_batch_size == 0
+        assert np.squeeze(model.infer(inputs)["y"]).tolist() == np.squeeze(wanted).tolist()
+
+
+def test_rows_are_still_batched(tmp_path):
+    specs = {name: tf.TensorSpec([None, 2], tf.float32, name) for name in ("a", "b")}
+    with load(save_module(tmp_path, lambda a, b: {"y": a + b}, **specs)) as model:
+        assert model.config.max_batch_size == 4

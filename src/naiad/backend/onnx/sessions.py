@@ -11,7 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+
 from naiad.backend.api import InstanceSpec, Model, ModelContext
+from naiad.backend.batch_trial import confirm_batching
 from naiad.backend.cores import running_on
 from naiad.backend.onnx.accelerators import CPU_PROVIDER, gpu_unsupported_reason
 from naiad.backend.onnx.library import onnxruntime
@@ -29,6 +32,7 @@ from naiad.backend.signature import ModelSignature, TensorSignature
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, internal
+from naiad.core.tensor import Array, Shape
 from naiad.options.host_policy import format_cores, policy_name
 
 _log = logging.getLogger(__name__)
@@ -112,10 +116,19 @@ def inspect_model(context: ModelContext, path: Path, default_instance_count: int
             pass  # loading reports it, after what the inspection finds
         else:
             _inspected.last = _settings(context, path, threads), session
-            return session.signature
+            if context.config.max_batch_size:
+                return session.signature
+            return confirm_batching(context.name, session.signature, lambda inputs: _shapes(session, inputs))
     plan = SessionPlan(inspection_options(context), [(CPU_PROVIDER, {})])
     session, _ = open_session(context, path, plan)
     return read_signature(session)
+
+
+def _shapes(session: OnnxSession, inputs: Mapping[str, Array]) -> dict[str, Shape]:
+    """Execute a session, and return the shapes of its outputs. Raises what ONNX Runtime raises."""
+    names = list(session.signature.outputs)
+    found = session.ort.run(names, dict(inputs), session.run_options)
+    return {name: np.shape(value) for name, value in zip(names, found, strict=True)}
 
 
 def _take_inspected(settings: tuple[object, ...]) -> OnnxSession | None:

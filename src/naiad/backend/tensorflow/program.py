@@ -19,6 +19,7 @@ from naiad.backend.signature import ModelSignature, TensorSignature
 from naiad.backend.tensorflow.library import tensorflow
 from naiad.core.datatype import DataType
 from naiad.core.errors import invalid_argument
+from naiad.core.tensor import Array, Shape
 
 KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
 _DEFAULT_TAG = "serve"
@@ -46,6 +47,11 @@ class Program:
     def signature(self) -> ModelSignature:
         """Return the tensors as the configuration is held against them."""
         return ModelSignature("TensorFlow", inputs=_tensors(self.inputs), outputs=_tensors(self.outputs))
+
+    def shapes(self, inputs: Mapping[str, Array]) -> dict[str, Shape]:
+        """Execute the function, and return the shapes of its outputs. Raises what TensorFlow raises."""
+        found = self.function(**{name: tensorflow.constant(array) for name, array in inputs.items()})
+        return {name: tuple(found[name].shape) for name in self.outputs}
 
 
 def _tensors(specs: Mapping[str, Any]) -> dict[str, TensorSignature]:
