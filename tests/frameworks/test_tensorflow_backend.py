@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from naiad.backend.tensorflow.backend import TensorFlowBackend
+from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import InferError
 from naiad.testing import BackendModel, ModelError
 from support.digits_classifier import digits_classifier
@@ -305,9 +306,10 @@ def test_ragged_input_is_not_batched(tmp_path):
     spec = tf.RaggedTensorSpec([None, None], tf.float32)
     with load(save_module(tmp_path, row_sums, x=spec)) as model:
         assert model.config.max_batch_size == 0
-        values, splits = model.config.input
-        assert (splits.data_type, list(splits.dims)) == (9, [-1])
-        found = model.infer({values.name: np.float32([1, 2, 3]), splits.name: np.int64([0, 1, 3])})
+        names = {BY_CONFIG_NUMBER[each.data_type].config_name: each.name for each in model.config.input}
+        assert [list(each.dims) for each in model.config.input] == [[-1], [-1]]
+        values, splits = names["TYPE_FP32"], names["TYPE_INT64"]
+        found = model.infer({values: np.float32([1, 2, 3]), splits: np.int64([0, 1, 3])})
     assert found["y"].tolist() == [1, 5]
 
 

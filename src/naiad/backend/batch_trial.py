@@ -8,6 +8,8 @@ every request, or mix the rows of clients. Such a model gets no `max_batch_size`
                      ->  another number:          it does not
     fails, but 1 row does not:                    it does not
     both fail:                                    unknown; it does not if an input may hold positions of another one
+
+Then each input alone has one row more: if that is accepted and no output has a row more, the input has no batch.
 """
 
 import logging
@@ -26,6 +28,8 @@ Run = Callable[[Mapping[str, Array]], Mapping[str, Shape]]
 """Executes a model, and returns the shapes of its outputs by name."""
 
 _ROWS = 3
+_MAX_VARIED = 8
+"""Inputs that are tried with another number of rows."""
 _MAX_ELEMENTS = 1 << 22
 """Larger trial rows are not made."""
 _INTEGERS = (DataType.INT32, DataType.INT64, DataType.UINT32, DataType.UINT64)
@@ -65,11 +69,16 @@ def _problem(signature: ModelSignature, run: Run) -> str:
     for name, shape in several.items():
         if shape[:1] != (_ROWS,):
             return f"{_ROWS} rows of zeros gave output '{name}' of shape {list(shape)}"
+    for name in list(signature.inputs)[:_MAX_VARIED] if len(signature.inputs) > 1 else ():
+        longer = _outcome(signature, run, _ROWS, longer=name)
+        if longer is not None and all(shape[:1] != (_ROWS + 1,) for shape in longer.values()):
+            return f"input '{name}' may have other rows than the other inputs"
     return ""
 
 
-def _outcome(signature: ModelSignature, run: Run, rows: int) -> Mapping[str, Shape] | None:
-    inputs = {tensor.name: _zeros(tensor, rows) for tensor in signature.inputs.values()}
+def _outcome(signature: ModelSignature, run: Run, rows: int, longer: str = "") -> Mapping[str, Shape] | None:
+    """Return the shapes of the outputs for so many rows, one more of the input `longer`; None if that fails."""
+    inputs = {tensor.name: _zeros(tensor, rows + (tensor.name == longer)) for tensor in signature.inputs.values()}
     if sum(array.size for array in inputs.values()) > _MAX_ELEMENTS:
         return None
     try:

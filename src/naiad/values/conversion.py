@@ -56,7 +56,7 @@ def array_of_array(tensor: ModelTensor, array: Array, where: str) -> Array:
     kind = array.dtype.kind
     if kind == "V" and array.dtype.itemsize == 2 and datatype is DataType.BF16:
         return array.view(datatype.numpy)  # numpy's files have no name for bfloat16
-    if datatype is DataType.BYTES and kind in "SU":
+    if datatype is DataType.BYTES and kind in "SUT":
         values = array.ravel().tolist()
         return strings([each.encode() if isinstance(each, str) else each for each in values]).reshape(array.shape)
     kinds = "biuf" if is_float(datatype) else "b" if datatype is DataType.BOOL else "iu"

@@ -18,6 +18,15 @@ def signature(inputs, outputs):
 
 
 ONE = signature({"x": (DataType.FP32, (None, 2))}, {"y": (None,)})
+TWO = signature({"x": (DataType.FP32, (None, 2)), "w": (DataType.FP32, (None,))}, {"y": (None,), "z": (None,)})
+
+
+def equal(inputs):
+    if len(inputs["x"]) != len(inputs["w"]):
+        raise ValueError("unequal")
+    return {"y": (len(inputs["x"]),), "z": (len(inputs["x"]),)}
+
+
 RAGGED = signature({"x": (DataType.FP32, (None,)), "splits": (DataType.INT64, (None,))}, {"y": (None,)})
 
 
@@ -40,6 +49,9 @@ def only_one(inputs):
         (ONE, lambda inputs: {"y": ()}, False),
         (ONE, only_one, False),
         (ONE, fails, True),
+        (TWO, equal, True),
+        (TWO, lambda inputs: {"y": (len(inputs["x"]),), "z": (len(inputs["w"]),)}, True),
+        (TWO, lambda inputs: {"y": (len(inputs["x"]),), "z": (len(inputs["x"]),)}, False),
         (RAGGED, lambda inputs: {"y": (len(inputs["splits"]) - 1,)}, False),
         (RAGGED, fails, False),
     ],
@@ -56,7 +68,8 @@ def test_rows_of_a_trial_have_the_datatypes_of_the_model():
     seen = {}
 
     def run(inputs):
-        seen.update(inputs)
+        for name, array in inputs.items():
+            seen.setdefault(name, array)
         return {"y": (3,)}
 
     confirm_batching(
