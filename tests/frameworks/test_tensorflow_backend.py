@@ -87,6 +87,25 @@ def test_unknown_tags_list_existing_ones(digits_model):
     assert "no graph with the tags gpu,serve; write the parameter TF_GRAPH_TAG with the tags serve" in message
 
 
+def test_log_names_the_signature_that_is_served(tmp_path, caplog):
+    directory = write_model(tmp_path, "m", None)
+    module = tf.Module()
+    module.one = tf.function(lambda x: {"y": x}, input_signature=[tf.TensorSpec([None, 1], tf.float32, "x")])
+    module.two = tf.function(lambda x: {"y": x * 2}, input_signature=[tf.TensorSpec([None, 1], tf.float32, "x")])
+    tf.saved_model.save(
+        module, str(directory / "1" / "model.savedmodel"), {"first": module.one, "second": module.two}
+    )
+    with caplog.at_level("INFO"), load(directory) as model:
+        assert model.infer({"x": np.float32([[3]])})["y"].tolist() == [[3]]
+    assert "the signature 'first' is served; it also has 'second': choose with the parameter TF_SIGNATURE_DEF" in (
+        caplog.text
+    )
+    caplog.clear()
+    with caplog.at_level("INFO"), load(directory, parameters(TF_SIGNATURE_DEF="second")) as model:
+        assert model.infer({"x": np.float32([[3]])})["y"].tolist() == [[6]]
+    assert "is served" not in caplog.text
+
+
 def test_models_without_signatures_are_refused(tmp_path):
     directory = write_model(tmp_path, "m", None)
     tf.saved_model.save(tf.Module(), str(directory / "1" / "model.savedmodel"))

@@ -77,7 +77,7 @@ def _problem(signature: ModelSignature, run: Run) -> str:
 
 
 def _outcome(signature: ModelSignature, run: Run, rows: int, longer: str = "") -> Mapping[str, Shape] | None:
-    """Return the shapes of the outputs for so many rows, one more of the input `longer`; None if that fails."""
+    """Return the shapes of the outputs for N rows, one more of the input `longer`; None if that fails."""
     inputs = {tensor.name: _zeros(tensor, rows + (tensor.name == longer)) for tensor in signature.inputs.values()}
     if sum(array.size for array in inputs.values()) > _MAX_ELEMENTS:
         return None

@@ -64,7 +64,7 @@ def test_trial_decides_about_batches(model, run, batches):
     assert list(config.output[0].dims) == ([1] if batches else [-1])
 
 
-def test_rows_of_a_trial_have_the_datatypes_of_the_model():
+def test_rows_of_a_trial_have_datatypes():
     seen = {}
 
     def run(inputs):

@@ -18,6 +18,7 @@ from naiad.backend.batch_trial import confirm_batching
 from naiad.backend.cores import running_on
 from naiad.backend.onnx.accelerators import CPU_PROVIDER, gpu_unsupported_reason
 from naiad.backend.onnx.library import onnxruntime
+from naiad.backend.onnx.load_advice import load_advice
 from naiad.backend.onnx.options import (
     SessionPlan,
     ThreadPlan,
@@ -240,9 +241,9 @@ def open_session(context: ModelContext, path: Path, plan: SessionPlan) -> tuple[
         plan.options.add_session_config_entry(_EXTERNAL_DATA_DIRECTORY, str(path.parent))
         return _create_session(plain.data, plan), plain.labels
     except Exception as error:  # ONNX Runtime raises a different class for each status
-        raise internal(
-            f"model '{context.name}' version {context.version}: {path} cannot be loaded: {ort_message(error)}"
-        ) from error
+        advice = load_advice(str(error))
+        opening = f"model '{context.name}' version {context.version}: {path} cannot be loaded: "
+        raise internal(f"{opening}{f'{advice}: ' if advice else ''}{ort_message(error)}") from error
 
 
 def _create_session(model: str | bytes, plan: SessionPlan) -> Any:

@@ -5,6 +5,7 @@ TensorFlow 1 (`model.graphdef`).
 """
 
 import json
+import logging
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import invalid_argument
 from naiad.core.tensor import Array, Shape
 
+_log = logging.getLogger(__name__)
 KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
 _DEFAULT_TAG = "serve"
 _DEFAULT_SIGNATURE = "serving_default"
@@ -82,6 +84,12 @@ def load_saved_model(path: Path, tags: str, signature: str) -> Program:
             "its method export"
         )
     name = signature or (_DEFAULT_SIGNATURE if _DEFAULT_SIGNATURE in functions else min(functions))
+    if not signature and len(functions) > 1:
+        _log.info(
+            "%s: the signature '%s' is served; it also has %s: choose with the parameter TF_SIGNATURE_DEF, or "
+            "--backend-config=tensorflow,TF_SIGNATURE_DEF=NAME for a bare directory",
+            path, name, ", ".join(f"'{each}'" for each in sorted(functions) if each != name),
+        )  # fmt: skip
     if name not in functions:
         raise invalid_argument(
             f"{path} has no signature '{name}', which the parameter TF_SIGNATURE_DEF names; its signatures are "
