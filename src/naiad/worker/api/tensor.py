@@ -74,6 +74,11 @@ def _unsupported(name: str, dtype: Any) -> TritonModelException:
     return TritonModelException(f"NumPy dtype is not supported. Tensor '{name}' has {dtype}: {hint}")
 
 
+def _no_array(name: str, value: object) -> TypeError:
+    hint = ": use its to_numpy()" if hasattr(value, "to_numpy") else ""
+    return TypeError(f"Tensor '{name}': expected a numpy.ndarray, found {type(value).__name__}{hint}")
+
+
 _LENGTH = struct.Struct("<I")
 
 
@@ -90,8 +95,7 @@ class Tensor:
         if type(name) is not str or not name:
             name = _tensor_name(name, array)
         if not isinstance(array, np.ndarray):
-            hint = ": use its to_numpy()" if hasattr(array, "to_numpy") else ""
-            raise TypeError(f"Tensor '{name}': expected a numpy.ndarray, found {type(array).__name__}{hint}")
+            raise _no_array(name, array)
         datatype = BY_DTYPE.get(array.dtype)
         # An unusual byte order compares equal to none of the table's dtypes.
         if datatype is None:
