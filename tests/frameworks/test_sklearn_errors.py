@@ -151,8 +151,9 @@ def test_wrong_feature_count_names_the_right_one(tmp_path, estimator):
 
 def test_outputs_without_method_are_refused(tmp_path, estimator):
     joblib.dump(estimator, tmp_path / "model.joblib")
-    config = 'output { name: "label" } output { name: "score" }'
-    assert "2 outputs (label, score) and 1 methods (predict)" in failure(tmp_path, config)
+    config = 'output { name: "label" } output { name: "score" } output { name: "margin" }'
+    message = failure(tmp_path, config)
+    assert "3 outputs (label, score, margin) and 2 results of methods (predict, predict_proba)" in message
 
 
 def test_failed_trial_names_the_way_out(tmp_path):

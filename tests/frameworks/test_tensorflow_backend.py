@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from naiad.backend.tensorflow.backend import TensorFlowBackend
+from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import InferError
 from naiad.testing import BackendModel, ModelError
 from support.digits_classifier import digits_classifier
@@ -84,6 +85,25 @@ def test_unknown_signatures_list_existing_ones(digits_model):
 def test_unknown_tags_list_existing_ones(digits_model):
     message = refusal(digits_model, parameters(TF_GRAPH_TAG="serve,gpu"))
     assert "no graph with the tags gpu,serve; write the parameter TF_GRAPH_TAG with the tags serve" in message
+
+
+def test_log_names_the_signature_that_is_served(tmp_path, caplog):
+    directory = write_model(tmp_path, "m", None)
+    module = tf.Module()
+    module.one = tf.function(lambda x: {"y": x}, input_signature=[tf.TensorSpec([None, 1], tf.float32, "x")])
+    module.two = tf.function(lambda x: {"y": x * 2}, input_signature=[tf.TensorSpec([None, 1], tf.float32, "x")])
+    tf.saved_model.save(
+        module, str(directory / "1" / "model.savedmodel"), {"first": module.one, "second": module.two}
+    )
+    with caplog.at_level("INFO"), load(directory) as model:
+        assert model.infer({"x": np.float32([[3]])})["y"].tolist() == [[3]]
+    assert "the signature 'first' is served; it also has 'second': choose with the parameter TF_SIGNATURE_DEF" in (
+        caplog.text
+    )
+    caplog.clear()
+    with caplog.at_level("INFO"), load(directory, parameters(TF_SIGNATURE_DEF="second")) as model:
+        assert model.infer({"x": np.float32([[3]])})["y"].tolist() == [[6]]
+    assert "is served" not in caplog.text
 
 
 def test_models_without_signatures_are_refused(tmp_path):
@@ -284,3 +304,52 @@ def test_adapter_loads_after_other_imports(first):
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False, env=environment
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+# --- first dimensions that are no batch -----------------------------------------------------------------------------
+
+
+def save_module(tmp_path, function, **specs):
+    directory = write_model(tmp_path, "m", None)
+    module = tf.Module()
+    module.call = tf.function(function, input_signature=list(specs.values()))
+    tf.saved_model.save(module, str(directory / "1" / "model.savedmodel"), {"serving_default": module.call})
+    return directory
+
+
+def row_sums(x):
+    return {"y": tf.reduce_sum(x, axis=1)}
+
+
+def test_ragged_input_is_not_batched(tmp_path):
+    spec = tf.RaggedTensorSpec([None, None], tf.float32)
+    with load(save_module(tmp_path, row_sums, x=spec)) as model:
+        assert model.config.max_batch_size == 0
+        names = {BY_CONFIG_NUMBER[each.data_type].config_name: each.name for each in model.config.input}
+        assert [list(each.dims) for each in model.config.input] == [[-1], [-1]]
+        values, splits = names["TYPE_FP32"], names["TYPE_INT64"]
+        found = model.infer({values: np.float32([1, 2, 3]), splits: np.int64([0, 1, 3])})
+    assert found["y"].tolist() == [1, 5]
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "wanted"),
+    [
+        (lambda x: {"y": tf.unique(x).y}, {"x": np.float32([1, 1, 2])}, [1, 2]),
+        (lambda x: {"y": tf.boolean_mask(x, x > 1)}, {"x": np.float32([1, 3, 2])}, [3, 2]),
+        (lambda x: {"y": tf.reduce_sum(x)}, {"x": np.float32([1, 3, 2])}, 6),
+        (lambda x, w: {"y": tf.gather(w, x)}, {"x": np.int32([1, 1]), "w": np.float32([5, 6, 7])}, [6, 6]),
+        (lambda x, w: {"y": tf.linalg.matvec(x, w)}, {"x": np.float32([[1, 2]]), "w": np.float32([5, 6])}, [17]),
+    ],
+)
+def test_other_first_dimensions_are_not_batched(tmp_path, function, inputs, wanted):
+    specs = {name: tf.TensorSpec([None] * array.ndim, array.dtype, name) for name, array in inputs.items()}
+    with load(save_module(tmp_path, function, **specs)) as model:
+        assert model.config.max_batch_size == 0
+        assert np.squeeze(model.infer(inputs)["y"]).tolist() == np.squeeze(wanted).tolist()
+
+
+def test_rows_are_still_batched(tmp_path):
+    specs = {name: tf.TensorSpec([None, 2], tf.float32, name) for name in ("a", "b")}
+    with load(save_module(tmp_path, lambda a, b: {"y": a + b}, **specs)) as model:
+        assert model.config.max_batch_size == 4

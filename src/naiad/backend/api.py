@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from naiad.backend.custom_metrics import CustomMetrics
 from naiad.backend.load_stop import LoadStop
+from naiad.config.features import Features
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.device_tensor import Device
@@ -232,6 +233,8 @@ class Model(abc.ABC):
     """Class labels that the model file itself has, by output; a `label_filename` takes precedence."""
     stop: LoadStop | None = None
     """What ends the creation of instances; the engine sets that of each change of instances."""
+    features: Features | None = None
+    """Names and categories of columns that the model file itself has."""
 
     @abc.abstractmethod
     def create_instance(self, spec: InstanceSpec) -> Instance:
@@ -252,8 +255,8 @@ class Backend(abc.ABC):
     def auto_complete(self, context: ModelContext) -> ModelConfig:
         """Return a copy of `context.config` with the model's own facts filled in.
 
-        Only inputs, outputs, max_batch_size, the scheduling choice and the transaction policy are taken from the
-        result; other edits are dropped. Not called with --disable-auto-complete-config.
+        Only inputs, outputs, max_batch_size, the scheduling choice, the transaction policy and the parameters of
+        features are taken from the result; other edits are dropped. Not called with --disable-auto-complete-config.
         """
         return context.config
 

@@ -11,6 +11,7 @@ from typing import Any
 from naiad.backend.api import ModelContext
 from naiad.backend.tensor_layout import shape_text
 from naiad.config.execution import batch_inputs, server_inputs, server_outputs
+from naiad.config.features import Features, write_features
 from naiad.config.model_config_pb2 import BatchInput, ModelConfig, ModelInput, ModelOutput
 from naiad.config.padding import read_padding
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
@@ -57,12 +58,26 @@ class ModelSignature:
     """An output without dimensions may also have a rank that the framework does not report."""
     max_rows: int | None = None
     """The most rows of a batch, where the model limits them."""
+    features: Features | None = None
+    """Names and categories of columns that the model file has."""
+    shares_rows: bool = True
+    """False if free first dimensions are no batch dimension, as `batch_trial` has found."""
 
     @property
     def is_batching(self) -> bool:
-        """Whether every input and output has a free first dimension."""
+        """Whether every input and output has a free first dimension, and a trial did not show that it is no batch."""
         tensors = [*self.inputs.values(), *self.outputs.values()]
-        return bool(tensors) and all(tensor.shape[:1] == (-1,) for tensor in tensors)
+        return bool(tensors) and self.shares_rows and all(tensor.shape[:1] == (-1,) for tensor in tensors)
+
+
+def plain_tensors_hint(tensor: TensorSignature) -> str:
+    """Return what to do about a tensor whose type the protocol does not have."""
+    if tensor.type_name.startswith("seq("):
+        return (
+            "export the model with plain tensors. A scikit-learn classifier with several targets has one tensor for "
+            "each: save the estimator itself, as model.skops or model.joblib, and serve it with the backend sklearn"
+        )
+    return "export the model with plain tensors"
 
 
 class SignatureCheck:
@@ -171,7 +186,7 @@ class SignatureCheck:
         if datatype is None:
             raise unsupported(
                 f"unable to load {self._model}, {kind} '{tensor.name}' is a {found.type_name} in the model, which "
-                "the protocol cannot carry; export the model with plain tensors"
+                f"the protocol cannot carry; {plain_tensors_hint(found)}"
             )
         if datatype.config_number != tensor.data_type:
             given = BY_CONFIG_NUMBER[tensor.data_type].config_name
@@ -294,6 +309,7 @@ def complete(config: ModelConfig, signature: ModelSignature, batch_size: int) ->
     if not completed.output:
         outputs = [tensor for tensor in signature.outputs.values() if tensor.name not in kept]
         _complete_tensors(completed.output, outputs, "output", signature.framework, batching=batching)
+    write_features(completed, signature.features)
     return completed
 
 
@@ -329,7 +345,7 @@ def _complete_tensors(
         if datatype is None:
             raise unsupported(
                 f"{kind} '{found.name}' of the {framework} model is a {found.type_name}, which the protocol cannot "
-                "carry; export the model with plain tensors"
+                f"carry; {plain_tensors_hint(found)}"
             )
         if not tensor.data_type:
             tensor.data_type = datatype.config_number

@@ -1,9 +1,10 @@
 """The model of a job: its inputs and outputs, and how many rows and requests it takes at once."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from naiad.batch.job import PredictJob
+from naiad.config.features import Features, read_features
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import invalid_argument, unsupported
 from naiad.core.model import ModelMetadata
@@ -29,6 +30,8 @@ class ModelSignature:
     """Requests at the same time."""
     may_share_batches: bool
     """Whether requests that are outstanding together may fail together."""
+    features: Features = field(default_factory=Features)
+    """The columns that the model was trained on, as far as it says so."""
 
     @property
     def required(self) -> list[ModelTensor]:
@@ -44,6 +47,9 @@ def read_signature(job: PredictJob, metadata: ModelMetadata, config: ModelConfig
     inputs = {
         each.name: model_tensor(each, hints.get(each.name), is_batching=is_batching) for each in metadata.inputs
     }
+    features = read_features(config)
+    if features.null_is_nan:
+        inputs = {name: replace(tensor, null_is_nan=True) for name, tensor in inputs.items()}
     outputs = {each.name: model_tensor(each, None, is_batching=is_batching) for each in metadata.outputs}
     _check_names("output", job.outputs, outputs, job.model)
     _check_names("input", job.columns.values(), inputs, job.model)
@@ -57,6 +63,7 @@ def read_signature(job: PredictJob, metadata: ModelMetadata, config: ModelConfig
         job.rows_per_request or max(1, config.max_batch_size),
         job.concurrency or _default_concurrency(config),
         config.HasField("dynamic_batching") or config.HasField("ensemble_scheduling"),
+        features,
     )
 
 

@@ -84,7 +84,7 @@ class ResponseEncoder:
         """Return the datatype of an output. Raises ValueError."""
         datatype = from_numpy(array.dtype)
         if datatype is None:
-            raise self._invalid(name, f"has dtype {array.dtype}, which the protocol does not have")
+            raise self._invalid(name, f"has dtype {array.dtype}, which the protocol does not have; use astype")
         if self._is_strict:
             self._check_strictly(name, array, datatype, self._declared.get(name))
         return datatype
@@ -106,7 +106,7 @@ class ResponseEncoder:
     def _data(self, spec: TensorSpec, array: Array) -> Buffer:
         """Return a copy: the function may use its arrays again while the response waits to be sent."""
         if spec.datatype is DataType.BYTES:
-            if array.dtype.kind == "O":
+            if array.dtype.kind in "OT":
                 self._check_elements(spec.name, array)
             return to_buffer(array)
         if array.nbytes <= _SMALL_BYTES and array.dtype.byteorder != ">":

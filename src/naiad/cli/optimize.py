@@ -1,6 +1,7 @@
 """`naiad optimize`: read the source and the samples, optimize, report, and write the package."""
 
 import argparse
+import errno
 import re
 import shlex
 import sys
@@ -269,8 +270,18 @@ def run(argv: Sequence[str]) -> int:
         return fail("naiad optimize", error, BAD_OPTION)
     try:
         return _optimize(flags, argv, source, samples, options)
-    except (RunnerError, ValueError, OSError) as error:
+    except OSError as error:
+        return fail("naiad optimize", _with_place(error, flags.workspace))
+    except (RunnerError, ValueError) as error:
         return fail("naiad optimize", error)
+
+
+def _with_place(error: OSError, workspace: Path) -> OSError | ValueError:
+    """Return an error that names the disk, which the error of a write does not."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return error
+    place = error.filename or workspace
+    return ValueError(f"no space is left on the disk of {place}; free some, or set --workspace to another disk")
 
 
 def _check_outputs(flags: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ loader uses these in the order `autofill`, `normalize`, `validation.validate`, t
 from collections.abc import Sequence
 
 from naiad.config.backends import FORMATS, PLATFORM_BACKENDS, RUNTIMES, ModelFormat, canonical_name
+from naiad.config.features import keep_features
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup, ModelVersionPolicy
 from naiad.config.problem import Problem
 
@@ -102,6 +103,7 @@ def merge_auto_completed(base: ModelConfig, completed: ModelConfig) -> ModelConf
         merged.dynamic_batching.CopyFrom(completed.dynamic_batching)
     if completed.HasField("model_transaction_policy"):
         merged.model_transaction_policy.CopyFrom(completed.model_transaction_policy)
+    keep_features(merged, completed)
     return merged
 
 

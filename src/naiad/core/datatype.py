@@ -74,10 +74,10 @@ _BY_KIND: dict[str, DataType] = {d.numpy.str.lstrip("<=|"): d for d in DataType 
 def from_numpy(dtype: "np.dtype[Any]") -> DataType | None:
     """Return the datatype of a numpy dtype, or None if the protocol has none for it.
 
-    Strings of every numpy kind (object, S, U) are BYTES.
+    Strings of every numpy kind (object, S, U, and T, NumPy 2's StringDType) are BYTES.
     """
     if dtype == DataType.BF16.numpy:
         return DataType.BF16
-    if dtype.kind in "OSU":
+    if dtype.kind in "OSUT":
         return DataType.BYTES
     return _BY_KIND.get(dtype.str.lstrip("<>=|"))

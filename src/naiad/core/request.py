@@ -84,6 +84,7 @@ class RequestHeader:
         "layout",
         "model_name",
         "model_version",
+        "nan_is_null",
         "origin",
         "outputs",
         "parameters",
@@ -113,6 +114,7 @@ class RequestHeader:
         wants_empty_final: bool = False,
         shared_memory: Mapping[str, SharedMemoryRegion] | None = None,
         has_device_inputs: bool = False,
+        nan_is_null: bool = False,
     ) -> None:
         self.model_name = model_name
         self.model_version = model_version
@@ -127,6 +129,8 @@ class RequestHeader:
         self.sequence_id = sequence_id
         self.sequence_start = sequence_start
         self.sequence_end = sequence_end
+        self.nan_is_null = nan_is_null
+        """Whether null stands for NaN in JSON, and for infinities in responses; otherwise they are written bare."""
         self.binary_output_default = binary_output_default
         self.wants_empty_final = wants_empty_final
         """Streams: send the final response of a decoupled model even if it has no outputs."""

@@ -143,7 +143,7 @@ def _wrong_count(spec: TensorSpec, count: int) -> InferError:
 
 def to_buffer(array: Array) -> Buffer:
     """Return the raw bytes of an array: a view if it is contiguous, BYTES encoded for strings."""
-    if array.dtype.kind in "OSU":
+    if array.dtype.kind in "OSUT":
         return encode_bytes_elements([_as_bytes(element) for element in array.ravel().tolist()])
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))

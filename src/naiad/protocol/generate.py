@@ -22,9 +22,10 @@ from naiad.core.response import InferResponse
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer, Shape, TensorSpec
 from naiad.protocol.json.document import SHORT_BYTES, LongArray, LongString, read_document
+from naiad.protocol.json.header import nan_means_null
 from naiad.protocol.json.long_data import append_long_string, decode_long_array, decode_long_string
 from naiad.protocol.json.response import LONG_BYTES
-from naiad.protocol.json.tensor import decode_data, encode_data, encode_long_data
+from naiad.protocol.json.tensor import NAN_PARAMETER, decode_data, encode_data, encode_long_data
 from naiad.protocol.json.tree import NOT_AN_OBJECT, Members, as_string, parse_members, shown
 
 _NESTED = "parameters"
@@ -63,7 +64,11 @@ def decode_generate(
     reading = _Reading(inputs, max_input_bytes)
     yield from reading.read(members)
     header = RequestHeader(
-        model_name=model_name, model_version=model_version, inputs=reading.specs, parameters=reading.parameters
+        model_name=model_name,
+        model_version=model_version,
+        inputs=reading.specs,
+        parameters=reading.parameters,
+        nan_is_null=reading.nan_is_null,
     )
     return header, request_id, reading.data
 
@@ -78,14 +83,25 @@ class _Reading:
         self.specs: list[TensorSpec] = []
         self.data: list[Buffer] = []
         self.parameters: dict[str, ParameterValue] = {}
+        self.nan_is_null = False
 
     def read(self, members: Members) -> Slices[None]:
         """Take the members of the request."""
+        self.nan_is_null = self._reads_null(members)
         for name, value in _first_values(members):
             if name == _NESTED:
                 yield from self._read_nested(value)
             else:
                 yield from self._read_member(name, value)
+
+    def _reads_null(self, members: Members) -> bool:
+        """Return whether the parameter `json_nan`, beside the inputs or nested, chooses null."""
+        for name, value in members:
+            if name == NAN_PARAMETER and name not in self._inputs:
+                return nan_means_null(name, value)
+            if name == _NESTED and type(value) is tuple and self._reads_null(value):
+                return True
+        return False
 
     def _read_nested(self, value: Any) -> Slices[None]:
         if _NESTED in self._inputs:
@@ -103,6 +119,8 @@ class _Reading:
 
     def _read_member(self, name: str, value: Any) -> Slices[None]:
         declared = self._inputs.get(name)
+        if declared is None and name == NAN_PARAMETER:
+            return
         if declared is None:
             check_name("a parameter", name)
             check_parameters(len(self.parameters) + 1)
@@ -122,7 +140,7 @@ class _Reading:
         # Checked before memory is allocated; the size of strings is known only afterwards.
         self._count(name, spec.byte_size)
         try:
-            data = decode_data(spec, elements)
+            data = decode_data(spec, elements, nan_is_null=self.nan_is_null)
         except InferError as error:
             raise error.with_message(f"{error.message} (input '{excerpt(name)}')") from None
         if spec.datatype is DataType.BYTES:
@@ -144,7 +162,7 @@ class _Reading:
     def _read_long_array(self, declared: TensorSpec, value: LongArray) -> Slices[None]:
         spec = TensorSpec(declared.name, declared.datatype, _shape(declared, value.length))
         self._count(spec.name, spec.byte_size)
-        data = yield from decode_long_array(spec, value)
+        data = yield from decode_long_array(spec, value, nan_is_null=self.nan_is_null)
         if spec.datatype is DataType.BYTES:
             self._count(spec.name, len(data))
         self.specs.append(spec)
@@ -220,7 +238,9 @@ def _no_shape(declared: TensorSpec, count: int) -> InferError:
     )
 
 
-def encode_generate(request_id: str, response: InferResponse) -> Slices[Sequence[bytes]]:
+def encode_generate(
+    request_id: str, response: InferResponse, *, nan_is_null: bool = False
+) -> Slices[Sequence[bytes]]:
     """Return a response as one line of JSON, its members sorted by name, in slices.
 
     The text of long outputs stays in parts, because joining 60 MB takes longer than a slice may.
@@ -233,15 +253,16 @@ def encode_generate(request_id: str, response: InferResponse) -> Slices[Sequence
     long: dict[str, list[bytes]] = {}
     for spec, data in zip(header.outputs, response.data, strict=True):
         if len(data) > LONG_BYTES:
-            parts = yield from encode_long_data(spec, data)
+            parts = yield from encode_long_data(spec, data, nan_is_null=nan_is_null)
             long[spec.name] = parts[1:-1] if spec.element_count == 1 else parts
             members[spec.name] = b""
         else:
-            text = encode_data(spec, data)
+            text = encode_data(spec, data, nan_is_null=nan_is_null)
             members[spec.name] = text[1:-1] if spec.element_count == 1 else text
     for name, value in response.parameters.items():
-        # Triton: NaN and the infinities are written bare; orjson would write null.
-        members[name] = json.dumps(value).encode() if type(value) is float else orjson.dumps(value)
+        # Triton: NaN and the infinities are written bare; orjson writes null.
+        is_bare = type(value) is float and not nan_is_null
+        members[name] = json.dumps(value).encode() if is_bare else orjson.dumps(value)
     members["model_name"] = orjson.dumps(header.model_name)
     members["model_version"] = orjson.dumps(header.model_version)
     if request_id:

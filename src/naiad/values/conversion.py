@@ -18,6 +18,8 @@ def array_of_values(tensor: ModelTensor, values: Sequence[Any], shape: Shape | N
     shape = tensor.shape_of(len(values), shape, where)
     datatype = tensor.datatype
     types, words = _accepted(datatype)
+    if tensor.null_is_nan and is_float(datatype):
+        types = types | {type(None)}
     if not types.issuperset(map(type, values)):
         index = next(i for i, value in enumerate(values) if type(value) not in types)
         raise InputError(f"{where}: value {index} is {_shown(values[index])}; expected {words}")
@@ -26,7 +28,8 @@ def array_of_values(tensor: ModelTensor, values: Sequence[Any], shape: Shape | N
     try:
         wide = np.array(values, np.float64 if is_float(datatype) else datatype.numpy)
     except OverflowError:
-        raise _out_of_range(datatype, min(values), max(values), where) from None
+        known = [value for value in values if value is not None]
+        raise _out_of_range(datatype, min(known), max(known), where) from None
     return _narrowed(wide, datatype, where).reshape(shape)
 
 
@@ -53,7 +56,7 @@ def array_of_array(tensor: ModelTensor, array: Array, where: str) -> Array:
     kind = array.dtype.kind
     if kind == "V" and array.dtype.itemsize == 2 and datatype is DataType.BF16:
         return array.view(datatype.numpy)  # numpy's files have no name for bfloat16
-    if datatype is DataType.BYTES and kind in "SU":
+    if datatype is DataType.BYTES and kind in "SUT":
         values = array.ravel().tolist()
         return strings([each.encode() if isinstance(each, str) else each for each in values]).reshape(array.shape)
     kinds = "biuf" if is_float(datatype) else "b" if datatype is DataType.BOOL else "iu"

@@ -29,6 +29,8 @@ class ModelTensor:
     """`NHWC` or `NCHW` for images, if the configuration says so."""
     warm_up_dims: Shape = ()
     """Of the first sample of `model_warmup` in the configuration that has the input; () without one."""
+    null_is_nan: bool = False
+    """A null is NaN: the model was trained with missing values."""
 
     def shape_of(self, count: int, shape: Shape | None, where: str) -> Shape:
         """Return the shape of a sample of `count` elements, which its source may state. Raises InputError."""

@@ -1,8 +1,10 @@
 """Parameters, model files and thread counts, as the adapters of frameworks read them."""
 
+from dataclasses import replace
+
 import pytest
 
-from naiad.backend.framework import Parameters, find_model_file, threads_per_instance
+from naiad.backend.framework import Parameters, find_model_file, may_unpickle, threads_per_instance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 from support.backend_parts import make_context
@@ -73,3 +75,26 @@ def test_threads_share_the_usable_cores(tmp_path):
     assert threads_per_instance(context, Parameters(config), "threads") == share
     config.parameters["threads"].string_value = "5"
     assert threads_per_instance(context, Parameters(config), "threads") == 5
+
+
+@pytest.mark.parametrize(("instances", "share"), [((2,), 4), ((3, 1), 2), ((20,), 1)])
+def test_instances_divide_the_cores(tmp_path, instances, share):
+    config = ModelConfig(name="m")
+    for count in instances:
+        config.instance_group.add(count=count, kind="KIND_CPU")
+    context = replace(make_context(config, tmp_path), usable_cores=8)
+    assert threads_per_instance(context, Parameters(config), "threads") == share
+
+
+@pytest.mark.parametrize(
+    ("setting", "allowed"), [("true", True), ("1", True), ("on", True), ("false", False), ("0", False), ("", False)]
+)
+def test_pickles_need_the_setting_of_the_server(tmp_path, setting, allowed):
+    config = ModelConfig(name="m")
+    config.parameters["allow-pickle"].string_value = "true"
+    context = replace(make_context(config, tmp_path), backend_config={"allow-pickle": setting})
+    assert may_unpickle(context) is allowed
+
+
+def test_pickles_are_not_allowed_without_a_setting(tmp_path):
+    assert not may_unpickle(make_context(ModelConfig(name="m"), tmp_path))

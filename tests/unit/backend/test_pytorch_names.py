@@ -43,6 +43,12 @@ def test_inputs_without_an_argument_are_refused(names):
         bind_inputs(config_of(names), SLOTS)
 
 
+@pytest.mark.parametrize("names", [("ids", "ARGS[0]"), ("INPUT__1", "X__1")])
+def test_two_inputs_of_one_argument_are_refused(names):
+    with pytest.raises(InferError, match="several inputs are one argument of forward"):
+        bind_inputs(config_of(names), SLOTS)
+
+
 def test_sequence_controls_are_arguments():
     config = config_of(["ids"])
     control = config.sequence_batching.control_input.add(name="mask").control.add()

@@ -1,6 +1,9 @@
 """Formats and engines of forest files, without the libraries that read them."""
 
 import importlib.util
+import json
+import math
+import struct
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from naiad.backend.trees import engines
 from naiad.backend.trees.backend import plan_output
 from naiad.backend.trees.engines import Forest, choose_engine
 from naiad.backend.trees.forest_file import ForestFile, find_forest_file, reason_of
+from naiad.backend.trees.xgboost_attributes import read_attributes, stored_attributes
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 
@@ -171,3 +175,82 @@ def test_fil_is_an_alias():
 
 def test_engines_import_no_library_by_themselves():
     assert not {"xgboost", "lightgbm", "treelite"} & set(vars(engines))
+
+
+def attributes_of(path, model_type, wanted="auto"):
+    file = ForestFile("forest", path, model_type)
+    return read_attributes(file, stored_attributes(file), wanted)
+
+
+WRAPPER = '{"_estimator_type": "classifier"}'
+
+
+def stored_file(directory, model_type, attributes):
+    """A file with attributes as XGBoost writes them."""
+    if model_type == "xgboost_json":
+        data = json.dumps({"learner": {"attributes": attributes}}).encode()
+    elif model_type == "xgboost_ubj":
+        data = b"".join(
+            b"L" + struct.pack(">q", len(key)) + key.encode() + b"SL" + struct.pack(">q", len(text)) + text.encode()
+            for key, text in attributes.items()
+        )
+    else:
+        data = b"".join(
+            struct.pack("<q", len(key)) + key.encode() + struct.pack("<q", len(text)) + text.encode()
+            for key, text in attributes.items()
+        )
+    path = directory / "stored"
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("model_type", ["xgboost_json", "xgboost_ubj", "xgboost"])
+@pytest.mark.parametrize(
+    ("attributes", "wanted", "rounds"),
+    [
+        ({"best_iteration": "4", "scikit_learn": WRAPPER}, "auto", 5),
+        ({"best_iteration": "0", "scikit_learn": WRAPPER}, "auto", 1),
+        ({"best_iteration": "4", "scikit_learn": WRAPPER}, "false", 0),
+        ({"best_iteration": "4"}, "auto", 0),
+        ({"best_iteration": "4"}, "true", 5),
+        ({"scikit_learn": WRAPPER}, "auto", 0),
+        ({}, "auto", 0),
+    ],
+)
+def test_best_round_follows_the_class_of_the_file(tmp_path, model_type, attributes, wanted, rounds):
+    path = stored_file(tmp_path, model_type, attributes)
+    assert attributes_of(path, model_type, wanted).rounds == rounds
+
+
+@pytest.mark.parametrize("text", ["four", "-1", ""])
+def test_best_round_that_is_no_number_is_refused(tmp_path, text):
+    path = stored_file(tmp_path, "xgboost_json", {"best_iteration": text})
+    with pytest.raises(InferError, match=r"has the attribute best_iteration '.*', expected a whole number"):
+        attributes_of(path, "xgboost_json")
+
+
+@pytest.mark.parametrize(
+    ("state", "labels", "missing"),
+    [
+        ({"classes_": [0, 1], "missing": math.nan}, (), None),
+        ({"_le": {"classes_": ["a", "b"]}}, ("a", "b"), None),
+        ({"classes_": [2, 5], "missing": -999.0}, (2, 5), -999.0),
+        ({"missing": None}, (), None),
+        ([], (), None),
+    ],
+)
+def test_state_of_an_early_wrapper_is_read(tmp_path, state, labels, missing):
+    found = attributes_of(stored_file(tmp_path, "xgboost_json", {"scikit_learn": json.dumps(state)}), "xgboost_json")
+    assert (found.labels, found.missing) == (labels, missing)
+
+
+def test_model_of_catboost_names_the_way(tmp_path):
+    (tmp_path / "model.txt").write_bytes(b"CBM1" + bytes(40))
+    with pytest.raises(InferError, match="is a model of CatBoost, which this backend does not read; save it with"):
+        find(tmp_path)
+
+
+def test_truncated_text_of_lightgbm_is_refused(tmp_path):
+    (tmp_path / "model.txt").write_bytes(b"tree\nversion=v4\nTree=0\n")
+    with pytest.raises(InferError, match="is truncated: the line 'end of trees' is missing"):
+        find(tmp_path)

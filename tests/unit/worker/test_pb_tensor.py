@@ -78,6 +78,32 @@ def test_types_that_the_protocol_lacks_are_refused(kind):
         pb_utils.Tensor("x", np.zeros(1, kind))
 
 
+@pytest.mark.parametrize("kind", ["complex64", "datetime64[s]", "timedelta64[ms]"])
+def test_refused_dtypes_are_named(kind):
+    with pytest.raises(pb_utils.TritonModelException, match=f"Tensor 'when' has {kind.split('[')[0]}.*: "):
+        pb_utils.Tensor("when", np.zeros(1, kind))
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 1 has no StringDType")
+def test_strings_of_numpy_2_are_bytes():
+    tensor = pb_utils.Tensor("x", np.array([["a", "Ölfeld"]], np.dtypes.StringDType()))
+    assert tensor.triton_dtype() == 13
+    assert tensor.as_numpy().tolist() == [["a", "Ölfeld"]]
+    assert encode_strings(tensor.as_numpy()) == b"\1\0\0\0a\7\0\0\0" + "Ölfeld".encode()
+    missing = np.array(["a", None], np.dtypes.StringDType(na_object=None))
+    with pytest.raises(pb_utils.TritonModelException, match="it has missing values; replace them"):
+        pb_utils.Tensor("x", missing)
+
+
+def test_series_are_refused_with_the_way():
+    class Series:
+        def to_numpy(self):
+            return np.zeros(1)
+
+    with pytest.raises(TypeError, match=r"expected a numpy.ndarray, found Series: use its to_numpy\(\)"):
+        pb_utils.Tensor("x", Series())
+
+
 def test_misuse_is_refused():
     with pytest.raises(pb_utils.TritonModelException, match="Tensor name cannot be an empty string"):
         pb_utils.Tensor("", np.zeros(1))

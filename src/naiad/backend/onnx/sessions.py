@@ -11,10 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+
 from naiad.backend.api import InstanceSpec, Model, ModelContext
+from naiad.backend.batch_trial import confirm_batching
 from naiad.backend.cores import running_on
 from naiad.backend.onnx.accelerators import CPU_PROVIDER, gpu_unsupported_reason
 from naiad.backend.onnx.library import onnxruntime
+from naiad.backend.onnx.load_advice import load_advice
 from naiad.backend.onnx.options import (
     SessionPlan,
     ThreadPlan,
@@ -29,6 +33,7 @@ from naiad.backend.signature import ModelSignature, TensorSignature
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, internal
+from naiad.core.tensor import Array, Shape
 from naiad.options.host_policy import format_cores, policy_name
 
 _log = logging.getLogger(__name__)
@@ -112,10 +117,19 @@ def inspect_model(context: ModelContext, path: Path, default_instance_count: int
             pass  # loading reports it, after what the inspection finds
         else:
             _inspected.last = _settings(context, path, threads), session
-            return session.signature
+            if context.config.max_batch_size:
+                return session.signature
+            return confirm_batching(context.name, session.signature, lambda inputs: _shapes(session, inputs))
     plan = SessionPlan(inspection_options(context), [(CPU_PROVIDER, {})])
     session, _ = open_session(context, path, plan)
     return read_signature(session)
+
+
+def _shapes(session: OnnxSession, inputs: Mapping[str, Array]) -> dict[str, Shape]:
+    """Execute a session, and return the shapes of its outputs. Raises what ONNX Runtime raises."""
+    names = list(session.signature.outputs)
+    found = session.ort.run(names, dict(inputs), session.run_options)
+    return {name: np.shape(value) for name, value in zip(names, found, strict=True)}
 
 
 def _take_inspected(settings: tuple[object, ...]) -> OnnxSession | None:
@@ -227,9 +241,9 @@ def open_session(context: ModelContext, path: Path, plan: SessionPlan) -> tuple[
         plan.options.add_session_config_entry(_EXTERNAL_DATA_DIRECTORY, str(path.parent))
         return _create_session(plain.data, plan), plain.labels
     except Exception as error:  # ONNX Runtime raises a different class for each status
-        raise internal(
-            f"model '{context.name}' version {context.version}: {path} cannot be loaded: {ort_message(error)}"
-        ) from error
+        advice = load_advice(str(error))
+        opening = f"model '{context.name}' version {context.version}: {path} cannot be loaded: "
+        raise internal(f"{opening}{f'{advice}: ' if advice else ''}{ort_message(error)}") from error
 
 
 def _create_session(model: str | bytes, plan: SessionPlan) -> Any:

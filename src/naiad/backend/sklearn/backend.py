@@ -1,6 +1,8 @@
 """The sklearn backend: one estimator for all instances of a version."""
 
+import itertools
 import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -8,13 +10,15 @@ import sklearn
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.framework import Parameters
-from naiad.backend.signature import ModelSignature, SignatureCheck, completed
+from naiad.backend.signature import ModelSignature, SignatureCheck, TensorSignature, completed
 from naiad.backend.sklearn.estimator_file import load_estimator
-from naiad.backend.sklearn.inputs import plan_inputs
-from naiad.backend.sklearn.outputs import call, plan_outputs, read_outputs
+from naiad.backend.sklearn.inputs import ColumnInputs, MatrixInput, free_columns, plan_inputs
+from naiad.backend.sklearn.outputs import MethodCall, call, class_labels, plan_outputs, read_outputs, to_tensor
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.config.execution import execution_config
+from naiad.config.features import Features
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import InferError
 from naiad.core.tensor import Array
 
 _log = logging.getLogger(__name__)
@@ -39,7 +43,7 @@ class SklearnBackend(Backend):
         _log.info(
             "model '%s' version %d: %s of scikit-learn %s, %s",
             context.name, context.version, type(model.estimator).__name__, sklearn.__version__,
-            ", ".join(model.methods.values()),
+            ", ".join(model.calls),
         )  # fmt: skip
         return model
 
@@ -53,15 +57,38 @@ class SklearnModel(Model):
         config = execution_config(context.config)
         parameters = Parameters(config, context.backend_config)
         self.estimator = load_estimator(context, parameters)
-        self.methods: Mapping[str, str] = plan_outputs(config, self.estimator, parameters)
+        self.calls: Mapping[str, MethodCall] = plan_outputs(config, self.estimator, parameters)
+        self.labels = class_labels(self.estimator, self.calls)
         # Threads of joblib cost more than the usual batch.
         set_job_count(
             self.estimator, min(parameters.count("n_jobs", 1) or context.usable_cores, context.usable_cores)
         )
-        self.inputs = plan_inputs(config, self.estimator)
-        example = self.inputs.build(self.inputs.example())
-        outputs = read_outputs(config, self.estimator, self.methods, example)
-        self.signature = ModelSignature("scikit-learn", self.inputs.signatures, outputs)
+        self.inputs, outputs = self._tried(config)
+        names = tuple(str(name) for name in getattr(self.estimator, "feature_names_in_", ()))
+        self.features = Features(names if isinstance(self.inputs, MatrixInput) else (), null_is_nan=True)
+        self.signature = ModelSignature("scikit-learn", self.inputs.signatures, outputs, features=self.features)
+
+    def _tried(self, config: ModelConfig) -> tuple[MatrixInput | ColumnInputs, dict[str, TensorSignature]]:
+        """Return inputs with which a trial row succeeds, and the outputs that it has. Raises InferError(INVALID_ARG).
+
+        An estimator does not store the dtypes of its columns: a column of which it says nothing is a number, and if
+        it does not take the row, text, a truth value or a date.
+        """
+        inputs = plan_inputs(config, self.estimator)
+        others = inputs.others(free_columns(config, self.estimator, inputs))
+        found = next((each for each in itertools.chain([inputs], others) if self._accepts(each)), inputs)
+        return found, read_outputs(config, self.estimator, self.calls, found.build(found.example()))
+
+    def _accepts(self, inputs: MatrixInput | ColumnInputs) -> bool:
+        """Return whether the estimator takes a trial row."""
+        method = next(iter(self.calls.values())).method
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                call(self._context.name, self.estimator, method, inputs.build(inputs.example()))
+            except InferError:
+                return False
+        return True
 
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Create an instance that uses the estimator of the version."""
@@ -82,10 +109,14 @@ class SklearnInstance(TensorInstance):
         """Call a method for each output; see `TensorInstance.run`."""
         model = self.executable
         table = model.inputs.build(inputs)
-        return [
-            call(self._name, model.estimator, model.methods[name], table).astype(self._dtypes[name], copy=False)
-            for name in output_names
-        ]
+        results: dict[str, Any] = {}
+        arrays: list[Array] = []
+        for name in output_names:
+            each = model.calls[name]
+            if each.method not in results:
+                results[each.method] = call(self._name, model.estimator, each.method, table)
+            arrays.append(to_tensor(results[each.method], each.target).astype(self._dtypes[name], copy=False))
+        return arrays
 
 
 def set_job_count(estimator: Any, count: int) -> None:

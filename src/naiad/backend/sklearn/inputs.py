@@ -1,12 +1,12 @@
 """What an estimator takes: a matrix, the columns of a table, or texts; read from its fitted attributes."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from naiad.backend.signature import TensorSignature
+from naiad.backend.sklearn.columns import NUMBER, TRIALS, Column, ColumnKind, first_step, read_columns
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import invalid_argument
@@ -14,18 +14,8 @@ from naiad.core.tensor import Array
 
 MATRIX_INPUT = "input__0"
 """Name of an input that has all features."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One feature, as the first step of an estimator sees it."""
-
-    is_text: bool
-    example: object
-    """A value that the step accepts."""
-
-
-_NUMBER = Column(False, 0.0)
+_MAX_FREE_COLUMNS = 64
+"""Columns that are tried alone: each try is a call of the estimator."""
 
 
 class MatrixInput:
@@ -47,6 +37,10 @@ class MatrixInput:
         """Return one row that the first step accepts, as tensors."""
         return {self._name: _example([self._example], self._datatype)}
 
+    def others(self, free: Mapping[str, DataType | None]) -> Iterator["MatrixInput"]:
+        """Yield other inputs to try: a matrix has none."""
+        yield from ()
+
 
 class ColumnInputs:
     """One tensor [n, 1] a column; pandas makes the table when the columns have names, otherwise numpy."""
@@ -60,7 +54,7 @@ class ColumnInputs:
         """Return what the estimator takes, for the tensors of a request. Raises InferError(INVALID_ARG)."""
         values = {name: _values(name, inputs[name]).reshape(-1) for name in self._columns}
         if self._pandas is not None:
-            return self._pandas.DataFrame(values)
+            return self._pandas.DataFrame({name: self._typed(name, column) for name, column in values.items()})
         table = np.empty((len(next(iter(values.values()))), len(values)), object)
         for index, column in enumerate(values.values()):
             table[:, index] = column
@@ -69,6 +63,41 @@ class ColumnInputs:
     def example(self) -> dict[str, Array]:
         """Return one row that the first step accepts, as tensors."""
         return {name: _example([[column.example]], kind) for name, (kind, column) in self._columns.items()}
+
+    def others(self, free: Mapping[str, DataType | None]) -> Iterator["ColumnInputs"]:
+        """Yield inputs whose `free` columns are no numbers: one of them text, a flag or a date, then all of them.
+
+        A column with a datatype remains of it.
+        """
+        for name in list(free)[:_MAX_FREE_COLUMNS]:
+            for trial in TRIALS:
+                if free[name] in (None, trial.datatype):
+                    yield self._with({name: trial})
+        for trial in TRIALS:
+            yield self._with({name: trial for name, kind in free.items() if kind in (None, trial.datatype)})
+
+    def _with(self, columns: Mapping[str, Column]) -> "ColumnInputs":
+        found = {name: (column.datatype, column) for name, column in columns.items()}
+        return ColumnInputs({**self._columns, **found}, self._pandas)
+
+    def _typed(self, name: str, values: Array) -> Any:
+        """Return a column as pandas had it for training. Raises InferError(INVALID_ARG)."""
+        column = self._columns[name][1]
+        if column.kind is ColumnKind.CATEGORY:
+            # Empty text is no value, unless it is a category; other unknown values are the estimator's affair.
+            known = list(column.categories)
+            items = [None if value not in known and (value == "" or value != value) else value for value in values]
+            others = [value for value in dict.fromkeys(items) if value is not None and value not in known]
+            return self._pandas.Categorical(items, categories=[*known, *others])
+        if column.kind is ColumnKind.DATE:
+            try:
+                return self._pandas.to_datetime(self._pandas.Series(values), format="ISO8601")
+            except (ValueError, TypeError) as error:
+                raise invalid_argument(f"input '{name}' has text that is no date in ISO 8601: {error}") from None
+        if column.empty != "" and values.dtype == object:
+            values = values.copy()
+            values[values == ""] = column.empty
+        return values
 
 
 def plan_inputs(config: ModelConfig, estimator: Any) -> MatrixInput | ColumnInputs:
@@ -91,20 +120,26 @@ def plan_inputs(config: ModelConfig, estimator: Any) -> MatrixInput | ColumnInpu
     # scikit-learn: columns without names are called x0, x1, ...
     keys = names or [f"x{index}" for index in range(count)]
     found = read_columns(estimator, keys)
-    columns = {key: found.get(key, _NUMBER) for key in keys}
-    texts = [column.is_text for column in columns.values()]
+    columns = {key: found.get(key, NUMBER) for key in keys}
+    texts = [column.datatype is DataType.BYTES for column in columns.values()]
     is_matrix = not names and len(set(texts)) == 1
     if is_matrix or (kinds and not kinds.keys() & columns.keys()):
         kind = matrix_kind or (DataType.BYTES if all(texts) else DataType.FP64)
         return MatrixInput(matrix_name, kind, [column.example for column in columns.values()], is_flat=False)
     pandas = _pandas(config.name, estimator) if names else None
     return ColumnInputs(
-        {name: (kinds.get(name) or _kind(column), column) for name, column in columns.items()}, pandas
+        {name: (kinds.get(name) or column.datatype, column) for name, column in columns.items()}, pandas
     )
 
 
-def _kind(column: Column) -> DataType:
-    return DataType.BYTES if column.is_text else DataType.FP64
+def free_columns(
+    config: ModelConfig, estimator: Any, inputs: MatrixInput | ColumnInputs
+) -> dict[str, DataType | None]:
+    """Return the columns of which the estimator does not say what they are, with the datatypes of a configuration."""
+    kinds = {tensor.name: BY_CONFIG_NUMBER.get(tensor.data_type) for tensor in config.input}
+    names = list(inputs.signatures) if isinstance(inputs, ColumnInputs) else []
+    known = read_columns(estimator, names)
+    return {name: kinds.get(name) for name in names if name not in known}
 
 
 def _configured_features(config: ModelConfig) -> int:
@@ -122,56 +157,6 @@ def _pandas(model: str, estimator: Any) -> Any:
             "all features in config.pbtxt if no step selects columns by name"
         ) from None
     return pandas
-
-
-def first_step(estimator: Any) -> Any:
-    """Return the step of a pipeline, a union or a search that sees the input first."""
-    while True:
-        steps = getattr(estimator, "steps", None) or getattr(estimator, "transformer_list", None)
-        inner = steps[0][1] if steps else getattr(estimator, "best_estimator_", None)
-        if inner is None:
-            return estimator
-        estimator = inner
-
-
-def read_columns(estimator: Any, names: Sequence[str]) -> dict[str, Column]:
-    """Return the columns that the first step knows more of than that they are numbers."""
-    step = first_step(estimator)
-    if hasattr(step, "build_analyzer"):
-        return dict.fromkeys(names, Column(True, ""))
-    if hasattr(step, "transformers_"):
-        found: dict[str, Column] = {}
-        for _, transformer, selected in step.transformers_:
-            for name, column in read_columns(transformer, _select(selected, names)).items():
-                found.setdefault(name, column)
-        return found
-    categories = getattr(step, "categories_", None)
-    if categories is not None:
-        return {name: _column(values[0]) for name, values in zip(names, categories, strict=False) if len(values)}
-    statistics = getattr(step, "statistics_", None)
-    if statistics is not None and statistics.dtype == object:
-        return {name: _column(value) for name, value in zip(names, statistics, strict=False)}
-    return {}
-
-
-def _column(value: Any) -> Column:
-    is_text = isinstance(value, str)
-    return Column(is_text, value if is_text else float(value))
-
-
-def _select(selected: Any, names: Sequence[str]) -> list[str]:
-    """Return the columns that a transformer of a ColumnTransformer gets: by name, index, slice or mask."""
-    if isinstance(selected, str):
-        return [selected]
-    if isinstance(selected, slice) and not isinstance(selected.start or selected.stop, str):
-        return list(names[selected])
-    if isinstance(selected, slice):
-        first = names.index(selected.start) if selected.start else 0
-        return list(names[first : names.index(selected.stop) + 1 if selected.stop else None])
-    items = np.atleast_1d(np.asarray(selected))
-    if items.dtype == bool:
-        return [name for name, is_selected in zip(names, items, strict=True) if is_selected]
-    return [str(item) if isinstance(item, str) else names[int(item)] for item in items.tolist()]
 
 
 def _values(name: str, array: Array) -> Array:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
+from naiad.backend.batch_trial import confirm_batching
 from naiad.backend.framework import ModelFile, Parameters, Scalars, check_signature, find_model_file, first_gpu
 from naiad.backend.signature import ModelSignature, completed, is_complete
 from naiad.backend.tensor_instance import TensorInstance
@@ -35,7 +36,10 @@ class TensorFlowBackend(Backend):
 
         def read() -> ModelSignature:
             set_up(context)
-            return open_program(context, _CPU).signature()
+            program = open_program(context, _CPU)
+            if context.config.max_batch_size:
+                return program.signature()
+            return confirm_batching(context.name, program.signature(), program.shapes)
 
         return completed(context, read)
 

@@ -5,6 +5,7 @@ TensorFlow 1 (`model.graphdef`).
 """
 
 import json
+import logging
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from naiad.backend.signature import ModelSignature, TensorSignature
 from naiad.backend.tensorflow.library import tensorflow
 from naiad.core.datatype import DataType
 from naiad.core.errors import invalid_argument
+from naiad.core.tensor import Array, Shape
 
+_log = logging.getLogger(__name__)
 KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
 _DEFAULT_TAG = "serve"
 _DEFAULT_SIGNATURE = "serving_default"
@@ -46,6 +49,11 @@ class Program:
     def signature(self) -> ModelSignature:
         """Return the tensors as the configuration is held against them."""
         return ModelSignature("TensorFlow", inputs=_tensors(self.inputs), outputs=_tensors(self.outputs))
+
+    def shapes(self, inputs: Mapping[str, Array]) -> dict[str, Shape]:
+        """Execute the function, and return the shapes of its outputs. Raises what TensorFlow raises."""
+        found = self.function(**{name: tensorflow.constant(array) for name, array in inputs.items()})
+        return {name: tuple(found[name].shape) for name in self.outputs}
 
 
 def _tensors(specs: Mapping[str, Any]) -> dict[str, TensorSignature]:
@@ -76,6 +84,12 @@ def load_saved_model(path: Path, tags: str, signature: str) -> Program:
             "its method export"
         )
     name = signature or (_DEFAULT_SIGNATURE if _DEFAULT_SIGNATURE in functions else min(functions))
+    if not signature and len(functions) > 1:
+        _log.info(
+            "%s: the signature '%s' is served; it also has %s: choose with the parameter TF_SIGNATURE_DEF, or "
+            "--backend-config=tensorflow,TF_SIGNATURE_DEF=NAME for a bare directory",
+            path, name, ", ".join(f"'{each}'" for each in sorted(functions) if each != name),
+        )  # fmt: skip
     if name not in functions:
         raise invalid_argument(
             f"{path} has no signature '{name}', which the parameter TF_SIGNATURE_DEF names; its signatures are "

@@ -20,10 +20,11 @@ from naiad.backend.signature import (
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.backend.trees.engines import ENGINES, Engine, Forest, open_engine
 from naiad.backend.trees.forest_file import find_forest_file
+from naiad.backend.trees.xgboost_attributes import BEST_CHOICES, BEST_ITERATION
 from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
-from naiad.core.errors import invalid_argument
+from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.tensor import Array
 
 _log = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ INPUT = "input__0"
 OUTPUT = "output__0"
 SHAP = "treeshap_output"
 """Triton: the names of FIL's tensors."""
+MISSING = "missing"
+"""A number that means missing besides NaN: XGBoost's scikit-learn classes have it as an argument of this name."""
 MAX_BATCH_SIZE = 8192
 """`max_batch_size` of a model without one, near that of FIL's examples: a row costs microseconds."""
 GPU_PARAMETERS = (
@@ -67,9 +70,9 @@ class OutputPlan:
             scores = scores[:, 1:]
         if not self.is_class:
             return _float32(scores)
-        if scores.shape[1] == 1:
-            return _float32(scores > self.threshold)
-        return _float32(scores.argmax(axis=1)[:, None])
+        classes = scores > self.threshold if scores.shape[1] == 1 else scores.argmax(axis=1)[:, None]
+        labels = self.forest.labels
+        return _float32(np.asarray(labels, np.float32)[classes.astype(np.intp)] if labels else classes)
 
 
 def _float32(values: Array) -> Array:
@@ -88,6 +91,12 @@ def plan_output(model: str, forest: Forest, parameters: Parameters) -> OutputPla
             f"model '{model}': parameter '{name}' is true, but the model is no classifier (objective "
             f"{forest.objective}); set it to false"
         )
+    if is_class and not is_probabilities and any(not isinstance(label, (int, float)) for label in forest.labels):
+        raise invalid_argument(
+            f"model '{model}': parameter 'output_class' is true, but the classes of the model are texts "
+            f"({excerpt(', '.join(map(str, forest.labels)))}), and the output is a number; set predict_proba, or "
+            "serve the pickled estimator with the backend sklearn"
+        )
     return OutputPlan(forest, is_class, is_probabilities, parameters.number("threshold", 0.5))
 
 
@@ -99,7 +108,8 @@ def forest_signature(plan: OutputPlan, input_type: DataType, *, has_contribution
         classes = () if forest.score_count == 1 else (forest.score_count,)
         tensors.append(TensorSignature(SHAP, DataType.FP32, (None, *classes, forest.feature_count + 1)))
     source = TensorSignature(INPUT, input_type, (None, forest.feature_count))
-    return ModelSignature("trees", {INPUT: source}, {tensor.name: tensor for tensor in tensors})
+    outputs = {tensor.name: tensor for tensor in tensors}
+    return ModelSignature("trees", {INPUT: source}, outputs, features=forest.features)
 
 
 class TreesBackend(Backend):
@@ -151,6 +161,7 @@ def _open(context: ModelContext) -> tuple[Engine, OutputPlan]:
         parameters.choice("engine", ENGINES, "auto"),
         # One: the threads of a second one wait for each other longer than a usual batch takes.
         min(parameters.count("nthread", 1) or context.usable_cores, context.usable_cores),
+        parameters.choice(BEST_ITERATION, BEST_CHOICES, "auto"),
         allow_unknown_field=parameters.flag("xgboost_allow_unknown_field"),
     )
     return engine, plan_output(context.name, engine.forest, parameters)
@@ -172,10 +183,14 @@ class TreesModel(Model):
         self._context = context
         self._engine = engine
         self._plan = plan
+        self.features = engine.forest.features
+        parameters = Parameters(context.config, context.backend_config)
+        stored = engine.forest.missing
+        self._missing = parameters.number(MISSING, 0) if MISSING in parameters else stored
 
     def create_instance(self, spec: InstanceSpec) -> Instance:
         """Create an instance that uses the engine of the version."""
-        return TreesInstance(self._context, self._engine, self._plan)
+        return TreesInstance(self._context, self._engine, self._plan, self._missing)
 
 
 class TreesInstance(TensorInstance):
@@ -183,14 +198,18 @@ class TreesInstance(TensorInstance):
 
     runs_on_any_thread: ClassVar[bool] = True
 
-    def __init__(self, context: ModelContext, engine: Engine, plan: OutputPlan) -> None:
+    def __init__(self, context: ModelContext, engine: Engine, plan: OutputPlan, missing: float | None = None) -> None:
+        """`missing` is a value besides NaN that means missing."""
         super().__init__(context)
         self.executable = engine
         self._plan = plan
+        self._missing = missing
 
     def run(self, inputs: dict[str, Array], output_names: Sequence[str]) -> Sequence[Array]:
         """Compute scores, SHAP values or both; see `TensorInstance.run`."""
         rows = inputs[INPUT]
+        if self._missing is not None:
+            rows = np.where(rows == rows.dtype.type(self._missing), rows.dtype.type(np.nan), rows)
         return [
             self.executable.contributions(rows).astype("float32", copy=False)
             if name == SHAP

@@ -11,12 +11,15 @@ import json
 import logging
 import threading
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
+from naiad.backend.trees.booster_features import lightgbm_features, xgboost_features
 from naiad.backend.trees.forest_file import ForestFile, reason_of
+from naiad.backend.trees.xgboost_attributes import XGBoostAttributes, read_attributes, stored_attributes
+from naiad.config.features import Features
 from naiad.core.errors import InferError, internal
 from naiad.core.tensor import Array
 
@@ -34,6 +37,12 @@ class Forest:
     """As the library names it, for messages."""
     score_count: int
     """Columns of `Engine.predict`: 1 for a binary classifier with one score, otherwise classes or targets."""
+    labels: tuple[object, ...] = ()
+    """Labels of the classes that the file has, if they are others than 0, 1, 2, and so on."""
+    missing: float | None = None
+    """A value besides NaN that means missing, if the file has one."""
+    features: Features = field(default_factory=lambda: Features(null_is_nan=True))
+    """Names and categories that the file has."""
 
 
 class Engine(abc.ABC):
@@ -63,7 +72,7 @@ class XGBoostEngine(Engine):
 
     name: ClassVar[str] = "xgboost"
 
-    def __init__(self, file: ForestFile, thread_count: int) -> None:
+    def __init__(self, file: ForestFile, thread_count: int, best_iteration: str = "auto") -> None:
         import xgboost
 
         self._xgboost = xgboost
@@ -76,36 +85,44 @@ class XGBoostEngine(Engine):
             raise file.load_error("XGBoost", error) from error
         if learner["gradient_booster"]["name"] == "gblinear":
             raise file.error("is a linear model (booster gblinear), no forest; train it with booster gbtree")
+        attributes = read_attributes(file, self._booster.attributes(), best_iteration)
+        self._rounds = (0, attributes.rounds)
         self._thread_count = thread_count
         self._lock = threading.Lock()
         self._objective: str = learner["objective"]["name"]
-        self.forest = _xgboost_forest(learner, self._objective)
+        self.forest = _xgboost_forest(learner, self._objective, attributes, xgboost_features(self._booster))
         # `multi:softmax` is trained as softprob, but predicts labels.
         self._is_softmax = self._objective == "multi:softmax"
 
     def predict(self, rows: Array) -> Array:
         """See `Engine.predict`."""
         scores = self._booster.inplace_predict(
-            rows, predict_type="margin" if self._is_softmax else "value", validate_features=False
+            rows,
+            iteration_range=self._rounds,
+            predict_type="margin" if self._is_softmax else "value",
+            validate_features=False,
         ).reshape(len(rows), -1)
         return _softmax(scores) if self._is_softmax else scores
 
     def contributions(self, rows: Array) -> Array:
         """See `Engine.contributions`."""
-        matrix = self._xgboost.DMatrix(rows, nthread=self._thread_count)
+        matrix = self._xgboost.DMatrix(rows, nthread=self._thread_count, feature_types=self._booster.feature_types)
         # XGBoost: `predict` is not safe for threads with booster dart.
         with self._lock:
-            values = self._booster.predict(matrix, pred_contribs=True, validate_features=False)
+            values = self._booster.predict(
+                matrix, pred_contribs=True, validate_features=False, iteration_range=self._rounds
+            )
         return self.shape_contributions(values)
 
 
-def _xgboost_forest(learner: Any, objective: str) -> Forest:
+def _xgboost_forest(learner: Any, objective: str, attributes: XGBoostAttributes, features: Features) -> Forest:
     model = learner["learner_model_param"]
     target_count, class_count = int(model["num_target"]), int(model["num_class"])
     score_count = max(class_count, target_count)
     if objective in _BINARY_OBJECTIVES and target_count == 1:
         class_count = 2
-    return Forest(int(model["num_feature"]), class_count, objective, score_count)
+    count = int(model["num_feature"])
+    return Forest(count, class_count, objective, score_count, attributes.labels, attributes.missing, features)
 
 
 _BINARY_OBJECTIVES = ("binary:logistic", "binary:hinge")
@@ -147,7 +164,8 @@ class LightGBMEngine(Engine):
         columns: int = self._booster.num_model_per_iteration()
         is_classifier = objective.startswith(("binary", "multiclass"))
         class_count = max(columns, 2) if is_classifier else 0
-        self.forest = Forest(self._booster.num_feature(), class_count, objective, columns)
+        features = lightgbm_features(self._booster, text)
+        self.forest = Forest(self._booster.num_feature(), class_count, objective, columns, features=features)
 
     def predict(self, rows: Array) -> Array:
         """See `Engine.predict`."""
@@ -184,15 +202,21 @@ class TreeliteEngine(Engine):
     name: ClassVar[str] = "treelite"
     has_contributions: ClassVar[bool] = False
 
-    def __init__(self, file: ForestFile, thread_count: int, *, allow_unknown_field: bool = False) -> None:
+    def __init__(
+        self, file: ForestFile, thread_count: int, best_iteration: str = "auto", *, allow_unknown_field: bool = False
+    ) -> None:
         import treelite
+
+        attributes = XGBoostAttributes()
+        if file.model_type.startswith("xgboost"):
+            attributes = read_attributes(file, stored_attributes(file), best_iteration)
 
         self._predict = treelite.gtil.predict
         self._thread_count = thread_count
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # fields that are unknown and allowed
-                self._model: Any = _load_treelite(treelite, file, allow_unknown_field)
+                self._model: Any = _load_treelite(treelite, file, attributes.rounds, allow_unknown_field)
         except treelite.TreeliteError as error:
             raise file.load_error("treelite", error) from error
         header = self._model.get_header_accessor()
@@ -203,7 +227,10 @@ class TreeliteEngine(Engine):
             raise file.error(f"is a classifier with {targets} targets; save one forest for each target")
         objective = header.get_field("postprocessor")
         class_count = max(columns, 2) if is_classifier else 0
-        self.forest = Forest(self._model.num_feature, class_count, objective, max(columns, targets))
+        self.forest = Forest(
+            self._model.num_feature, class_count, objective, max(columns, targets), attributes.labels,
+            attributes.missing,
+        )  # fmt: skip
 
     def predict(self, rows: Array) -> Array:
         """See `Engine.predict`."""
@@ -216,16 +243,40 @@ _BINARY, _MULTICLASS = 0, 2
 """treelite's numbers of tasks."""
 
 
-def _load_treelite(treelite: Any, file: ForestFile, allow_unknown_field: bool) -> Any:
+def _load_treelite(treelite: Any, file: ForestFile, rounds: int, allow_unknown_field: bool) -> Any:
     path = str(file.path)
     if file.model_type == "treelite_checkpoint":
         return treelite.Model.deserialize(path)
     if file.model_type == "lightgbm":
+        if _ZERO_AS_MISSING in _read(file):
+            raise file.error(
+                "was trained with zero_as_missing, which treelite does not apply: it would return other numbers; set "
+                "parameter 'engine' to lightgbm, and install it (pip install lightgbm)"
+            )
         return treelite.frontend.load_lightgbm_model(path)
+    if rounds:
+        return treelite.frontend.from_xgboost_json(_best_rounds(file, rounds))
     if file.model_type == "xgboost":
         return treelite.frontend.load_xgboost_model_legacy_binary(path)
     form = file.model_type.removeprefix("xgboost_").replace("ubj", "ubjson")
     return treelite.frontend.load_xgboost_model(path, format_choice=form, allow_unknown_field=allow_unknown_field)
+
+
+_ZERO_AS_MISSING = b"[zero_as_missing: 1]"
+
+
+def _best_rounds(file: ForestFile, rounds: int) -> str:
+    """Return the first rounds of an XGBoost file as JSON. Raises InferError(INVALID_ARG) without XGBoost."""
+    opening = f"was trained with early stopping and predicts with its first {rounds} rounds, which treelite cannot"
+    remedy = "set parameter 'best_iteration' to false to predict with all rounds"
+    if file.model_type == "xgboost":
+        raise file.error(f"{opening} in the old binary format; save it with XGBoost 2 as JSON, or {remedy}")
+    try:
+        import xgboost
+    except ImportError:
+        raise file.error(f"{opening} without the package xgboost; install it, or {remedy}") from None
+    booster = xgboost.Booster(model_file=bytearray(_read(file)))
+    return bytes(booster[:rounds].save_raw("json")).decode()
 
 
 ENGINES = ("auto", XGBoostEngine.name, LightGBMEngine.name, TreeliteEngine.name)
@@ -251,15 +302,27 @@ def choose_engine(file: ForestFile, wanted: str) -> str:
     raise file.error(f"needs the package {' or '.join(candidates)}: pip install 'naiad[trees]'")
 
 
-def open_engine(file: ForestFile, wanted: str, thread_count: int, *, allow_unknown_field: bool = False) -> Engine:
+def open_engine(
+    file: ForestFile,
+    wanted: str,
+    thread_count: int,
+    best_iteration: str = "auto",
+    *,
+    allow_unknown_field: bool = False,
+) -> Engine:
     """Load a model with the engine that `choose_engine` names. Raises InferError(INVALID_ARG)."""
     name = choose_engine(file, wanted)
+    if best_iteration == "true" and not file.model_type.startswith("xgboost"):
+        raise file.error(
+            f"has the format {file.model_type}, which does not say the best round, but parameter 'best_iteration' is "
+            "true; remove the parameter: LightGBM saves only the best rounds"
+        )
     try:
         if name == XGBoostEngine.name:
-            return XGBoostEngine(file, thread_count)
+            return XGBoostEngine(file, thread_count, best_iteration)
         if name == LightGBMEngine.name:
             return LightGBMEngine(file, thread_count)
-        return TreeliteEngine(file, thread_count, allow_unknown_field=allow_unknown_field)
+        return TreeliteEngine(file, thread_count, best_iteration, allow_unknown_field=allow_unknown_field)
     except (InferError, ImportError):
         raise
     except Exception as error:  # the libraries read damaged files with any exception of Python and C++

@@ -21,6 +21,7 @@ MODEL_TYPES = {
 _TAIL_BYTES = 128
 _JSON_VERSION = re.compile(rb'"version"\s*:\s*\[\s*(\d+)\s*,\s*(\d+)')
 _UBJSON_VERSION = re.compile(rb"version\[(?:#L.{7}\x03)?i(.)i(.)", re.DOTALL)
+_CATBOOST = b"CBM1"
 _LIGHTGBM_END = b"end of trees"
 
 
@@ -72,6 +73,11 @@ def find_forest_file(context: ModelContext, parameters: Parameters) -> ForestFil
     if wanted and path.name in MODEL_TYPES.values() and preferred.is_file():
         path = preferred
     found = ForestFile(context.name, path, _identify(path))
+    if path.is_file() and path.read_bytes()[:4] == _CATBOOST:
+        raise found.error(
+            "is a model of CatBoost, which this backend does not read; save it with save_model('model.onnx', "
+            "format='onnx') and serve that with the backend onnxruntime"
+        )
     if not found.model_type:
         raise found.error(
             "is no model of trees: expected JSON or UBJSON of XGBoost, text of LightGBM or a treelite checkpoint"

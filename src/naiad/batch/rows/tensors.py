@@ -97,7 +97,7 @@ def _of_values(
     for offset, value in enumerate(column):
         if offset in failures:
             continue
-        if value is ABSENT:
+        if value is ABSENT or (value is None and not tensor.null_is_nan):
             if not tensor.is_optional:
                 failures[offset] = _missing(tensor, where)
             continue

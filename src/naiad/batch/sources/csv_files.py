@@ -1,14 +1,14 @@
 """Rows of `.csv` files with a header. Numbers and strings follow the datatypes of the model."""
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from naiad.batch.job import PredictJob
-from naiad.batch.rows.chunk import ABSENT, Column, FileRows
+from naiad.batch.rows.chunk import Column, FileRows
 from naiad.batch.signature import ModelSignature
 from naiad.batch.sources.source import element_count, plan_columns, unreadable
 from naiad.core.datatype import DataType
@@ -44,6 +44,7 @@ class CsvSource:
         except BaseException:
             self.close()
             raise
+        self.note = self._plan.note
         self._width = len(header)
         self._places = {name: header.index(name) for name in self._plan.columns}
         self._tensors = signature.inputs
@@ -80,16 +81,28 @@ class CsvSource:
         texts: dict[str, Sequence[str]] = {
             name: [row[place] for row in table] for name, place in self._places.items()
         }
-        columns = {
-            name: _column(self._tensors[name], [texts[each] for each in names])
-            for name, names in self._plan.inputs.items()
-        }
+        coded: dict[int, str] = {}
+        columns = {name: self._input(name, names, texts, coded) for name, names in self._plan.inputs.items()}
+        failures = {**coded, **failures}
         keys = {name: [_clean(text) for text in texts[name]] for name in self._plan.keys}
         return FileRows(self.path.name, first, len(table), columns, keys, failures)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def _input(
+        self, name: str, names: Sequence[str], texts: Mapping[str, Sequence[str]], failures: dict[int, str]
+    ) -> Column:
+        codes = self._plan.codes
+        if not any(each in codes for each in names):
+            return _column(self._tensors[name], [texts[each] for each in names])
+        values: dict[str, Column] = {
+            each: [text.strip() or None for text in texts[each]] if each in codes else [*map(_number, texts[each])]
+            for each in names
+        }
+        coded = self._plan.coded(values, failures)
+        return [list(row) for row in zip(*(coded[each] for each in names), strict=True)]
 
     def _counted(self) -> Any:
         for line in self._file:
@@ -137,13 +150,9 @@ def _numbers(tensor: ModelTensor, columns: Sequence[Sequence[str]]) -> Column | 
 
 def _values(tensor: ModelTensor, columns: Sequence[Sequence[str]], read: Callable[[str], Any]) -> Column:
     if len(columns) > 1:
-        return [_row([read(text) for text in row]) for row in zip(*columns, strict=True)]
+        return [[read(text) for text in row] for row in zip(*columns, strict=True)]
     size = element_count(tensor)
     return [_list(tensor, text) if size != 1 and text.lstrip()[:1] == "[" else read(text) for text in columns[0]]
-
-
-def _row(elements: list[Any]) -> Any:
-    return ABSENT if ABSENT in elements else elements
 
 
 def _list(tensor: ModelTensor, text: str) -> Any:
@@ -163,7 +172,7 @@ def _string(text: str) -> bytes:
 
 def _number(text: str) -> Any:
     if not text.strip():
-        return ABSENT
+        return None
     for convert in (int, float):
         try:
             return convert(text)
@@ -173,7 +182,7 @@ def _number(text: str) -> Any:
 
 
 def _boolean(text: str) -> Any:
-    return ABSENT if not text.strip() else _BOOLEANS.get(text.strip().lower(), text)
+    return None if not text.strip() else _BOOLEANS.get(text.strip().lower(), text)
 
 
 def _clean(text: str) -> str:

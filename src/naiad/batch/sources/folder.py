@@ -24,6 +24,7 @@ class FolderSource:
 
     def __init__(self, path: Path, files: Sequence[Path], job: PredictJob, signature: ModelSignature) -> None:
         """Raises InferError if the model has several inputs, or one of numbers, or for keys."""
+        self.note = ""
         self.path = path
         self._files = files
         tensor = single_input(signature, path, "a folder")

@@ -7,6 +7,7 @@ from naiad.batch.job import PredictJob
 from naiad.batch.rows.chunk import ABSENT, FileRows
 from naiad.batch.signature import ModelSignature
 from naiad.batch.sources.source import ColumnPlan, named_columns
+from naiad.core.errors import InferError
 from naiad.values.json_values import kind_of, parse_text
 from naiad.values.tensor import InputError
 
@@ -21,6 +22,10 @@ class JsonLinesSource:
         """Raises OSError."""
         self.path = path
         self._plan = ColumnPlan(named_columns(job, signature), job.keys)
+        self.note = ""
+        self._features = signature.features
+        is_only = len(signature.required) == 1 and bool(self._features.names) and not job.columns
+        self._record_input = signature.required[0].name if is_only else ""
         self._file = path.open("rb")
         self.total_bytes = path.stat().st_size
         self._done = 0
@@ -49,9 +54,9 @@ class JsonLinesSource:
             if line is None:
                 break
             try:
-                members.append(_parse(line))
-            except InputError as error:
-                failures[len(members)] = str(error)
+                members.append(self._row_of(_parse(line)))
+            except (InputError, InferError) as error:
+                failures[len(members)] = error.message if isinstance(error, InferError) else str(error)
                 members.append({})
         if not members:
             return None
@@ -64,6 +69,13 @@ class JsonLinesSource:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def _row_of(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Return a row with its input; a record of features becomes the values of the only input."""
+        name = self._record_input
+        if not name or name in value:
+            return value
+        return {**value, name: self._features.record(value, "the line")}
 
     def _line(self) -> bytes | None:
         """Return the next line that is not empty, at most a little more than the limit; None at the end."""

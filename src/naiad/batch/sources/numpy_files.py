@@ -16,6 +16,7 @@ from naiad.batch.sources.source import (
     ColumnPlan,
     as_infer_error,
     element_count,
+    order_note,
     plan_columns,
     single_input,
     unreadable,
@@ -81,6 +82,7 @@ class NumpySource:
         self._arrays: dict[str, _ArrayStream] = {}
         self._tensors: dict[str, ModelTensor] = {}
         self._plan, self._is_archive = self._planned(job, signature)
+        self.note = self._plan.note
         self._open()
         try:
             self.rows = self._checked(signature)
@@ -137,7 +139,8 @@ class NumpySource:
             if job.keys:
                 raise invalid_argument(f"{self.path}: an .npy file has no columns for --key; use .npz")
             name = single_input(signature, self.path, "an .npy file").name
-            return ColumnPlan({name: [name]}, ()), False
+            note = order_note(self.path, name, signature.features.names) if signature.features.names else ""
+            return ColumnPlan({name: [name]}, (), note=note), False
         with self.path.open("rb") as file:
             try:
                 with zipfile.ZipFile(file) as archive:

@@ -1,13 +1,14 @@
 """Rows of `.parquet` files, read with pyarrow in pieces of a row group."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from naiad.batch.job import PredictJob
-from naiad.batch.rows.chunk import ABSENT, Column, FileRows
+from naiad.batch.rows.chunk import Column, FileRows
 from naiad.batch.signature import ModelSignature
 from naiad.batch.sources.source import element_count, plan_columns, unreadable
 from naiad.core.datatype import DataType
@@ -48,6 +49,7 @@ class ParquetSource:
         except BaseException:
             self.close()
             raise
+        self.note = self._plan.note
 
     @property
     def done_bytes(self) -> int:
@@ -79,7 +81,7 @@ class ParquetSource:
         piece = self._ahead.slice(self._place, count)
         columns: dict[str, Column] = {}
         for name, names in self._plan.inputs.items():
-            tensor = self._tensors[name] if len(names) == 1 else None
+            tensor = self._tensors[name] if len(names) == 1 else replace(self._tensors[name], dims=())
             columns.update({each: _column(piece.column(each), tensor) for each in names})
         columns |= {key: piece.column(key).to_pylist() for key in self._plan.keys}
         rows = self._plan.rows(self.path.name, self._row, count, columns)
@@ -114,20 +116,21 @@ class ParquetSource:
         return self._ahead is not None
 
 
-def _column(column: Any, tensor: ModelTensor | None) -> Column:
-    """Return values without copying them one by one, if they are numbers without nulls."""
-    if tensor is not None and tensor.datatype is not DataType.BYTES:
+def _column(column: Any, tensor: ModelTensor) -> Column:
+    """Return values without copying them one by one, if they are numbers without nulls; None for null."""
+    if tensor.datatype is not DataType.BYTES:
         array = _numbers(column, tensor)
         if array is not None:
             return array
-    return [ABSENT if value is None else value for value in column.to_pylist()]
+    values: list[Any] = column.to_pylist()
+    return values
 
 
 def _numbers(column: Any, tensor: ModelTensor) -> Array | None:
     from pyarrow import types
 
     kind = column.type
-    if column.null_count:
+    if column.null_count and not (tensor.null_is_nan and types.is_floating(kind)):
         return None
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return _lists(column, tensor)

@@ -1,5 +1,6 @@
 """The rows of all files, one chunk after the other."""
 
+import logging
 from collections.abc import Sequence
 
 from naiad.batch.job import PredictJob
@@ -8,6 +9,8 @@ from naiad.batch.rows.tensors import to_chunk
 from naiad.batch.signature import ModelSignature
 from naiad.batch.sources.opening import InputFiles, open_source
 from naiad.batch.sources.source import Source
+
+_log = logging.getLogger(__name__)
 
 
 class Reader:
@@ -23,8 +26,12 @@ class Reader:
         self._signature = signature
         self._source: Source | None = None
         self._ended_bytes = self.total_bytes = 0
+        has_note = False
         for each in files:
             source = open_source(each, job, signature)
+            if source.note and not has_note:
+                has_note = True
+                _log.warning("%s", source.note)
             source.close()
             self.total_bytes += source.total_bytes
 

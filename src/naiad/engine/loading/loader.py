@@ -13,6 +13,7 @@ from naiad.backend.signature import DEFAULT_MAX_BATCH_SIZE_SETTING
 from naiad.config.autofill import NO_VERSION, is_ensemble
 from naiad.config.backends import canonical_name
 from naiad.config.changes import renewed
+from naiad.config.features import write_features
 from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.naiad_parameters import LIMIT, is_isolated, read_cache_limit_bytes
@@ -235,6 +236,7 @@ class ModelLoader:
         try:
             model = backend.load(context)
             labels = {**model.labels, **labels}
+            write_features(context.config, model.features)
             passive_specs = instance_specs(context.config, passive=True)
             context.stop.check()
             passive = create_instances(model, passive_specs, None, self._host_policies, context.stop)

@@ -118,7 +118,7 @@ class GenerateRoutes:
 
 
 def _encode(request: InferRequest, response: InferResponse) -> Slices[Sequence[bytes]]:
-    return encode_generate(request.id, response)
+    return encode_generate(request.id, response, nan_is_null=request.header.nan_is_null)
 
 
 class _OnlyResponse:
@@ -166,7 +166,7 @@ class _OnlyResponse:
         self._context.on_disconnect = None
         job = self._runner.run(
             self._context.client,
-            encode_generate(request.id, receiver),
+            encode_generate(request.id, receiver, nan_is_null=request.header.nan_is_null),
             sum(map(len, receiver.data)),
             self._respond,
             functools.partial(self._fail, request, response),

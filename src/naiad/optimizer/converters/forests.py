@@ -17,7 +17,12 @@ def convert(job: Job) -> Mapping[str, str]:
     if job.source_format == "xgboost":
         import xgboost
 
-        model = treelite.frontend.from_xgboost(xgboost.Booster(model_file=job.source))
+        booster = xgboost.Booster(model_file=job.source)
+        attributes = booster.attributes()
+        if "scikit_learn" in attributes and "best_iteration" in attributes:
+            # The backend predicts with these rounds too.
+            booster = booster[: int(attributes["best_iteration"]) + 1]
+        model = treelite.frontend.from_xgboost(booster)
     elif job.source_format == "lightgbm":
         model = treelite.frontend.load_lightgbm_model(job.source)
     else:

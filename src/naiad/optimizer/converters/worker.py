@@ -1,5 +1,6 @@
 """The subprocess of one conversion: `python -m naiad.optimizer.converters.worker JOB RESULT`."""
 
+import errno
 import importlib
 import json
 import os
@@ -58,7 +59,29 @@ def _reason(error: Exception) -> str:
     operator = missing_operator(f"{type(error).__name__}: {error}")
     lines = [line for line in str(error).splitlines() if line.strip()] or ["no message"]
     text = f"{type(error).__name__}: {' '.join(lines[:3])[:500]}"
-    return f"operator {operator} has no counterpart: {text}" if operator else text
+    if operator:
+        return f"operator {operator} has no counterpart: {text}"
+    advice = _advice(error)
+    return f"{advice}: {text}" if advice else text
+
+
+def _advice(error: Exception) -> str:
+    """Return a sentence about an error whose library does not say what to do."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"no space is left on the disk of {error.filename or os.getcwd()}; free some, or set --workspace"
+    return next((advice for words, advice in _ADVICE.items() if words in str(error)), "")
+
+
+_ADVICE = {
+    "Histogram has not been collected": (
+        "calibration found no values of some tensor: the samples do not reach it, or are all equal; give more and "
+        "other samples with --data, or choose the calibration minmax"
+    ),
+    "opset": "the package that converts does not know the model's opset; export the model with an earlier one",
+    "complex64": "the format has no complex numbers; export real and imaginary part as two tensors",
+    "CUDA out of memory": "the GPU has too little memory; free some, or convert on the CPU (CUDA_VISIBLE_DEVICES=)",
+}
+"""Words of a library -> what to do."""
 
 
 def end_with_parent() -> None:

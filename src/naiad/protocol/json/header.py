@@ -19,7 +19,7 @@ from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer, TensorSpec, encode_bytes_elements
 from naiad.protocol.json.document import LongArray, LongString
 from naiad.protocol.json.long_data import decode_long_array, decode_long_base64
-from naiad.protocol.json.tensor import checked_base64, decode_data, not_one_string
+from naiad.protocol.json.tensor import NAN_PARAMETER, checked_base64, decode_data, not_one_string
 from naiad.protocol.json.tree import (
     JsonObject,
     as_array,
@@ -29,6 +29,7 @@ from naiad.protocol.json.tree import (
     member,
     members_of,
     mismatch,
+    shown,
     unparsable,
 )
 
@@ -106,7 +107,8 @@ def decode_request(
     limits.check_outputs(len(outputs))
     for position, entry in enumerate(inputs):
         try:
-            spec, source, region = _decode_input(entry if isinstance(entry, dict) else {})
+            fields_of = entry if isinstance(entry, dict) else {}
+            spec, source, region = _decode_input(fields_of, nan_is_null=fields.get("nan_is_null", False))
         except InferError as error:
             raise _in_input(error, entry, position) from None
         specs.append(spec)
@@ -132,6 +134,16 @@ def _decode_sequence_id(field: str, value: Any) -> int | str:
     return value if type(value) is int and 0 <= value < 1 << 64 else as_string(field, value)
 
 
+def nan_means_null(field: str, value: Any) -> bool:
+    """Return whether the parameter `json_nan` chooses null. Raises InferError(INVALID_ARG)."""
+    if value not in ("null", "bare"):
+        raise invalid_argument(
+            f"parameter '{field}' is {shown(value)}, expected \"null\" (null stands for NaN in both directions) or "
+            '"bare" (NaN is written as NaN)'
+        )
+    return bool(value == "null")
+
+
 # Parameter name to (field of RequestHeader, function that reads it).
 _RESERVED: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "sequence_id": ("sequence_id", _decode_sequence_id),
@@ -140,6 +152,7 @@ _RESERVED: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "priority": ("priority", as_unsigned),
     "timeout": ("timeout_us", as_unsigned),
     "binary_data_output": ("binary_output_default", as_bool),
+    NAN_PARAMETER: ("nan_is_null", nan_means_null),
 }
 
 
@@ -175,7 +188,9 @@ def _decode_custom(name: str, value: Any) -> ParameterValue:
 # --- inputs and outputs ---------------------------------------------------------------------------------------------
 
 
-def _decode_input(entry: JsonObject) -> tuple[TensorSpec, InputData, SharedMemoryRegion | None]:
+def _decode_input(
+    entry: JsonObject, *, nan_is_null: bool = False
+) -> tuple[TensorSpec, InputData, SharedMemoryRegion | None]:
     parameters = members_of(entry)
     present = [name for name in ("data",) if name in entry]
     present += [name for name in ("binary_data_size", "shared_memory_region") if name in parameters]
@@ -188,14 +203,14 @@ def _decode_input(entry: JsonObject) -> tuple[TensorSpec, InputData, SharedMemor
     if is_base64:
         return spec, InputData(inline=decode_base64(spec, entry["data"]), is_encoded=True), None
     if "data" in entry:
-        return spec, InputData(inline=decode_data(spec, entry["data"])), None
+        return spec, InputData(inline=decode_data(spec, entry["data"], nan_is_null=nan_is_null)), None
     if "binary_data_size" in parameters:
         size = as_unsigned("binary_data_size", parameters["binary_data_size"])
         return spec, InputData(tail_bytes=size), None
     return spec, InputData(), _decode_region(parameters)
 
 
-def decode_long(spec: TensorSpec, source: InputData, position: int) -> Slices[Buffer]:
+def decode_long(spec: TensorSpec, source: InputData, position: int, *, nan_is_null: bool = False) -> Slices[Buffer]:
     """Return the raw bytes of an input with long, only located `data`. Raises InferError."""
     long = source.long
     try:
@@ -203,7 +218,7 @@ def decode_long(spec: TensorSpec, source: InputData, position: int) -> Slices[Bu
             return (yield from decode_long_base64(spec, long))
         if not isinstance(long, LongArray):
             raise mismatch("data", long, "non-array as array", "an array in brackets")
-        return (yield from decode_long_array(spec, long))
+        return (yield from decode_long_array(spec, long, nan_is_null=nan_is_null))
     except InferError as error:
         raise _in_input(error, {"name": spec.name}, position) from None
 

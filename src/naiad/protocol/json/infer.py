@@ -98,8 +98,12 @@ class InferJsonDecoder:
         request = decode_request(model_name, model_version, tree, limits)
         data: list[InputData] = []
         for position, (spec, source) in enumerate(zip(request.header.inputs, request.data, strict=True)):
-            long = source.long is not None
-            data.append(InputData(inline=(yield from decode_long(spec, source, position))) if long else source)
+            if source.long is not None:
+                nan_is_null = request.header.nan_is_null
+                raw = yield from decode_long(spec, source, position, nan_is_null=nan_is_null)
+                data.append(InputData(inline=raw))
+            else:
+                data.append(source)
         request = JsonRequest(request.header, request.id, data)
         if json_length is None:
             return request.header, request.id, _inline_data(request)
@@ -172,6 +176,7 @@ class InferJsonDecoder:
             header.sequence_start,
             header.sequence_end,
             header.binary_output_default,
+            header.nan_is_null,
             tuple(header.shared_memory.items()),
         )
         known = self._headers.get(key)
@@ -335,7 +340,11 @@ class JsonTemplate:
         following = iter(pieces)
         try:
             for spec in self._specs:
-                data.append(b"" if spec is None else decode_data(spec, orjson.loads(next(following))))
+                if spec is None:
+                    data.append(b"")
+                else:
+                    values = orjson.loads(next(following))
+                    data.append(decode_data(spec, values, nan_is_null=self.header.nan_is_null))
         except (ValueError, InferError):
             return None
         return data

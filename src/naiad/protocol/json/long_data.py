@@ -38,7 +38,7 @@ _BASE64_BYTES = 384 * 1024
 """Base64 text that is decoded at once; a multiple of 4."""
 
 
-def decode_long_array(spec: TensorSpec, array: LongArray) -> Slices[Buffer]:
+def decode_long_array(spec: TensorSpec, array: LongArray, *, nan_is_null: bool = False) -> Slices[Buffer]:
     """Return the raw bytes of an input's `data`. Raises InferError as `decode_data` does."""
     if array.has_objects:
         words = "object as the element of a tensor"
@@ -52,7 +52,7 @@ def decode_long_array(spec: TensorSpec, array: LongArray) -> Slices[Buffer]:
     target = np.empty(spec.element_count, spec.datatype.numpy)
     filled = 0
     for piece in _pieces(array):
-        part = narrowed(spec.datatype, numbers(kind, parse_array(piece)))
+        part = narrowed(spec.datatype, numbers(kind, parse_array(piece), nan_is_null=nan_is_null))
         if filled + part.size > target.size:
             raise wrong_count(spec, "more")
         target[filled : filled + part.size] = part

@@ -154,9 +154,9 @@ def encode_in_slices(request_id: str, request_header: RequestHeader, response: I
         else:
             text.append(prefix + b',"data":')
             if len(data) > LONG_BYTES:
-                text += yield from encode_long_data(spec, data)
+                text += yield from encode_long_data(spec, data, nan_is_null=request_header.nan_is_null)
             else:
-                text.append(encode_data(spec, data))
+                text.append(encode_data(spec, data, nan_is_null=request_header.nan_is_null))
             text.append(b"}")
     text.append(b"]}")
     return ((*text, *tail), sum(map(len, text))) if tail else (text, None)
@@ -187,7 +187,8 @@ def _encode(request_id: str, plan: _Plan, response: InferResponse) -> Encoded:
             if len(data):
                 tail.append(data)
         else:
-            outputs.append(b'%s,"data":%s}' % (prefix, encode_data(spec, data)))
+            values = encode_data(spec, data, nan_is_null=plan.request_header.nan_is_null)
+            outputs.append(b'%s,"data":%s}' % (prefix, values))
     text = b"%s%s]}" % (plan.opening(request_id, response), b",".join(outputs))
     # Triton: without a non-empty binary output the body is plain JSON, regardless of the request.
     return ((text, *tail), len(text)) if tail else ((text,), None)

@@ -30,6 +30,11 @@ _ENCODED_ELEMENTS = 8192
 """Elements of a large output that are written in one slice."""
 
 
+NAN_PARAMETER = "json_nan"
+"""Request parameter: `null` for null in place of NaN in both directions, `bare` for Triton's bare NaN."""
+NULL_HINT = f', or send NaN, or set the request parameter "{NAN_PARAMETER}" to "null" if null is to mean NaN'
+
+
 class _Kind:
     """One of the three readings of JSON numbers: doubles, signed, unsigned."""
 
@@ -45,7 +50,8 @@ class _Kind:
     def mismatch(self, data: Any) -> InferError:
         """Return the error for an array with an element of another type."""
         wrong = next((element for element in flatten(data) if type(element) not in self.types), data)
-        return mismatch("data", wrong, self.words, self.expected)
+        hint = NULL_HINT if wrong is None and self.code == "d" else ""
+        return mismatch("data", wrong, self.words, self.expected + hint)
 
     def out_of_range(self, data: Any) -> InferError:
         """Return the error for an array with a number that does not fit into 64 bits."""
@@ -69,8 +75,10 @@ _CODES = {datatype: np.dtype(datatype.numpy).char.replace("l", "q").replace("L",
 """Codes of `struct`, where "l" has four bytes."""
 
 
-def decode_data(spec: TensorSpec, data: Any) -> Buffer:
+def decode_data(spec: TensorSpec, data: Any, *, nan_is_null: bool = False) -> Buffer:
     """Return the raw bytes of an input's `data`, which may be nested in any way.
+
+    With `nan_is_null` a null among floating-point numbers is NaN.
 
     Raises InferError(INVALID_ARG) for FP16 and BF16, and for elements of a wrong type or number.
     """
@@ -88,7 +96,7 @@ def decode_data(spec: TensorSpec, data: Any) -> Buffer:
         packed = _pack(spec, kind, data)
         if packed is not None:
             return packed
-    wide = numbers(kind, data)
+    wide = numbers(kind, data, nan_is_null=nan_is_null)
     if wide.size != spec.element_count:
         raise wrong_count(spec, wide.size)
     narrow = narrowed(datatype, wide)
@@ -123,9 +131,13 @@ def wrong_count(spec: TensorSpec, count: int | str) -> InferError:
     )
 
 
-def numbers(kind: _Kind, data: Any) -> Array:
+def numbers(kind: _Kind, data: Any, *, nan_is_null: bool = False) -> Array:
     """Return numbers, nested in any way, as an array of 64-bit elements. Raises InferError."""
     try:
+        if nan_is_null and kind is _DOUBLE and None in (flat := flatten(data)):
+            if not {int, float, type(None)}.issuperset(map(type, flat)):
+                raise kind.mismatch([element for element in flat if element is not None])
+            return np.array(flat, np.float64)
         if isinstance(data, simdjson.Array):
             _check_depth(data)
             return np.frombuffer(data.as_buffer(of_type=kind.code), kind.wide)
@@ -219,10 +231,10 @@ def decode_others(spec: TensorSpec, flat: list[Any]) -> bytes:
     return bytes(flat)
 
 
-def encode_data(spec: TensorSpec, data: Buffer) -> bytes:
+def encode_data(spec: TensorSpec, data: Buffer, *, nan_is_null: bool = False) -> bytes:
     """Return the JSON array of an output's elements, always flat.
 
-    FP32 is widened to double, as Triton prints it; NaN and the infinities are written bare. Raises
+    FP32 is widened to double, as Triton prints it; NaN and the infinities are written bare, or as null. Raises
     InferError(INVALID_ARG) for FP16 and BF16, and for a string that is not UTF-8.
     """
     datatype = spec.datatype
@@ -237,11 +249,11 @@ def encode_data(spec: TensorSpec, data: Buffer) -> bytes:
         count = len(data) // datatype.numpy.itemsize
         values = struct.unpack(f"<{count}{_CODES.get(datatype, '?')}", data)
         # orjson writes null for values that are not finite. A sum that overflows leaves the decision to numpy.
-        if datatype.numpy.kind != "f" or math.isfinite(sum(values)):
+        if datatype.numpy.kind != "f" or nan_is_null or math.isfinite(sum(values)):
             return orjson.dumps(values)
     array: Array = np.frombuffer(data, datatype.numpy)
     if array.dtype.kind == "f":
-        if not np.isfinite(array).all():
+        if not nan_is_null and not np.isfinite(array).all():
             return json.dumps(array.tolist(), separators=(",", ":")).encode()
         array = array.astype(np.float64)
     elif not array.flags.aligned:
@@ -249,14 +261,14 @@ def encode_data(spec: TensorSpec, data: Buffer) -> bytes:
     return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def encode_long_data(spec: TensorSpec, data: Buffer) -> Slices[list[bytes]]:
+def encode_long_data(spec: TensorSpec, data: Buffer, *, nan_is_null: bool = False) -> Slices[list[bytes]]:
     """Return the JSON array of an output's elements in parts, in slices. Raises InferError as `encode_data` does."""
     parts: list[bytes] = []
     for piece in _encoding_pieces(spec, data):
         if spec.datatype is DataType.BYTES and len(piece) > _LONG_STRING_BYTES:
             parts += yield from _encode_long_string(spec, memoryview(piece)[4:])
         else:
-            parts.append(encode_data(spec, piece)[1:-1])
+            parts.append(encode_data(spec, piece, nan_is_null=nan_is_null)[1:-1])
         yield
         parts.append(b",")
     parts[-1:] = [b"]"]

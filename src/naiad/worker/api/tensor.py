@@ -46,11 +46,37 @@ def normalize(array: Any) -> tuple[str, Any]:
     dtype = array.dtype
     if dtype.kind in "SU":
         return "BYTES", array
+    if dtype.kind == "T":  # NumPy 2's StringDType, which has no byte order
+        return _strings_of(array)
     if dtype.name == "bfloat16":  # ml_dtypes
         return "BF16", array.view(np.uint16)
     native = dtype.newbyteorder("=")
     name = BY_DTYPE.get(native, "")
     return name, array.astype(native) if name else array
+
+
+def _strings_of(array: Any) -> tuple[str, Any]:
+    """Return an array of StringDType as one of `str`; ("", array) if elements are missing."""
+    objects = array.astype(np.object_)
+    has_texts = all(type(element) is str for element in objects.ravel().tolist())
+    return ("BYTES", objects) if has_texts else ("", array)
+
+
+def _unsupported(name: str, dtype: Any) -> TritonModelException:
+    hints = {
+        "M": "write it as text or as a number: array.astype(str), or array.astype('int64')",
+        "m": "write it as a number: array.astype('int64')",
+        "c": "send real and imaginary part: array.real, array.imag",
+        "T": "it has missing values; replace them: pandas' fillna(''), or an array of dtype object",
+    }
+    hint = hints.get(dtype.kind, f"use a dtype of {', '.join(NUMPY)}")
+    # Triton: the first sentence.
+    return TritonModelException(f"NumPy dtype is not supported. Tensor '{name}' has {dtype}: {hint}")
+
+
+def _no_array(name: str, value: object) -> TypeError:
+    hint = ": use its to_numpy()" if hasattr(value, "to_numpy") else ""
+    return TypeError(f"Tensor '{name}': expected a numpy.ndarray, found {type(value).__name__}{hint}")
 
 
 _LENGTH = struct.Struct("<I")
@@ -69,13 +95,13 @@ class Tensor:
         if type(name) is not str or not name:
             name = _tensor_name(name, array)
         if not isinstance(array, np.ndarray):
-            raise TypeError(f"Tensor '{name}': expected a numpy.ndarray, found {type(array).__name__}")
+            raise _no_array(name, array)
         datatype = BY_DTYPE.get(array.dtype)
         # An unusual byte order compares equal to none of the table's dtypes.
         if datatype is None:
             datatype, array = normalize(array)
             if not datatype:
-                raise TritonModelException("NumPy dtype is not supported.")
+                raise _unsupported(name, array.dtype)
         self._name = name
         self._datatype = datatype
         # Triton: tensors are kept in C order.

@@ -1,0 +1,84 @@
+"""Names of features: columns and records find their places, and what does not fit is refused with both lists."""
+
+import math
+
+import pytest
+
+from naiad.config.autofill import merge_auto_completed
+from naiad.config.features import Features, read_features, write_features
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.errors import InferError
+
+PEOPLE = Features(("age", "income", "city"), {"city": ["Oslo", "Rome"]}, null_is_nan=True)
+
+
+def config(**parameters):
+    result = ModelConfig(name="m")
+    for name, text in parameters.items():
+        result.parameters[name].string_value = text
+    return result
+
+
+def test_columns_are_found_by_name():
+    assert PEOPLE.columns(["id", "city", "income", "age"], "file") == ["age", "income", "city"]
+
+
+def test_names_with_blanks_find_underscores():
+    assert Features(("mean_age", "x")).columns(["x", "mean age"], "file") == ["mean age", "x"]
+    assert Features(("mean_age",)).columns(["mean age", "mean_age"], "file") == ["mean_age"]
+
+
+def test_missing_columns_are_refused_with_both_lists():
+    with pytest.raises(InferError) as raised:
+        PEOPLE.columns(["age", "town"], "people.csv")
+    assert raised.value.message == (
+        "people.csv: no column 'income', 'city'; the model was trained on the columns 'age', 'income', 'city', and "
+        "there are 'age', 'town'"
+    )
+
+
+def test_record_becomes_values_in_order():
+    values = PEOPLE.record({"city": "Rome", "age": 3, "income": None}, "row 0")
+    assert values[0] == 3
+    assert math.isnan(values[1])
+    assert values[2] == 1
+
+
+def test_null_stays_null_where_it_means_nothing():
+    assert Features(("a",)).record({"a": None}, "row 0") == [None]
+
+
+def test_unknown_category_is_refused_with_the_known_ones():
+    with pytest.raises(InferError, match="row 4: feature 'city' has no category 'Bonn'; it has 'Oslo', 'Rome'"):
+        PEOPLE.record({"city": "Bonn", "age": 3, "income": 1}, "row 4")
+
+
+def test_configuration_keeps_features():
+    written = config()
+    write_features(written, PEOPLE)
+    assert read_features(written) == Features(("age", "income", "city"), {"city": ["Oslo", "Rome"]}, null_is_nan=True)
+    assert read_features(merge_auto_completed(config(), written)) == read_features(written)
+
+
+def test_features_of_the_owner_stay():
+    own = config(feature_names='["a", "b"]')
+    write_features(own, Features(null_is_nan=True))
+    assert read_features(own).names == ("a", "b")
+    with pytest.raises(InferError, match=r"'feature_names' is 'a', 'b', but the model was trained on 'b', 'a'"):
+        write_features(own, Features(("b", "a")))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("feature_names", "age,income", "a list of names in JSON"),
+        ("feature_names", "[1]", "a list of names in JSON"),
+        ("feature_names", '["a", "a"]', "every name once"),
+        ("feature_categories", "[]", "an object of lists in JSON"),
+        ("feature_categories", '{"a": 1}', "an object of lists in JSON"),
+        ("feature_nulls", "zero", "nan, or no such parameter"),
+    ],
+)
+def test_values_of_another_form_are_refused(name, text, expected):
+    with pytest.raises(InferError, match=f"parameter '{name}' is .*, expected {expected}"):
+        read_features(config(**{name: text}))
