@@ -137,7 +137,7 @@ class ClosedBucket(Bucket):
         return [StoredObject(key, len(content), str(number)) for key, (content, number) in self.objects.items()]
 
 
-def test_notes_are_as_read_last_while_store_is_away(tmp_path: Path) -> None:
+def test_notes_are_remembered_while_store_is_away(tmp_path: Path) -> None:
     def opened(bucket: Bucket) -> CloudNotes:
         last = LastNotes(tmp_path, "bucket")
         return CloudNotes(bucket, Clock(), last)  # type: ignore[arg-type]  # what is used of it
