@@ -39,6 +39,17 @@ class Candidate:
     """Packages of the converter, as requirements."""
     not_run: str = ""
     """Why it cannot run here, for example without a GPU; "" if it can."""
+    is_float32: bool = False
+    """The converter makes FP32 of FP64: operators of forests in ONNX have no other numbers."""
+
+    @property
+    def computes_in_float32(self) -> bool:
+        """Whether outputs in FP64 have the digits of FP32."""
+        return self.is_float32 or self.format in _FLOAT32
+
+
+_FLOAT32 = (Format.OPENVINO, Format.LITERT, Format.TENSORRT, Format.TREELITE, Format.XGBOOST)
+"""Formats whose runtimes compute in FP32."""
 
 
 class Status(Enum):

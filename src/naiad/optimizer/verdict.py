@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 class Tolerance:
     """What an output may differ by. All of them hold.
 
-    An element may differ by `absolute + relative * max(|expected|, scale)`, where the scale is the root mean square
-    of the output in that sample.
+    An element may differ by `absolute + relative * max(|expected|, scale)`; the scale is that of its column over the
+    samples, or the root mean square of the output in that sample (`correctness.scales`).
     """
 
     absolute: float
@@ -17,7 +17,14 @@ class Tolerance:
     cosine: float = 0.0
     """Greatest cosine distance between the outputs of a sample; 0 for no check."""
     top1_agreement: float = 0.0
-    """Classifiers: least share of samples with the same first class; 0 for no check."""
+    """Classifiers, and integers or strings that are the first class of another output: least share of samples with
+    the same class; 0 for no check."""
+    residual: float = 0.0
+    """Greatest 1 - R2 of a column over all samples; 0 for no check."""
+    gain: float = 0.0
+    """Greatest deviation from 1 of the slope of a column's answers over the source's; 0 for no check."""
+    bias: float = 0.0
+    """Greatest shift of all columns, in standard deviations of each; of one column, twice that. 0 for no check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +33,8 @@ class Difference:
 
     output: str
     check: str
-    """`shape`, `datatype`, `values`, `cosine`, `top1`, `inf/nan`, `missing`, `batched`, `concurrent`, `repeated`,
-    `run`, `metric`."""
+    """`shape`, `datatype`, `values`, `cosine`, `top1`, `inf/nan`, `missing`, `column`, `gain`, `bias`, `probe`,
+    `batched`, `concurrent`, `repeated`, `run`, `metric`."""
     sample: int
     index: tuple[int, ...]
     """Of the worst element."""
@@ -51,3 +58,9 @@ class Verdict:
     metric: float | None = None
     source_metric: float | None = None
     samples: int = 0
+    summary: str = ""
+    """Of an accepted candidate: within which tolerances, and its worst column."""
+    notes: Sequence[str] = ()
+    """What was judged otherwise than by the datatypes, in a sentence each."""
+    not_shown: Sequence[str] = ()
+    """Faults that neither the samples nor a probe can show, in a sentence each."""

@@ -6,16 +6,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from naiad.optimizer.candidate import Precision
+from naiad.optimizer.candidate import Candidate, Precision
 from naiad.optimizer.correctness.comparison import Comparison
 from naiad.optimizer.correctness.elements import agrees_on_first, compare_output, cosine_distance
+from naiad.optimizer.correctness.reference import SourceAnswers
+from naiad.optimizer.correctness.runner import CallableRunner
 from naiad.optimizer.correctness.settings import Settings, parse_max_drop
 from naiad.optimizer.correctness.tolerances import Kind, default_tolerance, detect_kind
+from naiad.optimizer.source import Format
 from naiad.optimizer.verdict import Tolerance
 
 FLOATS = arrays(np.float32, array_shapes(max_dims=3, max_side=5), elements=st.floats(width=32))
 FINITE = arrays(np.float64, array_shapes(max_dims=3, max_side=5), elements=st.floats(-1e300, 1e300))
 TOLERANCE = Tolerance(0.0, 1e-4)
+
+
+def compared(expected, found, precision=Precision.FP32, settings=Settings(), form=Format.ONNX):  # noqa: B008 - frozen
+    """Return the comparison of answers, each a mapping by output."""
+    source = SourceAnswers(CallableRunner(dict), settings)
+    for answer in expected:
+        source.observe(answer)
+    source.finish()
+    comparison = Comparison(settings, Candidate("c", form, precision, ""), source.outputs)
+    for sample, pair in enumerate(zip(expected, found, strict=True)):
+        comparison.add(sample, *pair)
+    return comparison
 
 
 def worst(expected, found, kind=Kind.NUMBERS, tolerance=TOLERANCE):
@@ -124,9 +139,8 @@ def test_kinds_come_from_values(output, kind):
 
 
 def test_message_names_output_sample_element_values():
-    comparison = Comparison(Settings(), Precision.FP32)
-    comparison.add(0, {"Y": np.array([[1.0, 2.0]])}, {"Y": np.array([[1.0, 2.0]])})
-    comparison.add(1, {"Y": np.array([[1.0, 2.0]])}, {"Y": np.array([[1.0, 2.5]])})
+    right, wrong = {"Y": np.array([[1.0, 2.0]])}, {"Y": np.array([[1.0, 2.5]])}
+    comparison = compared([right, right], [right, wrong])
     (failure,) = comparison.failures()
     assert (failure.output, failure.check, failure.sample, failure.index) == ("Y", "values", 1, (0, 1))
     assert "output 'Y' of sample 1, element [0, 1]: the candidate has 2.5, the source 2;" in failure.message
@@ -134,10 +148,10 @@ def test_message_names_output_sample_element_values():
 
 
 def test_disagreement_on_classes_is_counted():
-    comparison = Comparison(Settings(tolerances={"Y": Tolerance(1.0, 0, top1_agreement=0.9)}), Precision.INT8)
-    for sample in range(10):
-        found = [[0.4, 0.6]] if sample in (3, 7) else [[0.6, 0.4]]
-        comparison.add(sample, {"Y": np.array([[0.6, 0.4]])}, {"Y": np.array(found)})
+    settings = Settings(tolerances={"Y": Tolerance(1.0, 0, top1_agreement=0.9)})
+    right, wrong = {"Y": np.array([[0.6, 0.4]])}, {"Y": np.array([[0.4, 0.6]])}
+    found = [wrong if sample in (3, 7) else right for sample in range(10)]
+    comparison = compared([right] * 10, found, Precision.INT8, settings)
     (failure,) = comparison.failures()
     assert (failure.check, failure.sample) == ("top1", 3)
     assert "in 2 of 10 rows" in failure.message
@@ -151,10 +165,8 @@ def test_max_drop_is_a_share_or_percentage():
 
 
 def single_numbers(expected, found):
-    comparison = Comparison(Settings(), Precision.FP32)
-    for sample, pair in enumerate(zip(expected, found, strict=True)):
-        comparison.add(sample, *({"y": np.array([[value]], np.float32)} for value in pair))
-    return [failure.check for failure in comparison.failures()]
+    pair = [[{"y": np.array([[value]], np.float32)} for value in values] for values in (expected, found)]
+    return [failure.check for failure in compared(*pair).failures()]
 
 
 def test_single_numbers_share_the_scale_of_all_samples():

@@ -99,7 +99,7 @@ def test_failing_source_is_an_error():
 def test_mixed_rows_are_rejected():
     found = verdict(lambda inputs: {"Y": source(inputs)["Y"] + inputs["X"].mean(0)[:1] - inputs["X"][:, :1]})
     assert checks(found) == {"batched"}
-    assert "of a batch with samples [" in found.failures[0].message
+    assert "of a batch of 16 with samples [" in found.failures[0].message
 
 
 def test_batch_response_in_other_order_is_rejected():

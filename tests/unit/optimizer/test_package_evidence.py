@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from naiad.optimizer.candidate import Precision
+from naiad.optimizer.candidate import Candidate, Precision
 from naiad.optimizer.correctness.runner import CallableRunner
 from naiad.optimizer.correctness.settings import Settings
 from naiad.optimizer.correctness.tolerances import Kind
@@ -13,6 +13,7 @@ from naiad.optimizer.package import serving
 from naiad.optimizer.package.evidence import collect, read_evidence
 from naiad.optimizer.package.manifest import MANIFEST, DamagedPackageError, manifest_of
 from naiad.optimizer.package.verification import compare_environments
+from naiad.optimizer.source import Format
 from naiad.optimizer.verdict import Tolerance
 
 NAMES = {"X": "X"}, {"Y": "Y"}
@@ -23,7 +24,8 @@ def double(inputs):
 
 
 def evidence(samples, model=double, settings=Settings(), precision=Precision.FP32):  # noqa: B008 - frozen
-    return collect(samples, CallableRunner(double), CallableRunner(model), settings, precision, NAMES)
+    candidate = Candidate("c", Format.ONNX, precision, "onnxruntime")
+    return collect(samples, CallableRunner(double), CallableRunner(model), settings, candidate, NAMES)
 
 
 def rows(count, length=4):
@@ -55,7 +57,8 @@ def test_no_samples_are_an_error():
 def test_evidence_is_read_back(tmp_path):
     strings = [{"X": np.array([b"ab", b"c"], object)}, {"X": np.array([b"d", b"efg"], object)}]
     source = CallableRunner(lambda inputs: {"Y": inputs["X"]})
-    made = collect(strings, source, source, Settings(), Precision.INT8, NAMES)
+    candidate = Candidate("c", Format.ONNX, Precision.INT8, "onnxruntime")
+    made = collect(strings, source, source, Settings(), candidate, NAMES)
     made.write(tmp_path)
     found = read_evidence(tmp_path)
     assert found.expectation == made.expectation

@@ -58,7 +58,8 @@ def candidates(
     planned: dict[str, Candidate] = {}
     for candidate in _all(source, ranges):
         reason = _obstacle(candidate, planned, available_packages, devices)
-        planned[candidate.name] = replace(candidate, not_run=reason)
+        is_float32 = source.format in _TREES and candidate.format is Format.ONNX
+        planned[candidate.name] = replace(candidate, not_run=reason, is_float32=is_float32)
     return list(planned.values())
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from naiad.core.tensor import Array
+from naiad.optimizer.correctness.scales import Scales
 from naiad.optimizer.correctness.tolerances import TIE, Kind
 from naiad.optimizer.verdict import Tolerance
 
@@ -39,23 +40,60 @@ class OutputDifference:
         return self.worst is None or self.worst.excess <= 1
 
 
-def compare_output(expected: Array, found: Array, kind: Kind, tolerance: Tolerance) -> OutputDifference:
+def compare_output(
+    expected: Array,
+    found: Array,
+    kind: Kind,
+    tolerance: Tolerance,
+    scales: Scales | None = None,
+    *,
+    may_narrow: bool = False,
+) -> OutputDifference:
     """Compare an output of the candidate with that of the source.
 
-    An element may differ by `absolute + relative * max(|expected|, scale)`; the scale is the root mean square of the
-    output's finite elements (of a column for detections), so that elements near zero have no endless relative error.
+    An element may differ by `absolute + relative * max(|expected|, scale)`. The scale is that of `scales`; without
+    them the root mean square of the output's finite elements (of a column for detections), so that elements near zero
+    have no endless relative error. With `may_narrow`, FP32 is right where the source has FP64.
     """
-    if expected.shape != found.shape:
-        return _failed("shape", str(list(expected.shape)), str(list(found.shape)))
-    if _text_kind(expected) != _text_kind(found):
-        return _failed("datatype", _text_kind(expected), _text_kind(found))
+    if problem := compare_type(expected, found, may_narrow=may_narrow):
+        return problem
     if not expected.size:
         return OutputDifference()
     if expected.dtype.kind in "OSU":
-        return _compare_exactly(_as_text(expected), _as_text(found))
+        return _compare_exactly(_as_bytes(expected), _as_bytes(found))
     if expected.dtype.kind in "biu" and tolerance.absolute == tolerance.relative == 0:
         return _compare_exactly(expected, found)
-    return _compare_numbers(expected.astype(np.float64), found.astype(np.float64), kind, tolerance)
+    return _compare_numbers(expected.astype(np.float64), found.astype(np.float64), kind, tolerance, scales)
+
+
+def compare_type(expected: Array, found: Array, *, may_narrow: bool = False) -> OutputDifference | None:
+    """Return the difference if shape or datatype are others."""
+    if expected.shape != found.shape:
+        return _failed("shape", str(list(expected.shape)), str(list(found.shape)))
+    wanted, given = _text_kind(expected), _text_kind(found)
+    if wanted != given and not (may_narrow and (wanted, given) == ("float64", "float32")):
+        return _failed("datatype", wanted, given)
+    return None
+
+
+def compare_labels(
+    expected: Array, found: Array, lacks: Array, limit: float, *, may_narrow: bool = False
+) -> OutputDifference:
+    """Compare classes; another one is right where its score misses the best one by `limit` at most."""
+    if problem := compare_type(expected, found, may_narrow=may_narrow):
+        return problem
+    pair = [_as_bytes(each) if each.dtype.kind in "OSU" else each for each in (expected, found)]
+    is_other = (pair[0] != pair[1]) & (lacks.reshape(expected.shape) > limit)
+    if not is_other.any():
+        return OutputDifference()
+    index = _first(is_other)
+    return OutputDifference(Worst("values", index, *(_element(each, index) for each in pair), limit, np.inf))
+
+
+def same_labels(expected: Array, found: Array) -> int:
+    """Return the number of equal elements of two arrays of one shape."""
+    pair = [_as_bytes(each) if each.dtype.kind in "OSU" else each for each in (expected, found)]
+    return int((pair[0] == pair[1]).sum())
 
 
 def agrees_on_first(expected: Array, found: Array) -> tuple[int, int]:
@@ -78,7 +116,9 @@ def cosine_distance(expected: Array, found: Array) -> float:
     return float(np.square(first / norms[0] - second / norms[1]).sum() / 2)
 
 
-def _compare_numbers(expected: Array, found: Array, kind: Kind, tolerance: Tolerance) -> OutputDifference:
+def _compare_numbers(
+    expected: Array, found: Array, kind: Kind, tolerance: Tolerance, scales: Scales | None
+) -> OutputDifference:
     is_finite = np.isfinite(expected) & np.isfinite(found)
     is_same = (expected == found) | (np.isnan(expected) & np.isnan(found))
     is_misplaced = ~is_finite & ~is_same
@@ -88,7 +128,8 @@ def _compare_numbers(expected: Array, found: Array, kind: Kind, tolerance: Toler
     wanted, given = np.where(is_finite, expected, 0.0), np.where(is_finite, found, 0.0)
     with np.errstate(over="ignore"):  # An infinite difference is one that exceeds all limits.
         differences = np.abs(wanted - given)
-    sizes = np.maximum(np.abs(wanted), _scale(wanted, is_finite, kind))
+    own = _scale(wanted, is_finite, kind) if scales is None or kind is not Kind.NUMBERS else scales.of(wanted)
+    sizes = np.maximum(np.abs(wanted), own)
     limits = tolerance.absolute + tolerance.relative * sizes
     with np.errstate(over="ignore"):
         excess = np.divide(differences, limits, out=np.where(differences > 0, np.inf, 0.0), where=limits > 0)
@@ -117,13 +158,22 @@ def _compare_exactly(expected: Array, found: Array) -> OutputDifference:
     if not is_other.any():
         return OutputDifference(Worst("values", (0,) * expected.ndim, "", "", 0.0, 0.0))
     index = _first(is_other)
-    values = [each[index] if each.dtype.kind in "OU" else each[index].item() for each in (expected, found)]
-    return OutputDifference(Worst("values", index, values[0], values[1], 0.0, np.inf))
+    return OutputDifference(Worst("values", index, _element(expected, index), _element(found, index), 0.0, np.inf))
 
 
-def _as_text(array: Array) -> Array:
-    texts = [each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each) for each in array.ravel()]
-    return np.array(texts, dtype=object).reshape(array.shape)
+def _element(array: Array, index: tuple[int, ...]) -> float | str:
+    value: object = array[index]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return value.item() if isinstance(value, np.generic) else str(value)  # type: ignore[no-any-return]
+
+
+def _as_bytes(array: Array) -> Array:
+    elements = np.empty(array.shape, dtype=object)
+    elements.ravel()[:] = [
+        each if isinstance(each, bytes) else str(each).encode("utf-8", "surrogateescape") for each in array.ravel()
+    ]
+    return elements
 
 
 def _text_kind(array: Array) -> str:

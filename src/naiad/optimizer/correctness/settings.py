@@ -1,6 +1,6 @@
 """How a candidate is judged."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from naiad.core.tensor import Array
@@ -37,13 +37,26 @@ class Settings:
     behaviour_samples: int = 8
     """Samples of the checks of batches, concurrency and order, the first ones; these are held in memory."""
 
+    behaviour_batches: Sequence[int] = (1, 2, 3, 4, 5, 8, 16)
+    """Rows of the batches that are tried, as far as the model takes them, and the greatest that it takes."""
+    are_probed: bool = True
+    """Whether inputs that the samples do not have are tried, with the source's answers as the truth."""
+
+    variable_axes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By input, the axes of a sample whose length the source leaves open."""
+
     def kind_of(self, name: str, output: Array) -> Kind:
         """Return the kind of an output of the source."""
         return self.kinds.get(name) or detect_kind(output)
 
-    def tolerance_of(self, name: str, kind: Kind, precision: Precision) -> Tolerance:
-        """Return the tolerance of an output."""
-        return self.tolerances.get(name) or default_tolerance(precision, kind)
+    def has_exact_classes(self, name: str) -> bool:
+        """Return whether integers of an output are classes or numbers that are exact: the user allows no difference."""
+        given = self.tolerances.get(name)
+        return given is None or given.absolute == given.relative == 0
+
+    def tolerance_of(self, name: str, kind: Kind, precision: Precision, *, is_double: bool = False) -> Tolerance:
+        """Return the tolerance of an output; `is_double` as in `default_tolerance`."""
+        return self.tolerances.get(name) or default_tolerance(precision, kind, is_double=is_double)
 
 
 def parse_max_drop(text: str) -> float:

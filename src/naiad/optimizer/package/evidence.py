@@ -13,11 +13,12 @@ from naiad.core.tensor import Array
 from naiad.optimizer.candidate import Candidate, Precision
 from naiad.optimizer.correctness.elements import agrees_on_first
 from naiad.optimizer.correctness.gate import judge
-from naiad.optimizer.correctness.runner import Arrays, Runner
+from naiad.optimizer.correctness.runner import Arrays, Runner, RunnerError
 from naiad.optimizer.correctness.settings import Settings
 from naiad.optimizer.correctness.tolerances import Kind
 from naiad.optimizer.package.contents import TOLERANCES
 from naiad.optimizer.samples.chunks import ChunkedSamples, write_chunks
+from naiad.optimizer.samples.reading import digest
 from naiad.optimizer.source import Format, Samples
 from naiad.optimizer.steps.journal import to_json
 from naiad.optimizer.verdict import Tolerance, Verdict
@@ -43,22 +44,31 @@ class Expectation:
     tolerances: Mapping[str, Tolerance]
     own: Sequence[str]
     """Outputs that were accepted by a metric: they must be what the model itself answered when it was packaged."""
+    is_float32: bool = False
+    """The model computes outputs in FP64 with the digits of FP32."""
+
+
+_ROOM = 1.5
+"""Factor of tolerances in a package."""
 
 
 class StoredAnswers:
-    """A source whose answers are known, in the order of the samples."""
+    """A source whose answers are known."""
 
     max_batch = 0
 
-    def __init__(self, answers: Sequence[Arrays]) -> None:
-        self._answers = iter(answers)
+    def __init__(self, requests: Sequence[Arrays], answers: Sequence[Arrays]) -> None:
+        self._answers = {digest([request]): answer for request, answer in zip(requests, answers, strict=True)}
 
     def infer(self, inputs: Arrays) -> Arrays:
-        """Return the next answer."""
-        return next(self._answers)
+        """Return the answer. Raises RunnerError for a request that is not known."""
+        answer = self._answers.get(digest([inputs]))
+        if answer is None:
+            raise RunnerError("the package has no answer to this request")
+        return answer
 
     def infer_concurrently(self, requests: Sequence[Arrays]) -> Sequence[Arrays]:
-        """Return the next answers."""
+        """Return the answers."""
         return [self.infer(each) for each in requests]
 
     def close(self) -> None:
@@ -84,9 +94,10 @@ class Evidence:
         """Return the gate's verdict on a model under the name of its candidate."""
         expectation = self.expectation
         expected = [{**answer, **own} for answer, own in zip(self.answers, self.own_answers, strict=True)]
-        settings = Settings(expectation.has_batch, expectation.tolerances, expectation.kinds)
-        candidate = Candidate(name, Format.PYTHON, expectation.precision, "")  # The gate uses name and precision.
-        return judge(StoredAnswers(expected), runner, self.samples, candidate, settings)
+        settings = Settings(expectation.has_batch, expectation.tolerances, expectation.kinds, are_probed=False)
+        # The gate uses name and precision alone.
+        candidate = Candidate(name, Format.PYTHON, expectation.precision, "", is_float32=expectation.is_float32)
+        return judge(StoredAnswers(self.requests(), expected), runner, self.samples, candidate, settings)
 
     def write(self, folder: Path) -> None:
         """Write the evidence to a folder."""
@@ -108,6 +119,7 @@ def read_evidence(folder: Path) -> Evidence:
         {name: Kind(kind) for name, kind in values["kinds"].items()},
         {name: Tolerance(**each) for name, each in values["tolerances"].items()},
         values["own"],
+        values.get("is_float32", False),
     )
     samples, answers = list(ChunkedSamples(folder / _SAMPLES)), list(ChunkedSamples(folder / _ANSWERS))
     own = list(ChunkedSamples(folder / _OWN_ANSWERS)) if expectation.own else [{}] * len(samples)
@@ -117,7 +129,7 @@ def read_evidence(folder: Path) -> Evidence:
 
 
 def collect(
-    samples: Samples, source: Runner, model: Runner, settings: Settings, precision: Precision, names: Names
+    samples: Samples, source: Runner, model: Runner, settings: Settings, candidate: Candidate, names: Names
 ) -> Evidence:
     """Return the first samples with the source's answers to them. Raises RunnerError, ValueError without samples.
 
@@ -131,18 +143,32 @@ def collect(
     found = [model.infer(request_of(sample, has_batch=settings.has_batch)) for sample in kept]
     own = [settings.budget.labels.output] if settings.budget else []
     kinds = {name: settings.kind_of(name, array) for name, array in answers[0].items()}
-    tolerances = {name: settings.tolerance_of(name, kind, precision) for name, kind in kinds.items()}
+    precision, is_float32 = candidate.precision, candidate.computes_in_float32
+    tolerances = {}
     for name, kind in kinds.items():
+        is_double = answers[0][name].dtype == np.float64 and not is_float32
+        tolerances[name] = _with_room(settings.tolerance_of(name, kind, precision, is_double=is_double))
         if kind.is_classifier and name not in own:
             both = [(one[name], two.get(name)) for one, two in zip(answers, found, strict=True)]
             tolerances[name] = _for_few(tolerances[name], both)
-    expectation = Expectation(precision, settings.has_batch, *names, kinds, tolerances, own)
+    expectation = Expectation(precision, settings.has_batch, *names, kinds, tolerances, own, is_float32)
     return Evidence(kept, answers, [{name: each[name] for name in own} for each in found], expectation)
 
 
 def request_of(sample: Arrays, *, has_batch: bool) -> Arrays:
     """Return the request with one sample."""
     return {name: array[None] if has_batch else array for name, array in sample.items()}
+
+
+def _with_room(tolerance: Tolerance) -> Tolerance:
+    """Widen what is compared over all samples: those of a package are a part of them, with scales of their own."""
+    return replace(
+        tolerance,
+        relative=_ROOM * tolerance.relative,
+        residual=_ROOM * tolerance.residual,
+        gain=_ROOM * tolerance.gain,
+        bias=_ROOM * tolerance.bias,
+    )
 
 
 def _for_few(tolerance: Tolerance, pairs: Sequence[tuple[Array, Array | None]]) -> Tolerance:

@@ -135,7 +135,7 @@ def _write_proof(
         match_names(outputs, runner.outputs, "outputs"),
     )
     model = RenamedRunner(runner, *names)
-    evidence = collect(samples, source, model, settings, chosen.candidate.precision, names)
+    evidence = collect(samples, source, model, settings, chosen.candidate, names)
     verdict = evidence.judge(model, chosen.candidate.name)
     if not verdict.is_accepted:
         reasons = "; ".join(failure.message for failure in verdict.failures)
