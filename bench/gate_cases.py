@@ -215,17 +215,17 @@ def _batches() -> Iterator[Case]:
 
     faults: dict[str, Callable[[Array], Array]] = {
         **{f"wrong for a batch of {size}": wrong_at(size) for size in (2, 3, 4, 5, 8, 16, 32)},
-        "buffer of 8 rows": lambda values: np.concatenate([values[:8], values[:8].repeat(4, 0)[: len(values) - 8]])
-        if len(values) > 8
-        else values,
+        "buffer of 8 rows": lambda values: (
+            np.concatenate([values[:8], values[:8].repeat(4, 0)[: len(values) - 8]]) if len(values) > 8 else values
+        ),
         "zeros above row 8": lambda values: np.concatenate([values[:8], np.zeros_like(values[8:])]),
         "zeros above row 16": lambda values: np.concatenate([values[:16], np.zeros_like(values[16:])]),
         "buffer of 16 rows": lambda values: values[np.arange(len(values)) % 16],
         "last row is the first one": lambda values: np.concatenate([values[:-1], values[:1]]),
         "rows are reversed": lambda values: values[::-1],
-        "mean of the batch in each row": lambda values: (values + 0.1 * values.mean(0)).astype(values.dtype)
-        if len(values) > 1
-        else values,
+        "mean of the batch in each row": lambda values: (
+            (values + 0.1 * values.mean(0)).astype(values.dtype) if len(values) > 1 else values
+        ),
         "odd rows above 4 are swapped": lambda values: values[_swapped(len(values))],
     }
     for name in ("people", "scores", "number"):
@@ -303,7 +303,7 @@ def _exact() -> Iterator[Case]:
             function = _changed(classes.rounded(rounding), **changes)
             yield Case("classes", what, classes.source(), function, precision)
     for what, change in {
-        "temperature": lambda values: _sharper(values),
+        "temperature": _sharper,
         "a class is never seen": lambda values: np.where(np.arange(10) == 3, 0, values).astype(np.float32),
         "uniform": lambda values: np.full_like(values, 0.1),
         "two classes are swapped": lambda values: values[:, [1, 0, *range(2, 10)]],
@@ -329,7 +329,7 @@ def _swapped_classes(values: Array) -> Array:
 
 def _sharper(values: Array) -> Array:
     powers = np.square(values.astype(np.float64))
-    return (powers / powers.sum(-1, keepdims=True)).astype(np.float32)
+    return np.asarray(powers / powers.sum(-1, keepdims=True), np.float32)
 
 
 def _each(change: Callable[[bytes], bytes]) -> Callable[[Array], Array]:

@@ -1,9 +1,10 @@
 """Small models in numpy whose faithful and sabotaged conversions calibrate the gate of `naiad optimize`.
 
-Each has samples, and a function from a batch of inputs to outputs, in FP32 unless it says otherwise. A model of layers
-can also compute as FP16, BF16 and int8 do: weights and activations are rounded as those formats round.
+Each has samples, and a function from a batch of inputs to outputs, in FP32 unless it says otherwise. A model of
+layers can also compute as FP16, BF16 and int8 do: weights and activations are rounded as those formats round.
 """
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -40,7 +41,7 @@ class Rounding:
         if not self.levels:
             return self.number(values)
         size = np.abs(values).max(0 if self.is_by_channel else None) / self.levels
-        return np.round(values / size) * size  # type: ignore[no-any-return]
+        return np.round(values / size) * size
 
     def activations(self, values: Array, low: float, high: float) -> Array:
         """Return rounded activations, in int8 within the range of calibration."""
@@ -76,7 +77,7 @@ class Layers:
         random = np.random.default_rng(seed)
         self.weights = [
             (random.normal(size=(one, two)) * np.sqrt(1.5 / one)).astype(np.float32)
-            for one, two in zip(sizes, sizes[1:], strict=False)
+            for one, two in itertools.pairwise(sizes)
         ]
         self.offsets = [(random.normal(size=two) * 0.2).astype(np.float32) for two in sizes[1:]]
         self.is_smooth = is_smooth
@@ -108,7 +109,7 @@ class Layers:
 def softmax(scores: Array) -> Array:
     """Return probabilities."""
     powers = np.exp(scores - scores.max(-1, keepdims=True))
-    return (powers / powers.sum(-1, keepdims=True)).astype(scores.dtype)
+    return np.asarray(powers / powers.sum(-1, keepdims=True), scores.dtype)
 
 
 def layered(name: str, seed: int, sizes: tuple[int, ...], head: Callable[[Array], Arrays]) -> "LayeredModel":
@@ -138,7 +139,7 @@ class LayeredModel:
 
 
 def _people(last: Array) -> Arrays:
-    return {"Y": last * np.float32([4e4, 5, 0.3]) + np.float32([1e5, 30, 0.5])}
+    return {"Y": last * np.array([4e4, 5, 0.3], np.float32) + np.array([1e5, 30, 0.5], np.float32)}
 
 
 def _scores(last: Array) -> Arrays:
@@ -185,7 +186,7 @@ def layered_models() -> dict[str, LayeredModel]:
 
 def amounts() -> GateModel:
     """Return single numbers over six decades."""
-    rows = np.linspace(-1, 1, SAMPLES).astype(np.float32)[:, None] * np.float32([7.5, 0.3, 0.2])
+    rows = np.linspace(-1, 1, SAMPLES).astype(np.float32)[:, None] * np.array([7.5, 0.3, 0.2], np.float32)
     return GateModel(
         "amounts",
         lambda inputs: {"AMOUNT": np.exp(inputs["X"].sum(-1, keepdims=True) * 0.93 + 7.5).astype(np.float32)},

@@ -2,16 +2,18 @@
 
 A candidate beats the source if the intervals of what the objective asks for do not overlap. Candidates whose
 intervals overlap with that of the best one are equal: the one with the higher precision wins, then the one of the
-simpler format.
+simpler format. While other programs use the cores, CPU time per inference decides, and nothing wins without proof.
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from naiad.optimizer.candidate import Precision
-from naiad.optimizer.measurement import Profile, Runtime, Served
+from naiad.optimizer.measurement import Profile, Round, Runtime, Served
 from naiad.optimizer.result import SOURCE, Objective, Outcome, Strategy, baseline_of
+from naiad.optimizer.rounds import MOST_OTHER_CORES, other_cores, ratios
 from naiad.optimizer.source import Format
 from naiad.perf.result import Interval
 
@@ -27,6 +29,9 @@ _FORMATS = (
 """From the simplest: those that run anywhere without the framework first, those compiled for one machine last."""
 _MEMORY_NOISE = 0.05
 """Share by which the resident memory of equal processes varies."""
+_LESS, _NO_LESS = 0.95, 0.98
+"""On a busy machine, a candidate wins if its CPU time is less than this share of the source's; the source stays if no
+candidate's is less than the other share."""
 _EQUAL = 0.97
 """Runtimes of a candidate are equal from this share of the best one's figure."""
 
@@ -94,11 +99,88 @@ def choose(outcomes: Sequence[Outcome], objective: Objective) -> tuple[str, str]
     baseline = baseline_of(outcomes)
     base = next((each for each in within if each.outcome is baseline), None)
     source = base if base is not None and base.name == SOURCE else None
+    if base is not None and (busy := _other_cores(within)) > MOST_OTHER_CORES:
+        return _on_busy_machine(within, base, busy, objective)
     better = [each for each in within if source is None or each.score.low > source.score.high]
     if source is not None and not better:
         return SOURCE, _unbeaten(source, within, objective)
     winner = _simplest_of_best(better)
     return winner.name, _won(winner, base, better, objective)
+
+
+def accept(outcomes: Sequence[Outcome], name: str) -> tuple[str, str]:
+    """Return the candidate that the user takes by hand, and why. Raises ValueError unless it has passed."""
+    outcome = next((each for each in outcomes if each.candidate.name == name), None)
+    if outcome is None or not outcome.can_win:
+        passed = ", ".join(each.candidate.name for each in outcomes if each.can_win) or "none"
+        what = f"it is {outcome.status.value}" if outcome else "there is no such candidate"
+        raise ValueError(f"'{name}' cannot be accepted: {what}; these have passed: {passed}")
+    figures = outcome.served or next((each for each in outcome.profiles if _has_figures(each)), None)
+    return name, f"{name}, accepted by hand" + (f": {_figures(figures)}" if figures and _has_figures(figures) else "")
+
+
+def _other_cores(contenders: Sequence[_Contender]) -> float:
+    """Return the cores that other programs have used while the contenders were served."""
+    return max((other_cores(_rounds(each)) for each in contenders), default=0.0)
+
+
+def _rounds(contender: _Contender) -> Sequence[Round]:
+    return contender.figures.rounds if isinstance(contender.figures, Served) else ()
+
+
+def _on_busy_machine(
+    within: Sequence[_Contender], base: _Contender, busy: float, objective: Objective
+) -> tuple[str, str]:
+    """Decide by CPU time per inference, in the same rounds; say so where that proves nothing.
+
+    Memory does not depend on other programs. A model that computes on a GPU, or that sleeps, is not known by it.
+    """
+    if objective.strategy is Strategy.MIN_MEMORY:
+        better = [each for each in within if each is not base and each.score.low > base.score.high]
+        winner = _simplest_of_best(better) if better else base
+        return winner.name, _won(winner, base, better or [base], objective)
+    own = [each.cpu_us for each in _rounds(base)]
+    costs = {each.name: ratios([one.cpu_us for one in _rounds(each)], own) for each in within if _rounds(each)}
+    known = {name: ratio for name, ratio in costs.items() if 0 < ratio.value < math.inf}
+    others = {each.name: each for each in within if each is not base and each.name in known}
+    # Threads that spin cost CPU time and save time: both figures must say the same.
+    speeds = {name: _speed(each, base, objective) for name, each in others.items()}
+    proven = [name for name in others if known[name].high < _LESS and speeds[name] > 1]
+    note = f"other programs used {busy:.1f} cores, so CPU time per inference decides"
+    if proven:
+        best = min(proven, key=lambda name: known[name].value)
+        equal = [others[name] for name in proven if known[name].low <= known[best].high]
+        winner = min(equal, key=lambda each: each.rank)
+        ratio = known[winner.name]
+        why = f"{ratio.value:.2f} x the CPU time of {_called(base)} [{ratio.low:.2f} to {ratio.high:.2f}]"
+        return winner.name, f"{winner.name} ({winner.figures.runtime.name}): {why}; {note}"
+    if base.name == SOURCE and others and all(known[name].low > _NO_LESS and speeds[name] < 1 for name in others):
+        return SOURCE, f"the source: no candidate needs less CPU time; {note}"
+    best = min(others, key=lambda name: known[name].value, default="")
+    figures = f", the best one is {best}, {known[best].value:.2f} x the CPU time of {_called(base)}" if best else ""
+    return "", (
+        f"no winner proven: other programs used {busy:.1f} cores{figures}; repeat on an idle machine, or take a "
+        f"candidate by hand with --accept {best or base.name}"
+    )
+
+
+def _speed(contender: _Contender, base: _Contender, objective: Objective) -> float:
+    """Return the median ratio of what the objective asks for, over the same rounds; greater is better."""
+    gains = []
+    for one, two in zip(_rounds(contender), _rounds(base), strict=False):
+        latency, throughput = two.latency_us / max(one.latency_us, 1e-9), one.throughput / max(two.throughput, 1e-9)
+        match objective.strategy:
+            case Strategy.MIN_LATENCY:
+                gains.append(latency)
+            case Strategy.MAX_THROUGHPUT | Strategy.MAX_THROUGHPUT_WITHIN_LATENCY:
+                gains.append(throughput)
+            case _:
+                gains.append(math.sqrt(latency * throughput))
+    return statistics.median(gains) if gains else 1.0
+
+
+def _called(base: _Contender) -> str:
+    return "the source" if base.name == SOURCE else base.name
 
 
 def best_profile(profiles: Sequence[Profile], objective: Objective) -> Profile | None:

@@ -1,6 +1,6 @@
 """What is measured of a candidate whose answers are right: alone, and as naiad serves it. Times are in us."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from naiad.perf.result import Interval
@@ -41,6 +41,18 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """One turn of a finalist."""
+
+    latency_us: float
+    throughput: float
+    cpu_us: float
+    """Of the server, for an inference; 0 where it is not known."""
+    other_cores: float
+    """Cores that other programs have used meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
 class Served:
     """A finalist as a model of a running naiad, under load from `naiad perf`. The choice is by these figures."""
 
@@ -58,3 +70,7 @@ class Served:
     command: str
     """The `naiad perf` command that repeats the measurement of the throughput."""
     error: str = ""
+    cpu: Interval = field(default_factory=lambda: Interval(0.0, 0.0, 0.0))
+    """CPU time of the server for an inference at the load of `throughput`, in us; 0 where it is not known."""
+    rounds: Sequence[Round] = ()
+    """In order; those of the same place in two finalists were measured one after the other."""

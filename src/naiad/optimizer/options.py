@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from naiad.optimizer.candidate import Candidate, Precision
@@ -37,13 +38,23 @@ class Options:
     """Time for tuning the options of the best candidate's backend; 0 for none."""
     converter_limits: ConverterLimits = field(default_factory=ConverterLimits)
     runner_limits: RunnerLimits = field(default_factory=RunnerLimits)
+    accepted: str = ""
+    """Name of the candidate that is the winner, if it passes, whatever the figures say."""
+    own: Mapping[str, Path] = field(default_factory=dict)
+    """Conversions that the user has made, by name: they are judged, measured and packaged like the others."""
+    own_precisions: Mapping[str, Precision] = field(default_factory=dict)
+    """By name in `own`; FP32 for those that are not named."""
     is_fresh: bool = False
     """Steps of earlier runs in the workspace do not count."""
 
     def includes(self, candidate: Candidate) -> bool:
         """Return whether the user has asked for a candidate. The source always takes part."""
-        return candidate.name == SOURCE or (
-            (not self.formats or candidate.format in self.formats)
-            and (not self.precisions or candidate.precision in self.precisions)
-            and (not self.candidates or candidate.name in self.candidates)
+        return (
+            candidate.name == SOURCE
+            or candidate.name in self.own
+            or (
+                (not self.formats or candidate.format in self.formats)
+                and (not self.precisions or candidate.precision in self.precisions)
+                and (not self.candidates or candidate.name in self.candidates)
+            )
         )

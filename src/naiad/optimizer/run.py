@@ -19,6 +19,8 @@ from naiad.optimizer.converters.plan import candidates, installed_packages
 from naiad.optimizer.converters.run import Converter
 from naiad.optimizer.measurement import Profile, Runtime, Served
 from naiad.optimizer.options import Options
+from naiad.optimizer.profile.load_check import LoadCheck
+from naiad.optimizer.profile.measuring import profile_samples
 from naiad.optimizer.progress import NoProgress, Progress
 from naiad.optimizer.result import Outcome, Result
 from naiad.optimizer.samples.reading import digest, shape_ranges
@@ -63,7 +65,10 @@ def optimize(
     run.tune()
     run.serve()
     outcomes = list(run.outcomes.values())
-    winner, why = choice.choose(outcomes, chosen.objective)
+    if chosen.accepted:
+        winner, why = choice.accept(outcomes, chosen.accepted)
+    else:
+        winner, why = choice.choose(outcomes, chosen.objective)
     needed = {name for outcome in outcomes if outcome.can_win for name in outcome.candidate.needs}
     result = Result(
         source=source,
@@ -168,7 +173,7 @@ class _Run:
         verdict, was_cached = judge.verdict(outcome.conversion)
         self.outcomes[name] = _judged(outcome, verdict)
         reason = self.outcomes[name].reason
-        self.progress.done("judge", name, reason or f"equal in {verdict.samples} samples", was_cached=was_cached)
+        self.progress.done("judge", name, reason or accepted_text(verdict), was_cached=was_cached)
 
     def _search(self, judge: Judge) -> None:
         """Search one candidate of each precision: all calibrations of int8 have the same sensitive layers."""
@@ -199,7 +204,7 @@ class _Run:
             Outcome(found.candidate, found.status, "", self._with_steps(found), curve=curve), verdict
         )
         kept = min(len(point.kept) for point in curve if point.is_accepted)
-        self.progress.done("search", found.candidate.name, f"equal with {kept} nodes in higher precision")
+        self.progress.done("search", found.candidate.name, f"{verdict.summary} with {kept} nodes in higher precision")
 
     def profile(self) -> None:
         """Measure all that passed, each under the runtimes of its backend."""
@@ -283,8 +288,22 @@ class _Run:
                 seconds=self.options.profile_s,
                 limits=self.options.runner_limits,
                 progress=self.progress,
+                check=self._load_check(),
             )
         )
+
+    def _load_check(self) -> LoadCheck:
+        """Return the source's answers to the samples of the load."""
+        has_batch = self.source.has_batch
+        runner = reference_runner(self.source, self.workspace, self.samples_digest, self.options.runner_limits)
+        try:
+            requests = [
+                {name: array[None] if has_batch else array for name, array in sample.items()}
+                for sample in profile_samples(self.samples)
+            ]
+            return LoadCheck([runner.infer(request) for request in requests], self.options.correctness)
+        finally:
+            runner.close()
 
     def _passed(self) -> list[Outcome]:
         return [each for each in self.outcomes.values() if each.can_win]
@@ -331,6 +350,12 @@ def _with_origins(planned: Sequence[Candidate], wanted: Sequence[Candidate]) -> 
             names.add(name)
             name = by_name[name].after
     return [each for each in planned if each.name in names]
+
+
+def accepted_text(verdict: Verdict) -> str:
+    """Return what an accepted verdict says, in a line of progress."""
+    text = f"{verdict.summary or 'accepted'}, {verdict.samples} samples"
+    return f"{text}; not shown by these samples: {'; '.join(verdict.not_shown)}" if verdict.not_shown else text
 
 
 def _judged(outcome: Outcome, verdict: Verdict) -> Outcome:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.optimizer.profile.serving import over_rounds
+from naiad.optimizer.rounds import over_rounds
 
 
 def test_one_disturbed_round_does_not_count():

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from naiad.core.tensor import Array
 from naiad.optimizer.candidate import Precision
 from naiad.optimizer.correctness.comparison import Comparison, describe, difference_of, worst_of
 from naiad.optimizer.correctness.elements import OutputDifference, compare_output
@@ -41,6 +42,7 @@ class BehaviourChecks:
         self._names = names
         self._settings = settings
         self._comparison = comparison
+        self._beside_others = comparison.beside_others()
         self._alone = range(min(len(requests), settings.behaviour_samples))
 
     def failures(self) -> list[Difference]:
@@ -107,9 +109,9 @@ class BehaviourChecks:
                 text = describe(name, which, result.worst, "the single request", "the candidate") + f" {how}"
                 yield result.worst.excess, difference_of(name, check, sample, result.worst, text)
 
-    def _result(self, name: str, expected: Arrays, found: np.ndarray, *, is_same: bool) -> OutputDifference:  # type: ignore[type-arg]
+    def _result(self, name: str, expected: Arrays, found: Array, *, is_same: bool) -> OutputDifference:
         if not is_same:
-            return self._comparison.compare(name, expected, found)
+            return self._beside_others.compare(name, expected, found)
         output = self._comparison.outputs[name]
         tolerance = self._settings.tolerance_of(name, output.kind, Precision.FP32)
         return compare_output(expected[name], found, output.kind, tolerance, output.reference.scales)

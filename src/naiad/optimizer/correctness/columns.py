@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from naiad.core.tensor import Array
+from naiad.optimizer.candidate import Precision
 from naiad.optimizer.correctness.scales import FEW_COLUMNS, Scales
 from naiad.optimizer.correctness.tolerances import FLOAT_ROUNDING, Kind
-from naiad.optimizer.candidate import Precision
 from naiad.optimizer.verdict import Tolerance
 
 FEWEST_ROWS = 8
@@ -71,7 +71,12 @@ class ColumnSums:
     def r2(self) -> Array:
         """Return R2 by column, NaN for columns that do not vary."""
         variance = self._variance()
-        return 1 - np.divide(self._errors / max(self.rows, 1), variance, out=np.full_like(variance, np.nan), where=self._varies(variance))
+        return 1 - np.divide(
+            self._errors / max(self.rows, 1),
+            variance,
+            out=np.full_like(variance, np.nan),
+            where=self._varies(variance),
+        )
 
     def findings(self, tolerance: Tolerance, precision: Precision) -> Iterator[ColumnFinding]:
         """Yield the worst column of each check; nothing where there are too few rows to say."""
@@ -80,7 +85,9 @@ class ColumnSums:
         variance = self._variance()
         varies = self._varies(variance)
         if tolerance.residual:
-            rounding = np.square(FLOAT_ROUNDING.get(precision, 0.0) * self._sizes()) if tolerance.residual > 1e-9 else 0
+            rounding = (
+                np.square(FLOAT_ROUNDING.get(precision, 0.0) * self._sizes()) if tolerance.residual > 1e-9 else 0
+            )
             left = np.maximum(self._errors / self.rows - rounding, 0)
             residuals = np.where(varies, left / np.maximum(self._reference_variance(variance), 1e-300), 0)
             column = int(residuals.argmax())
@@ -119,13 +126,15 @@ class ColumnSums:
         return np.sqrt(self._variance() + np.square(mean))
 
     def _varies(self, variance: Array) -> Array:
-        return variance > np.square(_NOISE * self._sizes()) if self._kind is not None else variance > 0
+        return np.asarray(variance > np.square(_NOISE * self._sizes()))
 
     def _least_variance(self, variance: Array) -> Array:
         if self._kind is Kind.PROBABILITIES:
             return np.full_like(variance, _PROBABILITY_VARIANCE)
-        share = np.where(self._scales.zeros > 0.5, _SMALL_SHARE, 0.0 if self._scales.columns <= FEW_COLUMNS else _SMALL_SHARE)
-        return share * variance.mean()
+        share = np.where(
+            self._scales.zeros > 0.5, _SMALL_SHARE, 0.0 if self._scales.columns <= FEW_COLUMNS else _SMALL_SHARE
+        )
+        return np.asarray(share * variance.mean())
 
     def _reference_variance(self, variance: Array) -> Array:
         return np.maximum(variance, self._least_variance(variance))

@@ -20,7 +20,7 @@ from naiad.optimizer.correctness.elements import (
 from naiad.optimizer.correctness.reference import OutputReference
 from naiad.optimizer.correctness.runner import Arrays
 from naiad.optimizer.correctness.settings import Settings
-from naiad.optimizer.correctness.tolerances import Kind, label_agreement
+from naiad.optimizer.correctness.tolerances import OF_BATCHES, Kind, default_tolerance, label_agreement
 from naiad.optimizer.verdict import Difference, Tolerance
 
 _EXACT_CHECKS = ("shape", "datatype", "inf/nan")
@@ -172,9 +172,8 @@ class OutputComparison:
         column = f", column {finding.column}" if finding.column >= 0 and self._columns_count > 1 else ""
         where = f"output '{self.name}'{column}"
         if finding.check == "column":
-            text = (
-                f"{where}: R2 over all samples is {1 - finding.value:.4g}, at least {1 - finding.limit:.6g} is required"
-            )
+            least = 1 - finding.limit
+            text = f"{where}: R2 over all samples is {1 - finding.value:.4g}, at least {least:.6g} is required"
         elif finding.check == "gain":
             text = (
                 f"{where}: the answers have a gain that is off by {finding.value:.3g} over all samples, "
@@ -213,9 +212,17 @@ class Comparison:
         }
 
     def widened(self, factor: float) -> "Comparison":
-        """Return a comparison of the same outputs with wider limits, for inputs that are not the user's."""
+        """Return a comparison of the same outputs with limits that are wider, or narrower, by a factor."""
         references = {name: output.reference for name, output in self.outputs.items()}
         return Comparison(self._settings, self._candidate, references, factor)
+
+    def beside_others(self) -> "Comparison":
+        """Return a comparison of a row in a batch, or of concurrent requests, with the same row alone."""
+        relative = OF_BATCHES.get(self._candidate.precision)
+        if relative is None:
+            return self
+        usual = default_tolerance(self._candidate.precision, Kind.NUMBERS).relative
+        return self.widened(relative / usual)
 
     def add(self, sample: int, expected: Arrays, found: Arrays) -> None:
         """Compare the outputs of a sample."""
@@ -257,7 +264,9 @@ class Comparison:
                 elif self._candidate.computes_in_float32:
                     notes.append(f"output '{name}' is FP64, but computed in FP32, and judged as FP32")
             if output.reference.labels is not None:
-                notes.append(f"output '{name}' is the first class of '{output.reference.labels.scores}', judged with it")
+                notes.append(
+                    f"output '{name}' is the first class of '{output.reference.labels.scores}', judged with it"
+                )
         return notes
 
     def summary(self) -> str:
@@ -278,7 +287,9 @@ class Comparison:
         )
 
 
-def describe(output: str, sample: int | str, worst: Worst, expecting: str, finding: str, which: str = "sample") -> str:
+def describe(
+    output: str, sample: int | str, worst: Worst, expecting: str, finding: str, which: str = "sample"
+) -> str:
     """Return a difference in a sentence; `expecting` and `finding` name what gave the two values."""
     where = f"output '{output}' of {which} {sample}"
     values = f"{finding} has {_text(worst.found)}, {expecting} {_text(worst.expected)}"

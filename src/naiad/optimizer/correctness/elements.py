@@ -87,7 +87,7 @@ def compare_labels(
     if not is_other.any():
         return OutputDifference()
     index = _first(is_other)
-    return OutputDifference(Worst("values", index, *(_element(each, index) for each in pair), limit, np.inf))
+    return OutputDifference(Worst("values", index, _element(pair[0], index), _element(pair[1], index), limit, np.inf))
 
 
 def same_labels(expected: Array, found: Array) -> int:
@@ -165,7 +165,7 @@ def _element(array: Array, index: tuple[int, ...]) -> float | str:
     value: object = array[index]
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
-    return value.item() if isinstance(value, np.generic) else str(value)  # type: ignore[no-any-return]
+    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def _as_bytes(array: Array) -> Array:

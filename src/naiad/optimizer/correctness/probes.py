@@ -44,9 +44,7 @@ def perturbed(coverage: Coverage) -> Iterator[Probe]:
     for number in range(PERTURBED):
         random = np.random.default_rng(number)
         first, second = kept[number % len(kept)], kept[(number * 3 + 1) % len(kept)]
-        made = {
-            name: _perturbed(array, second[name], coverage.inputs[name], random) for name, array in first.items()
-        }
+        made = {name: _perturbed(array, second[name], coverage.inputs[name], random) for name, array in first.items()}
         yield Probe("inputs near the samples", made, is_of_batches=True)
 
 
@@ -118,7 +116,7 @@ def _tail(array: Array, parts: int) -> Array:
     count = max(1, array.shape[axis] // parts)
     place: list[slice] = [slice(None)] * array.ndim
     place[axis] = slice(array.shape[axis] - count, None)
-    return array[tuple(place)]  # type: ignore[no-any-return]
+    return array[tuple(place)]
 
 
 def _channels(sample: Mapping[str, Array], seen: InputCoverage) -> Array:

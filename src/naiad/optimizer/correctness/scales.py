@@ -18,7 +18,9 @@ _MOST_COLUMNS = 4096
 _FACTOR = 10.0
 """Columns that differ by more have different scales."""
 _MEDIANS = 3.0
-"""The scale of a table is this many medians at most. The root mean square of normal numbers is 1.5 medians."""
+"""A column whose root mean square is more than this many medians has a heavy tail; that of normal numbers is 1.5."""
+_SHARE_OF_MEDIAN = 0.05
+"""The scale of a column with a heavy tail: limits are relative to the numbers themselves, down to this share."""
 _LEAST_SHARE = 1e-3
 """Of the scale of the whole output: the scale of a column with nothing but zeros."""
 _LEAST_OF_SAMPLE = 0.01
@@ -169,12 +171,14 @@ def _spread(squares: Array) -> float:
 
 
 def _robust(values: Array) -> float:
-    """Return the root mean square, or a multiple of the median where a few huge values make it up."""
+    """Return the root mean square, or a share of the median where a few huge values make it up."""
     sizes = np.abs(values[values != 0])
     if not len(sizes):
         return 0.0
     with np.errstate(over="ignore"):
-        return float(min(np.sqrt(np.square(values).mean()), _MEDIANS * np.median(sizes)))
+        size = float(np.sqrt(np.square(values).mean()))
+    median = float(np.median(sizes))
+    return size if size <= _MEDIANS * median else _SHARE_OF_MEDIAN * median
 
 
 def _groups(sizes: Array, *, by_gaps: bool) -> Array:

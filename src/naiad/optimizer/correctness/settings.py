@@ -50,7 +50,7 @@ class Settings:
         return self.kinds.get(name) or detect_kind(output)
 
     def has_exact_classes(self, name: str) -> bool:
-        """Return whether integers of an output are classes or numbers that are exact: the user allows no difference."""
+        """Return whether the user has allowed no difference of numbers of an output: it may be one of classes."""
         given = self.tolerances.get(name)
         return given is None or given.absolute == given.relative == 0
 

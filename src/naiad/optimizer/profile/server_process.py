@@ -13,6 +13,7 @@ from pathlib import Path
 
 from naiad.optimizer.correctness.isolated import resident_mib
 from naiad.optimizer.correctness.runner import RunnerError
+from naiad.optimizer.profile.processor import tree_cpu_s
 
 _START_S = 60.0
 _STOP_S = 10.0
@@ -66,6 +67,11 @@ class ServerProcess:
     def memory_mib(self) -> float:
         """Return its resident memory; 0 where there is no /proc."""
         return resident_mib(self._process.pid)
+
+    @property
+    def cpu_s(self) -> float:
+        """Return its CPU time with that of its processes; 0 where there is no /proc."""
+        return tree_cpu_s(self._process.pid)
 
     def close(self) -> None:
         """End the process."""

@@ -9,7 +9,7 @@ import contextlib
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,21 +23,28 @@ from naiad.optimizer.candidate import Conversion
 from naiad.optimizer.correctness.isolated import Limits
 from naiad.optimizer.correctness.names import match_names
 from naiad.optimizer.correctness.runner import RunnerError
-from naiad.optimizer.measurement import Runtime, Served, figures_text
+from naiad.optimizer.measurement import Round, Runtime, Served, figures_text
 from naiad.optimizer.profile.configuration import configuration, write_model
+from naiad.optimizer.profile.load_check import LoadCheck
 from naiad.optimizer.profile.measuring import profile_samples
 from naiad.optimizer.profile.messages import Arrays
+from naiad.optimizer.profile.processor import read_processor
 from naiad.optimizer.profile.server_process import ServerProcess
 from naiad.optimizer.progress import NoProgress, Progress
+from naiad.optimizer.result import SOURCE
+from naiad.optimizer.rounds import ROUNDS as _ROUNDS
+from naiad.optimizer.rounds import is_settled, over_rounds
 from naiad.optimizer.source import Samples, Source
 from naiad.perf.plan import Concurrency, InputSettings, Measuring, ModelPlan, Plan, Protocol, Service, Stop
-from naiad.perf.result import Interval, Row
+from naiad.perf.result import Row
 from naiad.perf.session import Session
 from naiad.perf.statistics.intervals import NONE
 from naiad.values.tensor import InputError
 
 MOST_CONCURRENT = 16
-_ROUNDS = 9
+_MOST_ROUNDS = 27
+_LONGEST_SHARE = 8.0
+"""Of the time of both loads of all finalists: rounds are added until then, while it is open which one is better."""
 _FEWEST_ROUNDS = 5
 """Of a model whose requests take longer than its time."""
 _REQUESTS_OF_A_ROUND = 5
@@ -56,8 +63,12 @@ def serve(
     seconds: float = 1.0,
     limits: Limits | None = None,
     progress: Progress = _QUIET,
+    check: LoadCheck | None = None,
 ) -> Iterator[tuple[str, Served]]:
     """Return name and figures of each finalist, in order, when all of them are measured.
+
+    With `check`, the answers under load are compared, before the first round and after the last one; a finalist that
+    answers otherwise than alone has figures with `error`.
 
     A finalist is a conversion with its runtime and the batch size that dynamic batching may make. `seconds` is the
     time of each of its two loads. A model that does not load or that fails requests has figures with `error`. Raises
@@ -66,7 +77,7 @@ def serve(
     rows = profile_samples(samples)
     with tempfile.TemporaryDirectory(prefix="naiad-serve-") as home:
         models = [
-            _Finalist(*finalist, rows, source, Path(home, str(index)), limits or Limits())
+            _Finalist(*finalist, rows, source, Path(home, str(index)), limits or Limits(), check)
             for index, finalist in enumerate(finalists)
         ]
         # In a thread: a notebook has a running loop in this one.
@@ -83,9 +94,16 @@ async def _measure(models: Sequence["_Finalist"], seconds: float, progress: Prog
         for index, model in enumerate(models):
             progress.step("serve", model.conversion.candidate.name, index, len(models))
             await model.start(stack)
-        for number in range(_ROUNDS):
+        names = [model.conversion.candidate.name for model in models]
+        begin_s, base = time.monotonic(), names.index(SOURCE) if SOURCE in names else 0
+        for number in range(_MOST_ROUNDS):
+            is_over = time.monotonic() - begin_s > _LONGEST_SHARE * seconds * len(models)
+            if number >= _ROUNDS and (is_over or is_settled([model.rounds for model in models], base)):
+                break
             for model in models:
                 await model.take_turn(number, seconds)
+        for model in models:
+            await model.check_answers()
     for model in models:
         found = model.served()
         text = found.error or figures_text(found.latency, found.throughput)
@@ -103,13 +121,18 @@ class _Finalist:
     source: Source
     folder: Path
     limits: Limits
+    check: LoadCheck | None = None
     error: str = ""
+    rounds: list[Round] = field(default_factory=list)
     max_batch_size: int = 0
     memory_mib: float = 0.0
     rows: int = 1
     """Samples of a request."""
     _server: ServerProcess | None = None
     _session: Session | None = None
+    _url: str = ""
+    _names: Mapping[str, str] = field(default_factory=dict)
+    """The model's inputs by the source's."""
     _before_mib: float = 0.0
     _used_s: float = 0.0
     _requests: dict[int, int] = field(default_factory=dict)
@@ -132,7 +155,7 @@ class _Finalist:
         """Load the model and prepare its requests."""
         assert self._server is not None
         try:
-            url = await self._server.url()
+            url = self._url = await self._server.url()
             self._before_mib = self._server.memory_mib
             inputs = await self._load(url)
             plan = Plan(
@@ -151,18 +174,48 @@ class _Finalist:
         if self.error or self._session is None or self._server is None or is_late:
             return
         begin_s = time.monotonic()
+        if not number:
+            await self.check_answers()
+        before, used_s = read_processor(), 0.0
         try:
             for load, found in ((1, self._single), (self.concurrency, self._concurrent)):
                 if not number:  # The first requests start threads and allocate memory.
                     self._requests[load] = await self._requests_of_a_round(load, seconds / _ROUNDS)
                 count = Measuring(Stop.REQUEST_COUNT, request_count=self._requests[load], percentile=99)
+                cpu_s = self._server.cpu_s
                 found.append(await self._send(load, count))
+                used_s = self._server.cpu_s - cpu_s
                 self.memory_mib = max(self.memory_mib, self._server.memory_mib - self._before_mib)
+            self._add_round(used_s, read_processor().others_since(before))
         except (RunnerError, InferError) as error:
             self._fail(str(error))
         if self.memory_mib > self.limits.memory_mib:
             self._fail(f"it uses {self.memory_mib:.0f} MiB of memory, allowed are {self.limits.memory_mib:.0f} MiB")
         self._used_s += time.monotonic() - begin_s
+
+    async def check_answers(self) -> None:
+        """Compare the answers under load with the source's; a difference is the failure of this finalist."""
+        if self.check is None or self.error or self._session is None or self.rows != 1:
+            return  # A model with a fixed number of rows takes no single samples.
+        try:
+            async with Client(self._url, timeout_s=self.limits.call_s) as client:
+                different = await self.check.difference(
+                    client,
+                    self.conversion.candidate,
+                    self.samples,
+                    self._names,
+                    self.concurrency,
+                    self.source.outputs,
+                )
+        except (RunnerError, InferError) as error:
+            different = f"requests fail: {error}"
+        if different:
+            self._fail(different)
+
+    def _add_round(self, used_s: float, others: float) -> None:
+        latency, row = self._single[-1].latency.percentiles[50].value, self._concurrent[-1]
+        inferences = self.rows * self._requests[self.concurrency]
+        self.rounds.append(Round(latency, self.rows * row.throughput.value, 1e6 * used_s / inferences, others))
 
     def served(self) -> Served:
         """Return the figures."""
@@ -182,6 +235,8 @@ class _Finalist:
             self.max_batch_size,
             self.memory_mib,
             command,
+            cpu=over_rounds([each.cpu_us for each in self.rounds]),
+            rounds=self.rounds,
         )
 
     async def _load(self, url: str) -> Sequence[TensorSpec]:
@@ -215,6 +270,7 @@ class _Finalist:
         has_rows = self.source.has_batch and not self.max_batch_size
         if has_rows:
             self.rows = max(1, inputs[0].shape[0])
+        self._names = names
         arrays = {}
         for name in self.samples[0]:
             array = np.stack([each[name] for each in self.samples])
@@ -247,14 +303,3 @@ class _Finalist:
     def _fail(self, error: str) -> None:
         assert self._server is not None
         self.error = error if self._server.is_alive else f"the server ended: {self._server.last_words[-300:]}"
-
-
-def over_rounds(values: Sequence[float]) -> Interval:
-    """Return the median of rounds with its confidence interval, from the order of the values (Conover 1999, 3.2).
-
-    Of 9 rounds the second and the eighth value are the bounds, 96 %; of 5 rounds the least and the greatest, 94 %.
-    One round that another process has disturbed does not count.
-    """
-    ordered = sorted(values)
-    outside = 1 if len(ordered) >= _ROUNDS else 0
-    return Interval(statistics.median(ordered), ordered[outside], ordered[-1 - outside])

@@ -1,8 +1,9 @@
 """The verdicts on conversions, each run in a process of its own and kept in the journal."""
 
+import logging
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from naiad.optimizer.correctness.repository import write_repository
 from naiad.optimizer.correctness.runner import Runner, RunnerError
 from naiad.optimizer.correctness.settings import Settings
 from naiad.optimizer.measurement import Runtime
-from naiad.optimizer.profile.configuration import set_parameters
+from naiad.optimizer.profile.configuration import configuration, set_parameters, write_model
+from naiad.optimizer.profile.measuring import BATCHES
 from naiad.optimizer.source import Samples, Source
 from naiad.optimizer.sources.declaration import declaration
 from naiad.optimizer.steps.journal import Journal, key_of
 from naiad.optimizer.verdict import Difference, Verdict
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +65,8 @@ class Judge:
     def _judge(self, conversion: Conversion, options: Mapping[str, str]) -> Verdict:
         candidate = conversion.candidate
         with tempfile.TemporaryDirectory(prefix="naiad-judge-") as home:
-            config = ModelConfig()
-            set_parameters(config, options)
-            lines = f"{declaration(conversion, self.source)}{config}"
-            repository = write_repository(conversion, Path(home), lines)
             try:
-                runner = IsolatedRunner(repository, candidate.name, self.limits)
+                runner = self._open(conversion, options, Path(home))
             except RunnerError as error:
                 return _unserved(f"naiad does not load {candidate.name}: {error}")
             try:
@@ -75,9 +75,35 @@ class Judge:
                 runner.close()
                 return _unserved(f"{candidate.name} has other tensors: {error}")
             try:
-                return judge(self.answers, named, self.samples, candidate, self.settings)
+                return judge(self.answers, named, self.samples, candidate, self._settings())
             finally:
                 runner.close()
+
+    def _open(self, conversion: Conversion, options: Mapping[str, str], home: Path) -> IsolatedRunner:
+        """Load the conversion with the batches that it may be served with, or as its file is. Raises RunnerError."""
+        name = conversion.candidate.name
+        if self.source.has_batch:
+            text = configuration(
+                conversion.candidate, conversion, self.source, Runtime(parameters=options), BATCHES[-1]
+            )
+            write_model(home / "batches", conversion, text)
+            try:
+                return IsolatedRunner(home / "batches", name, self.limits)
+            except RunnerError as error:
+                _log.debug("%s is not served with batches of %d: %s", name, BATCHES[-1], error)
+        config = ModelConfig()
+        set_parameters(config, options)
+        lines = f"{declaration(conversion, self.source)}{config}"
+        return IsolatedRunner(write_repository(conversion, home / "declared", lines), name, self.limits)
+
+    def _settings(self) -> Settings:
+        """Return the settings with the lengths that the source leaves open."""
+        first = int(self.source.has_batch)
+        axes = {
+            spec.name: [axis - first for axis, length in enumerate(spec.shape) if length == -1 and axis >= first]
+            for spec in self.source.inputs
+        }
+        return replace(self.settings, variable_axes=axes)
 
 
 def _unserved(message: str) -> Verdict:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from naiad.optimizer.measurement import Profile, Runtime, Served
+from naiad.optimizer.measurement import Profile, Round, Runtime, Served
 from naiad.perf.result import Interval
 
 
@@ -14,7 +14,8 @@ def read_profile(values: Mapping[str, Any]) -> Profile:
 
 def read_served(values: Mapping[str, Any]) -> Served:
     """Return served figures from their JSON. Raises KeyError, TypeError."""
-    return Served(**_measured(values))
+    own = {"cpu": Interval(**values["cpu"]), "rounds": [Round(**each) for each in values["rounds"]]}
+    return Served(**{**_measured(values), **own})
 
 
 def _measured(values: Mapping[str, Any]) -> dict[str, Any]:
