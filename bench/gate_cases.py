@@ -52,7 +52,8 @@ def _changed(function: Function, **changes: Callable[[Array], Array]) -> Functio
     """Return a conversion whose outputs are changed, by name."""
 
     def call(inputs: Arrays) -> Arrays:
-        return {name: changes.get(name, lambda values: values)(values) for name, values in function(inputs).items()}
+        answer = function(inputs)
+        return {name: changes[name](values) if name in changes else values for name, values in answer.items()}
 
     return call
 
@@ -191,7 +192,7 @@ def _quantized() -> Iterator[Case]:
             yield Case("int8", what, source, _changed(model.rounded(INT8), **{output: change}), _P.INT8)
         yield Case("int8", "zero point of activations off by 25", source, model.rounded(INT8, shift=25), _P.INT8)
         step = _step(model, output)
-        shifted = _changed(model.rounded(INT8), **{output: lambda values, step=step: values + 5 * step})  # type: ignore[misc]
+        shifted = _changed(model.rounded(INT8), **{output: lambda values, step=step: values + 5 * step})
         if name != "detections":
             yield Case("int8", "zero point of the output off by 5", source, shifted, _P.INT8)
     people = models["people"]

@@ -41,14 +41,14 @@ class Rounding:
         if not self.levels:
             return self.number(values)
         size = np.abs(values).max(0 if self.is_by_channel else None) / self.levels
-        return np.round(values / size) * size
+        return np.asarray(np.round(values / size) * size)
 
     def activations(self, values: Array, low: float, high: float) -> Array:
         """Return rounded activations, in int8 within the range of calibration."""
         if not self.levels:
             return self.number(values)
         step = max(high - low, 1e-9) / 255
-        return np.clip(np.round((values - low) / step), 0, 255) * step + low  # type: ignore[no-any-return]
+        return np.clip(np.round((values - low) / step), 0, 255) * step + low
 
 
 def half(values: Array) -> Array:

@@ -23,6 +23,7 @@ VERBS = {
     ),
     "analyze": ("naiad.cli.analyze", "find the configuration of a model that serves best"),
     "optimize": ("naiad.cli.optimize", "convert a model, prove it equal, and package what serves best"),
+    "compare": ("naiad.cli.compare", "compare the answers of two models: files of any format, or running servers"),
     "perf": ("naiad.cli.perf.command", "measure throughput and latency of a server, as perf_analyzer does"),
     "predict": ("naiad.cli.predict", "run a model over all rows of files, without a server or on one"),
     "verify": ("naiad.cli.package.verify", "prove a package of naiad optimize again on this machine"),

@@ -27,12 +27,13 @@ from naiad.optimizer.options import Options
 from naiad.optimizer.preprocessing import read_steps
 from naiad.optimizer.profile import configuration
 from naiad.optimizer.report import text_table, write_csv, write_html
-from naiad.optimizer.result import Objective, Result, Strategy
+from naiad.optimizer.result import SOURCE, Objective, Result, Strategy
 from naiad.optimizer.run import check_labels, optimize
 from naiad.optimizer.samples.reading import from_path, shape_ranges
 from naiad.optimizer.source import Format, Labels, Samples, Source
 from naiad.optimizer.sources import open_source, reference_runner
-from naiad.optimizer.verdict import Tolerance
+from naiad.optimizer.sources.formats import detect, refuse_pickle
+from naiad.optimizer.verdict import Tolerance, parse_tolerance
 from naiad.perf.report.charts import ChartsMissingError
 
 METRICS = ("accuracy", "top5", "f1", "mse")
@@ -97,6 +98,11 @@ def _add_choices(parser: Parser) -> None:
     add("--formats", metavar="A,B", help=f"formats to try: {_names(Format)}; default all")
     add("--precisions", metavar="A,B", help=f"precisions to try: {_names(Precision)}; default all")
     add("--candidates", metavar="A,B", help="names of candidates, as --list shows them")
+    text = "a conversion of your own, which is judged, measured and packaged like the others"
+    add("--candidate", action="append", default=[], metavar="NAME=FILE", help=text)
+    text = "precision of a conversion of your own, which sets its tolerances; default fp32"
+    add("--candidate-precision", action="append", default=[], metavar="NAME=PRECISION", help=text)
+    add("--accept", default="", metavar="NAME", help="package this candidate if it passes, whatever the figures say")
 
 
 def _add_correctness(parser: Parser) -> None:
@@ -142,8 +148,38 @@ def read_options(flags: argparse.Namespace, outputs: Sequence[TensorSpec]) -> Op
         tuning_s=flags.tuning_seconds,
         converter_limits=ConverterLimits(flags.converter_seconds, flags.converter_memory),
         runner_limits=RunnerLimits(call_s=flags.runner_seconds, memory_mib=flags.runner_memory),
+        accepted=flags.accept,
+        own=_own(flags.candidate, allow_pickle=flags.allow_pickle),
+        own_precisions=_own_precisions(flags.candidate_precision, flags.candidate),
         is_fresh=flags.fresh,
     )
+
+
+def _own(given: Sequence[str], *, allow_pickle: bool) -> dict[str, Path]:
+    """Return the conversions of the user by name. Raises ValueError."""
+    own: dict[str, Path] = {}
+    for text in given:
+        name, _, file = text.partition("=")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name) or not file:
+            raise ValueError(f"--candidate is '{text}'; write NAME=FILE, with letters, digits, - and _ in the name")
+        if name in own or name == SOURCE:
+            raise ValueError(f"--candidate has the name '{name}' twice; give each conversion a name of its own")
+        own[name] = Path(file)
+        made_of = detect(own[name])
+        if not allow_pickle:
+            refuse_pickle(own[name], made_of)
+    return own
+
+
+def _own_precisions(given: Sequence[str], own: Sequence[str]) -> dict[str, Precision]:
+    names = [text.partition("=")[0] for text in own]
+    found: dict[str, Precision] = {}
+    for text in given:
+        name, _, precision = text.partition("=")
+        if name not in names:
+            raise ValueError(f"--candidate-precision names '{name}'; --candidate has {', '.join(names) or 'none'}")
+        (found[name],) = _chosen("--candidate-precision", precision, Precision) or [Precision.FP32]
+    return found
 
 
 def _names(kind: type[Enum]) -> str:
@@ -171,15 +207,9 @@ def _time_us(flag: str, text: str | None) -> float | None:
 def _tolerances(given: Sequence[str], outputs: Sequence[TensorSpec]) -> dict[str, Tolerance]:
     tolerances = {}
     for text in given:
-        name, _, values = text.rpartition("=")
-        _check_output("--tolerance", name, outputs)
-        try:
-            numbers = [float(value) for value in values.split(",")]
-        except ValueError:
-            numbers = []
-        if not 2 <= len(numbers) <= 4 or min(numbers) < 0:
-            raise ValueError(f"--tolerance is '{text}'; write {name or 'OUTPUT'}=1e-4,1e-3, not below 0")
-        tolerances[name] = Tolerance(*numbers)
+        _check_output("--tolerance", text.rpartition("=")[0], outputs)
+        name, tolerance = parse_tolerance(text)
+        tolerances[name] = tolerance
     return tolerances
 
 

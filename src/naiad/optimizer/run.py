@@ -9,13 +9,14 @@ of what it depends on; a run that was killed repeats only the step that it was i
 import contextlib
 import datetime
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from naiad.optimizer import choice, preprocessing, profile, sensitivity
-from naiad.optimizer.candidate import Candidate, Conversion, Status
-from naiad.optimizer.converters.plan import candidates, installed_packages
+from naiad.optimizer.candidate import Candidate, Conversion, Precision, Status
+from naiad.optimizer.converters import source_files
+from naiad.optimizer.converters.plan import candidates, effort, installed_packages
 from naiad.optimizer.converters.run import Converter
 from naiad.optimizer.measurement import Profile, Runtime, Served
 from naiad.optimizer.options import Options
@@ -24,8 +25,9 @@ from naiad.optimizer.profile.measuring import profile_samples
 from naiad.optimizer.progress import NoProgress, Progress
 from naiad.optimizer.result import Outcome, Result
 from naiad.optimizer.samples.reading import digest, shape_ranges
-from naiad.optimizer.source import Format, Samples, Source
+from naiad.optimizer.source import BACKENDS, Format, Samples, Source
 from naiad.optimizer.sources import reference_runner, source_digest
+from naiad.optimizer.sources.formats import detect
 from naiad.optimizer.steps.environment import describe
 from naiad.optimizer.steps.journal import Journal, key_of, to_json
 from naiad.optimizer.steps.judging import Judge
@@ -127,15 +129,47 @@ class _Run:
         if self.options.preprocessing:
             planned = [each for each in planned if each.format is Format.ONNX]
         wanted = _with_origins(planned, [each for each in planned if self.options.includes(each)])
+        wanted = [*_cheap_first(wanted), *self._own_candidates({each.name for each in planned})]
         for index, candidate in enumerate(wanted):
+            if self._has_no_base(candidate):
+                continue
             self.progress.step("convert", candidate.name, index, len(wanted))
-            self._made[candidate.name] = self._converter.convert(candidate, self._made.get(candidate.after))
+            self._made[candidate.name] = self._convert(candidate)
             conversion = self._with_steps(self._made[candidate.name])
             self.outcomes[candidate.name] = Outcome(candidate, conversion.status, conversion.reason, conversion)
             state = conversion.status.value
             self.progress.done(
                 "convert", candidate.name, f"{state}: {conversion.reason}" if conversion.reason else state
             )
+
+    def _own_candidates(self, taken: Collection[str]) -> list[Candidate]:
+        """Return the conversions that the user has made. Raises ValueError for the name of another candidate."""
+        found = []
+        for name, path in self.options.own.items():
+            if name in taken:
+                raise ValueError(
+                    f"the candidate '{name}' of the user has the name of another one; give it its own name"
+                )
+            made_of, precision = detect(path), self.options.own_precisions.get(name, Precision.FP32)
+            settings = {"module": source_files.__name__}
+            found.append(Candidate(name, made_of, precision, BACKENDS[made_of], settings))
+        return found
+
+    def _has_no_base(self, candidate: Candidate) -> bool:
+        """Return whether what the candidate is made from has failed: that is one error, which is shown already."""
+        base = self._made.get(candidate.after)
+        if base is None or base.status is Status.CONVERTED or candidate.not_run:
+            return False
+        made = self._made[candidate.name] = self._converter.convert(candidate, base)
+        self.outcomes[candidate.name] = Outcome(candidate, made.status, made.reason, made)
+        return True
+
+    def _convert(self, candidate: Candidate) -> Conversion:
+        path = self.options.own.get(candidate.name)
+        if path is None:
+            return self._converter.convert(candidate, self._made.get(candidate.after))
+        own = replace(self.graph, path=path, format=candidate.format)
+        return replace(self._converter, source=own).convert(candidate)
 
     def _with_steps(self, conversion: Conversion) -> Conversion:
         return preprocessing.merge(self._converter, conversion, self.options.preprocessing)
@@ -338,6 +372,18 @@ class _Run:
 
     def _key(self, conversion: Conversion, *parts: object) -> str:
         return key_of(conversion.folder.parent.name, self.samples_digest, describe(self.packages), *parts)
+
+
+def _cheap_first(planned: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates in the order of their effort, each after the one that it is made from."""
+    order = sorted(planned, key=effort)
+    placed: list[Candidate] = []
+    while order:
+        names = {each.name for each in order}
+        candidate = next(each for each in order if each.after not in names)
+        placed.append(candidate)
+        order.remove(candidate)
+    return placed
 
 
 def _with_origins(planned: Sequence[Candidate], wanted: Sequence[Candidate]) -> list[Candidate]:

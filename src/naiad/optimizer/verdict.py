@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+_FEWEST_NUMBERS, _MOST_NUMBERS = 2, 4
+
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
@@ -25,6 +27,18 @@ class Tolerance:
     """Greatest deviation from 1 of the slope of a column's answers over the source's; 0 for no check."""
     bias: float = 0.0
     """Greatest shift of all columns, in standard deviations of each; of one column, twice that. 0 for no check."""
+
+
+def parse_tolerance(text: str) -> tuple[str, Tolerance]:
+    """Return output and tolerance of `OUTPUT=ABSOLUTE,RELATIVE[,COSINE[,TOP1]]`. Raises ValueError."""
+    name, _, values = text.rpartition("=")
+    try:
+        numbers = [float(value) for value in values.split(",")]
+    except ValueError:
+        numbers = []
+    if not name or not _FEWEST_NUMBERS <= len(numbers) <= _MOST_NUMBERS or not min(numbers) >= 0:
+        raise ValueError(f"--tolerance is '{text}'; write {name or 'OUTPUT'}=1e-4,1e-3, not below 0")
+    return name, Tolerance(*numbers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,19 @@ def candidates(
     return list(planned.values())
 
 
+def effort(candidate: Candidate) -> float:
+    """Return about how long a conversion takes, in conversions that copy or optimize a graph."""
+    if candidate.format is Format.TENSORRT or candidate.settings.get("max_autotune"):
+        return 30.0
+    if candidate.precision is Precision.INT8:
+        return {"minmax": 4.0, "percentile": 12.0, "entropy": 12.0}.get(
+            candidate.settings.get("calibration", ""), 8.0
+        )
+    if candidate.precision is Precision.MIXED or candidate.format is Format.AOT_INDUCTOR:
+        return 6.0
+    return 1.0 if candidate.precision is Precision.FP32 else 2.0
+
+
 def installed_packages(python: Path | None = None) -> dict[str, str]:
     """Return the versions of installed packages by normalized name, of another interpreter if one is given.
 

@@ -123,7 +123,7 @@ class ColumnSums:
     def _sizes(self) -> Array:
         """Return the root mean square of each column."""
         mean = self._scales.means + self._wanted / max(self.rows, 1)
-        return np.sqrt(self._variance() + np.square(mean))
+        return np.asarray(np.sqrt(self._variance() + np.square(mean)))
 
     def _varies(self, variance: Array) -> Array:
         return np.asarray(variance > np.square(_NOISE * self._sizes()))

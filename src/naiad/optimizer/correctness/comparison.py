@@ -110,17 +110,16 @@ class OutputComparison:
         """Return the greatest share of a limit that was used, and where."""
         if not self.worst_excess and not self.worst_absolute and self.top1_agreement == 1:
             return 0.0, f"output '{self.name}': no difference"
-        text = f"{self.name}: {self.worst_excess:.2g} of the limit of an element"
-        best = (self.worst_excess, text)
+        if self.has_classes and self.top1_agreement < 1 and self._class_excess() > self.worst_excess:
+            return self._class_excess(), f"{self.name}, the same class in {self.top1_agreement:.2%}"
+        text, excess = self.name, self.worst_excess
         r2 = self._columns.r2()
         for each in self._findings():
-            where = f"{self.name}, column {each.column}" if self._columns_count > 1 else self.name
             if each.check == "column" and np.isfinite(r2[each.column]):
-                best = max(best, (each.excess, f"{where}, R2 {_share(float(r2[each.column]))}"))
-        if self.has_classes and self.top1_agreement < 1:
-            text = f"{self.name}: the same class in {self.top1_agreement:.2%}"
-            best = max(best, (self._class_excess(), text))
-        return best
+                column = f", column {each.column}" if self._columns_count > 1 else ""
+                text += f"{column}, R2 {_share(float(r2[each.column]))}"
+                excess = max(excess, each.excess)
+        return excess, f"{text}, an element at {self.worst_excess:.0%} of its limit"
 
     @property
     def _columns_count(self) -> int:

@@ -1,5 +1,6 @@
 """What the samples have, and so what they cannot show: one length, masks without zeros, equal channels."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -40,9 +41,7 @@ class InputCoverage:
     @property
     def is_flag(self) -> bool:
         """Whether all elements of all samples are one of 0 and 1: a mask of ones, or types of zeros."""
-        return (
-            self.is_number and self.low == self.high and self.low in (0.0, 1.0) and max(map(np.prod, self.shapes)) > 1
-        )
+        return self.is_constant and self.low in (0.0, 1.0) and any(math.prod(shape) > 1 for shape in self.shapes)
 
     @property
     def is_constant(self) -> bool:

@@ -27,8 +27,18 @@ def text_table(result: Result) -> str:
         lines.append("  ".join(cells).rstrip())
     if len({row[4] for row in rows[1:]} - {""}) > 1:
         lines += ["", "Compare latencies and rates that were measured alike: served by naiad, or called directly."]
-    reasons = [
-        f"{each.candidate.name}: {each.status.value}: {each.reason}" for each in result.outcomes if each.reason
+    alike: dict[str, list[str]] = {}
+    for each in result.outcomes:
+        if each.reason:
+            alike.setdefault(f"{each.status.value}: {each.reason}", []).append(each.candidate.name)
+    reasons = [f"{', '.join(names)}: {reason}" for reason, names in alike.items()]
+    reasons += [
+        f"{each.candidate.name}: not shown by these samples: {'; '.join(each.verdict.not_shown)}"
+        for each in result.outcomes
+        if each.verdict and each.verdict.not_shown and each.candidate.name == result.winner
+    ]
+    reasons += [
+        f"{each.candidate.name}: {note}" for each in result.outcomes if each.verdict for note in each.verdict.notes
     ]
     return "\n".join([*lines, *([""] if reasons else []), *reasons])
 

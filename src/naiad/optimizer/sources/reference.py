@@ -36,7 +36,7 @@ def reference_runner(
 def _isolated(source: Source, folder: Path, limits: Limits | None) -> Runner:
     """Run the source's file; a pickle was allowed when the source was opened."""
     candidate = Candidate("source", source.format, Precision.FP32, BACKENDS[source.format])
-    _write_files(source, folder)
+    write_files(source, folder)
     conversion = Conversion(candidate, Status.CONVERTED, folder)
     # The process has read the links in the repository when the model is loaded.
     with tempfile.TemporaryDirectory(prefix="naiad-reference-") as home:
@@ -44,7 +44,7 @@ def _isolated(source: Source, folder: Path, limits: Limits | None) -> Runner:
         return IsolatedRunner(repository, "source", limits, may_unpickle=source.format is Format.TORCH)
 
 
-def _write_files(source: Source, folder: Path) -> None:
+def write_files(source: Source, folder: Path) -> None:
     """Copy the source to the name that its backend looks for; an interrupted copy does not get the folder's name."""
     if folder.is_dir():
         return

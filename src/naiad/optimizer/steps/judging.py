@@ -19,7 +19,7 @@ from naiad.optimizer.correctness.settings import Settings
 from naiad.optimizer.measurement import Runtime
 from naiad.optimizer.profile.configuration import configuration, set_parameters, write_model
 from naiad.optimizer.profile.measuring import BATCHES
-from naiad.optimizer.source import Samples, Source
+from naiad.optimizer.source import Format, Samples, Source
 from naiad.optimizer.sources.declaration import declaration
 from naiad.optimizer.steps.journal import Journal, key_of
 from naiad.optimizer.verdict import Difference, Verdict
@@ -66,7 +66,7 @@ class Judge:
         candidate = conversion.candidate
         with tempfile.TemporaryDirectory(prefix="naiad-judge-") as home:
             try:
-                runner = self._open(conversion, options, Path(home))
+                runner = open_conversion(conversion, self.source, options, Path(home), self.limits)
             except RunnerError as error:
                 return _unserved(f"naiad does not load {candidate.name}: {error}")
             try:
@@ -75,35 +75,43 @@ class Judge:
                 runner.close()
                 return _unserved(f"{candidate.name} has other tensors: {error}")
             try:
-                return judge(self.answers, named, self.samples, candidate, self._settings())
+                settings = with_open_lengths(self.settings, self.source)
+                return judge(self.answers, named, self.samples, candidate, settings)
             finally:
                 runner.close()
 
-    def _open(self, conversion: Conversion, options: Mapping[str, str], home: Path) -> IsolatedRunner:
-        """Load the conversion with the batches that it may be served with, or as its file is. Raises RunnerError."""
-        name = conversion.candidate.name
-        if self.source.has_batch:
-            text = configuration(
-                conversion.candidate, conversion, self.source, Runtime(parameters=options), BATCHES[-1]
-            )
-            write_model(home / "batches", conversion, text)
-            try:
-                return IsolatedRunner(home / "batches", name, self.limits)
-            except RunnerError as error:
-                _log.debug("%s is not served with batches of %d: %s", name, BATCHES[-1], error)
-        config = ModelConfig()
-        set_parameters(config, options)
-        lines = f"{declaration(conversion, self.source)}{config}"
-        return IsolatedRunner(write_repository(conversion, home / "declared", lines), name, self.limits)
 
-    def _settings(self) -> Settings:
-        """Return the settings with the lengths that the source leaves open."""
-        first = int(self.source.has_batch)
-        axes = {
-            spec.name: [axis - first for axis, length in enumerate(spec.shape) if length == -1 and axis >= first]
-            for spec in self.source.inputs
-        }
-        return replace(self.settings, variable_axes=axes)
+def open_conversion(
+    conversion: Conversion, source: Source, options: Mapping[str, str], home: Path, limits: Limits
+) -> IsolatedRunner:
+    """Load a conversion with the batches that it may be served with, or as its file is. Raises RunnerError.
+
+    `options` are parameters of the backend; the repository is written to `home`.
+    """
+    candidate = conversion.candidate
+    may_unpickle = candidate.format is Format.TORCH  # It was allowed when the file was opened.
+    if source.has_batch:
+        text = configuration(candidate, conversion, source, Runtime(parameters=options), BATCHES[-1])
+        write_model(home / "batches", conversion, text)
+        try:
+            return IsolatedRunner(home / "batches", candidate.name, limits, may_unpickle=may_unpickle)
+        except RunnerError as error:
+            # Its batch dimension does not vary, or it does not load at all; then the next attempt says why.
+            _log.debug("%s is not served with batches of %d: %s", candidate.name, BATCHES[-1], error)
+    config = ModelConfig()
+    set_parameters(config, options)
+    repository = write_repository(conversion, home / "declared", f"{declaration(conversion, source)}{config}")
+    return IsolatedRunner(repository, candidate.name, limits, may_unpickle=may_unpickle)
+
+
+def with_open_lengths(settings: Settings, source: Source) -> Settings:
+    """Return the settings with the lengths that the source leaves open."""
+    first = int(source.has_batch)
+    axes = {
+        spec.name: [axis - first for axis, length in enumerate(spec.shape) if length == -1 and axis >= first]
+        for spec in source.inputs
+    }
+    return replace(settings, variable_axes=axes)
 
 
 def _unserved(message: str) -> Verdict:

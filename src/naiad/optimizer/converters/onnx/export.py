@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.optimizer.converters.job import Job
+from naiad.optimizer.converters.onnx.operators import check_loads, replace_missing
 from naiad.optimizer.converters.onnx.outputs import fit_outputs
 
 _OPSET = 17
@@ -27,6 +28,7 @@ def convert(job: Job) -> None:
         "lightgbm": _from_trees,
     }
     exporters[job.source_format](job, target, opset)
+    check_loads(str(target))
 
 
 def _from_torch(job: Job, target: Path, opset: int) -> None:
@@ -87,9 +89,14 @@ def _from_keras(job: Job, target: Path, opset: int) -> None:
 def _from_tensorflow(job: Job, target: Path, opset: int) -> None:
     import subprocess
 
+    import onnx
+
     option = "--tflite" if job.source_format == "litert" else "--saved-model"
     command = [sys.executable, "-m", "tf2onnx.convert", option, job.source, "--output", str(target)]
     subprocess.run([*command, "--opset", str(opset)], check=True)
+    graph = onnx.load(target)
+    replace_missing(graph)
+    onnx.save(graph, target)
 
 
 def _from_sklearn(job: Job, target: Path, opset: int) -> None:

@@ -1,0 +1,115 @@
+"""`naiad compare`: whether two models answer alike, judged as `naiad optimize` judges its candidates."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from naiad.cli.parser import BAD_OPTION, FAILED, Parser, fail
+
+if TYPE_CHECKING:
+    from naiad.optimizer.verdict import Tolerance, Verdict
+
+_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "mixed", "int8", "int8_dynamic")
+_DESCRIPTION = """\
+Compare the answers of CANDIDATE with those of SOURCE: over all samples of DATA, over inputs near them, in batches, at
+the same time, and repeated. Each of both is a model file or folder of any format that naiad serves, or a model on a
+running server: grpc://HOST:PORT/MODEL, http://HOST:PORT/MODEL/VERSION.
+"""
+_EPILOG = """\
+examples:
+  naiad compare model.pt model.onnx --data samples.npz
+  naiad compare model.onnx model-int8.onnx --data samples.npz --precision int8
+  naiad compare grpc://old:8001/model grpc://new:8001/model --data samples.npz --json
+Exit status: 0 all answers are within the tolerances; 1 an answer differs; 2 an error.
+"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Compare both models and return the exit status."""
+    flags = make_parser().parse_args(arguments)
+    # The gate imports the server.
+    from naiad.optimizer.candidate import Precision
+    from naiad.optimizer.comparing import Side, compare
+    from naiad.optimizer.correctness.runner import RunnerError
+    from naiad.optimizer.correctness.settings import Settings
+    from naiad.optimizer.steps.journal import to_json
+
+    try:
+        settings = Settings(tolerances=_tolerances(flags.tolerance), are_probed=not flags.no_probes)
+        source = Side(
+            flags.source,
+            flags.input_tensor,
+            flags.output_tensor,
+            False if flags.no_batch else None,
+            flags.allow_pickle,
+        )
+        candidate = replace(source, place=flags.candidate)
+        found = compare(source, candidate, flags.data, Precision(flags.precision), settings)
+    except (ValueError, OSError, RunnerError) as error:
+        return fail("naiad compare", error, BAD_OPTION)
+    if flags.json:
+        print(to_json({"is_within": found.is_accepted, "precision": flags.precision, "verdict": found}))
+    else:
+        print("\n".join(_lines(found)))
+    return 0 if found.is_accepted else FAILED
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
+    parser = Parser(
+        prog="naiad compare",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("source", metavar="SOURCE", help="model whose answers are right: a file, a folder, or a URL")
+    add("candidate", metavar="CANDIDATE", help="model that is judged: a file, a folder, or a URL")
+    add("-d", "--data", type=Path, required=True, metavar="DATA", help="samples, as of naiad optimize")
+    add(
+        "--precision", choices=_PRECISIONS, default="fp32", help="of CANDIDATE; tolerances depend on it; default fp32"
+    )
+    text = "of an output, in place of those of the precision"
+    add("--tolerance", action="append", default=[], metavar="TENSOR=ABSOLUTE,RELATIVE[,COSINE[,TOP1]]", help=text)
+    add("--no-probes", action="store_true", help="compare the samples only, no inputs that are made of them")
+    for which in ("input", "output"):
+        text = f"{which} of a model whose file does not say it"
+        add(f"--{which}-tensor", action="append", default=[], metavar="NAME:TYPE:SHAPE", help=text)
+    add("--no-batch", action="store_true", help="the first dimension of tensors is not a batch")
+    add("--allow-pickle", action="store_true", help="read files that can execute code")
+    add("--json", action="store_true", help="print the verdict as JSON")
+    return parser
+
+
+def _tolerances(given: Sequence[str]) -> "dict[str, Tolerance]":
+    from naiad.optimizer.verdict import parse_tolerance
+
+    return dict(parse_tolerance(text) for text in given)
+
+
+def _lines(found: "Verdict") -> Iterator[str]:
+    yield found.summary if found.is_accepted else f"different in {len(found.failures)} of the checks"
+    rows = [("output", "check", "sample", "element", "source", "candidate", "limit")]
+    for each in found.failures:
+        sample, index = str(each.sample) if each.sample >= 0 else "", list(each.index) if each.index else ""
+        values = (_text(each.expected), _text(each.found), _text(each.limit))
+        rows.append((each.output, each.check, sample, str(index), *values))
+    if len(rows) > 1:
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        yield ""
+        yield from ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        yield ""
+        yield from (each.message for each in found.failures)
+    yield ""
+    for name, value in found.worst_absolute.items():
+        yield f"output '{name}': differs by {value:.3g} at most in {found.samples} samples"
+    yield from found.notes
+    if found.not_shown:
+        yield "not shown by these samples:"
+        yield from (f"  {each}" for each in found.not_shown)
+
+
+def _text(value: float | str) -> str:
+    return f"{value:.6g}" if isinstance(value, (int, float)) else str(value)
