@@ -147,9 +147,7 @@ class _Run:
         found = []
         for name, path in self.options.own.items():
             if name in taken:
-                raise ValueError(
-                    f"the candidate '{name}' of the user has the name of another one; give it its own name"
-                )
+                raise ValueError(f"--candidate {name}: naiad has a candidate of this name; give yours another one")
             made_of, precision = detect(path), self.options.own_precisions.get(name, Precision.FP32)
             settings = {"module": source_files.__name__}
             found.append(Candidate(name, made_of, precision, BACKENDS[made_of], settings))

@@ -26,7 +26,8 @@ class Tolerance:
     gain: float = 0.0
     """Greatest deviation from 1 of the slope of a column's answers over the source's; 0 for no check."""
     bias: float = 0.0
-    """Greatest shift of all columns, in standard deviations of each; of one column, twice that. 0 for no check."""
+    """Greatest shift of all columns, in standard deviations of each; of one column twice that, and half of it in one
+    direction for all columns. 0 for no check."""
 
 
 def parse_tolerance(text: str) -> tuple[str, Tolerance]:

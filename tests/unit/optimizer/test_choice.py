@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from naiad.optimizer.candidate import Candidate, Precision, Status
 from naiad.optimizer.choice import choose, finalists, score
-from naiad.optimizer.measurement import Profile, Runtime, Served
+from naiad.optimizer.measurement import Profile, Round, Runtime, Served
 from naiad.optimizer.result import Objective, Outcome, Strategy
 from naiad.optimizer.source import Format
 from naiad.perf.result import Interval
@@ -176,6 +176,67 @@ def test_finalists_have_best_runtime_and_batch():
 def test_runtime_within_the_noise_is_not_taken():
     found = [outcome("source", profile(1000, 1000), profile(970, 1030, runtime="tuned"))]
     assert finalists(found, BOTH)[0][1].name == "default"
+
+
+def test_equals_are_those_whose_intervals_overlap():
+    """FP32 is far below int8, but its interval reaches it: it is as good and of the higher precision."""
+    found = [
+        outcome("source", profile(noise=0.01)),
+        outcome("int8", profile(400, 2500, noise=0.02), precision=Precision.INT8),
+        outcome("fp32", profile(500, 2000, noise=0.3)),
+    ]
+    assert winner(found) == "fp32"
+    found[2] = outcome("fp32", profile(410, 2440, noise=0.001))
+    found[1] = outcome("int8", profile(400, 2500, noise=0.001), precision=Precision.INT8)
+    assert winner(found) == "int8"
+
+
+# --- busy machines --------------------------------------------------------------------------------------------------
+
+
+def on_busy(cpu_us, latency_us=1000.0, *, noise=0.5, cpu_noise=0.01, others=1.7):
+    rounds = []
+    for place in range(9):
+        factor, own = 1 + noise * (place % 3 - 1), 1 + cpu_noise * (place % 5 - 2)
+        rounds.append(Round(latency_us * factor, 1e6 / latency_us / factor, cpu_us * own, others))
+    wide = around(latency_us, noise)
+    return Served(Runtime(), wide, 9000, around(1e6 / latency_us, noise), 8, 4, 50.0, "naiad perf", rounds=rounds)
+
+
+def test_cpu_time_decides_on_a_busy_machine():
+    found = [outcome("source", at=on_busy(900)), outcome("quick", at=on_busy(300, 500.0))]
+    name, why = choose(found, BOTH)
+    assert name == "quick"
+    assert "0.33 x the CPU time of the source" in why
+    assert "other programs used 1.7 cores" in why
+
+
+def test_nothing_wins_without_proof_on_a_busy_machine():
+    found = [outcome("source", at=on_busy(300)), outcome("quick", at=on_busy(290, 900.0, cpu_noise=0.2))]
+    name, why = choose(found, BOTH)
+    assert name == ""
+    assert "no winner proven: other programs used 1.7 cores" in why
+    assert "--accept quick" in why
+
+
+def test_source_stays_on_a_busy_machine_only_with_proof():
+    found = [outcome("source", at=on_busy(300)), outcome("slow", at=on_busy(900, 3000.0))]
+    assert winner(found) == "source"
+    spinning = [outcome("source", at=on_busy(300)), outcome("spins", at=on_busy(900, 400.0))]
+    assert winner(spinning) == ""
+
+
+def test_idle_machine_does_not_ask_for_cpu_time():
+    found = [
+        outcome("source", at=on_busy(300, noise=0.01, others=0.1)),
+        outcome("quick", at=on_busy(900, 500.0, noise=0.01, others=0.1)),
+    ]
+    assert winner(found) == "quick"
+
+
+def test_no_cpu_time_proves_nothing():
+    found = [outcome("source", at=on_busy(0)), outcome("quick", at=on_busy(0, 500.0))]
+    assert winner(found) == ""
 
 
 figures = st.floats(1.0, 1e6)

@@ -96,12 +96,16 @@ def test_second_run_reads_the_cache(converter, tmp_path):
     assert runs(tmp_path) == 1
 
 
-@pytest.mark.parametrize("change", ["source", "settings", "samples"])
+@pytest.mark.parametrize(
+    "change", ["source", "settings", "samples", "source.bin", "source.model.data", "source.model_data"]
+)
 def test_changed_content_converts_again(converter, tmp_path, change):
     converter.convert(candidate(tmp_path))
     settings = {}
     if change == "source":
         (tmp_path / "source.model").write_text("changed")
+    elif change.startswith("source."):
+        (tmp_path / change).write_text("weights beside the model")
     elif change == "settings":
         settings = {"opset": 18}
     else:

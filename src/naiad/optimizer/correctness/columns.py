@@ -113,7 +113,13 @@ class ColumnSums:
         shifts, errors = shift / np.sqrt(variance), np.sqrt(spread / variance / self.rows)
         typical = np.sqrt(max(float((np.square(shifts) - np.square(errors)).mean()), 0.0))
         sure = _SURE * float(errors.mean()) / np.sqrt(len(columns))
-        yield ColumnFinding("bias", -1 if len(columns) > 1 else int(columns[0]), float(typical), limit + sure)
+        all_columns = -1 if len(columns) > 1 else int(columns[0])
+        yield ColumnFinding("bias", all_columns, float(typical), limit + sure)
+        # A zero point that is off shifts all columns one way; shifts by rounding have both signs.
+        common = abs(float(shift.mean())) / np.sqrt(float(variance.mean()))
+        least = limit / 2 * (1 + 1 / np.sqrt(len(columns)))
+        sure = _SURE * float(np.sqrt(spread.sum() / self.rows)) / len(columns) / np.sqrt(float(variance.mean()))
+        yield ColumnFinding("bias", all_columns, float(common), float(least + sure))
         yield from _worst("bias", shifts, errors, columns, 2 * limit, is_pooled=False)
 
     def _variance(self) -> Array:

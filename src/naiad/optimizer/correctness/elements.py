@@ -138,7 +138,9 @@ def _compare_numbers(
     worst = Worst(
         "values", index, float(wanted[index]), float(given[index]), float(limits[index]), float(excess[index])
     )
-    if tolerance.cosine and worst.excess <= 1 and expected.size > 1:
+    # A row of a table has columns of their own, which are judged over all samples.
+    has_direction = expected.size > 1 and not (scales and scales.is_of_all_samples and kind is Kind.NUMBERS)
+    if tolerance.cosine and worst.excess <= 1 and has_direction:
         distance = cosine_distance(wanted, given)
         if distance > tolerance.cosine:
             worst = Worst("cosine", index, worst.expected, worst.found, tolerance.cosine, distance / tolerance.cosine)
