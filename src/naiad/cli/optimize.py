@@ -45,7 +45,8 @@ sample each.
 """
 _EPILOG = """\
 example: naiad optimize model.onnx --data samples.npz --output best
-Exit status: 0 a winner was found; 1 no candidate passed, or an error ended it; 2 invalid command line.
+Exit status: 0 a winner was found; 1 no candidate passed, none is proven to be the best on a busy machine, or an error
+ended it; 2 invalid command line.
 """
 
 _Choice = TypeVar("_Choice", bound=Enum)

@@ -59,8 +59,10 @@ class _Contender:
         return is_converted, _PRECISIONS.index(candidate.precision), _FORMATS.index(candidate.format), self.order
 
 
-def finalists(outcomes: Sequence[Outcome], objective: Objective, count: int = 3) -> list[tuple[str, Runtime, int]]:
-    """Return the `count` best candidates by their profiles, and the baseline if it is not among them.
+def finalists(
+    outcomes: Sequence[Outcome], objective: Objective, count: int = 3, also: str = ""
+) -> list[tuple[str, Runtime, int]]:
+    """Return the `count` best candidates by their profiles, and the baseline and `also` if they are not among them.
 
     Each one has its best runtime and the batch size of its best throughput; the best candidate comes first.
     Raises ValueError for an objective without the budget that its strategy needs.
@@ -77,7 +79,9 @@ def finalists(outcomes: Sequence[Outcome], objective: Objective, count: int = 3)
         (rest if kind in kinds else firsts).append(each)
         kinds.add(kind)
     contenders = firsts + rest
-    chosen = contenders[:count] + [each for each in contenders[count:] if each.outcome is baseline]
+    chosen = contenders[:count] + [
+        each for each in contenders[count:] if each.outcome is baseline or each.name == also
+    ]
     return [(each.name, each.figures.runtime, _batch(each.figures)) for each in chosen]
 
 

@@ -24,6 +24,7 @@ from naiad.optimizer.profile.load_check import LoadCheck
 from naiad.optimizer.profile.measuring import profile_samples
 from naiad.optimizer.progress import NoProgress, Progress
 from naiad.optimizer.result import Outcome, Result
+from naiad.optimizer.rounds import MOST_OTHER_CORES, other_cores
 from naiad.optimizer.samples.reading import digest, shape_ranges
 from naiad.optimizer.source import BACKENDS, Format, Samples, Source
 from naiad.optimizer.sources import reference_runner, source_digest
@@ -294,18 +295,22 @@ class _Run:
     def serve(self) -> None:
         """Measure the finalists and the source as naiad serves them: one step, since they take turns."""
         finalists: list[tuple[Conversion, Runtime, int]] = []
-        for name, runtime, batch in choice.finalists(self._passed(), self.options.objective, self.options.finalists):
+        for name, runtime, batch in choice.finalists(
+            self._passed(), self.options.objective, self.options.finalists, self.options.accepted
+        ):
             conversion = self.outcomes[name].conversion
             if conversion is not None:
                 finalists.append((conversion, runtime, batch))
         if not finalists:
             return
-        measured, was_cached = self._journal.step(
-            "served",
-            key_of([self._key(*finalist, self.options.profile_s) for finalist in finalists]),
-            lambda: self._serve(finalists),
-            lambda values: [(name, read_served(served)) for name, served in values],
+        key = key_of([self._key(*finalist, self.options.profile_s) for finalist in finalists])
+        known = self._journal.read(
+            "served", key, lambda values: [(name, read_served(served)) for name, served in values]
         )
+        was_cached, measured = known is not None, known or self._serve(finalists)
+        if not was_cached and not any(other_cores(served.rounds) > MOST_OTHER_CORES for _, served in measured):
+            # Figures of a busy machine do not count for the next run.
+            self._journal.write("served", key, measured)
         for name, served in measured:
             self.outcomes[name] = replace(self.outcomes[name], served=served)
             if was_cached:
