@@ -116,11 +116,13 @@ def test_torchscript_in_onnx(tmp_path):
     check(made, module(torch.from_numpy(DATA)).detach().numpy())
 
 
-def test_keras_model_in_litert_and_onnx(tmp_path):
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_keras_model_in_litert_and_onnx(activation, tmp_path):
+    """GELU: tf2onnx writes an operator that ONNX lacks."""
     import keras
 
     keras.utils.set_random_seed(0)
-    layers = [keras.Input((8,), name="x"), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(3)]
+    layers = [keras.Input((8,), name="x"), keras.layers.Dense(16, activation=activation), keras.layers.Dense(3)]
     model = keras.Sequential(layers)
     model.save(tmp_path / "model.keras")
     source = Source("model", Format.KERAS, tmp_path / "model.keras", (X,), (Y,))

@@ -234,6 +234,8 @@ def _check_output(flag: str, name: str, outputs: Sequence[TensorSpec]) -> None:
         raise ValueError(f"{flag} names the output '{name}'; the model has {', '.join(names)}")
 
 
+_WIDE = 1.3
+"""Factor from which an estimate is shown as a range."""
 _STAGES = {
     "convert": "conversion",
     "judge": "compared",
@@ -245,22 +247,29 @@ _STAGES = {
 
 
 class ConsoleProgress:
-    """Shows steps on stderr, with the time left in a stage of several steps."""
+    """Shows steps on stderr, with the time left in a stage of several steps.
+
+    A step that is left may take as long as the longest one so far: the estimate is a range.
+    """
 
     def __init__(self, *, is_quiet: bool) -> None:
         self._is_quiet = is_quiet
         self._is_terminal = sys.stderr.isatty()
         self._stage = ""
         self._begin_s = self._step_s = 0.0
+        self._longest_s = 0.0
 
     def step(self, stage: str, name: str, index: int, count: int) -> None:
         """Show the step that begins."""
         now_s = time.monotonic()
         if stage != self._stage:
-            self._stage, self._begin_s = stage, now_s
+            self._stage, self._begin_s, self._longest_s = stage, now_s, 0.0
+        elif index:
+            self._longest_s = max(self._longest_s, now_s - self._step_s)
         self._step_s = now_s
         if self._is_terminal and not self._is_quiet:
-            left = f", {(now_s - self._begin_s) / index * (count - index):.0f} s left" if index else ""
+            passed_s = now_s - self._begin_s
+            left = f", {time_left(passed_s, self._longest_s, index, count)}" if index else ""
             sys.stderr.write(f"\r\x1b[2K{stage} {name} ({index + 1} of {count}{left})")
             sys.stderr.flush()
 
@@ -273,6 +282,18 @@ class ConsoleProgress:
         start = "\r\x1b[2K" if self._is_terminal else ""
         detail = f": {message}" if message else ""
         print(f"{start}{_STAGES[stage]} {name}{detail} ({took})", file=sys.stderr, flush=True)
+
+
+def time_left(passed_s: float, longest_s: float, done: int, count: int) -> str:
+    """Return the time for the steps that are left: as long as the mean of those before, to as long as the longest.
+
+    Steps with more effort come later, so that the mean is the least.
+    """
+    rest = count - done
+    least_s, most_s = passed_s / done * rest, max(longest_s, passed_s / done) * rest
+    if most_s < _WIDE * least_s:
+        return f"about {most_s:.0f} s left"
+    return f"{least_s:.0f} to {most_s:.0f} s left"
 
 
 def run(argv: Sequence[str]) -> int:

@@ -1,6 +1,7 @@
 """Two models beside each other: files of any format, or models on running servers, judged by the gate."""
 
 import contextlib
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from naiad.optimizer.sources.reference import write_files
 from naiad.optimizer.steps.judging import open_conversion, with_open_lengths
 from naiad.optimizer.verdict import Verdict
 
+_ADDRESS = re.compile(r"[\w.-]+:\d+(/.*)?")
 _SCHEMES = ("http", "https", "grpc", "grpcs")
 
 
@@ -38,9 +40,12 @@ class Side:
     allow_pickle: bool = False
 
     @property
-    def is_remote(self) -> bool:
-        """Whether it is on a server."""
-        return urlsplit(self.place).scheme in _SCHEMES
+    def url(self) -> str:
+        """Return the URL of a model on a server, "" for a file; without a scheme it is HTTP."""
+        if urlsplit(self.place).scheme in _SCHEMES:
+            return self.place
+        is_address = _ADDRESS.fullmatch(self.place) and not Path(self.place).exists()
+        return f"http://{self.place}" if is_address else ""
 
 
 def compare(source: Side, candidate: Side, data: Path, precision: Precision, settings: Settings) -> Verdict:
@@ -72,7 +77,7 @@ class _Opened:
 @contextlib.contextmanager
 def _opened(side: Side, home: Path, data: Path, source: Source | None) -> Iterator[_Opened]:
     """Open one side; a candidate has the batches that naiad may serve it with, and the tensors of `source`."""
-    made = _remote(side, data) if side.is_remote else _local(side, home, data, source)
+    made = _remote(side, data) if side.url else _local(side, home, data, source)
     try:
         yield made
     finally:
@@ -80,7 +85,7 @@ def _opened(side: Side, home: Path, data: Path, source: Source | None) -> Iterat
 
 
 def _remote(side: Side, data: Path) -> _Opened:
-    parts = urlsplit(side.place)
+    parts = urlsplit(side.url)
     names = [each for each in parts.path.split("/") if each]
     if not 1 <= len(names) <= 2:
         raise ValueError(

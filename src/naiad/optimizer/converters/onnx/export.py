@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.optimizer.converters.job import Job
-from naiad.optimizer.converters.onnx.operators import check_loads, replace_missing
+from naiad.optimizer.converters.onnx.operators import check_loads, replace_missing, round_inputs
 from naiad.optimizer.converters.onnx.outputs import fit_outputs
 
 _OPSET = 17
@@ -100,19 +100,32 @@ def _from_tensorflow(job: Job, target: Path, opset: int) -> None:
 
 
 def _from_sklearn(job: Job, target: Path, opset: int) -> None:
+    _write_sklearn(job, target, opset, _SKLEARN_TYPES)
+    if any(each.datatype == "FP64" for each in job.inputs):
+        try:
+            check_loads(str(target))
+        except ValueError as error:
+            # Forests of ONNX answer in FP32, and scikit-learn rounds what its forests read to FP32, too.
+            print(f"FP64 in all of the graph: {error}", file=sys.stderr)
+            _write_sklearn(job, target, opset, {**_SKLEARN_TYPES, "FP64": "Float"})
+
+
+_SKLEARN_TYPES = {
+    "FP32": "Float",
+    "FP64": "Double",
+    "INT64": "Int64",
+    "INT32": "Int32",
+    "BOOL": "Boolean",
+    "BYTES": "String",
+}
+
+
+def _write_sklearn(job: Job, target: Path, opset: int, types: Mapping[str, str]) -> None:
     from skl2onnx import to_onnx
     from skl2onnx.common import data_types
 
     from naiad.optimizer.converters.forests import load_estimator
 
-    types = {
-        "FP32": "Float",
-        "FP64": "Double",
-        "INT64": "Int64",
-        "INT32": "Int32",
-        "BOOL": "Boolean",
-        "BYTES": "String",
-    }
     inputs = [
         (each.name, getattr(data_types, f"{types[each.datatype]}TensorType")([None, *each.shape[1:]]))
         for each in job.inputs
@@ -121,6 +134,8 @@ def _from_sklearn(job: Job, target: Path, opset: int) -> None:
     # A map for each row is no tensor: probabilities as an array.
     options = {id(estimator): {"zipmap": False}} if hasattr(estimator, "predict_proba") else None
     graph = to_onnx(estimator, initial_types=inputs, options=options, target_opset={"": opset, "ai.onnx.ml": 3})
+    if types["FP64"] == "Float":
+        round_inputs(graph, [each.name for each in job.inputs if each.datatype == "FP64"])
     fit_outputs(graph, job.outputs)
     target.write_bytes(graph.SerializeToString())
 

@@ -39,6 +39,22 @@ def check_loads(file: str) -> None:
         raise ValueError(f"the exported graph does not load: {error}") from error
 
 
+def round_inputs(graph: Any, names: Sequence[str]) -> None:
+    """Let a graph of FP32 take these inputs in FP64."""
+    from onnx import NodeProto, TensorProto, helper
+
+    casts = []
+    for each in graph.graph.input:
+        if each.name in names:
+            each.type.tensor_type.elem_type = TensorProto.DOUBLE
+            casts.append(helper.make_node("Cast", [each.name], [f"{each.name}/FP32"], to=TensorProto.FLOAT))
+    for node in graph.graph.node:
+        node.input[:] = [f"{name}/FP32" if name in names else name for name in node.input]
+    copies = [NodeProto.FromString(node.SerializeToString()) for node in graph.graph.node]
+    del graph.graph.node[:]
+    graph.graph.node.extend([*casts, *copies])
+
+
 def _unary(*steps: tuple[str, str]) -> Callable[[Any], Sequence[Any]]:
     """Return what makes nodes of steps: an operator, and "1" on its left or right for one with two inputs."""
 
