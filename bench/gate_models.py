@@ -91,7 +91,7 @@ class Layers:
             self.ranges.append((float(rows.min()), float(rows.max())))
 
     def __call__(self, rows: Array, rounding: Rounding = EXACT, *, shift: float = 0.0) -> Array:
-        """Return the answers; `shift` is a zero point of the hidden activations that is off by so many steps."""
+        """Return the answers; `shift` is a zero point of the hidden activations that is off by a number of steps."""
         rows = rows.astype(np.float32)
         for index in range(len(self.weights)):
             low, high = self.ranges[index]

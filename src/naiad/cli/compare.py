@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "mixed", "int8", "int8_dynamic")
 _DESCRIPTION = """\
-Compare the answers of CANDIDATE with those of SOURCE: over all samples of DATA, over inputs near them, in batches, at
+Compare the answers of CANDIDATE with the answers of SOURCE: over all samples of DATA, over inputs near them, in batches, at
 the same time, and repeated. Each of both is a model file or folder of any format that naiad serves, or a model on a
 running server: grpc://HOST:PORT/MODEL, http://HOST:PORT/MODEL/VERSION.
 """
@@ -71,7 +71,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--precision", choices=_PRECISIONS, default="fp32", help="of CANDIDATE; tolerances depend on it; default fp32"
     )
-    text = "of an output, in place of those of the precision"
+    text = "of an output, in place of the tolerances of the precision"
     add("--tolerance", action="append", default=[], metavar="TENSOR=ABSOLUTE,RELATIVE[,COSINE[,TOP1]]", help=text)
     add("--no-probes", action="store_true", help="compare the samples only, no inputs that are made of them")
     for which in ("input", "output"):

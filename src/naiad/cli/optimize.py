@@ -99,11 +99,11 @@ def _add_choices(parser: Parser) -> None:
     add("--formats", metavar="A,B", help=f"formats to try: {_names(Format)}; default all")
     add("--precisions", metavar="A,B", help=f"precisions to try: {_names(Precision)}; default all")
     add("--candidates", metavar="A,B", help="names of candidates, as --list shows them")
-    text = "a conversion of your own, which is judged, measured and packaged like the others"
+    text = "a conversion of your own, which is judged, measured and packaged like each other candidate"
     add("--candidate", action="append", default=[], metavar="NAME=FILE", help=text)
     text = "precision of a conversion of your own, which sets its tolerances; default fp32"
     add("--candidate-precision", action="append", default=[], metavar="NAME=PRECISION", help=text)
-    add("--accept", default="", metavar="NAME", help="package this candidate if it passes, whatever the figures say")
+    add("--accept", default="", metavar="NAME", help="package this candidate if it passes, also against the figures")
 
 
 def _add_correctness(parser: Parser) -> None:

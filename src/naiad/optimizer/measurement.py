@@ -73,4 +73,4 @@ class Served:
     cpu: Interval = field(default_factory=lambda: Interval(0.0, 0.0, 0.0))
     """CPU time of the server for an inference at the load of `throughput`, in us; 0 where it is not known."""
     rounds: Sequence[Round] = ()
-    """In order; those of the same place in two finalists were measured one after the other."""
+    """In order; rounds of the same place in two finalists were measured one after the other."""

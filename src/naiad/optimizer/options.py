@@ -39,9 +39,9 @@ class Options:
     converter_limits: ConverterLimits = field(default_factory=ConverterLimits)
     runner_limits: RunnerLimits = field(default_factory=RunnerLimits)
     accepted: str = ""
-    """Name of the candidate that is the winner, if it passes, whatever the figures say."""
+    """Name of the candidate that is the winner, if it passes, also against the figures."""
     own: Mapping[str, Path] = field(default_factory=dict)
-    """Conversions that the user has made, by name: they are judged, measured and packaged like the others."""
+    """Conversions that the user has made, by name: they are judged, measured and packaged like each other candidate."""
     own_precisions: Mapping[str, Precision] = field(default_factory=dict)
     """By name in `own`; FP32 for those that are not named."""
     is_fresh: bool = False

@@ -219,7 +219,7 @@ def test_nothing_wins_without_proof_on_a_busy_machine():
     assert "--accept quick" in why
 
 
-def test_source_stays_on_a_busy_machine_only_with_proof():
+def test_source_stays_when_busy_only_with_proof():
     found = [outcome("source", at=on_busy(300)), outcome("slow", at=on_busy(900, 3000.0))]
     assert winner(found) == "source"
     spinning = [outcome("source", at=on_busy(300)), outcome("spins", at=on_busy(900, 400.0))]

@@ -102,7 +102,7 @@ def test_destroyed_column_is_named(column, change, precision):
         assert failures[0].index[-1:] in ((column,), ())  # A shift may be of all columns together.
 
 
-def test_answers_of_half_of_the_gain_or_shifted_are_rejected_in_int8():
+def test_wrong_gain_or_shift_is_rejected_in_int8():
     rows = np.random.default_rng(4).normal(size=(64, 5)).astype(np.float32)
     assert checks(table(rows, rows * np.float32(0.95), Precision.INT8)) == []
     assert {check for check, *_ in checks(table(rows, rows * np.float32(0.7), Precision.INT8))} == {"column", "gain"}

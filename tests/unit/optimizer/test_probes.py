@@ -42,7 +42,7 @@ def test_equal_channels_get_different_ones():
     assert kinds([{"x": RANDOM.uniform(size=(3, 4, 4))}], Precision.INT8) == []
 
 
-def test_range_is_left_only_where_the_precision_has_it():
+def test_range_is_left_where_the_precision_allows():
     samples = [{"x": RANDOM.normal(size=4).astype(np.float32)}]
     assert "values beyond the range of the samples" in kinds(samples)
     assert kinds(samples, Precision.INT8) == kinds(samples, Precision.FP16) == []
@@ -64,7 +64,7 @@ def test_other_lengths_change_all_inputs_of_that_length():
     assert shared_lengths(coverage([*samples, {**samples[0], "ids": np.arange(5), "mask": np.ones(5)}]), {}) == {}
 
 
-def test_rows_near_the_samples_differ_and_stay_in_range():
+def test_rows_near_samples_differ_and_stay_in_range():
     samples = [{"x": RANDOM.uniform(0, 1, 5).astype(np.float32), "ids": RANDOM.integers(3, 9, 4)} for _ in range(4)]
     made = [probe.sample for probe in perturbed(coverage(samples))]
     assert len({each["x"].tobytes() for each in made}) == len(made)

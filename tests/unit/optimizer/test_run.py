@@ -151,7 +151,7 @@ def test_tuned_options_with_other_answers_are_not_used(scene):
     assert any(len(each) == 3 and "not used, other answers" in each[2] for each in scene.steps)
 
 
-def test_candidate_with_other_answers_under_load_does_not_win(scene):
+def test_other_answers_under_load_do_not_win(scene):
     scene.add("quick", rate=300.0)
     scene.differences["quick"] = "output 'y' of sample 0: ... under load"
     assert scene.run().winner == "source"

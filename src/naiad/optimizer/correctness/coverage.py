@@ -102,7 +102,7 @@ class Coverage:
                 count = len(each.values)
                 yield f"integers of '{each.name}' that are not among the {count} values of the samples"
             elif not each.is_number and len(each.contents) == 1:
-                yield f"other strings of '{each.name}' than those of the samples, which are equal"
+                yield f"other strings of '{each.name}' than the samples have, which are equal"
             elif each.is_constant and not each.is_flag:
                 yield f"other values of '{each.name}' than {each.low:g}, which all samples have"
 

@@ -1,7 +1,7 @@
-"""Who uses the cores: CPU time of a server, of this program with all its processes, and of everything else.
+"""Use of the cores: CPU time of a server, of this program with all its processes, and of everything else.
 
 On a machine that is not idle, the time of a request says more about other programs than about the model. CPU time is
-what the request itself costs, whoever else runs. It is read from /proc; without it there are no figures.
+what the request itself costs, beside any other program. It is read from /proc; without it there are no figures.
 """
 
 import os
@@ -61,7 +61,7 @@ def _tree_s(root: int, proc: Path) -> float:
         except OSError:  # It has ended meanwhile.
             continue
         parents[int(folder.name)] = int(fields[1])
-        # User and system time, and those of the children that have ended and were waited for.
+        # User and system time, and the times of the children that have ended and were waited for.
         times[int(folder.name)] = sum(int(each) for each in fields[11:15]) * _TICK_S
     return sum(value for pid, value in times.items() if _is_below(pid, root, parents))
 
