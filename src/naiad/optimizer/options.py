@@ -41,7 +41,7 @@ class Options:
     accepted: str = ""
     """Name of the candidate that is the winner, if it passes, also against the figures."""
     own: Mapping[str, Path] = field(default_factory=dict)
-    """Conversions that the user has made, by name: they are judged, measured and packaged like each other candidate."""
+    """Conversions that the user has made, by name: they are treated like each other candidate."""
     own_precisions: Mapping[str, Precision] = field(default_factory=dict)
     """By name in `own`; FP32 for those that are not named."""
     is_fresh: bool = False

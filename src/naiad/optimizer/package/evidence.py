@@ -161,7 +161,7 @@ def request_of(sample: Arrays, *, has_batch: bool) -> Arrays:
 
 
 def _with_room(tolerance: Tolerance) -> Tolerance:
-    """Widen what is compared over all samples: the samples of a package are a part of them, with scales of their own."""
+    """Widen what is compared over all samples: a package has some of them, with scales of their own."""
     return replace(
         tolerance,
         relative=_ROOM * tolerance.relative,
