@@ -161,7 +161,7 @@ def request_of(sample: Arrays, *, has_batch: bool) -> Arrays:
 
 
 def _with_room(tolerance: Tolerance) -> Tolerance:
-    """Widen what is compared over all samples: a package has some of them, with scales of their own."""
+    """Widen what is compared over all samples: a package has some of them only, with other scales."""
     return replace(
         tolerance,
         relative=_ROOM * tolerance.relative,
