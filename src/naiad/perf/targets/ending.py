@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from naiad.perf.exchange import Exchange
 
-CONNECTION, TIMEOUT = "connection", "timeout"
+CONNECTION, TIMEOUT, UNANSWERED, WRONG_ANSWER = "connection", "timeout", "unanswered", "wrong_answer"
 """Kinds of failure that no server reports."""
 
 
