@@ -119,7 +119,7 @@ class Exchange:
         self.body: Body | None = None
         """With `wants_body`, or when the response has a size that is not known."""
         self.known_sizes = _NO_SIZES
-        """`body_bytes` is the size of the last response that was kept. Sizes of responses to the same template that were checked and right."""
+        """Sizes of right responses to the same template; `body_bytes` is the size of the last one kept."""
 
     def keeps(self, size_bytes: int) -> bool:
         """Whether a response is kept: it is wanted, or the first one of its size, which is to be checked."""

@@ -204,7 +204,7 @@ def _keep_body(exchange: Exchange, response: Response) -> None:
             raise ValueError("it has no outputs")
     except (InferError, ValueError) as error:
         exchange.failure = WRONG_ANSWER
-        text = decode_error(response.body)
+        text = decode_error(response.body) if b'"error"' in bytes(response.body) else ""
         exchange.failure_message = (
             f"status 200 with an error: {text}" if text else f"the response cannot be decoded: {error}"
         )
