@@ -106,7 +106,7 @@ def test_stuck_slots_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert row["latency"]["percentiles"]["99"]["value"] > 10e6
 
 
-def test_requests_that_hang_in_an_open_loop_are_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hanging_requests_of_an_open_loop_are_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def script(number: int) -> Answer:
         if number % 2:
             await hang()

@@ -15,6 +15,9 @@ from naiad.core.tensor import Array, Buffer, TensorSpec
 Body: TypeAlias = list[tuple[Sequence[TensorSpec], Sequence[Buffer]]]
 """Output specs and data of each response to a request."""
 
+CONNECTION, TIMEOUT, UNANSWERED, WRONG_ANSWER = "connection", "timeout", "unanswered", "wrong_answer"
+"""Kinds of failure that no server reports."""
+
 
 @dataclass(frozen=True, slots=True)
 class RequestTemplate:

@@ -57,7 +57,7 @@ class Unended:
         self.is_answered.append(is_answered)
 
     def extend(self, other: "Unended", *, longer_than_ns: int) -> None:
-        """Append those of `other` that are older."""
+        """Append the requests of `other` that are older."""
         for model, age_ns, is_answered in zip(other.model, other.age_ns, other.is_answered, strict=True):
             if age_ns > longer_than_ns:
                 self.add(model, age_ns, is_answered=bool(is_answered))

@@ -9,13 +9,12 @@ from array import array
 from itertools import accumulate
 
 from naiad.client import ConnectionFailedError
-from naiad.perf.exchange import Body, Exchange, Target
+from naiad.perf.exchange import CONNECTION, TIMEOUT, UNANSWERED, WRONG_ANSWER, Body, Exchange, Target
 from naiad.perf.generator.loops import ClosedLoop, Loop, OpenLoop, PeriodicLoop
 from naiad.perf.generator.requests import Requests
 from naiad.perf.generator.setup import Chunk, Setup
 from naiad.perf.plan import Concurrency, Load, PeriodicConcurrency
 from naiad.perf.records import KeptRequest, Records, Unended
-from naiad.perf.targets.ending import CONNECTION, TIMEOUT, UNANSWERED, WRONG_ANSWER
 
 _POLL_S = 0.005
 _MAX_CONNECTIONS = 1024

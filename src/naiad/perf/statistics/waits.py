@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from naiad.perf.exchange import CONNECTION, TIMEOUT, UNANSWERED
 from naiad.perf.plan import Concurrency, Load
 from naiad.perf.records import Measurement
 from naiad.perf.result import Errors
 from naiad.perf.statistics.intervals import Floats, Sample
-from naiad.perf.targets.ending import CONNECTION, TIMEOUT, UNANSWERED
 
 _SILENT_KINDS = (TIMEOUT,)
 """Failures whose requests also waited in vain: their time is part of the distribution."""
