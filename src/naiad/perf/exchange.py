@@ -15,6 +15,9 @@ from naiad.core.tensor import Array, Buffer, TensorSpec
 Body: TypeAlias = list[tuple[Sequence[TensorSpec], Sequence[Buffer]]]
 """Output specs and data of each response to a request."""
 
+CONNECTION, TIMEOUT, UNANSWERED, WRONG_ANSWER = "connection", "timeout", "unanswered", "wrong_answer"
+"""Kinds of failure that no server reports."""
+
 
 @dataclass(frozen=True, slots=True)
 class RequestTemplate:
@@ -29,17 +32,39 @@ class RequestTemplate:
     """Where the data comes from, for error messages: `data.json step 3`."""
 
 
+class KnownSizes(set[int]):
+    """Sizes of right responses to a template; of a template with many sizes all count as known."""
+
+    _LIMIT = 32
+    _is_full = False
+
+    def __contains__(self, size: object) -> bool:
+        """Whether a response of a size needs no check."""
+        return self._is_full or super().__contains__(size)
+
+    def add(self, size: int) -> None:
+        """Note the size of a right response."""
+        super().add(size)
+        self._is_full = len(self) >= self._LIMIT
+
+
+_NO_SIZES = KnownSizes()
+_NO_SIZES._is_full = True
+
+
 class Exchange:
     """One request in progress and what became of it."""
 
     __slots__ = (
         "body",
+        "body_bytes",
         "end_ns",
         "failure",
         "failure_message",
         "first_ns",
         "gaps_ns",
         "intended_ns",
+        "known_sizes",
         "model_index",
         "on_end",
         "on_response",
@@ -85,16 +110,26 @@ class Exchange:
         """When the first response had arrived."""
         self.end_ns = 0
         """When the last response had arrived, or the request failed."""
-        self.responses = 0
+        self.responses = self.body_bytes = 0
         self.gaps_ns: list[int] | None = None
         """Decoupled models: times between responses."""
         self.failure = ""
-        """The kind of the failure (an ErrorCode's value, `connection`, `timeout`, `validation`); "" for success."""
+        """The kind of the failure: an ErrorCode's value, or one of those that no server reports (`connection`,
+        `timeout`, `unanswered`, `wrong_answer`, `validation`); "" for success."""
         self.failure_message = ""
         self.timing = ""
         """The value of `server-timing`, if the server has sent one."""
         self.body: Body | None = None
-        """With `wants_body`."""
+        """With `wants_body`, or when the response has a size that is not known."""
+        self.known_sizes = _NO_SIZES
+        """Sizes of right responses to the same template; `body_bytes` is the size of the last one kept."""
+
+    def keeps(self, size_bytes: int) -> bool:
+        """Whether a response is kept: it is wanted, or the first one of its size, which is to be checked."""
+        if not self.wants_body and size_bytes in self.known_sizes:
+            return False
+        self.body_bytes = size_bytes
+        return True
 
 
 class Prepared(Protocol):

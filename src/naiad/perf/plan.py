@@ -114,6 +114,8 @@ class Measuring:
     stability_percent: float = 10.0
     """Windows: the greatest ratio of the last three. CONFIDENCE: the widest interval, as a share of its value."""
     max_trials: int = 10
+    duration_ms: int = 0
+    """The longest time of a load; 0 for `max_trials` windows under CONFIDENCE, and no limit for others."""
     percentile: int | None = None
     """The latency that is judged; None for the mean."""
     latency_limit_us: float = 0.0

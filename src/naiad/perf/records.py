@@ -40,6 +40,29 @@ class FailureKind:
     count: int = 0
 
 
+@dataclass(slots=True)
+class Unended:
+    """Requests that had not ended when their load was stopped, an entry each."""
+
+    model: "array[int]" = field(default_factory=lambda: array("h"))
+    age_ns: "array[int]" = field(default_factory=lambda: array("q"))
+    """From the moment at which the request was due to its late response, or to when it was given up."""
+    is_answered: "array[int]" = field(default_factory=lambda: array("b"))
+    """It got a response after the load was stopped."""
+
+    def add(self, model: int, age_ns: int, *, is_answered: bool) -> None:
+        """Append a request."""
+        self.model.append(model)
+        self.age_ns.append(age_ns)
+        self.is_answered.append(is_answered)
+
+    def extend(self, other: "Unended", *, longer_than_ns: int) -> None:
+        """Append the requests of `other` that are older."""
+        for model, age_ns, is_answered in zip(other.model, other.age_ns, other.is_answered, strict=True):
+            if age_ns > longer_than_ns:
+                self.add(model, age_ns, is_answered=bool(is_answered))
+
+
 class Records:
     """Columns with an entry per request that has ended, in the order of the ends. Times are monotonic ns."""
 
@@ -159,3 +182,5 @@ class Measurement:
     kept: Sequence[KeptRequest] = ()
     unkept: int = 0
     """Requests that are missing in `kept`, because the memory for them was full."""
+    unended: Unended = field(default_factory=Unended)
+    """Requests that waited for a response at the end, longer than any other request."""

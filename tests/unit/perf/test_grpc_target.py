@@ -128,7 +128,7 @@ def test_stream_limit_makes_requests_wait():
         (lambda stream_id: answer(stream_id, BODY[:-1]), "internal", "without a complete message"),
         (lambda stream_id: answer(stream_id, BODY + BODY), "internal", "more than one message"),
         (lambda stream_id: answer(stream_id, b"\1" + BODY[1:]), "internal", "compressed message"),
-        (lambda stream_id: answer(stream_id, b"\0\0\0\0\3abc"), "internal", "cannot be decoded"),
+        (lambda stream_id: answer(stream_id, b"\0\0\0\0\3abc"), "wrong_answer", "cannot be decoded"),
         (lambda stream_id: rst_stream(stream_id, Http2Code.CANCEL), "cancelled", "reset the call: CANCEL"),
         (lambda stream_id: rst_stream(stream_id, Http2Code.REFUSED_STREAM), "unavailable", "refused the call"),
         (lambda stream_id: rst_stream(stream_id, 99), "internal", "reset the call: 99"),

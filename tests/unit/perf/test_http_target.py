@@ -108,7 +108,7 @@ def test_timing_is_asked_for_and_kept():
     [
         (response(b'{"error":"gone"}', b"404 Not Found"), "not_found", "gone"),
         (response(b"", b"503 No"), "unavailable", "HTTP status 503"),
-        (response(b"[]"), "internal", "cannot be decoded: the response is not a JSON object"),
+        (response(b"[]"), "wrong_answer", "cannot be decoded: the response is not a JSON object"),
         (b"garbage\r\n\r\n", "connection", "malformed HTTP response"),
         (Last(OK[:-1]), "connection", "closed the connection within"),
         (None, "connection", "closed the connection"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from naiad.cli.parser import check_output, fail
+from naiad.cli.perf.allowed_errors import AllowedErrors, allowed_errors, fault_of
 from naiad.cli.perf.console import ConsoleProgress
 from naiad.cli.perf.flags import BAD_OPTION, make_parser
 from naiad.cli.perf.planning import FlagError, make_plan
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 WORSE, NOT_STABLE, FAILED = 1, 2, 99
 """Exit statuses; perf_analyzer's but for WORSE, which it does not have."""
+ERRORS = 1
+"""Exit status: requests failed, more than --max-errors allows."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -48,6 +51,7 @@ def _run(argv: Sequence[str], program: str, *, is_perf_analyzer: bool) -> int:
         plan = make_plan(flags, is_perf_analyzer=is_perf_analyzer)
         baseline = _read_baseline(flags.baseline) if flags.baseline else None
         limit_percent = _percent(flags.fail_over)
+        allowed = allowed_errors(flags.max_errors, is_perf_analyzer=is_perf_analyzer)
         _check_outputs(flags)
     except (ValueError, ChartsMissingError) as error:
         return fail(program, error, BAD_OPTION)
@@ -55,7 +59,7 @@ def _run(argv: Sequence[str], program: str, *, is_perf_analyzer: bool) -> int:
     print(settings_text(plan), end="\n\n", flush=True)
     try:
         result = _measure(plan, [program, *argv], progress, flags.profile_export_file)
-        status = _report(result, plan, flags, is_perf_analyzer=is_perf_analyzer)
+        status = _report(result, plan, flags, allowed, is_perf_analyzer=is_perf_analyzer)
         if baseline is not None:
             comparison = compare(baseline, result, limit_percent)
             print(comparison_text(comparison))
@@ -116,7 +120,9 @@ def _run_session(plan: Plan, command: Sequence[str], progress: ConsoleProgress, 
     return uvloop.run(session)
 
 
-def _report(result: Result, plan: Plan, flags: argparse.Namespace, *, is_perf_analyzer: bool) -> int:
+def _report(
+    result: Result, plan: Plan, flags: argparse.Namespace, allowed: AllowedErrors | None, *, is_perf_analyzer: bool
+) -> int:
     """Write all reports that were asked for; return the exit status."""
     print(closing_text(result), flush=True)
     if flags.json:
@@ -131,6 +137,10 @@ def _report(result: Result, plan: Plan, flags: argparse.Namespace, *, is_perf_an
     if result.exit_reason:
         print(f"The run ended early: {result.exit_reason}", file=sys.stderr)
         return FAILED
+    faults = [fault for row in result.rows if (fault := fault_of(row, allowed))]
+    if faults:
+        print("\n".join(faults), file=sys.stderr)
+        return FAILED if is_perf_analyzer and flags.max_errors is None else ERRORS
     uses_windows = plan.measuring.stop in (Stop.TIME_WINDOWS, Stop.COUNT_WINDOWS)
     doubtful = [row for row in result.rows if _is_doubtful(row, is_strict=flags.strict)]
     if doubtful and (flags.strict or is_perf_analyzer or (uses_windows and flags.measurement_mode)):

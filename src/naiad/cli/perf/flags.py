@@ -17,7 +17,8 @@ example: naiad perf -m resnet --concurrency-range 1:16:5 --html report.html
 
 exit status:
   0   all loads were measured
-  1   worse than the baseline by more than --fail-over
+  1   a load without a success, more errors than --max-errors, a wrong answer or a request without an answer, or
+      worse than the baseline by more than --fail-over
   2   not stable (--strict, or the rule of three windows), or limited by the generator (--strict)
   3   invalid command line
   99  anything else, for example a server that cannot be reached
@@ -122,6 +123,8 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         help="greatest half width of intervals, or difference of windows; default 10",
     )
     add("-r", "--max-trials", type=int, default=10, metavar="N", help="maximum number of windows")
+    add("--duration", type=float, default=0.0, metavar="S", help="longest time of a load; default -p times -r")
+    add("--max-errors", metavar="N|P%%", help="errors of a load allowed, as a count or a percentage; default 1%%")
     add("--percentile", type=int, metavar="P", help="judge this percentile instead of the mean latency")
     add("--request-count", type=int, default=0, metavar="N", help="measure exactly N requests")
     add("--warmup-request-count", type=int, default=0, metavar="N", help="requests not measured before")

@@ -350,6 +350,7 @@ def _measuring(flags: argparse.Namespace, *, is_perf_analyzer: bool) -> Measurin
         window_requests=at_least(flags.measurement_request_count, 1, "--measurement-request-count"),
         stability_percent=positive(flags.stability_percentage, "-s"),
         max_trials=at_least(flags.max_trials, 1, "-r"),
+        duration_ms=round(at_least(flags.duration, 0.0, "--duration") * 1e3),
         percentile=flags.percentile,
         latency_limit_us=at_least(flags.latency_threshold, 0.0, "-l") * 1e3,
         warmup_requests=at_least(flags.warmup_request_count, 0, "--warmup-request-count"),

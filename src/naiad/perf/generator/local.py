@@ -9,12 +9,12 @@ from array import array
 from itertools import accumulate
 
 from naiad.client import ConnectionFailedError
-from naiad.perf.exchange import Body, Exchange, Target
+from naiad.perf.exchange import CONNECTION, TIMEOUT, UNANSWERED, WRONG_ANSWER, Body, Exchange, Target
 from naiad.perf.generator.loops import ClosedLoop, Loop, OpenLoop, PeriodicLoop
 from naiad.perf.generator.requests import Requests
 from naiad.perf.generator.setup import Chunk, Setup
 from naiad.perf.plan import Concurrency, Load, PeriodicConcurrency
-from naiad.perf.records import KeptRequest, Records
+from naiad.perf.records import KeptRequest, Records, Unended
 
 _POLL_S = 0.005
 _MAX_CONNECTIONS = 1024
@@ -37,6 +37,8 @@ class LocalGenerator:
         self._loop: Loop | None = None
         self._records = Records()
         self._is_recording = False
+        self._is_giving_up = False
+        """The connections are closed under requests that wait for a response."""
         self._keeping = Keeping(setup.parts) if setup.keeps_bodies else None
         self._connections = 0
         self._growth: asyncio.Task[None] | None = None
@@ -106,10 +108,13 @@ class LocalGenerator:
         while not loop.is_finished and time.monotonic_ns() < deadline_ns:
             await asyncio.sleep(_POLL_S)
         await self._end_sequences(deadline_ns)
-        self._is_recording = False
         if not loop.is_finished:
+            self._is_giving_up = True
             await self._target.close()
+            self._is_giving_up = False
             await self._connect()
+        self._is_recording = False
+        chunks[-1].unended = _unended(self._records)
         self._loop = None
         return chunks
 
@@ -126,6 +131,10 @@ class LocalGenerator:
     def _record(self, exchange: Exchange) -> None:
         if exchange.body is not None and not exchange.failure:
             self._validate(exchange, exchange.body)
+        elif not exchange.responses and not exchange.failure:
+            self._check_empty(exchange)
+        elif self._is_giving_up and exchange.failure == CONNECTION:
+            exchange.failure = UNANSWERED
         if exchange.sequence_id:
             self._requests.ended(exchange)
         if self._is_recording:
@@ -133,8 +142,19 @@ class LocalGenerator:
             if self._keeping:
                 self._keeping.keep(exchange, self._records)
 
+    def _check_empty(self, exchange: Exchange) -> None:
+        """Fail a request that ended without a response, of a model that owes one to each request."""
+        declared = self._setup.models[exchange.model_index].inputs.declared
+        if declared is not None and not declared.is_decoupled:
+            exchange.failure, exchange.failure_message = WRONG_ANSWER, "the response has no outputs"
+
     def _validate(self, exchange: Exchange, body: Body) -> None:
         inputs = self._setup.models[exchange.model_index].inputs
+        wrong = inputs.check_answer(exchange.template_index, body, is_whole=len(body) == exchange.responses)
+        if wrong:
+            exchange.failure, exchange.failure_message = WRONG_ANSWER, wrong
+            return
+        exchange.known_sizes.add(exchange.body_bytes)
         difference = inputs.validate(exchange.template_index, exchange.slot, body)
         if difference:
             exchange.failure = "validation"
@@ -164,6 +184,17 @@ class LocalGenerator:
         # Without a connection requests fail, and the failures are in the records.
         with contextlib.suppress(ConnectionFailedError):
             await self._target.open(self._connections)
+
+
+def _unended(records: Records) -> Unended:
+    """Return the requests that ended after their load was stopped, by a response or because they were given up."""
+    unended = Unended()
+    kinds = ["", *(each.kind for each in records.failures)]
+    for place, number in enumerate(records.failure):
+        if kinds[number] in ("", TIMEOUT, UNANSWERED):
+            age_ns = records.end_ns[place] - records.intended_ns[place]
+            unended.add(records.model[place], age_ns, is_answered=not number)
+    return unended
 
 
 def _allow_files(wanted: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
 from naiad.core.errors import invalid_argument
-from naiad.perf.exchange import Exchange, Prepared, RequestTemplate
+from naiad.perf.exchange import Exchange, KnownSizes, Prepared, RequestTemplate
 from naiad.perf.generator.setup import Setup
 from naiad.perf.load.sequences import LiveSequence, SequenceSource
 from naiad.perf.plan import Concurrency, Load, PeriodicConcurrency, Sequences
@@ -99,6 +99,8 @@ class Requests:
             setup.keeps_bodies or (setup.validates and any(template.expected for template in inputs.templates))
             for inputs in self._inputs
         ]
+        self._known_sizes = [[KnownSizes() for _ in inputs.templates] for inputs in self._inputs]
+        """By model and template."""
         self._chance = random.Random(setup.seed * setup.parts + setup.part).random
         self._sequences = [_sequence_model(index, setup) for index in range(len(setup.models))]
 
@@ -167,6 +169,7 @@ class Requests:
         exchange.model_index = index
         exchange.template_index = template
         exchange.wants_body = self._wants_body[index]
+        exchange.known_sizes = self._known_sizes[index][template]
         exchange.wants_timing = self._timing_share > 0 and self._chance() < self._timing_share
         return prepared[template] if prepared else self._of_slot(index, template, exchange.slot)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from naiad.perf.inputs.replay import ReplayedRequest
 from naiad.perf.inputs.templates import TemplateSet
 from naiad.perf.plan import Sequences, Service
-from naiad.perf.records import Records
+from naiad.perf.records import Records, Unended
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,5 +59,7 @@ class Chunk:
     outstanding: int = 0
     unsent: int = 0
     """Requests that were due when the load was stopped and had not been sent."""
+    unended: Unended = field(default_factory=Unended)
+    """Of the last chunk: requests without a response when the load was stopped."""
     is_finished: bool = False
     """All requests of the load have ended; loads without an end never finish."""

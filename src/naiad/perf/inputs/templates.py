@@ -15,6 +15,7 @@ from naiad.core.parameters import ParameterValue
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import Array, Buffer, TensorSpec, to_array, to_buffer
 from naiad.perf.exchange import Body, RequestTemplate
+from naiad.perf.inputs.answers import DeclaredOutputs, declared_outputs
 from naiad.perf.inputs.files import SUFFIXES, read_directory, read_image, read_numpy
 from naiad.perf.inputs.generated import random_stream, zero_stream
 from naiad.perf.inputs.json_data import read_json
@@ -42,6 +43,8 @@ class TemplateSet:
     """Of validation."""
     outputs: OutputSlots | None = None
     """Outputs in shared memory."""
+    declared: DeclaredOutputs | None = None
+    """What each response must have; None for responses that are not checked."""
 
     @property
     def has_slots(self) -> bool:
@@ -55,6 +58,13 @@ class TemplateSet:
             return template
         header = template.header
         return replace(template, header=with_memory(header, header.shared_memory, self.outputs.requested(slot)))
+
+    def check_answer(self, index: int, body: Body, *, is_whole: bool) -> str:
+        """Return "" if responses are such as the model declares, otherwise what is wrong."""
+        if self.declared is None:
+            return ""
+        requested = [output.name for output in self.templates[index].header.outputs]
+        return self.declared.check(requested, body, is_whole=is_whole, has_data=self.outputs is None)
 
     def validate(self, index: int, slot: int, body: Body) -> str:
         """Return "" if a response has the expected outputs of its template, otherwise the first difference."""
@@ -93,7 +103,9 @@ def prepare_inputs(
         templates += [_template(plan, signature, rows, service) for rows in _rows(stream, plan, signature)]
         ranges.append(range(start, len(templates)))
     sizes = {tensor.name: _output_bytes(tensor, plan) for tensor in signature.outputs.values()}
-    return TemplateSet(templates, ranges, offsets_ns, sizes, plan.inputs.validation_tolerance)
+    is_decoupled = config is None or config.model_transaction_policy.decoupled
+    declared = declared_outputs(signature, plan.batch_size, is_decoupled=is_decoupled)
+    return TemplateSet(templates, ranges, offsets_ns, sizes, plan.inputs.validation_tolerance, declared=declared)
 
 
 def _output_bytes(tensor: ModelTensor, plan: ModelPlan) -> int:

@@ -21,6 +21,7 @@ from naiad.perf.records import (
     KeptRequest,
     Measurement,
     Records,
+    Unended,
 )
 from naiad.perf.result import Row
 from naiad.perf.statistics.stability import Verdict, is_window_complete, verdict
@@ -67,6 +68,11 @@ _LONGEST_RAMP_S = 5.0
 _FAILURES_ONLY_S = 5.0
 """After so long with nothing but failures the server is regarded as gone."""
 _DRAIN_S, _INTERRUPTED_DRAIN_S = 10.0, 1.0
+_LONGEST_DRAIN_S = 60.0
+_SHORTEST_WAIT_NS = 1_000_000_000
+"""A request that was outstanding at the end for less says nothing about the server."""
+_NO_PROGRESS_S = 10.0
+"""A warm-up without a response for so long ends."""
 _LEAD_NS = 50_000_000
 """From the order to the start of an open loop: every process has it by then."""
 _STABLE_WINDOWS = 3
@@ -167,8 +173,16 @@ class Level:
             await self._add(chunks)
         await self._watch(is_single=is_single)
         end_ns = self._end_ns(is_single=is_single)
-        rest = await self._generator.stop(_INTERRUPTED_DRAIN_S if self._why else _DRAIN_S)
-        return await self._measurement(end_ns, sum(chunk.unsent for chunk in rest))
+        longest_ns = await asyncio.to_thread(_longest_success_ns, self._store.columns)
+        # A server that is slow and not stuck answers within about the longest time seen.
+        drain_s = min(max(_DRAIN_S, 2 * longest_ns / 1e9), _LONGEST_DRAIN_S)
+        rest = await self._generator.stop(_INTERRUPTED_DRAIN_S if self._why else drain_s)
+        unended = Unended()
+        for chunk in rest:
+            unended.extend(chunk.unended, longer_than_ns=max(longest_ns * (2 if self._why else 1), _SHORTEST_WAIT_NS))
+        measurement = await self._measurement(end_ns, sum(chunk.unsent for chunk in rest))
+        measurement.unended = unended
+        return measurement
 
     async def _warm_up(self, *, is_single: bool) -> None:
         """Send unmeasured requests. A load of windows goes on without a pause, others begin when these have ended."""
@@ -177,16 +191,18 @@ class Level:
             return
         load = Concurrency(1) if is_played_once(self._load) else self._load
         await self._generator.start(load, wanted if is_single else None)
-        began_s, ended, failed = time.monotonic(), 0, 0
+        began_s, ended, failed, last_s = time.monotonic(), 0, 0, time.monotonic()
         while not self._interrupted.is_set():
             await self._pause(_FIRST_POLL_S)
             for chunk in await self._generator.take():
                 ended += len(chunk.records)
+                last_s = time.monotonic() if len(chunk.records) else last_s
                 failed += sum(each.count for each in chunk.records.failures)
             elapsed_s = time.monotonic() - began_s
             has_only_failures = failed == ended and elapsed_s >= _FAILURES_ONLY_S
             is_long_enough = elapsed_s >= _LONGEST_RAMP_S or (elapsed_s >= _RAMP_S and ended > 0)
-            if has_only_failures or (ended >= wanted and (is_single or is_long_enough)):
+            is_stuck = time.monotonic() - last_s >= _NO_PROGRESS_S
+            if has_only_failures or is_stuck or (ended >= wanted and (is_single or is_long_enough)):
                 break
         if is_single:
             await self._generator.stop(_DRAIN_S)
@@ -208,6 +224,8 @@ class Level:
                 self._why = "interrupt"
             elif self._now_ns - self._success_ns > _FAILURES_ONLY_S * 1e9 and self._store.columns.failures:
                 self._why = "server"
+            elif 0 < self._measuring.duration_ms * 1e6 <= self._now_ns - self._begin_ns:
+                return
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -280,6 +298,11 @@ class Level:
             kept=self._totals.kept,
             unkept=self._totals.unkept,
         )
+
+
+def _longest_success_ns(columns: Columns) -> int:
+    times_ns = (columns.end_ns - columns.intended_ns)[columns.failure == 0]
+    return int(times_ns.max()) if len(times_ns) else 0
 
 
 # --- columns ------------------------------------------------------------------------------------------------------

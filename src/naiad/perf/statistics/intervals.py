@@ -81,6 +81,11 @@ class Sample:
         step = max(len(self.values) // count, 1)
         return Sample(self._ends_ns[::step], self.values[::step], self._begin_ns, self._end_ns) if step > 1 else self
 
+    def extended(self, values: Floats) -> "Sample":
+        """With more values, which end with the span."""
+        ends = np.concatenate((self._ends_ns, np.full(len(values), self._end_ns, np.int64)))
+        return Sample(ends, np.concatenate((self.values, values)), self._begin_ns, self._end_ns)
+
     def longest_gap(self) -> tuple[int, int]:
         """Longest time without an end, and when it began, from the begin; ns."""
         moments = np.concatenate(([self._begin_ns], self._ends_ns, [self._end_ns]))

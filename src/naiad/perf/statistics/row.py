@@ -12,6 +12,7 @@ import numpy as np
 from naiad.perf.plan import Concurrency, Intervals, Load, PeriodicConcurrency, Plan, Ramp, RequestRate, Schedule, Stop
 from naiad.perf.records import GeneratorFacts, Measurement
 from naiad.perf.result import ClientFigures, Errors, GeneratorFigures, Latency, Parts, Row, ServerFigures
+from naiad.perf.statistics import waits
 from naiad.perf.statistics.intervals import Floats, Sample, histogram, latency, latency_without_times, rank
 from naiad.perf.statistics.server_figures import metric_figures, server_figures
 from naiad.perf.statistics.stability import Verdict, judged_value, verdict
@@ -30,13 +31,20 @@ def row(plan: Plan, model_index: int, load: Load, measurement: Measurement) -> R
     requests = _Requests(measurement, model_index, is_counted=measuring.stop is Stop.REQUEST_COUNT)
     latency_us = requests.times_us("intended_ns", "end_ns")
     total = requests.sample(latency_us)
+    shown = waits.with_unended(total, measurement, model_index, is_closed=isinstance(load, Concurrency))
     service = latency(requests.sample(requests.times_us("sent_ns", "end_ns")), measuring.percentile)
     server = server_figures(measurement, model.name, model.version, plan.composing_models)
     client = _client(requests, service, server)
     facts = measurement.generator
     mode, value = mode_and_value(load)
     asked_per_s = 0.0 if isinstance(load, Concurrency | PeriodicConcurrency) else value
-    limit = limited_by(facts, asked_per_s, requests.ended_per_s, service, client, is_remote(plan.service.url))
+    shown_latency = latency(shown, measuring.percentile)
+    errors = [*waits.unanswered(measurement, model_index), *requests.errors()]
+    limit = limited_by(
+        facts, asked_per_s, requests.ended_per_s, service, client, is_remote(plan.service.url), shown_latency
+    )
+    if waits.is_server_silent(errors, len(latency_us)):
+        limit = "server"
     is_good = latency_us <= (measuring.slo_us or np.inf)
     state = _state(plan, load, measurement)
     return Row(
@@ -50,14 +58,14 @@ def row(plan: Plan, model_index: int, load: Load, measurement: Measurement) -> R
         goodput=requests.sample(latency_us, is_good).rate(),
         response_throughput=requests.per_second(int(requests.column("responses").sum())),
         sequences_per_s=requests.per_second(int((requests.column("sequence_end") != 0).sum())),
-        latency=latency(total, measuring.percentile),
+        latency=shown_latency,
         service=service,
         first_response=requests.first_response(measuring.percentile),
         between_responses=requests.between_responses(measuring.percentile),
         client=client,
         server=server,
         generator=generator_figures(facts, limit),
-        errors=requests.errors(),
+        errors=errors,
         is_stable=state.is_done and state.is_stable,
         verdict=state.reason,
         windows=_timeline(requests, measuring.percentile),
@@ -93,6 +101,9 @@ def _mean_rate(count: float, seconds: float) -> float:
 def _state(plan: Plan, load: Load, measurement: Measurement) -> Verdict:
     begin_ns, end_ns = measurement.begin_ns, measurement.end_ns
     state = verdict(plan.measuring, measurement.columns, measurement.boundaries_ns, begin_ns, end_ns, load)
+    waiting = waits.waiting_text(load, measurement)
+    if waiting:
+        state = Verdict(True, False, f"{waiting}; without them: {state.reason}")
     if measurement.interrupted:
         return Verdict(True, False, f"ended early ({measurement.interrupted}): {state.reason}")
     return state
@@ -231,17 +242,18 @@ def limited_by(
     service: Latency,
     client: ClientFigures,
     is_remote: bool,
+    latency: Latency | None = None,
 ) -> str:
     """`generator`, `network`, `server` or `load`, in this order of precedence.
 
-    generator: its busiest process used 0.9 of a core, or 1 % of requests left later than both 1 ms and 5 % of the
-        median service time, or the rate reached 0.9 of its ceiling.
+    generator: its busiest process used 0.9 of a core, or p50 or p99 of the lateness is over 1 ms and 5 % of the same
+        percentile of `latency` (of the service time without it), or the rate reached 0.9 of its ceiling.
     load: an open loop was served in full: 98 % of the rate that was asked for (0 in a closed loop), less the
         deviation of random gaps, and 99 % had left at the end.
     network: over half of the service time on a way between hosts was spent outside the server's counters.
     server: the rest; what a closed loop measures.
     """
-    if _is_generator(facts, ended_per_s, service):
+    if _is_generator(facts, ended_per_s, latency or service):
         return "generator"
     if asked_per_s and _is_served(facts, asked_per_s, ended_per_s):
         return "load"
@@ -250,10 +262,13 @@ def limited_by(
     return "server"
 
 
-def _is_generator(facts: GeneratorFacts, ended_per_s: float, service: Latency) -> bool:
+def _is_generator(facts: GeneratorFacts, ended_per_s: float, latency: Latency) -> bool:
     late = np.sort(facts.late_ns)
-    limit_ns = max(_LATE_NS, _LATE_LATENCY_SHARE * service.percentiles[50].value * 1e3)
-    is_late = len(late) > 0 and late[rank(len(late), 0.99)] > limit_ns
+    is_late = len(late) > 0 and any(
+        late[rank(len(late), percent / 100)]
+        > max(_LATE_NS, _LATE_LATENCY_SHARE * latency.percentiles[percent].value * 1e3)
+        for percent in (50, 99)
+    )
     is_near_ceiling = 0 < facts.ceiling_per_s * _NEAR_CEILING <= ended_per_s
     return facts.busiest_cpu_share >= _BUSY_CORE or bool(is_late) or is_near_ceiling
 

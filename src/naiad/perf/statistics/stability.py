@@ -21,6 +21,8 @@ from naiad.perf.statistics.intervals import BLOCKS, Floats, Sample, rank, t_quan
 
 _FIRST_LOOK_NS = 1_000_000_000
 _LOOK_FACTOR = 1.25
+_HOPELESS_NS = 50_000_000_000
+_HOPELESS_FACTOR = 1.5
 _MIN_REQUESTS = 30
 _MIN_ABOVE_PERCENTILE = 10
 _MAX_VALUES = 200_000
@@ -79,7 +81,7 @@ def _played(columns: Columns, begin_ns: int, now_ns: int, load: Schedule | Ramp 
 
 
 def _confidence(measuring: Measuring, columns: Columns, begin_ns: int, now_ns: int, load: Load) -> Verdict:
-    limit_ns = measuring.max_trials * measuring.window_ms * 1_000_000
+    limit_ns = (measuring.duration_ms or measuring.max_trials * measuring.window_ms) * 1_000_000
     look_ns = _last_look(min(now_ns - begin_ns, limit_ns), limit_ns)
     if not look_ns:
         return Verdict(False, False, "too early")
@@ -96,11 +98,24 @@ def _confidence(measuring: Measuring, columns: Columns, begin_ns: int, now_ns: i
     widest = measuring.stability_percent / 100 / 2
     is_narrow = rate.half_width_share <= widest and judged.half_width_share <= widest
     if is_narrow and not missing and not drift(sample, widest * 2):
-        return Verdict(True, True, f"stable: {spread}")
-    if not is_last:
+        modes = _modes(sample.values)
+        return Verdict(True, True, f"stable: {spread}" + (f"; {modes}" if modes else ""))
+    is_hopeless = not missing and _is_out_of_reach(
+        max(rate.half_width_share, judged.half_width_share) / widest, look_ns, limit_ns
+    )
+    if not is_last and not is_hopeless:
         return Verdict(False, False, missing or spread)
     why = instability(sample, widest * 2, is_closed=isinstance(load, Concurrency))
-    return Verdict(True, False, f"not stable after {look_ns / 1e9:g} s: {missing or f'{why} ({spread})'}")
+    early = "; more time would not make it stable" if not is_last else ""
+    return Verdict(True, False, f"not stable after {look_ns / 1e9:.3g} s{early}: {missing or f'{why} ({spread})'}")
+
+
+def _is_out_of_reach(width: float, look_ns: int, limit_ns: int) -> bool:
+    """Whether intervals of `width` times the limit will be too wide at the end, too.
+
+    They narrow with the root of the time. A factor of 1.5 is left to a run whose last part is quieter.
+    """
+    return look_ns >= _HOPELESS_NS and width > _HOPELESS_FACTOR * math.sqrt(limit_ns / look_ns)
 
 
 def _last_look(elapsed_ns: int, limit_ns: int) -> int:
@@ -208,8 +223,15 @@ def drift(sample: Sample, share: float) -> str:
     for name, values in (("latency", sums / np.maximum(counts, 1)), ("throughput", counts)):
         change = _trend(values)
         if abs(change) > share:
-            return f"{name} {'rises' if change > 0 else 'falls'} by {abs(change) * 100:.0f} % over the run"
+            return f"{name} {_change_text(change)} over the run"
     return ""
+
+
+def _change_text(change: float) -> str:
+    """A rise as a share of the mean; a fall as a share of where the line begins, at most all of it."""
+    if change > 0:
+        return f"rises by {change * 100:.0f} %"
+    return f"falls by {min(-change / (1 - change / 2), 1.0) * 100:.0f} %"
 
 
 def _trend(values: Floats) -> float:
@@ -230,10 +252,11 @@ def instability(sample: Sample, share: float, *, is_closed: bool) -> str:
     if stall:
         return stall
     trend = drift(sample, share)
+    modes = _modes(sample.values)
     if trend:
         queue = "" if is_closed else "; the server may be slower than the load"
-        return f"{trend}: not in a steady state{queue}"
-    return _modes(sample.values) or "throughput or latency varies from block to block more than the limit"
+        return f"{trend}: not in a steady state{queue}" + (f"; {modes}" if modes else "")
+    return modes or "throughput or latency varies from block to block more than the limit"
 
 
 def _stall(sample: Sample) -> str:

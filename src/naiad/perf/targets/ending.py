@@ -4,10 +4,10 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from naiad.perf.exchange import CONNECTION as CONNECTION
+from naiad.perf.exchange import TIMEOUT as TIMEOUT
+from naiad.perf.exchange import WRONG_ANSWER as WRONG_ANSWER
 from naiad.perf.exchange import Exchange
-
-CONNECTION, TIMEOUT = "connection", "timeout"
-"""Kinds of failure that no server reports."""
 
 
 def fail(exchange: Exchange, kind: str, message: str) -> None:

@@ -10,7 +10,7 @@ from naiad.core.tensor import Buffer
 from naiad.perf.exchange import Exchange, Prepared, RequestTemplate
 from naiad.perf.plan import Service
 from naiad.perf.targets.connections import SocketTarget
-from naiad.perf.targets.ending import TIMEOUT, fail
+from naiad.perf.targets.ending import TIMEOUT, WRONG_ANSWER, fail
 from naiad.perf.targets.grpc_connection import Call, GrpcConnection
 from naiad.protocol.grpc.client import RepeatedRequest, decode_response, identity_fields
 from naiad.wire.compression import WINDOW_BITS, compress
@@ -142,7 +142,7 @@ def keep_body(exchange: Exchange, message: Buffer) -> None:
     try:
         _, response = decode_response(message)
     except InferError as error:
-        exchange.failure = "internal"
+        exchange.failure = WRONG_ANSWER
         exchange.failure_message = f"the response cannot be decoded: {error}"
         return
     exchange.body = [*(exchange.body or ()), (response.header.outputs, response.data)]
@@ -197,7 +197,7 @@ class UnaryCall(Call):
         else:
             exchange.first_ns = exchange.end_ns = connection.now_ns
             exchange.responses = 1
-            if exchange.wants_body:
+            if exchange.keeps(len(self.message)):
                 keep_body(exchange, self.message)
             exchange.on_end(exchange)
 

@@ -63,7 +63,7 @@ class StreamCall(Call):
             exchange.failure_message = exchange.failure_message or response.error
             return
         count_response(exchange, self.connection.now_ns)
-        if exchange.wants_body:
+        if exchange.keeps(len(response.response)):
             keep_body(exchange, response.response)
 
     def ended(self, kind: str, text: str, trailers: Fields = ()) -> None:

@@ -13,7 +13,7 @@ from naiad.core.tensor import Buffer
 from naiad.perf.exchange import Exchange, Prepared, RequestTemplate
 from naiad.perf.plan import Service
 from naiad.perf.targets.connections import SocketTarget, TargetConnection
-from naiad.perf.targets.ending import TIMEOUT, fail
+from naiad.perf.targets.ending import TIMEOUT, WRONG_ANSWER, fail
 from naiad.protocol.json.client import RepeatedRequest, decode_error, decode_response
 from naiad.protocol.status import code_of_http
 from naiad.wire.compression import WINDOW_BITS, compress
@@ -21,6 +21,9 @@ from naiad.wire.http1_client import Http1ClientConnection, Http1ClientLimits, Re
 
 _OK = 200
 _UNCOPIED_BYTES = 8 * 1024
+_JSON = b"application/json"
+_CONTENT_TYPES = frozenset((_JSON, b"application/octet-stream"))
+_SHOWN_BYTES = 80
 _TIMING_FIELD = b"x-naiad-timing: 1\r\n"
 
 
@@ -169,7 +172,9 @@ class HttpConnection(TargetConnection):
             exchange.failure = code_of_http(response.status).name.lower()
             message = decode_error(response.body)
             exchange.failure_message = message or f"the server answered with HTTP status {response.status}"
-        elif exchange.wants_body:
+        elif response.headers.get(b"content-type", _JSON) not in _CONTENT_TYPES:
+            _check_content_type(exchange, response)
+        if not exchange.failure and exchange.keeps(len(response.body)):
             _keep_body(exchange, response)
         if self._http.can_send:
             self._target.freed(self)
@@ -178,14 +183,31 @@ class HttpConnection(TargetConnection):
         exchange.on_end(exchange)
 
 
+def _check_content_type(exchange: Exchange, response: Response) -> None:
+    """Fail the request if the response is not of a type that carries tensors, with or without parameters."""
+    content_type = response.headers[b"content-type"].split(b";")[0].strip().lower()
+    if content_type not in _CONTENT_TYPES:
+        exchange.failure = WRONG_ANSWER
+        begin = bytes(response.body[:_SHOWN_BYTES]).decode("utf-8", "replace")
+        exchange.failure_message = (
+            f"status 200 with content type '{content_type.decode('latin-1')}', expected application/json or "
+            f"application/octet-stream; the body begins with: {begin}"
+        )
+
+
 def _keep_body(exchange: Exchange, response: Response) -> None:
     length = response.headers.get(b"inference-header-content-length")
     try:
         json_length = None if length is None else int(length[:20])
         _, decoded = decode_response(response.body, json_length)
+        if not decoded.header.outputs and b'"error"' in bytes(response.body):
+            raise ValueError("it has no outputs")
     except (InferError, ValueError) as error:
-        exchange.failure = "internal"
-        exchange.failure_message = f"the response cannot be decoded: {error}"
+        exchange.failure = WRONG_ANSWER
+        text = decode_error(response.body) if b'"error"' in bytes(response.body) else ""
+        exchange.failure_message = (
+            f"status 200 with an error: {text}" if text else f"the response cannot be decoded: {error}"
+        )
         return
     exchange.body = [(decoded.header.outputs, decoded.data)]
 

@@ -116,7 +116,7 @@ class InProcessTarget:
             exchange.failure_message = exchange.failure_message or response.error.message
         elif not response.empty_final:
             count_response(exchange, now_ns)
-            if exchange.wants_body:
+            if exchange.keeps(sum(map(len, response.data))):
                 body = (response.header.outputs, [bytes(each) for each in response.data])
                 exchange.body = [*(exchange.body or ()), body]
         if response.final:

@@ -1,0 +1,170 @@
+"""What naiad perf says of servers that hang, die, lie or fail: the right number, and the right verdict."""
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from naiad.cli.perf.command import run
+from support.scripted_server import Answer, Script, ScriptedServer, hang, right, scripted_server
+
+SHORT = ("-p", "1000", "-r", "2", "-q")
+
+
+def perf(
+    server: ScriptedServer, folder: Path, capsys: pytest.CaptureFixture[str], *flags: str
+) -> tuple[int, dict[str, Any], str]:
+    """Run naiad perf; return its exit status, its only row, and all of its text."""
+    file = folder / "result.json"
+    status = run(["-m", "echo", "-u", server.url, "--json", str(file), *SHORT, *flags])
+    (row,) = json.loads(file.read_text())["rows"]
+    text = capsys.readouterr()
+    return status, row, text.out + text.err
+
+
+def errors_of(row: dict[str, Any]) -> dict[str, int]:
+    return {error["kind"]: error["count"] for error in row["errors"]}
+
+
+def answering(other: Answer, share: Sequence[int] = (0,), of: int = 1) -> Script:
+    """Return a script that gives another answer to some of each `of` requests."""
+
+    async def script(number: int) -> Answer:
+        await asyncio.sleep(0.002)
+        return other if number % of in share else right()
+
+    return script
+
+
+WRONG = {
+    "another shape": right(shape=[2, 4], data=[0.0] * 8),
+    "another rank": right(shape=[4]),
+    "data too short": right(data=[1.0]),
+    "another datatype": right(datatype="INT32", data=[1, 2, 3, 4]),
+    "another name": right(name="OTHER"),
+    "no outputs": Answer(b'{"model_name": "echo", "outputs": []}'),
+    "a page": Answer(b"<html>busy</html>", content_type="text/html"),
+    "a page that says it is JSON": Answer(b"<html>busy</html>"),
+    "an error": Answer(b'{"error": "overloaded"}'),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_wrong_answers_are_no_successes(wrong: Answer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with scripted_server(answering(wrong)) as server:
+        status, row, text = perf(server, tmp_path, capsys, "--request-count", "20")
+    assert status == 1
+    assert (row["request_count"], errors_of(row)) == (0, {"wrong_answer": 20})
+    assert "no request succeeded" in text
+
+
+def test_wrong_answers_after_right_ones_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = answering(WRONG["no outputs"], share=(149,), of=200)
+    with scripted_server(script) as server:
+        status, row, text = perf(server, tmp_path, capsys, "--request-count", "200")
+    assert status == 1
+    assert (row["request_count"], errors_of(row)) == (199, {"wrong_answer": 1})
+    assert "had a wrong answer" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "status"),
+    [((), 1), (("--max-errors", "5%"), 0), (("--max-errors", "4.9%"), 1), (("--max-errors", "10"), 0)],
+)
+def test_errors_over_the_limit_fail_the_run(
+    flags: tuple[str, ...], status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = answering(Answer(b'{"error": "busy"}', status=503), of=20)
+    with scripted_server(script) as server:
+        found, row, _ = perf(server, tmp_path, capsys, "--request-count", "200", *flags)
+    assert (row["request_count"], errors_of(row)) == (190, {"unavailable": 10})
+    assert found == status
+
+
+def test_right_answers_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with scripted_server(answering(right())) as server:
+        status, row, _ = perf(server, tmp_path, capsys, "--request-count", "100")
+    assert (status, row["request_count"], row["errors"]) == (0, 100, [])
+
+
+def test_stuck_slots_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def script(number: int) -> Answer:
+        await asyncio.sleep(0.002)
+        if number in (40, 80, 120):
+            await hang()
+        return right()
+
+    with scripted_server(script) as server:
+        status, row, text = perf(server, tmp_path, capsys, "--concurrency-range", "4", "-s", "0.001")
+    assert status == 1
+    assert errors_of(row) == {"unanswered": 3}
+    assert "NOT STABLE: 3 of 4 slots wait since " in text
+    assert row["latency"]["percentiles"]["99"]["value"] > 10e6
+
+
+def test_hanging_requests_of_an_open_loop_are_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def script(number: int) -> Answer:
+        if number % 2:
+            await hang()
+        return right()
+
+    with scripted_server(script) as server:
+        status, row, text = perf(server, tmp_path, capsys, "--request-rate-range", "40", "-s", "0.001")
+    assert status == 1
+    assert errors_of(row)["unanswered"] == pytest.approx(row["request_count"], abs=20)
+    assert "NOT STABLE" in text
+    assert row["latency"]["percentiles"]["90"]["value"] > 10e6
+
+
+def test_server_that_answers_nothing_fails_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def script(number: int) -> None:
+        await hang()
+
+    with scripted_server(script) as server:
+        status, row, text = perf(server, tmp_path, capsys, "--concurrency-range", "2")
+    assert (status, row["request_count"], errors_of(row)) == (1, 0, {"unanswered": 2})
+    assert "2 of 2 slots wait since" in text
+
+
+@pytest.mark.parametrize("load", [("--concurrency-range", "4"), ("--request-rate-range", "100")])
+def test_death_in_the_middle_accounts_for_every_request(
+    load: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def script(number: int) -> Answer:
+        await asyncio.sleep(0.002)
+        if number == 60:
+            server.die()
+        return right()
+
+    with scripted_server(script) as server:
+        status, row, text = perf(server, tmp_path, capsys, "--request-count", "400", *load)
+    assert status in (1, 99)
+    assert row["request_count"] <= 61
+    assert row["request_count"] + sum(errors_of(row).values()) == 400
+    assert "THE GENERATOR" not in text
+
+
+def test_stall_is_in_the_percentiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ends_s = [0.0]
+
+    async def script(number: int) -> Answer:
+        ends_s[0] = time.monotonic() + 1 if number == 60 else ends_s[0]
+        await asyncio.sleep(ends_s[0] - time.monotonic())  # The whole server stands still.
+        return right()
+
+    with scripted_server(script) as server:
+        _, row, text = perf(server, tmp_path, capsys, "--request-rate-range", "100", "--request-count", "200")
+    assert row["request_count"] == 200
+    assert row["latency"]["percentiles"]["99"]["value"] == pytest.approx(1e6, rel=0.2)
+    assert "THE GENERATOR" not in text
+
+
+def test_duration_ends_a_load_that_is_not_stable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with scripted_server(answering(right())) as server:
+        _, row, text = perf(server, tmp_path, capsys, "-p", "60000", "-s", "0.001", "--duration", "1.2")
+    assert 1 < row["duration_s"] < 30
+    assert "NOT STABLE" in text
