@@ -1,7 +1,7 @@
 """Model files served without a repository: scikit-learn exports, several files, folders, batches."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 from support import onnx_models
 from support.model_repository import write_model
 from support.model_zoo import python_source
+from support.raw_http1 import HttpAnswer
 from support.server_process import ServerProcess
 
 StartServer = Callable[..., ServerProcess]
@@ -68,18 +69,42 @@ DEFAULT = "the limit comes from the default of models without max_batch_size: wr
 CONFIGURED = "the limit comes from max_batch_size in config.pbtxt: raise it there, or send smaller batches"
 
 
-def test_bare_file_takes_batches_of_32(start_server: StartServer, tmp_path: Path) -> None:
+def answer_of_rows(running: ServerProcess, rows: int) -> HttpAnswer:
+    data = [float(number) for number in range(rows * 4)]
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [rows, 4], "data": data}
+    answer = running.post("/v2/models/m/infer", {"inputs": [tensor]})
+    assert answer.status == 200, answer.json
+    assert answer.json["outputs"][0]["data"] == data
+    return answer
+
+
+@pytest.mark.parametrize(("flags", "size", "parts"), [((), 32, 18), (("--max-batch-size=100",), 100, 6)])
+def test_bare_file_executes_large_requests_in_parts(
+    start_server: StartServer, tmp_path: Path, flags: Sequence[str], size: int, parts: int
+) -> None:
+    running = start_server(None, str(write_identity(tmp_path / "m.onnx")), *flags)
+    running.wait_ready()
+    assert running.get("/v2/models/m/config").json["max_batch_size"] == size
+    answer = answer_of_rows(running, 569)
+    assert answer.json["outputs"][0]["shape"] == [569, 4]
+    statistics = running.get("/v2/models/m/stats").json["model_stats"][0]
+    assert statistics["inference_count"] == 569
+    assert max(int(each["batch_size"]) for each in statistics["batch_stats"]) <= size
+    assert statistics["execution_count"] >= parts
+    answer_of_rows(running, size + 1)
+    answer_of_rows(running, 20_000)  # more parts than are open at once
+
+
+def test_large_request_of_a_wrong_shape_is_refused(start_server: StartServer, tmp_path: Path) -> None:
     running = start_server(None, str(write_identity(tmp_path / "m.onnx")))
     running.wait_ready()
-    assert running.get("/v2/models/m/config").json["max_batch_size"] == 32
-    message = too_large(running, "m", 33)
-    assert message.endswith(f"inference request batch-size must be <= 32 for 'm', got 33; {BARE}")
-
-
-def test_size_of_batches_is_a_flag(start_server: StartServer, tmp_path: Path) -> None:
-    running = start_server(None, str(write_identity(tmp_path / "m.onnx")), "--max-batch-size=100")
-    running.wait_ready()
-    assert f"must be <= 100 for 'm', got 101; {BARE}" in too_large(running, "m", 101)
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [40, 3], "data": [0.0] * 120}
+    answer = running.post("/v2/models/m/infer", {"inputs": [tensor]})
+    assert answer.status == 400
+    assert "Expected [-1,4], got [40,3]" in answer.json["error"]
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [(1 << 20) + 1, 4], "data": []}
+    answer = running.post("/v2/models/m/infer", {"inputs": [tensor]})
+    assert answer.status == 400
 
 
 def test_setting_of_the_backend_has_priority(start_server: StartServer, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from naiad.core.tensor import Buffer, Shape, TensorSpec, count_bytes_elements
 
 _ANY_SIZE = -1
 CONFIGURED_BATCH_SIZE = "max_batch_size in config.pbtxt: raise it there, or send smaller batches"
+BARE_BATCH_SIZE = "--max-batch-size, which bare model files have: start naiad serve with a larger one"
+"""Such models execute larger requests in parts; the error is for those that cannot be split."""
 _MOST_NAMES = 8
 """Maximum number of tensor names in an error."""
 
@@ -45,6 +47,12 @@ class Admission:
         """Positions of the BYTES inputs."""
 
 
+class LargeAdmission(Admission):
+    """Of a header with more rows than a batch may have, whose requests are executed in parts."""
+
+    __slots__ = ()
+
+
 class _Expected:
     """One configured input, compared with a request's tensor."""
 
@@ -61,11 +69,17 @@ class _Expected:
 class AdmissionRules:
     """The rules of one model version, from its configuration."""
 
-    def __init__(self, config: ModelConfig, batch_size_origin: str = CONFIGURED_BATCH_SIZE) -> None:
-        """`batch_size_origin`: for errors, where max_batch_size comes from and how to change it."""
+    def __init__(
+        self, config: ModelConfig, batch_size_origin: str = CONFIGURED_BATCH_SIZE, *, max_rows: int = 0
+    ) -> None:
+        """`batch_size_origin`: for errors, where max_batch_size comes from and how to change it.
+
+        `max_rows`: of requests that are executed in parts, if larger than max_batch_size.
+        """
         self._model_name = config.name
         self._batch_size_origin = batch_size_origin
         self._max_batch_size = config.max_batch_size
+        self._max_rows = max(max_rows, config.max_batch_size) if config.max_batch_size > 0 else 0
         self._inputs: dict[str, _Expected] = {}
         for tensor in config.input:
             self._inputs[tensor.name] = _Expected(
@@ -101,7 +115,8 @@ class AdmissionRules:
             self._check_input(spec)
         sizes = [_ANY_SIZE if s.datatype is DataType.BYTES else s.byte_size for s in header.inputs]
         strings = [i for i, s in enumerate(header.inputs) if s.datatype is DataType.BYTES]
-        return Admission(self, batch_size, self._shape_key(header), sizes, strings)
+        kind = LargeAdmission if batch_size > max(1, self._max_batch_size) else Admission
+        return kind(self, batch_size, self._shape_key(header), sizes, strings)
 
     def _check_outputs(self, header: RequestHeader) -> None:
         seen: set[str] = set()
@@ -169,12 +184,16 @@ class AdmissionRules:
                     f"input '{excerpt(spec.name)}' batch size does not match other inputs for '{self._model_name}'; "
                     f"the first dimension is the batch: {spec.shape[0]} here, {batch_size} before"
                 )
-        if not 0 <= batch_size <= self._max_batch_size:
-            raise invalid_argument(
-                f"inference request batch-size must be <= {self._max_batch_size} for '{self._model_name}', got "
-                f"{batch_size}; the limit comes from {self._batch_size_origin}"
-            )
+        if not 0 <= batch_size <= self._max_rows:
+            raise self.too_many_rows(batch_size)
         return batch_size
+
+    def too_many_rows(self, batch_size: int) -> InferError:
+        """Return the error for a request with more rows than a batch may have."""
+        return invalid_argument(
+            f"inference request batch-size must be <= {self._max_batch_size} for '{self._model_name}', got "
+            f"{batch_size}; the limit comes from {self._batch_size_origin}"
+        )
 
     def _check_input(self, spec: TensorSpec) -> None:
         expected = self._inputs[spec.name]

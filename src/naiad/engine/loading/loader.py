@@ -22,7 +22,7 @@ from naiad.config.scheduling_rules import batching_hints
 from naiad.config.validate.ensemble import cycle_message, ensemble_member_problems, has_decoupled_member
 from naiad.core.errors import ErrorCode, InferError, UnloadableError, invalid_argument, unsupported
 from naiad.core.ports import InferencePort, Loop
-from naiad.engine.admission import CONFIGURED_BATCH_SIZE
+from naiad.engine.admission import BARE_BATCH_SIZE, CONFIGURED_BATCH_SIZE
 from naiad.engine.cache.model import CachedModel
 from naiad.engine.cache.store import ResponseStore
 from naiad.engine.custom_batching import read_strategy
@@ -364,7 +364,7 @@ class ModelLoader:
         if DEFAULT_MAX_BATCH_SIZE_SETTING in self._flag_settings(plan.config, backend):
             return f"--backend-config={backend.name},{DEFAULT_MAX_BATCH_SIZE_SETTING}: start with a larger one"
         if plan.entry.default_max_batch_size is not None:
-            return "--max-batch-size, which bare model files have: start naiad serve with a larger one"
+            return BARE_BATCH_SIZE
         return "the default of models without max_batch_size: write max_batch_size: N in config.pbtxt"
 
     def _serve(
@@ -409,6 +409,7 @@ class ModelLoader:
             execute_timeout_s=read_execute_timeout_s(config, self._execute_timeout_s),
             refuse_after_deaths=read_refuse_after_deaths(config),
             batch_size_origin=batch_size_origin,
+            splits_requests=batch_size_origin == BARE_BATCH_SIZE,
         )
 
 

@@ -22,12 +22,13 @@ from naiad.core.model_call import ModelCall
 from naiad.core.ports import Loop
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.engine.admission import CONFIGURED_BATCH_SIZE, Admission, AdmissionRules
+from naiad.engine.admission import CONFIGURED_BATCH_SIZE, Admission, AdmissionRules, LargeAdmission
 from naiad.engine.instances import create_instances, groups, groups_of_instances, instance_specs
 from naiad.engine.resources import ModelResources
 from naiad.engine.serving.decoupled import SLOW_CLIENT_S
 from naiad.engine.serving.dispatcher import Dispatcher
 from naiad.engine.serving.executor import BatchExecutor
+from naiad.engine.serving.large_requests import MAX_ROWS, LargeRequest, can_split
 from naiad.engine.serving.loop_runner import LoopRunner
 from naiad.engine.serving.responses import OrderedResponseQueue, ResponseQueue
 from naiad.engine.serving.runners import InstanceRunner
@@ -78,13 +79,14 @@ class ServedModel(Served):
         execute_timeout_s: float = DEFAULT_EXECUTE_TIMEOUT_S,
         refuse_after_deaths: int = 2,
         batch_size_origin: str = CONFIGURED_BATCH_SIZE,
+        splits_requests: bool = False,
     ) -> None:
         """`sequence_tensors`: the controls and states of a sequence model, if any.
 
         `resources`: with a rate limiter, the resources of the instances. `execute_timeout_s`: after this time an
         execution without progress counts as hung; 0 for no limit. `refuse_after_deaths`: number of worker deaths
         after which a request that was executing each time is rejected; 0 for never. `batch_size_origin`: see
-        `AdmissionRules`.
+        `AdmissionRules`. `splits_requests`: whether requests of more rows than a batch are executed in parts.
         """
         is_decoupled = config.model_transaction_policy.decoupled
         super().__init__(name, str(version), config, statistics, is_decoupled=is_decoupled, labels=labels)
@@ -94,7 +96,8 @@ class ServedModel(Served):
         """Instances that live as long as the version, but get no requests."""
         self._scheduler = scheduler
         self._loop = loop
-        self._rules = AdmissionRules(config, batch_size_origin)
+        is_splitting = splits_requests and not is_decoupled and not config.HasField("sequence_batching")
+        self._rules = AdmissionRules(config, batch_size_origin, max_rows=MAX_ROWS if is_splitting else 0)
         self._resources = resources
         self._execute_timeout_s = execute_timeout_s
         asks_for_order = (
@@ -150,6 +153,9 @@ class ServedModel(Served):
         admission = request.header.admission
         if type(admission) is not Admission or admission.rules is not self._rules:
             admission = self._rules.admit(request)
+            if type(admission) is LargeAdmission:
+                self._submit_in_parts(request, admission)
+                return
         if admission.strings or tuple(map(len, request.data)) != admission.data_sizes:
             self._rules.check_sizes(request, admission)
         request.batch_size = admission.batch_size
@@ -161,6 +167,16 @@ class ServedModel(Served):
             self._check_call(request, call)
         request.model = self
         self._dispatcher.enqueue(request)
+
+    def _submit_in_parts(self, request: InferRequest, admission: LargeAdmission) -> None:
+        """Submit a request with more rows than a batch may have. Raises InferError if it is rejected."""
+        if not can_split(request):
+            raise self._rules.too_many_rows(admission.batch_size)
+        self._rules.check_sizes(request, admission)
+        request.batch_size = admission.batch_size
+        size = self.config.max_batch_size
+        parts = LargeRequest(request, size, version=self.version, submit=self.submit, cancel=self.cancel)
+        parts.start()
 
     def _check_call(self, request: InferRequest, call: ModelCall) -> None:
         """Raise InferError(UNAVAILABLE) for a call that needs resources which the calls before it hold until its
