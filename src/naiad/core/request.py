@@ -81,6 +81,7 @@ class RequestHeader:
         "inputs",
         "is_on_device",
         "is_plain",
+        "json_form",
         "layout",
         "model_name",
         "model_version",
@@ -115,6 +116,7 @@ class RequestHeader:
         shared_memory: Mapping[str, SharedMemoryRegion] | None = None,
         has_device_inputs: bool = False,
         nan_is_null: bool = False,
+        json_form: str = "",
     ) -> None:
         self.model_name = model_name
         self.model_version = model_version
@@ -131,6 +133,8 @@ class RequestHeader:
         self.sequence_end = sequence_end
         self.nan_is_null = nan_is_null
         """Whether null stands for NaN in JSON, and for infinities in responses; otherwise they are written bare."""
+        self.json_form = json_form
+        """How generate writes outputs: empty for flat, or one of `protocol.shaped`."""
         self.binary_output_default = binary_output_default
         self.wants_empty_final = wants_empty_final
         """Streams: send the final response of a decoupled model even if it has no outputs."""

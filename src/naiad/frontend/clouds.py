@@ -11,20 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from naiad.core.errors import excerpt, invalid_argument, permission_denied
-from naiad.core.model import name_of
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend.access import FORWARDED
 from naiad.frontend.context import HttpContext, HttpContextLayer
 from naiad.frontend.control_audit import audited
+from naiad.frontend.default_model import default_model
 from naiad.frontend.multi_model import MultiModelRoutes, is_out_of_memory
 from naiad.frontend.router import Action, Route, Router
 from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
+from naiad.protocol.rows import looks_like_rows
 from naiad.wire.header_fields import Headers, copy_of
 
 _JSON_LENGTH = b"inference-header-content-length"
 _CONTENT_TYPE = b"content-type"
-_MAX_LISTED_MODELS = 5
 _SAGEMAKER_MIME_TYPE = b"application/vnd.sagemaker-triton.binary+json;json-header-size="
 _VERTEX_MIME_TYPE = b"application/vnd.vertex-ai-triton.binary+json;json-header-size="
 _INSUFFICIENT_STORAGE = 507
@@ -49,6 +49,13 @@ class Handler(Protocol):
         """Respond to a request without its body if its headers are enough to reject it."""
 
 
+def _infer_or_rows(path: str, context: HttpContext) -> str:
+    """Return the path of an inference; rows in JSON (`{"instances": [...]}`) have the form of generate."""
+    if path.endswith("/infer") and _JSON_LENGTH not in context.headers and looks_like_rows(context.body):
+        return path.removesuffix("/infer") + "/generate"
+    return path
+
+
 def _forward(handle: Callable[[HttpContext], object], path: _Path) -> Action:
     """Return an action that handles a request as one for another path."""
 
@@ -63,7 +70,7 @@ def azure_ml_router(options: AzureMlOptions, engine: Engine, rest: Handler) -> R
     """Return the router of the Azure ML endpoint."""
 
     def infer(arguments: Mapping[str, str]) -> str:
-        return f"/v2/models/{_default_model(engine, '--azure-ml-default-model', options.default_model)}/infer"
+        return f"/v2/models/{default_model(engine, options.default_model, 'set --azure-ml-default-model')}/infer"
 
     def unchanged(context: HttpContext, arguments: Mapping[str, str]) -> None:
         rest.handle(context)
@@ -93,6 +100,7 @@ def sagemaker_router(options: SageMakerOptions, rest: Handler, models: MultiMode
 
     def invoke(context: HttpContext) -> None:
         context.headers = _binary_headers(context, _SAGEMAKER_MIME_TYPE)
+        context.path = _infer_or_rows(context.path, context)
         rest.handle(_Invocation(context))
 
     def check_model(context: HttpContext, arguments: Mapping[str, str]) -> None:
@@ -160,7 +168,7 @@ class VertexAi:
             raise invalid_argument(f"Expect the default model '{excerpt(model)}' is loaded")
 
     def _default_model(self) -> str:
-        return _default_model(self._engine, "--vertex-ai-default-model", self._options.default_model)
+        return default_model(self._engine, self._options.default_model, "set --vertex-ai-default-model")
 
     def _predict(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         path = self._path(context)
@@ -169,6 +177,7 @@ class VertexAi:
             context.path, context.method = path, "GET"
             self._metrics(context)
         else:
+            path = _infer_or_rows(path, context) if _REDIRECT not in context.headers else path
             context.path, context.method = path, _method(path)
             self._rest.handle(context)
 
@@ -225,18 +234,3 @@ def _binary_headers(context: HttpContext, mime_type: bytes) -> Mapping[bytes, by
 
 def _shown(text: bytes) -> str:
     return excerpt(text.decode("latin-1"))
-
-
-def _default_model(engine: Engine, flag: str, name: str) -> str:
-    """Return `name`, the value of `flag`; empty: the name of the only ready model. Raises InferError without one."""
-    if name:
-        return name
-    names = sorted({name_of(row.name) for row in engine.repository_index(ready_only=True)})
-    if len(names) == 1:
-        return names[0]
-    more = ", ..." if len(names) > _MAX_LISTED_MODELS else ""
-    listed = f" ({', '.join(map(excerpt, names[:_MAX_LISTED_MODELS]))}{more})" if names else ""
-    raise invalid_argument(
-        "Expect the model repository contains only a single model if default model is not specified; "
-        f"{len(names)} models are ready{listed}: set {flag}"
-    )

@@ -3,15 +3,21 @@
 A member with the name of an input is that tensor's data; every other member is a parameter. The members of the object
 `parameters` are read in the same way. A response is an object of its outputs and parameters; a tensor with one
 element becomes a scalar.
+
+Two other forms have a shape: nested lists, answered with nested lists (`shaped`), and rows (`rows`).
 """
 
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 import simdjson
 
+from naiad.config.features import Features, read_features
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
@@ -23,16 +29,36 @@ from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer, Shape, TensorSpec
 from naiad.protocol.json.document import SHORT_BYTES, LongArray, LongString, read_document
 from naiad.protocol.json.header import nan_means_null
-from naiad.protocol.json.long_data import append_long_string, decode_long_array, decode_long_string
+from naiad.protocol.json.long_data import append_long_string, decode_long_array, decode_long_string, shape_of_text
 from naiad.protocol.json.response import LONG_BYTES
-from naiad.protocol.json.tensor import NAN_PARAMETER, decode_data, encode_data, encode_long_data
+from naiad.protocol.json.tensor import NAN_PARAMETER, decode_data, encode_data, encode_long_data, nested_shape
 from naiad.protocol.json.tree import NOT_AN_OBJECT, Members, as_string, parse_members, shown
+from naiad.protocol.rows import RowsReader, Table, fits_declared, has_rows, read_table
+from naiad.protocol.shaped import NESTED, PREDICTIONS, members_of
 
 _NESTED = "parameters"
 _INT64 = range(-(1 << 63), 1 << 63)
 
 Inputs = Mapping[str, TensorSpec]
 """Names and specifications of a model's inputs, the batch dimension (-1) included."""
+_BEGINS_WITH_LIST = re.compile(rb"\s*\[\s*\[")
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What the model says of rows."""
+
+    features: Features = field(default_factory=Features)
+    optional: frozenset[str] = frozenset()
+    """Inputs that a row may lack."""
+
+
+NO_COLUMNS = Columns()
+
+
+def columns_of(config: ModelConfig) -> Columns:
+    """Return what a configuration says of rows. Raises InferError for wrong parameters."""
+    return Columns(read_features(config), frozenset(each.name for each in config.input if each.optional))
 
 
 def inputs_of(config: ModelConfig) -> Inputs:
@@ -42,7 +68,12 @@ def inputs_of(config: ModelConfig) -> Inputs:
 
 
 def decode_generate(
-    model_name: str, model_version: str, body: Buffer, inputs: Inputs, max_input_bytes: int
+    model_name: str,
+    model_version: str,
+    body: Buffer,
+    inputs: Inputs,
+    max_input_bytes: int,
+    columns: Columns = NO_COLUMNS,
 ) -> Slices[tuple[RequestHeader, str, list[Buffer]]]:
     """Return header, request id and one buffer per input, in slices.
 
@@ -55,22 +86,43 @@ def decode_generate(
             "object with a member for each input"
         )
     members: Members
-    if len(body) > SHORT_BYTES:
+    table: Table | None = None
+    if has_rows(body, inputs):
+        table = read_table(body)
+        members = table.members
+    elif len(body) > SHORT_BYTES:
         members = yield from _read_members(body)
     else:
         members = parse_members(body)
     # Triton: an id that is not a string fails first, before any other error of the request.
     request_id = next((as_string("id", value) for name, value in members if name == "id"), "")
     reading = _Reading(inputs, max_input_bytes)
-    yield from reading.read(members)
+    if table is None:
+        table = _single_record(members, inputs, columns)
+    yield from reading.read(members if table is None else table.members)
+    if table is not None:
+        yield from reading.read_rows(table, columns)
     header = RequestHeader(
         model_name=model_name,
         model_version=model_version,
         inputs=reading.specs,
         parameters=reading.parameters,
         nan_is_null=reading.nan_is_null,
+        json_form=reading.json_form,
     )
     return header, request_id, reading.data
+
+
+def _single_record(members: Members, inputs: Inputs, columns: Columns) -> Table | None:
+    """Return the row of a request that has a member for each feature in place of the only input; None for others."""
+    names = columns.features.names
+    if not names or any(name in inputs for name, _ in members):
+        return None
+    record = dict(members)
+    if not all(name in record for name in names):
+        return None
+    others = tuple((name, value) for name, value in members if name not in names)
+    return Table([{name: record[name] for name in names}], others)
 
 
 class _Reading:
@@ -84,6 +136,16 @@ class _Reading:
         self.data: list[Buffer] = []
         self.parameters: dict[str, ParameterValue] = {}
         self.nan_is_null = False
+        self.json_form = ""
+
+    def read_rows(self, table: Table, columns: Columns) -> Slices[None]:
+        """Take the rows of the request."""
+        reader = RowsReader(self._inputs, columns.features, columns.optional, nan_is_null=self.nan_is_null)
+        for spec, data in (yield from reader.read(table)):
+            self._count(spec.name, len(data))
+            self.specs.append(spec)
+            self.data.append(data)
+        self.json_form = PREDICTIONS
 
     def read(self, members: Members) -> Slices[None]:
         """Take the members of the request."""
@@ -136,7 +198,7 @@ class _Reading:
             yield from self._read_long_array(declared, value)
             return
         elements = value if isinstance(value, (list, simdjson.Array)) else [value]
-        spec = TensorSpec(name, declared.datatype, _shape(declared, len(elements)))
+        spec = TensorSpec(name, declared.datatype, self._shape_of(declared, elements))
         # Checked before memory is allocated; the size of strings is known only afterwards.
         self._count(name, spec.byte_size)
         try:
@@ -147,6 +209,30 @@ class _Reading:
             self._count(name, len(data))
         self.specs.append(spec)
         self.data.append(data)
+
+    def _shape_of(self, declared: TensorSpec, elements: Any) -> Shape:
+        """Return the shape of an array: its own if it is nested."""
+        if not len(elements) or not isinstance(elements[0], (list, simdjson.Array)):
+            return _shape(declared, len(elements))
+        listed = elements.as_list() if isinstance(elements, simdjson.Array) else elements
+        return self._shape_of_nested(declared, nested_shape(listed), len(elements))
+
+    def _shape_of_nested(self, declared: TensorSpec, found: Shape | None, count: int) -> Shape:
+        if found is None:
+            raise invalid_argument(
+                f"input '{excerpt(declared.name)}': the lists are nested irregularly; expected the shape "
+                f"{list(declared.shape)}, -1 is any size"
+            )
+        shape = fits_declared(found, declared.shape)
+        if shape is not None:
+            self.json_form = NESTED
+            return shape
+        if math.prod(found) == count:
+            return _shape(declared, count)  # Triton: the nesting of as many elements has no meaning.
+        raise invalid_argument(
+            f"input '{excerpt(declared.name)}' has the shape {list(found)}, expected {list(declared.shape)}; -1 is "
+            "any size"
+        )
 
     def _read_long_string(self, declared: TensorSpec, value: LongString) -> Slices[None]:
         spec = TensorSpec(declared.name, declared.datatype, _shape(declared, 1))
@@ -160,7 +246,11 @@ class _Reading:
         self.data.append(memoryview(data))
 
     def _read_long_array(self, declared: TensorSpec, value: LongArray) -> Slices[None]:
-        spec = TensorSpec(declared.name, declared.datatype, _shape(declared, value.length))
+        if _BEGINS_WITH_LIST.match(value.document, value.pieces[0][0]):
+            shape = self._shape_of_nested(declared, (yield from shape_of_text(value)), value.length)
+        else:
+            shape = _shape(declared, value.length)
+        spec = TensorSpec(declared.name, declared.datatype, shape)
         self._count(spec.name, spec.byte_size)
         data = yield from decode_long_array(spec, value, nan_is_null=self.nan_is_null)
         if spec.datatype is DataType.BYTES:
@@ -239,7 +329,7 @@ def _no_shape(declared: TensorSpec, count: int) -> InferError:
 
 
 def encode_generate(
-    request_id: str, response: InferResponse, *, nan_is_null: bool = False
+    request_id: str, response: InferResponse, *, nan_is_null: bool = False, json_form: str = ""
 ) -> Slices[Sequence[bytes]]:
     """Return a response as one line of JSON, its members sorted by name, in slices.
 
@@ -251,7 +341,10 @@ def encode_generate(
     header = response.header
     members: dict[str, bytes] = {}
     long: dict[str, list[bytes]] = {}
-    for spec, data in zip(header.outputs, response.data, strict=True):
+    if json_form:
+        long.update((yield from members_of(response, json_form, nan_is_null=nan_is_null)))
+        members.update(dict.fromkeys(long, b""))
+    for spec, data in () if json_form else zip(header.outputs, response.data, strict=True):
         if len(data) > LONG_BYTES:
             parts = yield from encode_long_data(spec, data, nan_is_null=nan_is_null)
             long[spec.name] = parts[1:-1] if spec.element_count == 1 else parts

@@ -123,10 +123,10 @@ def test_scalar_is_a_list_of_one(value):
     assert decode({"ids": value})[2] == {"ids": [[4]]}
 
 
-def test_only_the_outer_list_is_counted():
-    assert decode({"ids": [[1], [2]]})[2] == {"ids": [[1, 2]]}
-    _, message = refusal({"ids": [[1, 2], [3, 4]]})
-    assert message.startswith("Unable to parse 'data': Shape does not match true shape of 'data' field; got 4 ")
+def test_nested_lists_are_rows():
+    assert decode({"ids": [[1], [2]]})[2] == {"ids": [[1], [2]]}
+    assert decode({"ids": [[1, 2], [3, 4]]})[2] == {"ids": [[1, 2], [3, 4]]}
+    assert "nested irregularly" in refusal({"ids": [[1, 2], [3]]})[1]
 
 
 def test_error_names_the_input():
@@ -167,7 +167,7 @@ BAD_TYPE = "parameter 'x' has invalid type. It should be either 'int', 'bool', o
             ErrorCode.INTERNAL,
             "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object",
         ),
-        ([1], ErrorCode.INTERNAL, "attempt to get members for non-object"),
+        ([1], ErrorCode.INVALID_ARG, "row 0 is 1; the model has the inputs"),
         (None, ErrorCode.INTERNAL, "attempt to get members for non-object"),
         (b"", ErrorCode.INTERNAL, "failed to parse the request JSON buffer: The document is empty. at 0"),
         (b'{"y":NaN, "z":' + b"9" * 400 + b"}", ErrorCode.INVALID_ARG, "parameter 'z' is too large"),

@@ -17,7 +17,7 @@ from naiad.frontend.rest.infer import MAX_INPUT_BYTES, Prepared, cancel_job
 from naiad.frontend.rest.stream import GENERATE_EVENTS, StreamedResponse
 from naiad.frontend.router import JSON_HEADERS
 from naiad.frontend.slice_runner import SliceRunner
-from naiad.protocol.generate import Inputs, decode_generate, encode_generate, inputs_of
+from naiad.protocol.generate import Columns, Inputs, columns_of, decode_generate, encode_generate, inputs_of
 from naiad.wire.header_fields import written_fields
 
 _CONTENT_CODING = b"content-encoding"
@@ -38,8 +38,8 @@ class GenerateRoutes:
         self._runner = runner or SliceRunner()
         self._max_input_bytes = max_input_bytes
         self._forwarding = forwarding
-        self._inputs: dict[tuple[str, str], tuple[object, Inputs]] = {}
-        """By model and version: the configuration and the mapping derived from it."""
+        self._inputs: dict[tuple[str, str], tuple[object, Inputs, Columns]] = {}
+        """By model and version: the configuration and what is derived from it."""
 
     def generate(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Respond with the only response of a request."""
@@ -76,18 +76,18 @@ class GenerateRoutes:
         reject = functools.partial(self._reject, context, model, version)
         try:
             # Before parsing: the error of an unknown model has priority over an invalid body.
-            inputs = self._inputs_of(model, version)
+            inputs, columns = self._inputs_of(model, version)
             self._check_body(context, len(body))
         except InferError as error:
             reject(error)
             return
-        slices = self._prepare(model, version, body, inputs)
+        slices = self._prepare(model, version, body, inputs, columns)
         job = self._runner.run(context.client, slices, len(body), submit, reject)
         if not job.is_over:
             context.on_disconnect = functools.partial(cancel_job, self._runner, job)
 
-    def _prepare(self, model: str, version: str, body: Buffer, inputs: Inputs) -> Slices[Prepared]:
-        decoded = yield from decode_generate(model, version, body, inputs, self._max_input_bytes)
+    def _prepare(self, model: str, version: str, body: Buffer, inputs: Inputs, columns: Columns) -> Slices[Prepared]:
+        decoded = yield from decode_generate(model, version, body, inputs, self._max_input_bytes, columns)
         return decoded, (yield from count_elements(*decoded))
 
     def _reject(self, context: HttpContext, model: str, version: str, error: InferError) -> None:
@@ -105,20 +105,22 @@ class GenerateRoutes:
         except InferError as error:
             failure.respond(context, request_id, header.model_name, header.model_version, error)
 
-    def _inputs_of(self, model: str, version: str) -> Inputs:
+    def _inputs_of(self, model: str, version: str) -> tuple[Inputs, Columns]:
         config = self._engine.model_config(model, version)
         known = self._inputs.get((model, version))
         if known is not None and known[0] is config:
-            return known[1]
+            return known[1], known[2]
         if len(self._inputs) >= _CACHED_MODELS:
             del self._inputs[next(iter(self._inputs))]
-        inputs = inputs_of(config)
-        self._inputs[(model, version)] = (config, inputs)
-        return inputs
+        inputs, columns = inputs_of(config), columns_of(config)
+        self._inputs[(model, version)] = (config, inputs, columns)
+        return inputs, columns
 
 
 def _encode(request: InferRequest, response: InferResponse) -> Slices[Sequence[bytes]]:
-    return encode_generate(request.id, response, nan_is_null=request.header.nan_is_null)
+    return encode_generate(
+        request.id, response, nan_is_null=request.header.nan_is_null, json_form=request.header.json_form
+    )
 
 
 class _OnlyResponse:
@@ -166,7 +168,9 @@ class _OnlyResponse:
         self._context.on_disconnect = None
         job = self._runner.run(
             self._context.client,
-            encode_generate(request.id, receiver, nan_is_null=request.header.nan_is_null),
+            encode_generate(
+                request.id, receiver, nan_is_null=request.header.nan_is_null, json_form=request.header.json_form
+            ),
             sum(map(len, receiver.data)),
             self._respond,
             functools.partial(self._fail, request, response),

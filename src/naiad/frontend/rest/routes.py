@@ -8,6 +8,7 @@ from naiad.core.slices import Slices
 from naiad.engine.inference import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.control_audit import audited
+from naiad.frontend.default_model import default_model
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest.api_page import ApiPageRoutes
 from naiad.frontend.rest.compression import ContentCodings
@@ -57,6 +58,7 @@ class RestApi:
         self._run_in_thread = run_in_thread
         self._with_page = with_page
         self._repository = repository or RepositoryRoutes(engine)
+        self._router: Router | None = None
         self._runner = runner or SliceRunner()
         self._infer = InferRoute(engine, max_input_bytes, forwarding, self._runner)
         self._generate = GenerateRoutes(engine, max_input_bytes, forwarding, self._runner)
@@ -77,6 +79,7 @@ class RestApi:
                     post(self._generate.generate_stream),
                     self._generate.check,
                 ),
+                Route(r"/invocations", "inference", post(self._invoke)),
                 Route(r"/v2", "metadata", _document(lambda: encode_server_metadata(engine.server_metadata()))),
                 Route(r"/v2/health/live", "health", get(self._live)),
                 Route(r"/v2/health/ready", "health", get(self._ready)),
@@ -120,7 +123,7 @@ class RestApi:
                 ),
             ]
         )
-        api_page.router = router
+        api_page.router = self._router = router
         return router
 
     def _statistics(self) -> Mapping[str, Action]:
@@ -139,6 +142,13 @@ class RestApi:
                 context.on_disconnect = partial(cancel_job, runner, job)
 
         return _get(act)
+
+    def _invoke(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        """Forward a request of MLflow's form to the only model; the route of the model checks access again."""
+        model = default_model(self._engine, "", "send the request to /v2/models/NAME/generate")
+        context.path = f"/v2/models/{model}/generate"
+        if self._router is not None:
+            self._router.handle(context)
 
     # --- health ---------------------------------------------------------------------------------------------------
 

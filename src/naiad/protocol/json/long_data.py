@@ -11,17 +11,19 @@ from typing import Any
 
 import numpy as np
 import orjson
+import simdjson
 
 from naiad.core.datatype import DataType
 from naiad.core.errors import excerpt, invalid_argument
 from naiad.core.slices import SLICE_BYTES, Slices
-from naiad.core.tensor import Buffer, TensorSpec, encode_bytes_elements
+from naiad.core.tensor import Buffer, Shape, TensorSpec, encode_bytes_elements
 from naiad.protocol.json.document import LongArray, LongString
 from naiad.protocol.json.tensor import (
     checked_base64,
     decode_others,
     flatten,
     narrowed,
+    nested_shape,
     not_one_string,
     number_kind,
     numbers,
@@ -34,6 +36,9 @@ _LONGEST_UNIT = 14
 _WHITE = b" \t\r\n"
 _NO_VALUE_BEGINS = re.compile(rb"[ \t\r\n]*(?:[\],]|\Z)")
 _TAIL_BYTES = 16
+_MAX_NESTED_BYTES = 16 << 20
+"""Limit of a nested list, which is parsed at once for its shape."""
+_SLICE_LISTS = 64
 _BASE64_BYTES = 384 * 1024
 """Base64 text that is decoded at once; a multiple of 4."""
 
@@ -61,6 +66,27 @@ def decode_long_array(spec: TensorSpec, array: LongArray, *, nan_is_null: bool =
     if filled != target.size:
         raise wrong_count(spec, filled)
     return memoryview(target.data).cast("B") if filled else b""
+
+
+def shape_of_text(array: LongArray) -> Slices[Shape | None]:
+    """Return the shape of a nested array, None if it is irregular. Raises InferError for one that is too long."""
+    start, end = array.pieces[0][0], array.pieces[-1][1]
+    if end - start > _MAX_NESTED_BYTES:
+        raise invalid_argument(
+            f"nested lists have at most {_MAX_NESTED_BYTES} bytes, got {end - start}: send a flat list, or tensors "
+            "with a shape (infer)"
+        )
+    nested = parse_array(bytes(array.document[start:end]))
+    shape: Shape | None = None
+    for number, each in enumerate(nested):
+        listed = each.as_list() if isinstance(each, simdjson.Array) else each
+        found = nested_shape(listed)
+        if found is None or (number and found != shape):
+            return None
+        shape = found
+        if number % _SLICE_LISTS == 0:
+            yield
+    return None if shape is None else (array.length, *shape)
 
 
 def _decode_others(spec: TensorSpec, array: LongArray) -> Slices[Buffer]:

@@ -14,7 +14,7 @@ import simdjson
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
 from naiad.core.slices import SLICE_BYTES, Slices
-from naiad.core.tensor import Array, Buffer, TensorSpec, decode_bytes_elements, encode_bytes_elements
+from naiad.core.tensor import Array, Buffer, Shape, TensorSpec, decode_bytes_elements, encode_bytes_elements
 from naiad.protocol.json.tree import MAX_DATA_DEPTH, data_too_deep, half_surrogate, mismatch, shown, unparsable
 
 _COPY_LIMIT_BYTES = 16384
@@ -203,6 +203,17 @@ def flatten(data: Any) -> list[Any]:
         else:
             stack.pop()
     return flat
+
+
+def nested_shape(value: Any) -> Shape | None:
+    """Return the shape of nested lists, () for a single value; None if they are irregular."""
+    if type(value) is not list:
+        return ()
+    if list not in set(map(type, value)):
+        return (len(value),)
+    shapes = {nested_shape(each) for each in value}
+    inner = shapes.pop()
+    return None if shapes or inner is None else (len(value), *inner)
 
 
 def decode_others(spec: TensorSpec, flat: list[Any]) -> bytes:
