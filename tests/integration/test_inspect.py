@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from naiad.backend.onnx.protobuf_fields import bytes_field, varint_field
-from naiad.repository.stores.bare_files import BARE_MAX_BATCH_SIZE
+from naiad.repository.stores.bare_files import BARE_MODELS
 from support import onnx_models
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -65,7 +65,7 @@ def test_onnx_file_is_described_as_it_is_served(tmp_path):
     assert found["format"] == "ONNX model"
     assert found["inputs"] == [{"name": "INPUT0", "datatype": "FP32", "shape": [-1, 4]}]
     assert found["operators"] == {"Identity": 1}
-    assert found["batching"] == f"yes, max_batch_size {BARE_MAX_BATCH_SIZE}"
+    assert found["batching"] == f"yes, max_batch_size {BARE_MODELS.max_batch_size}"
     assert found["backend"] == "onnxruntime"
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from naiad.options.bare_models import BareModelOptions
 from naiad.options.flag import Kind, named_settings, option
 from naiad.options.host_policy import HostPolicy, parse_host_policies
 from naiad.options.limits import DEFAULT_CALL_WAIT_TIMEOUT_S, DEFAULT_EXECUTE_TIMEOUT_S, RateLimitOptions
@@ -174,12 +175,6 @@ class RepositoryOptions:
         False,
         "model-namespacing",
         "Allow models with equal names in several repositories; requests select one by repository.",
-    )
-    bare_max_batch_size: int = option(
-        32,
-        "max-batch-size",
-        "naiad: maximum batch size of bare model files (naiad serve model.onnx) that can batch; 0: no batching.",
-        minimum=0,
     )
     load_thread_count: int = option(
         4, "model-load-thread-count", "Number of model versions that load at the same time.", minimum=1, maximum=1024
@@ -354,6 +349,7 @@ class ServerOptions:
     log: LogOptions = field(default_factory=LogOptions)
     access_log: AccessLogOptions = field(default_factory=AccessLogOptions)
     repository: RepositoryOptions = field(default_factory=RepositoryOptions)
+    bare_models: BareModelOptions = field(default_factory=BareModelOptions)
     http: HttpOptions = field(default_factory=HttpOptions)
     grpc: GrpcOptions = field(default_factory=GrpcOptions)
     metrics: MetricsOptions = field(default_factory=MetricsOptions)

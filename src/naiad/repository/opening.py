@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from naiad.core.errors import invalid_argument
+from naiad.options.bare_models import BareModelOptions
 from naiad.repository.cloud.url import CloudUrl, is_cloud_url, parse_cloud_url
 from naiad.repository.stores.bare_files import (
-    BARE_MAX_BATCH_SIZE,
+    BARE_MODELS,
     BareFilesStore,
     bare_backend,
     bare_file,
@@ -48,16 +49,16 @@ def open_repository(
     text: str,
     *,
     config_name: str = "",
-    bare_max_batch_size: int = BARE_MAX_BATCH_SIZE,
+    bare: BareModelOptions = BARE_MODELS,
     cache: CacheSettings | None = None,
 ) -> Store:
     """Return the store for a path or a URL; a cloud store is not read yet.
 
-    `bare_max_batch_size` is the max_batch_size of bare model files that can batch. Raises InferError for a missing
+    `bare` has what is said of bare model files. Raises InferError for a missing
     path, an invalid URL, and a missing library or credential file.
     """
     if not is_cloud_url(text):
-        return open_path(Path(text), config_name=config_name, bare_max_batch_size=bare_max_batch_size)
+        return open_path(Path(text), config_name=config_name, bare=bare)
     # Only a server with a cloud repository imports its libraries.
     from naiad.repository.cloud.cache import ModelCache
     from naiad.repository.cloud.store import CloudStore
@@ -69,7 +70,7 @@ def open_repository(
 
 
 def open_path(
-    path: Path, *, config_name: str = "", bare_max_batch_size: int = BARE_MAX_BATCH_SIZE
+    path: Path, *, config_name: str = "", bare: BareModelOptions = BARE_MODELS
 ) -> LocalStore | SingleModelStore | BareFilesStore:
     """Return the store for a path: a model file, a folder of them, one model's directory, or a repository.
 
@@ -77,19 +78,19 @@ def open_path(
     """
     path = path.absolute()
     if path.is_file():
-        return SingleModelStore(bare_file(path, max_batch_size=bare_max_batch_size), path)
+        return SingleModelStore(bare_file(path, options=bare), path)
     if not path.is_dir():
         raise invalid_argument(f"{path}: no such file or directory; give a model file, a model or a repository")
     if (path / CONFIG_FILE).is_file() or _holds_versions(path):
         return SingleModelStore(entry_of_directory(path.name, path, config_name=config_name), path)
     if bare_backend(path):
-        return SingleModelStore(bare_file(path, max_batch_size=bare_max_batch_size), path)
+        return SingleModelStore(bare_file(path, options=bare), path)
     if files_of_folder(path):
         for note in other_formats(path):
             _log.warning("%s: not served: %s", path, note)
-        return BareFilesStore(path, max_batch_size=bare_max_batch_size)
+        return BareFilesStore(path, options=bare)
     if file := usual_file_in(path):
-        return SingleModelStore(bare_file(file, name=path.name, max_batch_size=bare_max_batch_size), path)
+        return SingleModelStore(bare_file(file, name=path.name, options=bare), path)
     stray = [file.name for file in model_files(path)]
     if stray:
         _log.warning("%s: not served, because %s has directories of models: %s", path, path.name, ", ".join(stray))

@@ -24,6 +24,7 @@ from naiad.engine.serving.served import Served
 from naiad.files.temporary import remove_abandoned
 from naiad.memory.regions import SharedMemory
 from naiad.options.artificial_delays import read_artificial_delays
+from naiad.options.bare_models import BareModelOptions
 from naiad.options.options import REPOSITORY, RecordingOptions, RepositoryOptions, ServerOptions
 from naiad.protocol.status import use_triton_codes
 from naiad.repository.catalog import Catalog
@@ -31,8 +32,9 @@ from naiad.repository.control.triggers import RepositoryControl, explicit_contro
 from naiad.repository.lifecycle import ReadyRule
 from naiad.repository.opening import CacheSettings, open_repository, rollout_cache
 from naiad.repository.rollout_records import RolloutRecords
+from naiad.repository.stores.bare_files import BareFilesStore
 from naiad.repository.stores.namespaces import Namespaces
-from naiad.repository.stores.store import Store
+from naiad.repository.stores.store import SingleModelStore, Store
 from naiad.repository.stores.stores import Stores
 from naiad.server.ports.ports import Ports
 from naiad.server.process.drain import drain
@@ -233,7 +235,7 @@ class Server:
 
     def _make_catalog(self, loader: ModelLoader) -> Catalog[Served]:
         options = self._options.repository
-        stores = open_stores(options)
+        stores = open_stores(options, self._options.bare_models)
         catalog = Catalog(
             stores,
             loader,
@@ -335,15 +337,24 @@ def open_records(options: RepositoryOptions) -> RolloutRecords:
     return RolloutRecords(None if place == REPOSITORY else Path(place).absolute(), rollout_cache(os.environ))
 
 
-def open_stores(options: RepositoryOptions) -> list[Store]:
+def open_stores(options: RepositoryOptions, bare: BareModelOptions) -> list[Store]:
     """Return the stores of the repositories. Raises InferError."""
+    stores = _open_stores(options, bare)
+    if bare.is_specific:
+        kinds = (SingleModelStore, BareFilesStore)
+        entries = [store.open_model(name) for store in stores if isinstance(store, kinds) for name in store.look()]
+        bare.check_names([entry.name for entry in entries if entry.default_max_batch_size is not None])
+    return stores
+
+
+def _open_stores(options: RepositoryOptions, bare: BareModelOptions) -> list[Store]:
     cache = CacheSettings(options.cloud_cache_directory, options.cloud_cache_max_bytes)
     try:
         return [
             open_repository(
                 path,
                 config_name=options.model_config_name,
-                bare_max_batch_size=options.bare_max_batch_size,
+                bare=bare,
                 cache=cache,
             )
             for path in options.paths

@@ -114,6 +114,10 @@ def _class_of(name: str, model_file: str) -> Any:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     model_class = getattr(module, "TritonPythonModel", None)
+    if model_class is None and inspect.isfunction(function := getattr(module, "predict", None)):
+        from naiad.worker.function_model import model_class_of  # few models are functions
+
+        return model_class_of(function)
     if model_class is None:
         raise LoadError(f"{model_file} has no class TritonPythonModel")
     return model_class

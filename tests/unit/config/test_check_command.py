@@ -7,7 +7,7 @@ import pytest
 from naiad.cli import config as config_verb
 from naiad.cli.check import check
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
-from naiad.repository.stores.bare_files import BARE_MAX_BATCH_SIZE
+from naiad.repository.stores.bare_files import BARE_MODELS
 
 PYTHON_MODEL = 'backend: "python"\ninput { name: "I" data_type: TYPE_FP32 dims: 4 }\n'
 
@@ -112,7 +112,7 @@ def test_config_init_describes_onnx_file_as_served(tmp_path: Path, capsys: pytes
     assert config_verb.run(["init", str(tmp_path / "neg.onnx")]) == 0
     config = parse_pbtxt(capsys.readouterr().out).config
     assert (config.name, config.backend, config.default_model_filename) == ("neg", "onnxruntime", "neg.onnx")
-    assert config.max_batch_size == BARE_MAX_BATCH_SIZE
+    assert config.max_batch_size == BARE_MODELS.max_batch_size
     assert [(tensor.name, list(tensor.dims)) for tensor in config.input] == [("A", [16])]
 
 

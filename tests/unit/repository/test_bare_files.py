@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from naiad.core.errors import InferError
+from naiad.options.bare_models import BareModelOptions
 from naiad.repository.opening import open_path
 from naiad.repository.stores.bare_files import BareFilesStore, files_of_folder, nothing_to_serve
 from naiad.repository.stores.store import LocalStore, SingleModelStore
@@ -30,7 +31,7 @@ def test_files_are_models_of_their_names(tmp_path):
         config_dot_json="{}",
         notes__x_dot_md="",
     )
-    store = open_path(tmp_path, bare_max_batch_size=7)
+    store = open_path(tmp_path, bare=BareModelOptions(max_batch_size=7))
     assert isinstance(store, BareFilesStore)
     assert store.list_models() == ["a", "c"]
     entry = store.open_model("c")

@@ -357,7 +357,10 @@ class ModelLoader:
 
     def _batch_size_origin(self, plan: ModelPlan, backend: Backend) -> str:
         """Return where max_batch_size comes from and how to change it, for errors about too large batches."""
+        is_bare = plan.entry.default_max_batch_size is not None and plan.entry.config_path is None
         if plan.config.max_batch_size > 0:
+            if is_bare and plan.config.max_batch_size == plan.entry.preset.max_batch_size:
+                return BARE_BATCH_SIZE
             return CONFIGURED_BATCH_SIZE
         if backend.name == "python":
             return "auto_complete_config in model.py: raise it there, or send smaller batches"

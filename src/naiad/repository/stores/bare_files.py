@@ -11,12 +11,13 @@ from pathlib import Path
 from naiad.config.backends import BUILT_IN, FILENAMES, FORMATS, SERVABLE_FILENAMES
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import invalid_argument, not_found
+from naiad.options.bare_models import BareModelOptions
 from naiad.repository.stores.model_file import GENERAL_SUFFIXES, kind_of, way_out
 from naiad.repository.stores.store import CONFIG_FILE, ModelEntry, ModelListing, Store, is_visible, parse_version
 
 _SUFFIXES = sorted({Path(known.filename).suffix for known in FORMATS if known.backend in BUILT_IN} - {""})
-BARE_MAX_BATCH_SIZE = 32
-"""The max_batch_size of bare model files that can batch, unless --max-batch-size is given."""
+BARE_MODELS = BareModelOptions()
+"""What holds for bare model files without flags."""
 _PICKLE_SUFFIXES = frozenset({".joblib", ".pkl"})
 """Suffixes of data too: in a folder, such files are models only under a backend's usual name."""
 _PYTHON_CLASS = b"TritonPythonModel"
@@ -31,7 +32,7 @@ def bare_backend(path: Path) -> str:
     return kind.backend if kind is not None and kind.is_served else ""
 
 
-def bare_file(path: Path, *, name: str = "", max_batch_size: int = BARE_MAX_BATCH_SIZE) -> ModelEntry:
+def bare_file(path: Path, *, name: str = "", options: BareModelOptions = BARE_MODELS) -> ModelEntry:
     """Return the model of one file or directory. Raises InferError(INVALID_ARG) if no backend serves it."""
     parent = kind_of(path.parent)
     if parent is not None and parent.is_served and path.name == parent.marker:
@@ -42,10 +43,12 @@ def bare_file(path: Path, *, name: str = "", max_batch_size: int = BARE_MAX_BATC
         raise invalid_argument(f"{path}: this file cannot be served: {way_out(path) or known}")
     is_version = path.is_dir() and backend != "tensorflow"
     preset = ModelConfig(name=name or model_name(path), backend=backend)
+    options.configure(preset)
+    size = options.max_batch_size
     if is_version:
-        return ModelEntry(preset.name, path, {1: path}, None, preset, default_max_batch_size=max_batch_size)
+        return ModelEntry(preset.name, path, {1: path}, None, preset, default_max_batch_size=size)
     preset.default_model_filename = path.name
-    return ModelEntry(preset.name, path.parent, {1: path.parent}, None, preset, default_max_batch_size=max_batch_size)
+    return ModelEntry(preset.name, path.parent, {1: path.parent}, None, preset, default_max_batch_size=size)
 
 
 def model_name(path: Path) -> str:
@@ -130,10 +133,10 @@ def _is_model_dir(directory: Path) -> bool:
 class BareFilesStore(Store):
     """A folder of model files; its subdirectories are no models."""
 
-    def __init__(self, directory: Path, *, max_batch_size: int = BARE_MAX_BATCH_SIZE) -> None:
+    def __init__(self, directory: Path, *, options: BareModelOptions = BARE_MODELS) -> None:
         self.location = str(directory)
         self._directory = directory
-        self._max_batch_size = max_batch_size
+        self._options = options
 
     def look(self) -> Mapping[str, ModelListing]:
         """Return the files by name without suffix. Raises InferError as `bare_files`."""
@@ -144,7 +147,7 @@ class BareFilesStore(Store):
         path = bare_files(self._directory).get(name)
         if path is None:
             raise not_found(f"model '{name}' is not found in {self._directory}")
-        return bare_file(path, max_batch_size=self._max_batch_size)
+        return bare_file(path, options=self._options)
 
 
 def nothing_to_serve(paths: Sequence[str]) -> str:
