@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from naiad.batch.job import PredictJob
+from naiad.batch.signature import DEFAULT_ROWS
 from naiad.client import Client
 from naiad.client.client import InferResult
 from naiad.config.model_config_pb2 import ModelConfig
@@ -95,7 +96,7 @@ async def open_endpoint(job: PredictJob) -> AsyncIterator[Endpoint]:
         return
     if job.headers:
         raise invalid_argument(f"headers are for a server, and target '{job.target}' is a model repository")
-    server = EmbeddedServer(job.target, [job.model])
+    server = EmbeddedServer(job.target, [job.model], default_max_batch_size=DEFAULT_ROWS)
     try:
         await server.start()
         yield LocalEndpoint(server, job.model, job.version)

@@ -90,3 +90,5 @@ class Summary:
     """Path of the file with row, file and reason of each failed row; "" if there is none."""
     resumed_rows: int = 0
     """Rows that an interrupted run had finished before this one."""
+    set_aside: Mapping[str, str] = field(default_factory=dict)
+    """Input files that cannot be read, with the reasons; the output has no rows of them."""

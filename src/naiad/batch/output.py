@@ -1,6 +1,7 @@
 """The output of a job while it is written: rows, reasons of failed rows, checkpoints, and the last step."""
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
@@ -10,6 +11,7 @@ from naiad.batch.rows.chunk import Chunk
 from naiad.batch.rows.outputs import OutputBlock, to_block
 from naiad.batch.sinks.opening import open_sink
 from naiad.batch.sinks.sink import Layout, PartFile
+from naiad.batch.sources.folder import FILE_KEY
 from naiad.core.errors import excerpt
 
 _REJECTED = "rejected.jsonl"
@@ -68,8 +70,11 @@ class Output:
             with contextlib.suppress(OSError):  # The checkpoint before stays valid.
                 self.record()
 
-    def finish(self) -> None:
-        """Make the complete file and move it to its place."""
+    def finish(self, set_aside: Mapping[str, str]) -> None:
+        """Make the complete file and move it to its place; the reasons of files that were set aside come last."""
+        for file, reason in set_aside.items():
+            record = {"row": None, "file": file, "file_row": None, "reason": excerpt(reason)}
+            self._rejected.write(orjson.dumps(record) + b"\n")
         self.record()
         path = self._sink.finish()
         position = self._checkpoint.position
@@ -83,22 +88,32 @@ class Output:
         self._rejected.close()
 
 
+def has_rejections(position: Position) -> bool:
+    """Return whether there are reasons of failed rows or of files that were set aside."""
+    return bool(position.failed_rows or position.sizes.get(_REJECTED))
+
+
 def publish(checkpoint: Checkpoint) -> None:
     """Move the files of a finished run to their places. Raises OSError."""
     position, folder = checkpoint.position, checkpoint.folder
-    rejected = folder / _REJECTED if position.failed_rows else None
+    rejected = folder / _REJECTED if has_rejections(position) else None
     checkpoint.publish(folder / position.finished, rejected, rejected_path(checkpoint.output))
 
 
 def _rejection(chunk: Chunk, first: int, offset: int) -> bytes:
     record: dict[str, object] = {
         "row": first + offset,
-        "file": chunk.file,
-        "file_row": chunk.first + offset,
+        "file": _file_of(chunk, offset),
+        "file_row": 0 if chunk.files_are_rows else chunk.first + offset,
         "reason": excerpt(chunk.failures[offset]),
     }
     record |= {key: values[offset] for key, values in chunk.keys.items() if key not in record}
     return orjson.dumps(record, default=str) + b"\n"
+
+
+def _file_of(chunk: Chunk, offset: int) -> str:
+    """Return the file of a row, which for a folder is the row itself."""
+    return str(Path(chunk.file) / str(chunk.keys[FILE_KEY][offset])) if chunk.files_are_rows else chunk.file
 
 
 def _size(block: OutputBlock) -> int:

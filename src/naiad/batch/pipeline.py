@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 CHECKPOINT_S = 1.0
 """Between checkpoints: what a killed run repeats."""
+_FIRST_CHECKPOINT_S = 0.1
+"""Between the first ones; doubled each time."""
 _PROGRESS_S = 0.2
 _T = TypeVar("_T")
 
@@ -60,7 +62,9 @@ class Pipeline:
         await self._queue.put(None)
 
     async def _write(self) -> None:
-        recorded_s = shown_s = time.monotonic()
+        # The first rows are recorded at once: a run that is killed again and again after a resume makes progress.
+        recorded_s, interval_s = -CHECKPOINT_S, _FIRST_CHECKPOINT_S
+        shown_s = time.monotonic()
         while (item := await self._queue.get()) is not None:
             chunk, started = item
             if started:
@@ -72,7 +76,9 @@ class Pipeline:
             self._limit.count(chunk.count - len(reasons), reasons)
             now_s = time.monotonic()
             self._pace.add(now_s, chunk.count, len(reasons), chunk.done_bytes)
-            if now_s - recorded_s >= CHECKPOINT_S:
+            if now_s - recorded_s >= interval_s:
+                if recorded_s > 0:
+                    interval_s = min(2 * interval_s, CHECKPOINT_S)
                 await in_thread(self._output.record)
                 recorded_s = time.monotonic()
             if now_s - shown_s >= _PROGRESS_S:

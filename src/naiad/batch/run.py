@@ -1,17 +1,20 @@
 """Run a batch prediction: the model, the files, the checkpoint, and the flow of rows between them."""
 
 import asyncio
+import logging
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from naiad.batch.checkpoint import Checkpoint, Facts, file_facts
 from naiad.batch.endpoint import Endpoint, is_address, model_folders, open_endpoint
 from naiad.batch.job import PredictJob, Progress, Summary
-from naiad.batch.output import Output, publish, rejected_path, written_files
+from naiad.batch.output import Output, has_rejections, publish, rejected_path, written_files
 from naiad.batch.pace import FailureLimit, Pace
 from naiad.batch.pipeline import OnProgress, Pipeline, in_thread
 from naiad.batch.requests import Requests
-from naiad.batch.signature import ModelSignature, read_signature
+from naiad.batch.signature import ModelSignature, read_signature, size_hint
 from naiad.batch.sinks.opening import check_suffix
 from naiad.batch.sinks.sink import Layout
 from naiad.batch.sources.folder import FILE_KEY
@@ -19,6 +22,8 @@ from naiad.batch.sources.opening import InputFiles, find_files
 from naiad.batch.sources.reader import Reader
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import invalid_argument
+
+_log = logging.getLogger(__name__)
 
 
 def predict(job: PredictJob, on_progress: OnProgress | None = None) -> Summary:
@@ -65,15 +70,18 @@ class _Run:
         async with open_endpoint(self._job) as endpoint:
             config = await endpoint.config()
             signature = read_signature(self._job, await endpoint.metadata(), config)
+            if hint := size_hint(self._job, signature):
+                _log.warning("%s", hint)
             facts = await asyncio.to_thread(self._facts, config)
             checkpoint = Checkpoint(Path(self._job.output), facts, restart=self._job.restart)
             try:
                 resumed_rows = checkpoint.position.rows
+                set_aside: Mapping[str, str] = {}
                 if checkpoint.position.finished:
                     publish(checkpoint)
                 else:
-                    await self._complete(endpoint, signature, checkpoint)
-                return self._summary(checkpoint, resumed_rows)
+                    set_aside = await self._complete(endpoint, signature, checkpoint)
+                return replace(self._summary(checkpoint, resumed_rows), set_aside=set_aside)
             except BaseException:
                 checkpoint.discard_if_empty()
                 raise
@@ -95,7 +103,10 @@ class _Run:
             return facts | {"configuration of the model": str(config)}
         return facts | {"model files": file_facts(model_folders(job.target, config))}
 
-    async def _complete(self, endpoint: Endpoint, signature: ModelSignature, checkpoint: Checkpoint) -> None:
+    async def _complete(
+        self, endpoint: Endpoint, signature: ModelSignature, checkpoint: Checkpoint
+    ) -> Mapping[str, str]:
+        """Execute the rows that are left; return the files that cannot be read, with the reasons."""
         job = self._job
         reader = await asyncio.to_thread(Reader, self._files, job, signature)
         try:
@@ -106,6 +117,7 @@ class _Run:
                 output.close()
         finally:
             reader.close()
+        return reader.set_aside
 
     def _keys(self) -> list[str]:
         are_rows = any(each.rows for each in self._files)
@@ -123,10 +135,10 @@ class _Run:
             output.keep()
             raise
         self._on_progress(Pace(0, output.rows, output.failed_rows).progress("write"))
-        await in_thread(output.finish)
+        await in_thread(output.finish, reader.set_aside)
 
     def _summary(self, checkpoint: Checkpoint, resumed_rows: int) -> Summary:
         position = checkpoint.position
-        rejected = str(rejected_path(checkpoint.output)) if position.failed_rows else ""
+        rejected = str(rejected_path(checkpoint.output)) if has_rejections(position) else ""
         seconds = time.monotonic() - self._begin_s
         return Summary(position.rows, position.failed_rows, seconds, str(checkpoint.output), rejected, resumed_rows)

@@ -1,6 +1,7 @@
 """The model of a job: its inputs and outputs, and how many rows and requests it takes at once."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from naiad.batch.job import PredictJob
@@ -10,6 +11,13 @@ from naiad.core.errors import invalid_argument, unsupported
 from naiad.core.model import ModelMetadata
 from naiad.values.tensor import ModelTensor, model_tensor
 
+DEFAULT_ROWS = 1024
+"""The max_batch_size of a model without one, in a run of its own; `_REQUEST_BYTES` bound the rows of a request."""
+_REQUEST_BYTES = 1 << 20
+_LEAST_ROWS = 8
+_UNKNOWN_SIZE_ROWS = 64
+"""Where an input has free dimensions."""
+_FEW_ROWS = 8
 _REQUESTS_PER_INSTANCE = 2
 """One executes, the next one waits, so that no instance is idle."""
 _MAX_REQUESTS = 64
@@ -60,10 +68,31 @@ def read_signature(job: PredictJob, metadata: ModelMetadata, config: ModelConfig
         job.model,
         inputs,
         {name: outputs[name] for name in job.outputs or outputs},
-        job.rows_per_request or max(1, config.max_batch_size),
+        job.rows_per_request or _rows_per_request(config, list(inputs.values())),
         job.concurrency or _default_concurrency(config),
         config.HasField("dynamic_batching") or config.HasField("ensemble_scheduling"),
         features,
+    )
+
+
+def _rows_per_request(config: ModelConfig, inputs: Sequence[ModelTensor]) -> int:
+    """Return the configured batch, or what is fast and fits the memory for a model without a configuration."""
+    if config.max_batch_size != DEFAULT_ROWS:
+        return max(1, config.max_batch_size)
+    if any(dim < 0 for tensor in inputs for dim in tensor.dims):
+        return _UNKNOWN_SIZE_ROWS
+    row_bytes = sum(math.prod(tensor.dims) * max(1, tensor.datatype.item_bytes) for tensor in inputs)
+    rows = max(_LEAST_ROWS, min(DEFAULT_ROWS, _REQUEST_BYTES // max(1, row_bytes)))
+    return 1 << (rows.bit_length() - 1)
+
+
+def size_hint(job: PredictJob, signature: ModelSignature) -> str:
+    """Return the hint about requests of few rows, which the model's configuration causes; empty for others."""
+    if job.rows_per_request or not 1 < signature.max_rows < _FEW_ROWS:
+        return ""
+    return (
+        f"requests have {signature.max_rows} rows, the max_batch_size of model '{job.model}'; a larger one in its "
+        "config.pbtxt is usually several times as fast"
     )
 
 

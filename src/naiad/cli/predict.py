@@ -135,7 +135,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _status(summary: Summary) -> int:
-    if not summary.failed_rows:
+    if not summary.failed_rows and not summary.set_aside:
         return 0
     return SOME_FAILED if summary.failed_rows < summary.rows else FAILED
 
@@ -158,11 +158,12 @@ def summary_text(summary: Summary, model: str) -> str:
     ]
     if summary.failed_rows:
         lines.append(f"{summary.failed_rows:,} rows failed; the reasons: {summary.rejected}")
+    lines += [f"not read: {file}: {reason}" for file, reason in summary.set_aside.items()]
     return "\n".join([*lines, "", f"next: {_next(summary)}"])
 
 
 def _next(summary: Summary) -> str:
-    if summary.failed_rows:
+    if summary.rejected:
         return f"head -n 3 {shlex.quote(summary.rejected)}"
     path = summary.output
     if path.endswith(".npz"):

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from naiad.backend.signature import DEFAULT_MAX_BATCH_SIZE_SETTING
 from naiad.client.client import InferResult, encode_tensors
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
@@ -33,15 +34,25 @@ class _PortlessServer(Server):
 class EmbeddedServer(_PortlessServer):
     """Models of a repository in this process, for one event loop."""
 
-    def __init__(self, repository: str, models: Sequence[str] = (), *, may_unpickle: bool = False) -> None:
+    def __init__(
+        self,
+        repository: str,
+        models: Sequence[str] = (),
+        *,
+        may_unpickle: bool = False,
+        default_max_batch_size: int = 0,
+    ) -> None:
         """Serve `models` of a repository, with the models that they consist of; without names, all of them.
 
-        With `may_unpickle` also pickles of `torch.save`, whose load executes code.
+        With `may_unpickle` also pickles of `torch.save`, whose load executes code. `default_max_batch_size`: of
+        models that can batch and name no size; 0 for that of their backend.
         """
         self._models = models
         mode = "explicit" if models else "none"
         self._control: RepositoryControl[Served] | None = None
         settings = {"pytorch": {"allow-pickle": "true"}} if may_unpickle else {}
+        if default_max_batch_size:
+            settings[""] = {DEFAULT_MAX_BATCH_SIZE_SETTING: str(default_max_batch_size)}
         options = RepositoryOptions(paths=(repository,), control_mode=mode)
         super().__init__(ServerOptions(repository=options, backend_config=settings))
 

@@ -35,6 +35,8 @@ class FileRows:
     """Columns that the output repeats."""
     failures: dict[int, str] = field(default_factory=dict)
     """Offset in these rows -> why the row cannot be read."""
+    files_are_rows: bool = False
+    """`file` is a folder, and the key `file` has the name of each row's file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Chunk:
     failures: dict[int, str]
     done_bytes: int = 0
     """Bytes of the input up to the end of these rows."""
+    files_are_rows: bool = False
     results: list["Result"] = field(default_factory=list)
     """Filled while requests end, in any order."""
 

@@ -44,7 +44,8 @@ def to_chunk(rows: FileRows, inputs: Mapping[str, ModelTensor]) -> Chunk:
     converted = {
         name: _convert(inputs[name], column, rows.count, failures, name) for name, column in rows.columns.items()
     }
-    return Chunk(rows.file, rows.first, rows.count, rows.keys, _group(converted, rows.count, failures), failures)
+    groups = _group(converted, rows.count, failures)
+    return Chunk(rows.file, rows.first, rows.count, rows.keys, groups, failures, files_are_rows=rows.files_are_rows)
 
 
 def _group(converted: Mapping[str, _Converted], count: int, failures: Mapping[int, str]) -> list[Group]:

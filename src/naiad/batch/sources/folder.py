@@ -70,7 +70,7 @@ class FolderSource:
         if not values:
             return None
         names = [file.name for file in self._files[first : self._row]]
-        return FileRows(str(self.path), first, len(values), {self._name: values}, {FILE_KEY: names}, failures)
+        return FileRows(str(self.path), first, len(values), {self._name: values}, {FILE_KEY: names}, failures, True)
 
     def close(self) -> None:
         """No file stays open."""

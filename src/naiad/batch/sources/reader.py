@@ -9,6 +9,7 @@ from naiad.batch.rows.tensors import to_chunk
 from naiad.batch.signature import ModelSignature
 from naiad.batch.sources.opening import InputFiles, open_source
 from naiad.batch.sources.source import Source
+from naiad.core.errors import InferError
 
 _log = logging.getLogger(__name__)
 
@@ -19,21 +20,37 @@ class Reader:
     def __init__(self, files: Sequence[InputFiles], job: PredictJob, signature: ModelSignature) -> None:
         """Check the heads of all files, so that the last one does not fail after hours.
 
-        Raises InferError and OSError.
+        Files among several that cannot be read are set aside, unless the job limits its failed rows. Raises
+        InferError and OSError if no file can be read.
         """
-        self._files = list(files)
+        self._files: list[InputFiles] = []
+        self.set_aside: dict[str, str] = {}
+        """Files that cannot be read, with the reasons."""
         self._job = job
         self._signature = signature
         self._source: Source | None = None
         self._ended_bytes = self.total_bytes = 0
         has_note = False
         for each in files:
-            source = open_source(each, job, signature)
+            try:
+                source = open_source(each, job, signature)
+            except (InferError, OSError) as error:
+                self._set_aside(each, error, is_last=each is files[-1])
+                continue
+            self._files.append(each)
             if source.note and not has_note:
                 has_note = True
                 _log.warning("%s", source.note)
             source.close()
             self.total_bytes += source.total_bytes
+
+    def _set_aside(self, file: InputFiles, error: InferError | OSError, *, is_last: bool) -> None:
+        """Remember why a file cannot be read; raise the error if that ends the job."""
+        if self._job.max_failed_rows is not None or (is_last and not self._files):
+            raise error
+        reason = getattr(error, "message", "").strip() or str(error)
+        self.set_aside[str(file.path)] = reason
+        _log.warning("%s is set aside: %s", file.path, reason)
 
     def skip(self, count: int) -> int:
         """Pass over rows of an earlier run; return how many there were. Raises OSError and InferError."""
