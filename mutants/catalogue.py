@@ -548,7 +548,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="loop_of_a_function",
-        file="src/naiad/bind/loop_thread.py",
+        file="src/naiad/client/loop_thread.py",
         text="        while not self._is_closing:\n",
         replacement="        for _ in range(1):\n",
         tests=("unit/bind/test_bind_executor.py",),

@@ -10,6 +10,7 @@ import xgboost
 from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import RandomForestClassifier
 
+from naiad.client import InferError, connect
 from support.server_process import ServerProcess
 
 DATA = load_breast_cancer(as_frame=True)
@@ -80,3 +81,22 @@ def test_invocations_needs_one_model(server):
     answer = server.post("/invocations", {"dataframe_split": pandas.DataFrame({"a": [1]}).to_dict(orient="split")})
     assert answer.status == 400
     assert "3 models are ready" in answer.json["error"]
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_client_takes_frames_arrays_and_records(server, files, protocol):
+    url = server.http_url if protocol == "http" else f"grpc://{server.grpc_url}"
+    shuffled = FRAME[list(reversed(FRAME.columns))].iloc[100:140]
+    expected = files[2].predict_proba(FRAME.iloc[100:140])
+    with connect(url) as client:
+        found = client.infer("named", shuffled)
+        assert found.index.tolist() == shuffled.index.tolist()
+        assert list(found.columns) == ["predict", "predict_proba_0", "predict_proba_1"]
+        np.testing.assert_allclose(found[["predict_proba_0", "predict_proba_1"]], expected)
+        records = client.infer("named", shuffled.to_dict(orient="records"), outputs=["predict_proba"])
+        np.testing.assert_allclose(records["predict_proba"], expected)
+        matrix = FRAME.to_numpy().astype(np.float32)
+        np.testing.assert_array_equal(client.infer("cancer", matrix)["predict"].ravel().shape, (569,))
+        assert client.infer("cancer", FRAME.to_numpy()[0])["predict_proba"].shape == (1, 2)
+        with pytest.raises(InferError, match="'mean area'"):
+            client.infer("named", shuffled.drop(columns="mean area"))

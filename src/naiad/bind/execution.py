@@ -12,7 +12,7 @@ import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from naiad.bind.loop_thread import LoopThread
+from naiad.client.loop_thread import LoopThread
 from naiad.core.request import InferRequest
 from naiad.telemetry.last_resort import report
 

@@ -27,6 +27,10 @@ class ConnectionFailedError(InferError):
         super().__init__(ErrorCode.UNAVAILABLE, message)
 
 
+class NotConnectedError(ConnectionFailedError):
+    """No connection could be opened: the request was not sent, so that sending it again cannot execute it twice."""
+
+
 class ClientClosedError(ConnectionFailedError):
     """The client was closed while the request waited for a connection."""
 
@@ -112,9 +116,9 @@ class Connector:
                         factory, address.host, address.port, ssl=self.tls, server_hostname=name
                     )
         except TimeoutError:
-            raise ConnectionFailedError(f"no connection to {address.url} within {self.timeout_s:g} s") from None
+            raise NotConnectedError(f"no connection to {address.url} within {self.timeout_s:g} s") from None
         except OSError as error:
-            raise ConnectionFailedError(f"no connection to {address.url}: {_reason(error)}") from error
+            raise NotConnectedError(f"no connection to {address.url}: {_reason(error)}") from error
         return protocol
 
 

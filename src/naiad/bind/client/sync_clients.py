@@ -7,8 +7,8 @@ from typing import Any, Self, TypeVar
 
 from naiad.bind.client.exceptions import PyTritonClientClosedError, PyTritonClientInferenceServerError
 from naiad.bind.client.session import Arguments, ModelSession, SessionOptions
-from naiad.bind.loop_thread import LoopThread
 from naiad.bind.model_config.triton_model_config import TritonModelConfig
+from naiad.client.loop_thread import LoopThread
 from naiad.core.parameters import ParameterValue
 from naiad.core.tensor import Array
 

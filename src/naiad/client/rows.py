@@ -1,0 +1,160 @@
+"""Rows of a program as the inputs of a model, and outputs as a data frame: NumPy and pandas in and out.
+
+pandas is optional: its frames are recognized by their class, and are made only for a caller who sent one.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from naiad.config.features import Features
+from naiad.core.datatype import DataType, from_numpy
+from naiad.core.errors import excerpt, invalid_argument
+from naiad.core.model import ModelMetadata
+from naiad.core.tensor import Array, TensorSpec
+
+WHERE = "the rows"
+
+
+def is_frame(rows: object) -> bool:
+    """Return whether rows are a pandas DataFrame."""
+    return type(rows).__module__.partition(".")[0] == "pandas" and type(rows).__name__ == "DataFrame"
+
+
+def to_inputs(
+    rows: object, metadata: ModelMetadata, features: Features, optional: frozenset[str] = frozenset()
+) -> dict[str, Array]:
+    """Return arrays by input: from a frame, a list of records, a mapping of columns or arrays, or one array.
+
+    Raises InferError(INVALID_ARG) with both lists of names for rows that lack an input or a feature.
+    """
+    specs = {spec.name: spec for spec in metadata.inputs}
+    required = [spec for name, spec in specs.items() if name not in optional]
+    only = required[0] if len(required) == 1 else None
+    columns = _columns(rows)
+    if columns is None:
+        if only is None:
+            raise invalid_argument(
+                f"the model has the inputs {_listed(specs)}: send a dictionary with an array for each, or a DataFrame"
+            )
+        return {only.name: _tensor(only, np.asarray(rows))}
+    if only is not None and only.name not in columns and (features.names or is_frame(rows)):
+        return {only.name: _matrix(only, columns, features)}
+    missing = [spec.name for spec in required if spec.name not in columns]
+    unknown = [name for name in columns if name not in specs]
+    if missing or unknown:
+        what = f"have no {_listed(missing)}" if missing else f"have {_listed(unknown)}, which is no input"
+        raise invalid_argument(f"{WHERE} {what}; they have {_listed(columns)}, the model takes {_listed(specs)}")
+    return {name: _tensor(specs[name], np.asarray(values)) for name, values in columns.items()}
+
+
+def _columns(rows: object) -> dict[str, Any] | None:
+    """Return values by name; None for rows without names."""
+    if is_frame(rows):
+        frame: Any = rows
+        return {str(name): frame[name].to_numpy() for name in frame.columns}
+    if isinstance(rows, Mapping):
+        return {str(name): values for name, values in rows.items()}
+    if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):
+        names = list(rows[0])
+        for number, row in enumerate(rows):
+            if not isinstance(row, Mapping) or (list(row) != names and set(row) != set(names)):
+                raise invalid_argument(f"row {number} has other names than row 0, which has {_listed(names)}")
+        return {str(name): np.asarray([row[name] for row in rows]) for name in names}
+    return None
+
+
+def _matrix(spec: TensorSpec, columns: Mapping[str, Any], features: Features) -> Array:
+    """Return the columns as one matrix, in the order of the model's features."""
+    if not features.names:
+        width = spec.shape[-1] if spec.shape else 1
+        if width not in (-1, len(columns)):
+            raise invalid_argument(
+                f"{WHERE} have {len(columns)} columns ({_listed(columns)}), input '{spec.name}' takes {width}"
+            )
+        return _tensor(spec, np.stack([_numbers(name, values) for name, values in columns.items()], axis=-1))
+    places = features.columns(list(columns), WHERE)
+    found = []
+    for name, place in zip(features.names, places, strict=True):
+        values = columns[place]
+        if name in features.categories:
+            values = np.asarray([features.value(name, _plain(value), WHERE) for value in values], np.float64)
+        found.append(_numbers(place, values))
+    return _tensor(spec, np.stack(found, axis=-1))
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _numbers(name: str, values: Any) -> Array:
+    try:
+        return np.asarray(values, np.float64) if np.asarray(values).dtype == object else np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise invalid_argument(f"column '{excerpt(name)}' is no column of numbers: {error}") from None
+
+
+def _tensor(spec: TensorSpec, array: Array) -> Array:
+    """Return an array with the datatype of an input, and a row or a column where its shape lacks one."""
+    array = _converted(spec, array)
+    missing = len(spec.shape) - array.ndim
+    if missing == 1 and spec.shape[:1] == (-1,) and not _fits(array.shape, spec.shape[:-1]):
+        return array[np.newaxis]
+    if missing == 1 and spec.shape[-1] in (1, -1):
+        return array[..., np.newaxis]
+    return array[np.newaxis] if missing == 1 and spec.shape[:1] == (-1,) else array
+
+
+def _fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
+    return all(want in (-1, got) for want, got in zip(dims, shape, strict=True))
+
+
+def _converted(spec: TensorSpec, array: Array) -> Array:
+    if spec.datatype is DataType.BYTES or from_numpy(array.dtype) is spec.datatype:
+        return array
+    try:
+        if array.dtype == object:
+            array = array.astype(np.float64)
+        converted = array.astype(spec.datatype.numpy)
+    except (TypeError, ValueError) as error:
+        raise invalid_argument(f"input '{excerpt(spec.name)}' takes {spec.datatype.value}: {error}") from None
+    if converted.dtype.kind in "iub" and not np.array_equal(converted, array):
+        raise invalid_argument(
+            f"input '{excerpt(spec.name)}' takes {spec.datatype.value}, and values of {array.dtype} would change: "
+            "convert the array"
+        )
+    return converted
+
+
+def to_frame(outputs: Mapping[str, Array], like: Any) -> Any:
+    """Return outputs as a DataFrame with the index of the rows: `NAME`, or `NAME_0`, `NAME_1`, ... for vectors."""
+    import pandas  # the caller has it
+
+    columns: dict[str, Any] = {}
+    for name in outputs:
+        array = _decoded(outputs[name])
+        if array.ndim == 0 or len(array) != len(like):
+            raise invalid_argument(
+                f"output '{name}' has the shape {list(array.shape)} for {len(like)} rows: send the rows as arrays"
+            )
+        flat = array.reshape(len(array), -1)
+        if flat.shape[1] == 1:
+            columns[name] = flat[:, 0]
+        else:
+            columns |= {f"{name}_{number}": flat[:, number] for number in range(flat.shape[1])}
+    return pandas.DataFrame(columns, index=like.index)
+
+
+def _decoded(array: Array) -> Array:
+    if array.dtype != object:
+        return array
+    texts = np.empty(array.shape, object)
+    texts.flat = [each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in array.flat]
+    return texts
+
+
+def _listed(names: Any) -> str:
+    listed = list(names)
+    more = ", ..." if len(listed) > 8 else ""
+    return ", ".join(f"'{excerpt(str(name))}'" for name in listed[:8]) + more or "none"

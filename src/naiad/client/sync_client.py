@@ -1,0 +1,172 @@
+"""The client for scripts and notebooks: plain calls, with arrays, dictionaries and pandas frames in and out.
+
+The calls run on a thread of their own, so that they work where an event loop runs already, as in a notebook.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, overload
+
+from naiad.client.client import Client, InferResult
+from naiad.client.connecting import ClientClosedError, NotConnectedError
+from naiad.client.loop_thread import LoopThread
+from naiad.client.rows import is_frame, to_frame, to_inputs
+from naiad.config.features import Features, read_features
+from naiad.core.errors import InferError
+from naiad.core.model import ModelMetadata
+from naiad.core.parameters import NO_PARAMETERS, ParameterValue
+from naiad.core.tensor import Array
+
+if TYPE_CHECKING:
+    import pandas
+
+_FIRST_DELAY_S, _MAX_DELAY_S = 0.05, 1.0
+_MAX_MODELS = 256
+
+Rows = Array | Mapping[str, Any] | Sequence[Any]
+"""One array for the only input, arrays or columns by name, or a list of records."""
+
+
+class SyncClient:
+    """A client of one server, for any thread.
+
+        with naiad.client.connect("localhost:8000") as client:
+            labels = client.infer("cancer", frame)
+
+    Calls raise InferError, as those of `Client`. A request that was not sent, because there was no connection, is
+    sent again for up to `retry_s`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = 60.0,
+        retry_s: float = 10.0,
+    ) -> None:
+        """Make a client for an address of `Client`, or `HOST:PORT` for HTTP. No connection is opened yet.
+
+        Raises InferError(INVALID_ARG) for a wrong address or header.
+        """
+        address = url if "://" in url else f"http://{url}"
+        self._client = Client(address, headers=headers, timeout_s=timeout_s)
+        self._retry_s = retry_s
+        self._thread = LoopThread(f"client of {address}")
+        self._models: dict[tuple[str, str], tuple[ModelMetadata, Features, frozenset[str]]] = {}
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close all connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections and end the thread. May be called again."""
+        if self._thread.is_open:
+            with contextlib.suppress(RuntimeError):
+                self._thread.call_soon(self._client.close)
+            self._thread.close()
+
+    @overload
+    def infer(
+        self,
+        model: str,
+        rows: "pandas.DataFrame",
+        *,
+        version: str = "",
+        outputs: Iterable[str] = (),
+        parameters: Mapping[str, ParameterValue] = NO_PARAMETERS,
+        timeout_s: float | None = None,
+    ) -> "pandas.DataFrame": ...
+
+    @overload
+    def infer(
+        self,
+        model: str,
+        rows: Rows,
+        *,
+        version: str = "",
+        outputs: Iterable[str] = (),
+        parameters: Mapping[str, ParameterValue] = NO_PARAMETERS,
+        timeout_s: float | None = None,
+    ) -> InferResult: ...
+
+    def infer(
+        self,
+        model: str,
+        rows: Any,
+        *,
+        version: str = "",
+        outputs: Iterable[str] = (),
+        parameters: Mapping[str, ParameterValue] = NO_PARAMETERS,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Execute a model: a frame for a frame, with its index, otherwise arrays by output.
+
+        Columns reach the model by the names of its inputs or of the features that it was trained on; numbers are
+        converted to the datatypes of the inputs. Raises InferError.
+        """
+        chosen = tuple(outputs)
+        known = self._model(model, version)
+        try:
+            inputs = to_inputs(rows, *known)
+            result = self._run(
+                lambda: self._client.infer(
+                    model, inputs, version=version, outputs=chosen, parameters=parameters, timeout_s=timeout_s
+                )
+            )
+        except InferError:
+            # The model may have changed since: the next call reads its inputs again.
+            self._models.pop((model, version), None)
+            raise
+        return to_frame(result, rows) if is_frame(rows) else result
+
+    def is_ready(self, model: str = "", version: str = "") -> bool:
+        """Return whether the server, or a model, is ready."""
+        if not model:
+            return self._run(self._client.is_ready)
+        return self._run(lambda: self._client.is_model_ready(model, version))
+
+    def metadata(self, model: str, version: str = "") -> ModelMetadata:
+        """Return inputs, outputs and versions of a model."""
+        return self._run(lambda: self._client.model_metadata(model, version))
+
+    def _model(self, model: str, version: str) -> tuple[ModelMetadata, Features, frozenset[str]]:
+        known = self._models.get((model, version))
+        if known is None:
+            metadata = self.metadata(model, version)
+            config = self._run(lambda: self._client.model_config(model, version))
+            optional = frozenset(each.name for each in config.input if each.optional)
+            known = (metadata, read_features(config), optional)
+            if len(self._models) >= _MAX_MODELS:
+                self._models.clear()
+            self._models[(model, version)] = known
+        return known
+
+    def _run(self, call: Any) -> Any:
+        """Return the result of a call; call again while there is no connection."""
+        deadline_s, delay_s = time.monotonic() + self._retry_s, _FIRST_DELAY_S
+        while True:
+            if not self._thread.is_open:
+                raise ClientClosedError
+            try:
+                return self._thread.run(call())
+            except NotConnectedError:
+                if time.monotonic() + delay_s >= deadline_s:
+                    raise
+            time.sleep(delay_s)
+            delay_s = min(2 * delay_s, _MAX_DELAY_S)
+
+
+def connect(
+    url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float | None = 60.0, retry_s: float = 10.0
+) -> SyncClient:
+    """Return a client with plain calls; see `SyncClient`."""
+    return SyncClient(url, headers=headers, timeout_s=timeout_s, retry_s=retry_s)
