@@ -51,7 +51,7 @@ def column(found: list, name: str) -> np.ndarray:
     return np.array([row[name] if isinstance(row, dict) else row for row in found])
 
 
-def test_all_rows_of_a_test_set_in_one_request(server, files):
+def test_whole_test_set_is_one_request(server, files):
     found = predictions(server, "cancer", FRAME.to_numpy().tolist())
     assert len(found) == 569
     np.testing.assert_array_equal(column(found, "predict"), files[1].predict(FRAME.to_numpy()))

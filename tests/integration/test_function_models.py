@@ -91,7 +91,7 @@ def test_dictionary_of_a_result_names_the_outputs(server: ServerProcess) -> None
     assert "the rows have different values" in answer.json["error"]
 
 
-def test_function_of_plain_values_is_called_for_each_row(server: ServerProcess) -> None:
+def test_plain_values_are_a_call_for_each_row(server: ServerProcess) -> None:
     assert predictions(server, "words", [{"text": "a"}, {"text": "é"}]) == ["AA", "ÉÉ"]
     assert predictions(server, "words", [{"text": "a", "times": 3}, {"text": "b", "times": 1}]) == ["AAA", "B"]
 

@@ -77,7 +77,7 @@ def test_bad_file_among_several_is_set_aside(plain: Path, tmp_path: Path) -> Non
     assert "1.npy" in done.stdout
 
 
-def test_bad_files_end_the_job_if_no_other_is_left_or_no_row_may_fail(plain: Path, tmp_path: Path) -> None:
+def test_bad_files_alone_end_the_job(plain: Path, tmp_path: Path) -> None:
     (tmp_path / "a.npy").write_bytes(b"no array")
     (tmp_path / "b.npy").write_bytes(b"no array")
     job = PredictJob(str(plain), "plain", [str(tmp_path / "*.npy")], str(tmp_path / "out.npz"))
@@ -101,7 +101,7 @@ def test_rejected_row_of_a_folder_names_its_file(tmp_path: Path) -> None:
     assert (rejected["row"], rejected["file"]) == (1, str(tmp_path / "texts" / "b.txt"))
 
 
-def test_first_rows_of_a_run_are_recorded_at_once(plain: Path, tmp_path: Path) -> None:
+def test_first_rows_are_recorded_at_once(plain: Path, tmp_path: Path) -> None:
     """Each run stops at its second progress report, long before a second: all together finish the job."""
     np.save(tmp_path / "rows.npy", values(20))
     job = PredictJob(

@@ -20,7 +20,7 @@ def url(request: pytest.FixtureRequest, server) -> str:
 A = np.arange(32).reshape(2, 16)
 
 
-def test_dictionary_of_arrays_is_converted_to_the_datatypes_of_the_inputs(url: str) -> None:
+def test_arrays_are_converted_to_the_datatypes_of_inputs(url: str) -> None:
     with connect(url) as client:
         found = client.infer("add_sub", {"INPUT0": A, "INPUT1": np.ones((2, 16))})
         assert found["OUTPUT0"].dtype == np.float32
@@ -49,7 +49,7 @@ def test_wrong_rows_are_refused_with_both_lists(server, rows, text: str) -> None
     assert text in failure.value.message
 
 
-def test_client_works_in_threads_and_where_a_loop_runs(server) -> None:
+def test_client_works_in_threads_and_running_loops(server) -> None:
     with connect(server.http_url) as client:
         results: list[object] = []
 

@@ -1,6 +1,6 @@
 """Rows of a program as the inputs of a model, and outputs as a data frame: NumPy and pandas in and out.
 
-pandas is optional: its frames are recognized by their class, and are made only for a caller who sent one.
+pandas is optional: its frames are recognized by their class, and are made only for a caller that sent one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -149,9 +149,9 @@ def to_frame(outputs: Mapping[str, Array], like: Any) -> Any:
 def _decoded(array: Array) -> Array:
     if array.dtype != object:
         return array
-    texts = np.empty(array.shape, object)
-    texts.flat = [each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in array.flat]
-    return texts
+    texts = np.empty(array.size, object)
+    texts[:] = [each.decode("utf-8", "replace") if isinstance(each, bytes) else each for each in array.flat]
+    return texts.reshape(array.shape)
 
 
 def _listed(names: Any) -> str:

@@ -5,9 +5,9 @@ The calls run on a thread of their own, so that they work where an event loop ru
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import Any, Protocol, Self, TypeVar, overload
 
 from naiad.client.client import Client, InferResult
 from naiad.client.connecting import ClientClosedError, NotConnectedError
@@ -19,12 +19,25 @@ from naiad.core.model import ModelMetadata
 from naiad.core.parameters import NO_PARAMETERS, ParameterValue
 from naiad.core.tensor import Array
 
-if TYPE_CHECKING:
-    import pandas
-
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.05, 1.0
 _MAX_MODELS = 256
 
+_T = TypeVar("_T")
+
+
+class DataFrameLike(Protocol):
+    """A pandas DataFrame, which need not be installed."""
+
+    @property
+    def columns(self) -> Any:
+        """The names of the columns."""
+
+    @property
+    def index(self) -> Any:
+        """The labels of the rows."""
+
+
+_Frame = TypeVar("_Frame", bound=DataFrameLike)
 Rows = Array | Mapping[str, Any] | Sequence[Any]
 """One array for the only input, arrays or columns by name, or a list of records."""
 
@@ -35,7 +48,7 @@ class SyncClient:
         with naiad.client.connect("localhost:8000") as client:
             labels = client.infer("cancer", frame)
 
-    Calls raise InferError, as those of `Client`. A request that was not sent, because there was no connection, is
+    Calls raise InferError, as `Client` does. A request that was not sent, because there was no connection, is
     sent again for up to `retry_s`.
     """
 
@@ -78,13 +91,13 @@ class SyncClient:
     def infer(
         self,
         model: str,
-        rows: "pandas.DataFrame",
+        rows: _Frame,
         *,
         version: str = "",
         outputs: Iterable[str] = (),
         parameters: Mapping[str, ParameterValue] = NO_PARAMETERS,
         timeout_s: float | None = None,
-    ) -> "pandas.DataFrame": ...
+    ) -> _Frame: ...
 
     @overload
     def infer(
@@ -150,7 +163,7 @@ class SyncClient:
             self._models[(model, version)] = known
         return known
 
-    def _run(self, call: Any) -> Any:
+    def _run(self, call: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Return the result of a call; call again while there is no connection."""
         deadline_s, delay_s = time.monotonic() + self._retry_s, _FIRST_DELAY_S
         while True:

@@ -10,7 +10,7 @@ from naiad.core.errors import InferError, invalid_argument
 from naiad.options.flag import option
 
 if TYPE_CHECKING:
-    from naiad.config.model_config_pb2 import ModelConfig
+    from naiad.config.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
 
 _METHODS = ("predict", "predict_proba", "transform", "decision_function")
 _TENSOR = re.compile(r"(?:(?P<model>[^:]+):)?(?P<name>[^:]+):(?P<datatype>[A-Z][A-Z0-9]*)(?::(?P<dims>[-0-9,]*))?")
@@ -77,6 +77,13 @@ def read_texts(texts: Sequence[str]) -> tuple[BareText, ...]:
     return tuple(BareText(model, value) for model, _, value in pairs)
 
 
+def _fill(tensor: "ModelInput | ModelOutput", flag: BareTensor, has_batch: bool) -> None:
+    tensor.name, tensor.data_type = flag.name, flag.datatype.config_number
+    tensor.dims.extend((flag.dims[1:] if has_batch else flag.dims) or (1,))
+    if has_batch and len(flag.dims) == 1:
+        tensor.reshape.SetInParent()
+
+
 @dataclass(frozen=True)
 class BareModelOptions:
     """Of model files that are served without a repository."""
@@ -134,11 +141,10 @@ class BareModelOptions:
         has_batch = batches == {True} and self.max_batch_size > 0
         if len(batches) > 1:
             raise self._no_common_batch(config.name)
-        for each, target in [*((i, config.input) for i in inputs), *((o, config.output) for o in outputs)]:
-            dims = (each.dims[1:] if has_batch else each.dims) or (1,)
-            target.add(name=each.name, data_type=each.datatype.config_number, dims=dims)
-            if has_batch and len(each.dims) == 1:
-                target[-1].reshape.SetInParent()
+        for each in inputs:
+            _fill(config.input.add(), each, has_batch)
+        for each in outputs:
+            _fill(config.output.add(), each, has_batch)
         if has_batch:
             config.max_batch_size = self.max_batch_size
             config.dynamic_batching.SetInParent()

@@ -33,7 +33,7 @@ from naiad.protocol.json.long_data import append_long_string, decode_long_array,
 from naiad.protocol.json.response import LONG_BYTES
 from naiad.protocol.json.tensor import NAN_PARAMETER, decode_data, encode_data, encode_long_data, nested_shape
 from naiad.protocol.json.tree import NOT_AN_OBJECT, Members, as_string, parse_members, shown
-from naiad.protocol.rows import RowsReader, Table, fits_declared, has_rows, read_table
+from naiad.protocol.rows import RowsReader, RowTable, fits_declared, has_rows, read_table
 from naiad.protocol.shaped import NESTED, PREDICTIONS, members_of
 
 _NESTED = "parameters"
@@ -45,7 +45,7 @@ _BEGINS_WITH_LIST = re.compile(rb"\s*\[\s*\[")
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class RowColumns:
     """What the model says of rows."""
 
     features: Features = field(default_factory=Features)
@@ -53,12 +53,12 @@ class Columns:
     """Inputs that a row may lack."""
 
 
-NO_COLUMNS = Columns()
+NO_COLUMNS = RowColumns()
 
 
-def columns_of(config: ModelConfig) -> Columns:
+def columns_of(config: ModelConfig) -> RowColumns:
     """Return what a configuration says of rows. Raises InferError for wrong parameters."""
-    return Columns(read_features(config), frozenset(each.name for each in config.input if each.optional))
+    return RowColumns(read_features(config), frozenset(each.name for each in config.input if each.optional))
 
 
 def inputs_of(config: ModelConfig) -> Inputs:
@@ -73,7 +73,7 @@ def decode_generate(
     body: Buffer,
     inputs: Inputs,
     max_input_bytes: int,
-    columns: Columns = NO_COLUMNS,
+    columns: RowColumns = NO_COLUMNS,
 ) -> Slices[tuple[RequestHeader, str, list[Buffer]]]:
     """Return header, request id and one buffer per input, in slices.
 
@@ -86,7 +86,7 @@ def decode_generate(
             "object with a member for each input"
         )
     members: Members
-    table: Table | None = None
+    table: RowTable | None = None
     if has_rows(body, inputs):
         table = read_table(body)
         members = table.members
@@ -113,7 +113,7 @@ def decode_generate(
     return header, request_id, reading.data
 
 
-def _single_record(members: Members, inputs: Inputs, columns: Columns) -> Table | None:
+def _single_record(members: Members, inputs: Inputs, columns: RowColumns) -> RowTable | None:
     """Return the row of a request that has a member for each feature in place of the only input; None for others."""
     names = columns.features.names
     if not names or any(name in inputs for name, _ in members):
@@ -122,7 +122,7 @@ def _single_record(members: Members, inputs: Inputs, columns: Columns) -> Table 
     if not all(name in record for name in names):
         return None
     others = tuple((name, value) for name, value in members if name not in names)
-    return Table([{name: record[name] for name in names}], others)
+    return RowTable([{name: record[name] for name in names}], others)
 
 
 class _Reading:
@@ -138,7 +138,7 @@ class _Reading:
         self.nan_is_null = False
         self.json_form = ""
 
-    def read_rows(self, table: Table, columns: Columns) -> Slices[None]:
+    def read_rows(self, table: RowTable, columns: RowColumns) -> Slices[None]:
         """Take the rows of the request."""
         reader = RowsReader(self._inputs, columns.features, columns.optional, nan_is_null=self.nan_is_null)
         for spec, data in (yield from reader.read(table)):

@@ -34,7 +34,7 @@ _SYNTAX = "send a list of records, [{...}, {...}], or of rows"
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class RowTable:
     """The rows of a request, and what stands beside them."""
 
     rows: Sequence[Any]
@@ -61,7 +61,7 @@ def looks_like_rows(body: Buffer) -> bool:
     return b'"inputs"' not in found[0] or _TENSORS.match(head, found.end() - 1) is None
 
 
-def read_table(body: Buffer) -> Table:
+def read_table(body: Buffer) -> RowTable:
     """Return the rows of a request. Raises InferError for invalid JSON and other forms."""
     if len(body) > MAX_BYTES:
         raise invalid_argument(
@@ -85,23 +85,23 @@ def _members(value: Any) -> Any:
     return tuple(value.items()) if isinstance(value, dict) else value
 
 
-def _table(name: str, value: Any, members: Members) -> Table:
+def _table(name: str, value: Any, members: Members) -> RowTable:
     if isinstance(value, dict):
         columns = list(value)
         if not all(isinstance(column, list) for column in value.values()):
-            return Table([value], members)  # one record
+            return RowTable([value], members)  # one record
         if len({len(column) for column in value.values()}) > 1:
             sizes = ", ".join(f"'{excerpt(each)}': {len(value[each])}" for each in columns[:_MOST_NAMES])
             raise invalid_argument(
                 f"'{name}': the columns have different lengths ({sizes}); send one value for each row"
             )
-        return Table([dict(zip(columns, row, strict=True)) for row in zip(*value.values(), strict=True)], members)
+        return RowTable([dict(zip(columns, row, strict=True)) for row in zip(*value.values(), strict=True)], members)
     if not value:
         raise invalid_argument(f"'{name}' has no rows: {_SYNTAX}")
-    return Table(value, members)
+    return RowTable(value, members)
 
 
-def _split(value: Any, members: Members) -> Table:
+def _split(value: Any, members: Members) -> RowTable:
     columns = value.get("columns") if isinstance(value, dict) else None
     rows = value.get("data") if isinstance(value, dict) else None
     if not isinstance(columns, list) or not isinstance(rows, list):
@@ -118,7 +118,7 @@ def _split(value: Any, members: Members) -> Table:
             )
     if not rows:
         raise invalid_argument(f"'{_SPLIT}' has no rows: {_SYNTAX}")
-    return Table(rows, members, names)
+    return RowTable(rows, members, names)
 
 
 class RowsReader:
@@ -139,7 +139,7 @@ class RowsReader:
         required = [spec for name, spec in inputs.items() if name not in optional]
         self._only = required[0] if len(required) == 1 else next(iter(inputs.values())) if len(inputs) == 1 else None
 
-    def read(self, table: Table) -> Slices[list[tuple[TensorSpec, Buffer]]]:
+    def read(self, table: RowTable) -> Slices[list[tuple[TensorSpec, Buffer]]]:
         """Return the tensors of a request, in slices. Raises InferError with the number of a wrong row."""
         columns: dict[str, list[Any]] = {}
         rows = self._by_name(table)
@@ -155,7 +155,7 @@ class RowsReader:
             tensors.append((yield from self._tensor(self._inputs[name], values)))
         return tensors
 
-    def _by_name(self, table: Table) -> Sequence[Any]:
+    def _by_name(self, table: RowTable) -> Sequence[Any]:
         """Return rows as records if the request has names for their values."""
         names = table.names
         if not names:

@@ -28,7 +28,7 @@ _TYPE_OF_KIND = {"O": "TYPE_STRING", "U": "TYPE_STRING", "S": "TYPE_STRING", "b"
 _OUTPUT = "output"
 
 
-class Signature:
+class TensorAnnotation:
     """What the annotations of one argument or result say."""
 
     def __init__(self, form: str, data_type: str, item: Any = None) -> None:
@@ -56,19 +56,19 @@ def type_of_dtype(dtype: Any) -> str:
     raise ValueError(f"dtype {dtype} is no datatype of tensors; use numbers, truth values or strings")
 
 
-def read_annotation(annotation: Any, where: str) -> Signature:
+def read_annotation(annotation: Any, where: str) -> TensorAnnotation:
     """Return what an annotation says. Raises ValueError for one that is no tensor."""
     if annotation in (inspect.Parameter.empty, Any, np.ndarray):
-        return Signature("array", "")
+        return TensorAnnotation("array", "")
     if annotation in _SCALARS:
-        return Signature("value", _SCALARS[annotation], annotation)
+        return TensorAnnotation("value", _SCALARS[annotation], annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is np.ndarray:
         (scalar,) = typing.get_args(arguments[1]) or (Any,)
         known = isinstance(scalar, type) and scalar is not np.generic
-        return Signature("array", type_of_dtype(scalar) if known else "")
+        return TensorAnnotation("array", type_of_dtype(scalar) if known else "")
     if origin in (list, tuple, collections.abc.Sequence) and arguments and arguments[0] in _SCALARS:
-        return Signature("list", _SCALARS[arguments[0]], arguments[0])
+        return TensorAnnotation("list", _SCALARS[arguments[0]], arguments[0])
     raise ValueError(
         f"{where} has the annotation {annotation}; expected np.ndarray, npt.NDArray[...], str, int, float, bool or a "
         "list of these"
@@ -83,7 +83,7 @@ class FunctionModel:
     # --- configuration --------------------------------------------------------------------------------------------
 
     @classmethod
-    def arguments(cls) -> Mapping[str, Signature]:
+    def arguments(cls) -> Mapping[str, TensorAnnotation]:
         """Return the arguments. Raises ValueError for those that no tensor can be."""
         hints = typing.get_type_hints(cls.function)
         found = {}
@@ -96,7 +96,7 @@ class FunctionModel:
         return found
 
     @classmethod
-    def annotated_outputs(cls) -> Mapping[str, Signature] | None:
+    def annotated_outputs(cls) -> Mapping[str, TensorAnnotation] | None:
         """Return the outputs by the annotation of the result; None if it does not name them."""
         result = typing.get_type_hints(cls.function).get("return", inspect.Parameter.empty)
         named = getattr(result, "__annotations__", None) if isinstance(result, type) else None
@@ -122,7 +122,7 @@ class FunctionModel:
         defaults = inspect.signature(cls.function).parameters
         for name, each in arguments.items():
             if not any(tensor["name"] == name for tensor in known["input"]):
-                tensor = {"name": name, "data_type": each.data_type or "TYPE_FP64", "dims": each.dims}
+                tensor: dict[str, Any] = {"name": name, "data_type": each.data_type or "TYPE_FP64", "dims": each.dims}
                 if defaults[name].default is not inspect.Parameter.empty:
                     tensor["optional"] = True
                 config.add_input(tensor)
@@ -233,7 +233,9 @@ class FunctionModel:
         }
 
     @classmethod
-    def _values(cls, inputs: Mapping[str, Any], arguments: Mapping[str, Signature], row: int = -1) -> dict[str, Any]:
+    def _values(
+        cls, inputs: Mapping[str, Any], arguments: Mapping[str, TensorAnnotation], row: int = -1
+    ) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for name, array in inputs.items():
             each = arguments[name]
@@ -269,17 +271,17 @@ def _value(item: Any, kind: Any) -> Any:
 
 
 def _texts(array: Any) -> Any:
-    texts = np.empty(array.shape, np.object_)
-    texts.flat = [item.decode() if isinstance(item, bytes) else item for item in array.ravel().tolist()]
-    return texts
+    texts = np.empty(array.size, np.object_)
+    texts[:] = [item.decode() if isinstance(item, bytes) else item for item in array.ravel().tolist()]
+    return texts.reshape(array.shape)
 
 
 def _array(value: Any) -> Any:
     array = np.asarray(value)
     if array.dtype.kind in "UO":
-        texts = np.empty(array.shape, np.object_)
-        texts.flat = [item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()]
-        return texts
+        texts = np.empty(array.size, np.object_)
+        texts[:] = [item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()]
+        return texts.reshape(array.shape)
     return array
 
 

@@ -25,7 +25,7 @@ def test_tensors_with_a_batch_make_a_batching_model():
     assert config.HasField("dynamic_batching")
 
 
-def test_tensors_without_a_batch_make_a_model_of_single_requests():
+def test_tensors_without_a_batch_do_not_batch():
     config = configured("--input=x:FP32:3,-1", "--output=y:FP32:2")
     assert list(config.input[0].dims) == [3, -1]
     assert config.max_batch_size == 0

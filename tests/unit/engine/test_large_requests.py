@@ -74,7 +74,7 @@ def test_number_of_open_parts_is_bounded() -> None:
     assert only(answers).header.outputs[0].shape == (1200, 2)
 
 
-def test_failure_of_a_part_is_the_answer_and_ends_the_others() -> None:
+def test_failure_of_a_part_fails_the_request() -> None:
     model = Model()
     parts, _, answers = large(12, model)
     parts.start()

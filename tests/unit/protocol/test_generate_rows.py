@@ -12,13 +12,13 @@ from naiad.core.errors import InferError
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.slices import finish
 from naiad.core.tensor import TensorSpec, encode_bytes_elements, to_array
-from naiad.protocol.generate import Columns, decode_generate, encode_generate
+from naiad.protocol.generate import RowColumns, decode_generate, encode_generate
 from naiad.protocol.rows import MAX_BYTES, looks_like_rows
 
 FP32, INT64, BYTES = DataType.FP32, DataType.INT64, DataType.BYTES
 MATRIX = {"X": TensorSpec("X", FP32, (-1, 2))}
 TABLE = {"age": TensorSpec("age", FP32, (-1, 1)), "city": TensorSpec("city", BYTES, (-1, 1))}
-NAMED = Columns(Features(("age", "income"), {}, True))
+NAMED = RowColumns(Features(("age", "income"), {}, True))
 
 
 def decode(body, inputs=MATRIX, columns=NAMED, limit=1 << 24):
@@ -53,7 +53,7 @@ RECORDS = [{"income": 2, "age": 3}, {"age": 5, "income": 7.5}]
         [[3, 2], [5, 7.5]],
     ],
 )
-def test_rows_reach_the_matrix_by_the_names_of_its_features(body):
+def test_rows_reach_the_matrix_by_feature_names(body):
     header, arrays, _ = decode(body)
     assert arrays == {"X": [[3, 2], [5, 7.5]]}
     assert header.json_form == "predictions"
@@ -69,10 +69,10 @@ def test_one_record_without_a_list_is_a_row():
     assert decode({"income": 2, "age": 3})[1] == {"X": [[3, 2]]}
 
 
-def test_null_and_nan_are_missing_values_of_the_model():
+def test_null_and_nan_are_missing_values():
     for body in ([{"age": None, "income": 1}], b'[{"age": NaN, "income": 1}]', [[None, 1]]):
         assert math.isnan(decode(body)[1]["X"][0][0])
-    assert "json_nan" in refusal([[None, 1]], columns=Columns())
+    assert "json_nan" in refusal([[None, 1]], columns=RowColumns())
 
 
 @pytest.mark.parametrize(
@@ -80,11 +80,11 @@ def test_null_and_nan_are_missing_values_of_the_model():
     [[{"age": 3, "city": "Wien"}, {"age": 4, "city": "Rom"}], {"inputs": {"age": [3, 4], "city": ["Wien", "Rom"]}}],
 )
 def test_records_have_a_value_for_each_input(body):
-    assert decode(body, TABLE, Columns())[1] == {"age": [[3], [4]], "city": [[b"Wien"], [b"Rom"]]}
+    assert decode(body, TABLE, RowColumns())[1] == {"age": [[3], [4]], "city": [[b"Wien"], [b"Rom"]]}
 
 
 def test_optional_input_may_be_missing_from_all_rows():
-    columns = Columns(optional=frozenset({"city"}))
+    columns = RowColumns(optional=frozenset({"city"}))
     assert decode([{"age": 3}, {"age": 4}], TABLE, columns)[1] == {"age": [[3], [4]]}
     assert "in 1 of 2 rows" in refusal([{"age": 3}, {"age": 4, "city": "x"}], TABLE, columns)
 
@@ -112,15 +112,15 @@ def test_wrong_rows_are_refused_with_their_number(body, inputs, text):
 
 
 def test_records_for_a_matrix_without_names_are_refused():
-    assert "does not know the names of its columns" in refusal([{"a": 1, "b": 2}], columns=Columns())
+    assert "does not know the names of its columns" in refusal([{"a": 1, "b": 2}], columns=RowColumns())
     split = {"dataframe_split": {"columns": ["a", "b"], "data": [[1, 2]]}}
-    assert decode(split, columns=Columns())[1] == {"X": [[1, 2]]}
+    assert decode(split, columns=RowColumns())[1] == {"X": [[1, 2]]}
 
 
 def test_model_without_a_batch_dimension_takes_one_row():
     single = {"T": TensorSpec("T", BYTES, (1,))}
-    assert decode([{"T": "a"}], single, Columns())[1] == {"T": [b"a"]}
-    assert "one row at a time" in refusal([{"T": "a"}, {"T": "b"}], single, Columns())
+    assert decode([{"T": "a"}], single, RowColumns())[1] == {"T": [b"a"]}
+    assert "one row at a time" in refusal([{"T": "a"}, {"T": "b"}], single, RowColumns())
 
 
 def test_long_nested_lists_keep_their_shape():
@@ -135,7 +135,7 @@ def test_long_nested_lists_keep_their_shape():
 
 def test_name_of_an_input_is_that_input():
     inputs = {"instances": TensorSpec("instances", FP32, (-1, 2))}
-    assert decode({"instances": [[1, 2]]}, inputs, Columns())[0].json_form == "nested"
+    assert decode({"instances": [[1, 2]]}, inputs, RowColumns())[0].json_form == "nested"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_name_of_an_input_is_that_input():
         ({"X": [1]}, False),
     ],
 )
-def test_rows_are_told_from_the_tensors_of_an_inference(body, expected):
+def test_tensors_of_an_inference_are_no_rows(body, expected):
     assert looks_like_rows(json.dumps(body).encode()) is expected
 
 

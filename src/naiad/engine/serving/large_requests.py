@@ -1,6 +1,6 @@
 """Requests with more rows than a batch of their model may have: executed in parts, answered with one response.
 
-Bare model files (`naiad serve FILE`) have no configuration, so nobody chose their max_batch_size. The parts are
+Bare model files (`naiad serve FILE`) have no configuration: their max_batch_size is a default. The parts are
 ordinary requests of the same model: they share batches with others, and no execution is larger than before. A bounded
 number of them is submitted; each one that ends submits the next.
 """

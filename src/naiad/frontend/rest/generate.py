@@ -17,7 +17,7 @@ from naiad.frontend.rest.infer import MAX_INPUT_BYTES, Prepared, cancel_job
 from naiad.frontend.rest.stream import GENERATE_EVENTS, StreamedResponse
 from naiad.frontend.router import JSON_HEADERS
 from naiad.frontend.slice_runner import SliceRunner
-from naiad.protocol.generate import Columns, Inputs, columns_of, decode_generate, encode_generate, inputs_of
+from naiad.protocol.generate import Inputs, RowColumns, columns_of, decode_generate, encode_generate, inputs_of
 from naiad.wire.header_fields import written_fields
 
 _CONTENT_CODING = b"content-encoding"
@@ -38,7 +38,7 @@ class GenerateRoutes:
         self._runner = runner or SliceRunner()
         self._max_input_bytes = max_input_bytes
         self._forwarding = forwarding
-        self._inputs: dict[tuple[str, str], tuple[object, Inputs, Columns]] = {}
+        self._inputs: dict[tuple[str, str], tuple[object, Inputs, RowColumns]] = {}
         """By model and version: the configuration and what is derived from it."""
 
     def generate(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
@@ -86,7 +86,9 @@ class GenerateRoutes:
         if not job.is_over:
             context.on_disconnect = functools.partial(cancel_job, self._runner, job)
 
-    def _prepare(self, model: str, version: str, body: Buffer, inputs: Inputs, columns: Columns) -> Slices[Prepared]:
+    def _prepare(
+        self, model: str, version: str, body: Buffer, inputs: Inputs, columns: RowColumns
+    ) -> Slices[Prepared]:
         decoded = yield from decode_generate(model, version, body, inputs, self._max_input_bytes, columns)
         return decoded, (yield from count_elements(*decoded))
 
@@ -105,7 +107,7 @@ class GenerateRoutes:
         except InferError as error:
             failure.respond(context, request_id, header.model_name, header.model_version, error)
 
-    def _inputs_of(self, model: str, version: str) -> tuple[Inputs, Columns]:
+    def _inputs_of(self, model: str, version: str) -> tuple[Inputs, RowColumns]:
         config = self._engine.model_config(model, version)
         known = self._inputs.get((model, version))
         if known is not None and known[0] is config:

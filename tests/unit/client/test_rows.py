@@ -1,0 +1,50 @@
+"""Rows of a program as inputs: names, features, datatypes, shapes."""
+
+import numpy as np
+import pytest
+
+from naiad.client.rows import to_inputs
+from naiad.config.features import Features
+from naiad.core.datatype import DataType
+from naiad.core.errors import InferError
+from naiad.core.model import ModelMetadata
+from naiad.core.tensor import TensorSpec
+
+
+def metadata(*inputs):
+    return ModelMetadata("m", ("1",), "p", [TensorSpec(*each) for each in inputs], [])
+
+
+MATRIX = metadata(("X", DataType.FP32, (-1, 2)))
+COLUMNS = metadata(("age", DataType.INT64, (-1, 1)), ("city", DataType.BYTES, (-1, 1)))
+NAMES = Features(("age", "city"), {"city": ["Oslo", "Rome"]})
+
+
+def test_records_reach_a_matrix_by_feature_names():
+    rows = [{"city": "Rome", "age": 3}, {"city": "Oslo", "age": 4}]
+    assert to_inputs(rows, MATRIX, NAMES)["X"].tolist() == [[3, 1], [4, 0]]
+    with pytest.raises(InferError, match="no category 'Wien'"):
+        to_inputs([{"city": "Wien", "age": 3}], MATRIX, NAMES)
+
+
+def test_columns_get_the_dimension_of_their_input():
+    found = to_inputs({"age": [3, 4], "city": ["a", "b"]}, COLUMNS, Features())
+    assert (found["age"].tolist(), found["city"].shape) == ([[3], [4]], (2, 1))
+
+
+def test_array_is_the_only_input():
+    assert to_inputs(np.ones((3, 2)), MATRIX, Features())["X"].dtype == np.float32
+    assert to_inputs([1, 2], MATRIX, Features())["X"].tolist() == [[1, 2]]
+
+
+def test_numbers_that_would_change_are_refused():
+    exact = to_inputs({"age": [3.0], "city": ["a"]}, COLUMNS, Features())["age"]
+    assert (exact.dtype, exact.tolist()) == (np.int64, [[3]])
+    with pytest.raises(InferError, match="values of float64 would change"):
+        to_inputs({"age": [3.5], "city": ["a"]}, COLUMNS, Features())
+
+
+def test_optional_input_may_be_missing():
+    assert list(to_inputs({"age": [1]}, COLUMNS, Features(), frozenset({"city"}))) == ["age"]
+    with pytest.raises(InferError, match="have no 'city'"):
+        to_inputs({"age": [1]}, COLUMNS, Features())
