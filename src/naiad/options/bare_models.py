@@ -77,8 +77,7 @@ def read_texts(texts: Sequence[str]) -> tuple[BareText, ...]:
     return tuple(BareText(model, value) for model, _, value in pairs)
 
 
-def _fill(tensor: "ModelInput | ModelOutput", flag: BareTensor, has_batch: bool) -> None:
-    tensor.name, tensor.data_type = flag.name, flag.datatype.config_number
+def _shape(tensor: "ModelInput | ModelOutput", flag: BareTensor, has_batch: bool) -> None:
     tensor.dims.extend((flag.dims[1:] if has_batch else flag.dims) or (1,))
     if has_batch and len(flag.dims) == 1:
         tensor.reshape.SetInParent()
@@ -142,9 +141,9 @@ class BareModelOptions:
         if len(batches) > 1:
             raise self._no_common_batch(config.name)
         for each in inputs:
-            _fill(config.input.add(), each, has_batch)
+            _shape(config.input.add(name=each.name, data_type=each.datatype.config_number), each, has_batch)
         for each in outputs:
-            _fill(config.output.add(), each, has_batch)
+            _shape(config.output.add(name=each.name, data_type=each.datatype.config_number), each, has_batch)
         if has_batch:
             config.max_batch_size = self.max_batch_size
             config.dynamic_batching.SetInParent()
