@@ -660,6 +660,7 @@ MUTANTS: tuple[Mutant, ...] = (
         replacement="        pass\n",
         tests=("unit/optimizer/test_choice.py",),
         harm="beside other programs the source wins without proof",
+    ),
     # rows in, rows out
     Mutant(
         name="parts_in_order",
