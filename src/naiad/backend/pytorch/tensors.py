@@ -61,6 +61,15 @@ def to_device_tensor(tensor: Any) -> Any:
     return made.clone() if made.data_ptr() % ALIGNMENT_BYTES else made
 
 
+def copy_to(target: memoryview, tensor: Any) -> Array | None:
+    """Copy a contiguous tensor to memory and return it as an array there; None if it does not fit, or is no tensor."""
+    if not isinstance(tensor, torch.Tensor) or not 0 < tensor.nbytes <= len(target):
+        return None
+    memory = np.frombuffer(target, np.uint8, tensor.nbytes)
+    torch.from_numpy(memory).copy_(tensor.reshape(-1).view(torch.uint8))
+    return np.ndarray(tuple(tensor.shape), DATATYPES[tensor.dtype].numpy, target)
+
+
 def dlpack_device(device: str) -> Device | None:
     """Return a device as DLPack numbers it; None for the CPU, and for the one that a file determines."""
     if device in ("", "cpu"):
