@@ -19,7 +19,7 @@ _modules: dict[str, Any] = {}
 
 
 def rate(order: dict[str, Any]) -> dict[str, Any]:
-    """Return the rows per second of a network with one batch."""
+    """Load a network, and return its rows per second with one batch."""
     import torch
 
     path = Path(order["source"])
@@ -27,6 +27,8 @@ def rate(order: dict[str, Any]) -> dict[str, Any]:
         _modules[path.stem] = networks.module_of(path.read_text(), path.parent, f"loop_{path.stem}").to(
             order["device"]
         )
+    if "rows" not in order:
+        return {}  # only loaded
     module, shape = _modules[path.stem], (order["rows"], *order["shape"])
     # The modules of several precisions share this process, and these are settings of the process.
     torch.set_float32_matmul_precision(order["matmul"])

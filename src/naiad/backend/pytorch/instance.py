@@ -31,6 +31,7 @@ from naiad.backend.pytorch.tensors import (
 )
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.config.execution import execution_config
+from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, internal, invalid_argument
 from naiad.core.tensor import Array, Shape
 
@@ -52,6 +53,7 @@ class TorchInstance(TensorInstance):
         self._copied = {name for name, place in self._inputs.items() if program.may_write_to(place)}
         self._copies_all = slots is None
         self._outputs = bind_outputs(config, program.results)
+        self._text_outputs = {output.name for output in self._table.outputs if output.datatype is DataType.BYTES}
         self._dims = {output.name: output.model_dims for output in self._table.outputs}
         self._checked: set[tuple[str, Shape]] = set()
         self._pinned = PinnedOutputs()
@@ -99,14 +101,16 @@ class TorchInstance(TensorInstance):
         self, inputs: dict[str, Array], output_names: Sequence[str], destinations: Mapping[str, memoryview]
     ) -> Sequence[Array] | None:
         """Copy outputs from the GPU to where the client wants them; see `TensorInstance.run_into`."""
-        if not self._device:
+        if not self._device or not self._text_outputs.isdisjoint(destinations):
             return None
         results = self.run_on_device(inputs, output_names, frozenset(destinations))
-        arrays = [
-            copy_to(destinations[name], result) if name in destinations else result
-            for name, result in zip(output_names, results, strict=True)
-        ]
-        return None if any(array is None for array in arrays) else arrays
+        arrays: list[Array] = []
+        for name, result in zip(output_names, results, strict=True):
+            array = copy_to(destinations[name], result) if name in destinations else result
+            if array is None:
+                return None
+            arrays.append(array)
+        return arrays
 
     @staticmethod
     def to_host(tensor: Any) -> Array:
