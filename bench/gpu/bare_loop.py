@@ -1,4 +1,4 @@
-"""A bare loop of PyTorch in a process of its own, which runs whenever it is told to.
+"""A bare loop of PyTorch in a process of its own, which runs whenever it receives an order.
 
 A line on its input is an order in JSON, a line on its output the answer: `{"source": file, "dtype", "matmul", "rows",
 "shape", "is_tokens", "device", "seconds"}`. The loop takes numpy arrays and returns numpy arrays, one batch after

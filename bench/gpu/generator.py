@@ -1,4 +1,4 @@
-"""A closed loop of HTTP clients in a process of its own, which runs whenever it is told to.
+"""A closed loop of HTTP clients in a process of its own, which runs whenever it receives an order.
 
 A line on its input is an order in JSON, a line on its output the answer: `{"port", "body": file, "headers",
 "clients", "seconds"}`. It sends the bytes of the file again and again, so that what it costs is no tensor's.

@@ -202,7 +202,7 @@ def _pairs(room: Room, served: Served, case: Case, sizes: Sizes, loop: Obedient,
         servers: list[dict[str, Any]] = []
         before, until = _statistics(served, model), time.monotonic() + min(_CASE_S, room.left_s - 3)
         while len(ratios) < room.size(_MOST_PAIRS, _LEAST_PAIRS) and (not ratios or time.monotonic() < until):
-            # In turns also who begins: a machine that becomes slower would favour the first.
+            # Each begins every second pair: a machine that becomes slower would favour the first.
             turns = ("loop", "server") if len(ratios) % 2 == 0 else ("server", "loop")
             for turn in turns:
                 if turn == "loop":

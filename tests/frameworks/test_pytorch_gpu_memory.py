@@ -40,7 +40,7 @@ def pinning(monkeypatch):
     return asked
 
 
-def test_page_locked_memory_is_counted_until_the_last_view_is_released(pinning):
+def test_page_locked_memory_is_counted_until_last_view_ends(pinning):
     outputs = PinnedOutputs(most_bytes=100)
     tensor = torch.arange(16, dtype=torch.bfloat16)
     array = outputs.pin(tensor)
@@ -82,7 +82,7 @@ def test_outputs_of_the_cpu_are_views():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.int64])
-def test_output_is_copied_to_where_the_client_wants_it(dtype):
+def test_output_is_copied_to_memory_of_the_client(dtype):
     tensor = torch.tensor([[1, 0, 2], [3, 4, 0]]).to(dtype)
     target = memoryview(bytearray(b"\xff" * 64))[3:]
     array = copy_to(target, tensor)
@@ -111,7 +111,7 @@ def test_instance_writes_into_the_memory_of_the_client(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.uint8, torch.int64])
-def test_memory_of_a_client_becomes_a_tensor_without_a_copy(dtype):
+def test_memory_of_client_becomes_tensor_without_copy(dtype):
     memory = torch.tensor([[1, 0, 2], [3, 4, 0]]).to(dtype)
     datatype = {
         torch.float32: DataType.FP32,

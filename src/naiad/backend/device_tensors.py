@@ -82,7 +82,7 @@ def _view(tensor: DLPackTensor) -> Array:
 
 
 def take_to_places(requests: Sequence[InferRequest], responses: Sequence[InferResponse]) -> None:
-    """Copy outputs that are on the device where their client has memory for them; the others remain."""
+    """Copy outputs that are on the device where their client has memory for them; other outputs remain."""
     for request, response in zip(requests, responses, strict=True):
         if request.destinations and request.header.is_on_device and response.error is None:
             try:

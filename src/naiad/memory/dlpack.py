@@ -26,7 +26,7 @@ def check_device(wanted: Device | None, device: Device) -> None:
 
 
 def address_of(tensor: Any, **options: Any) -> int:
-    """Return where a C-contiguous tensor is; it has to outlive the use. `options` are those of `__dlpack__`."""
+    """Return where a C-contiguous tensor is; it has to outlive the use. `__dlpack__` gets the options."""
     capsule = tensor.__dlpack__(**options)
     header = header_of(capsule)
     address: int = (header.data or 0) + header.byte_offset

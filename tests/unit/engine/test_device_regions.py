@@ -240,7 +240,7 @@ def test_instance_on_another_gpu_gets_copies(bench):
     assert bench.out(8).tolist() == (2 * VALUES).tolist()
 
 
-def test_batch_joins_inputs_on_the_host_and_cuts_outputs_on_the_gpu(bench):
+def test_batch_joins_inputs_and_cuts_outputs_on_gpu(bench):
     bench.instance = Doubler(GPU_0, rows=8)
     bench.config.max_batch_size = 8
     bench.put(0, VALUES)
@@ -274,7 +274,7 @@ def test_input_of_another_size_is_left_to_admission(bench):
     assert not isinstance(bench.submit(header).data[0], DeviceTensor)
 
 
-def test_memory_is_mapped_while_a_tensor_refers_to_it(bench):
+def test_memory_is_mapped_while_tensors_refer_to_it(bench):
     bench.run(bench.prepare())
     bench.memory.unregister_cuda("gpu")
     assert bench.gpu.closed == 0  # the model has kept its input
