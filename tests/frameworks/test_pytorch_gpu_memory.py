@@ -40,7 +40,7 @@ def pinning(monkeypatch):
     return asked
 
 
-def test_page_locked_memory_is_counted_until_last_view_ends(pinning):
+def test_page_locked_memory_counts_until_last_view_ends(pinning):
     outputs = PinnedOutputs(most_bytes=100)
     tensor = torch.arange(16, dtype=torch.bfloat16)
     array = outputs.pin(tensor)
