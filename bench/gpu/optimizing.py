@@ -38,7 +38,7 @@ def measure(room: Room) -> None:
         "--finalists",
         "2",
         "--tuning-seconds",
-        "15",
+        "6",
         "--report",
         str(report),
         "-w",

@@ -16,19 +16,22 @@ class Part:
     free_gib: float = 2.0
     """Free memory of the GPU below which it is not run."""
     by_default: bool = True
+    least_s: float = 8.0
+    """With less time left it is not begun."""
 
 
+_EQUAL = "answers of models on the GPU equal the framework's own"
 PARTS = (
-    Part("correctness", "answers of models on the GPU equal the framework's own", 110, "bench.gpu.correctness"),
-    Part("memory", "memory comes back after unload, death and out-of-memory", 70, "bench.gpu.memory", free_gib=12),
-    Part("device", "tensors of an ensemble stay on the GPU", 45, "bench.gpu.on_device"),
-    Part("metrics", "nv_gpu_* equal nvidia-ml-py's figures", 30, "bench.gpu.metrics"),
-    Part("transfers", "CUDA shared memory beside HTTP, gRPC and system shared memory", 70, "bench.gpu.transfers"),
     Part("throughput", "a server beside a bare loop of PyTorch", 150, "bench.gpu.throughput", free_gib=16),
-    Part("cores", "a tiny ONNX model on 1, 2, 4, 8 processes", 95, "bench.gpu.cores", needs_gpu=False),
-    Part("ranks", "collective operations of ranks over nccl", 45, "bench.gpu.ranks"),
-    Part("aot", "an AOTInductor package compiled for the GPU", 120, "bench.gpu.aot"),
-    Part("optimize", "naiad optimize with candidates of lower precision", 110, "bench.gpu.optimizing"),
+    Part("transfers", "CUDA shared memory beside HTTP, gRPC and system shared memory", 45, "bench.gpu.transfers"),
+    Part("aot", "an AOTInductor package compiled for the GPU", 75, "bench.gpu.aot", least_s=30),
+    Part("ranks", "collective operations of ranks over nccl", 40, "bench.gpu.ranks"),
+    Part("optimize", "naiad optimize with lower precision", 80, "bench.gpu.optimizing", least_s=30),
+    Part("device", "tensors of an ensemble stay on the GPU", 45, "bench.gpu.on_device", least_s=15),
+    Part("correctness", _EQUAL, 110, "bench.gpu.correctness", least_s=85),
+    Part("memory", "memory comes back after unload and death", 70, "bench.gpu.memory", free_gib=12, least_s=25),
+    Part("metrics", "nv_gpu_* equal nvidia-ml-py's figures", 30, "bench.gpu.metrics", least_s=12),
+    Part("cores", "a tiny ONNX model on 1, 2, 4, 8 processes", 95, "bench.gpu.cores", needs_gpu=False, least_s=75),
     Part("tensorrt", "the TensorRT backend: written, never run", 120, "bench.gpu.other_runtimes", by_default=False),
     Part(
         "onnxruntime", "ONNX Runtime for CUDA: written, never run", 60, "bench.gpu.other_runtimes", by_default=False

@@ -17,7 +17,7 @@ from bench.peers import Running
 from naiad.client import Client
 from naiad.core.tensor import Array
 
-OK, FAILED, NOT_RUN = "ok", "failed", "not run"
+OK, FAILED, NOT_RUN, NOT_PROVEN = "ok", "failed", "not run", "not proven"
 _CALL_S = 60.0
 _TEXT = 600
 T = TypeVar("T")

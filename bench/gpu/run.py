@@ -77,7 +77,7 @@ class Collection:
         if part.needs_gpu and problem and not self.is_rehearsal:
             return [_row(part, NOT_RUN, problem)]
         seconds = min(part.limit_s * (_SLOWER if self.is_rehearsal else 1), self.left_s)
-        if seconds < _LEAST_S:
+        if seconds < (_LEAST_S if self.is_rehearsal else part.least_s):
             return [_row(part, NOT_RUN, f"no time left; run it alone: --parts {part.name}")]
         work.mkdir()
         rows_file = work / "rows.jsonl"

@@ -9,12 +9,15 @@ _NOTE = 150
 
 def table(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], spent_s: Mapping[str, float]) -> str:
     """Return one line a row: its verdict, what was checked, its figures, and why it failed or was not run."""
-    counts = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in ("ok", "failed", "not run")}
+    counts = {
+        verdict: sum(row["verdict"] == verdict for row in rows)
+        for verdict in ("ok", "failed", "not proven", "not run")
+    }
     lines = [_machine(facts), ", ".join(f"{count} {verdict}" for verdict, count in counts.items()), ""]
     for row in rows:
         figures = " ".join(f"{name}={_text(value)}" for name, value in row["figures"].items())
         note = row["note"].replace("\n", " ")[:_NOTE]
-        lines.append(f"{row['verdict']:8}{row['part']:12} {row['check']}: {figures} {note}".rstrip())
+        lines.append(f"{row['verdict']:11}{row['part']:12} {row['check']}: {figures} {note}".rstrip())
     lines.append("seconds: " + " ".join(f"{name}={value}" for name, value in spent_s.items()))
     text = "\n".join(lines) + "\n"
     if len(text) > _MOST_CHARACTERS:

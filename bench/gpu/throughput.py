@@ -1,20 +1,29 @@
-"""BERT-base and ResNet-50: inferences per second of a bare loop of PyTorch, and of a server with the same code.
+"""BERT-base and ResNet-50: inferences per second of a server, and of a bare loop of PyTorch in the same minute.
 
-The loop takes numpy arrays and returns numpy arrays, one batch after the other, as a server has to. `on_device` is
-the loop with inputs that are on the GPU already. The goal for the server is 95 % of the loop with the same batch.
+Loop and server take turns of about a second, first the one, then the other; the one that has no turn is idle. What is
+compared is the ratio of each pair, so that a machine that is slow for a while is slow for both. The goal for the
+server is 95 % of the loop with the same batch.
 """
 
+import contextlib
+import json
+import os
+import statistics
+import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.gpu import networks
-from bench.gpu.room import NOT_RUN, Room, Served
-from bench.gpu.serving import config, perf, write_model
+from bench.gpu.obedient import Obedient
+from bench.gpu.room import FAILED, NOT_PROVEN, NOT_RUN, OK, Room, Served
+from bench.gpu.serving import config, write_model
 from naiad.core.tensor import Array
+from naiad.memory.cuda import load_runtime
 
 GOAL = 0.95
 PRECISIONS = {
@@ -23,166 +32,313 @@ PRECISIONS = {
     "fp16": ("float16", "high"),
     "bf16": ("bfloat16", "high"),
 }
-"""dtype and precision of matrix products. tf32 is a setting of the process: fp32 has a server of its own."""
-_LENGTH = 128
-_LAST_S = 14.0
-"""With less time left no further measurement is begun."""
+"""dtype and precision of matrix products. tf32 is a setting of the process: fp32 is measured last."""
+_LEAST_PAIRS = 4
+_MOST_PAIRS = 6
+_TURN_S = 0.65
+_CASE_S = 8.5
+"""Limit of the pairs of a case."""
+_LAST_S = 9.0
+"""With less time left no further case is begun."""
+_ORDER_S = 60.0
 
 
 @dataclass(frozen=True)
-class Load:
-    """One measurement of the server."""
+class Case:
+    """A load of the server, and the batch of the loop that it is compared with."""
 
-    model: str
+    network: str
+    """Network and precision, as in `bert_bf16`."""
     rows: int
-    concurrency: int
-    compared_rows: int
-    """Batch of the loop that it is compared with."""
-    flags: tuple[str, ...] = ()
+    clients: int = 2
+    loop_rows: int = 0
+    """0 for `rows`."""
+    suffix: str = ""
+    """Of the model."""
+    way: str = "http"
     label: str = ""
+
+    @property
+    def name(self) -> str:
+        """As rows name it."""
+        return f"{self.network} batch {self.rows}{self.label}"
+
+
+@dataclass
+class Sizes:
+    """The tensors of the networks."""
+
+    room: Room
+    length: int = field(init=False)
+    width: int = field(init=False)
+    side: int = field(init=False)
+    classes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        size = self.room.size
+        self.length, self.width, self.side, self.classes = size(128, 16), size(768, 32), size(224, 32), size(1000, 10)
+
+    def given(self, network: str) -> tuple[str, str, tuple[int, ...]]:
+        """Return name, datatype and dims of the input."""
+        if network.startswith("bert"):
+            return "input_ids", "INT32", (self.length,)
+        return "image", "FP32", (3, self.side, self.side)
+
+    def taken(self, network: str) -> int:
+        """Return the length of a row of the output."""
+        return self.width if network.startswith("bert") else self.classes
 
 
 def measure(room: Room) -> None:
-    """Measure the loops, then the servers: first fp16 and bf16, which users deploy."""
+    """Measure the cases in the order of their worth."""
     repository = room.work / "models"
-    _write(room, repository)
-    loops: dict[tuple[str, int], float] = {}
-    for precision in room.size(("bf16", "fp16", "tf32", "fp32"), ("bf16",)):
-        with room.check(f"loop bert {precision}"):
-            _loop_bert(room, precision, loops)
-    with room.check("loop resnet50 fp16"):
-        _loop_resnet(room, loops)
-    _release(room)
-    with room.serve(repository, name="reduced") as served:
-        for load in _reduced_loads(room):
-            _serve(room, served, load, loops)
+    sizes = Sizes(room)
+    _write(room, repository, sizes)
+    loop = Obedient("bench.gpu.bare_loop", room.work / "loop.log")
+    generator = Obedient("bench.gpu.generator", room.work / "generator.log")
+    try:
+        with room.serve(repository, "--http-max-input-size=268435456") as served:
+            _load(room, served, loop)
+            for case in _cases(room):
+                if room.left_s < _LAST_S and not room.is_rehearsal:
+                    room.row(case.name, NOT_RUN, "no time left")
+                    continue
+                with room.check(case.name):
+                    _pairs(room, served, case, sizes, loop, generator)
+    finally:
+        loop.close()
+        generator.close()
+
+
+def _load(room: Room, served: Served, loop: Obedient) -> None:
+    """Load all networks but fp32, whose loading sets the precision of the process, in loop and server at once."""
+    cases = [case for case in _cases(room) if not case.network.endswith("fp32")]
+
+    def load_loop() -> None:
+        for network in dict.fromkeys(case.network for case in cases):
+            # An error comes again when it is measured.
+            with contextlib.suppress(RuntimeError, TimeoutError):
+                loop(_ORDER_S, source=str(room.work / f"{network}.txt"), device=room.device)
+
+    with room.check("networks are loaded"):
+        thread = threading.Thread(target=load_loop)
+        thread.start()
+        try:
+            for model in dict.fromkeys(case.network + case.suffix for case in cases):
+                served.load(model)
+        finally:
+            thread.join()
+
+
+def _cases(room: Room) -> list[Case]:
     if room.is_rehearsal:
-        return
-    with room.serve(repository, name="fp32") as served:
-        for rows in (1, 16, 64):
-            _serve(room, served, Load("bert_fp32", rows, 2, rows), loops)
-
-
-def _reduced_loads(room: Room) -> list[Load]:
-    """Return the loads in the order of their worth."""
-    batches = room.size((1, 16, 64), (1,))
-    loads = [Load("bert_bf16", rows, 2, rows) for rows in batches]
-    if room.is_rehearsal:
-        return [*loads, Load("bert_bf16_dynamic", 1, 8, 4, label=" dynamic")]
-    loads += [Load("bert_bf16_dynamic", 1, clients, 64, label=" dynamic") for clients in (64, 128)]
-    loads += [
-        Load("resnet_fp16", 32, 2, 32, ("--shared-memory", kind), f" {kind} shm") for kind in ("cuda", "system")
+        return [
+            Case("bert_bf16", 4),
+            Case("bert_bf16", 1, 8, 4, "_dynamic", label=" dynamic, 8 clients"),
+            Case("resnet_fp16", 2, way="system", label=" system shm"),
+        ]
+    return [
+        Case("bert_bf16", 64),
+        Case("resnet_fp16", 32, way="cuda", label=" cuda shm"),
+        Case("bert_bf16", 1, 128, 64, "_dynamic", label=" dynamic, 128 clients"),
+        Case("resnet_fp16", 32, way="system", label=" system shm"),
+        Case("bert_bf16", 16),
+        Case("bert_bf16", 1),
+        Case("resnet_fp16", 32, label=" http"),
+        Case("bert_fp16", 64),
+        Case("bert_bf16", 16, 4, suffix="_x2", label=" 2 instances"),
+        Case("bert_tf32", 64),
+        Case("bert_bf16", 16, 8, suffix="_x4", label=" 4 instances"),
+        Case("bert_fp32", 16),
     ]
-    loads += [
-        Load("bert_bf16_x2", 16, 4, 16, label=" 2 instances"),
-        Load("bert_bf16_x4", 16, 8, 16, label=" 4 instances"),
-    ]
-    loads += [Load("bert_fp16", rows, 2, rows) for rows in batches]
-    loads += [Load("bert_tf32", rows, 2, rows) for rows in batches]
-    return [*loads, Load("bert_bf16", 4, 2, 4), Load("resnet_fp16", 32, 2, 32)]
 
 
-def _write(room: Room, repository: Path) -> None:
-    sizes = {"": 1, "_x2": 2, "_x4": 4}
-    width = room.size(768, 32)
-    tensors = ({"input_ids": ("INT32", (room.size(_LENGTH, 16),))}, {"OUTPUT__0": ("FP32", (width,))})
-    for precision, (dtype, matmul) in PRECISIONS.items():
-        source = networks.bert(tiny=room.is_rehearsal, dtype=dtype, matmul=matmul)
-        for suffix, count in sizes.items():
-            text = config("pytorch", room.kind, *tensors, rows=64, count=count)
-            write_model(repository, f"bert_{precision}{suffix}", text, {"model.py": source})
-        text = config("pytorch", room.kind, *tensors, rows=64, more="dynamic_batching { }")
-        write_model(repository, f"bert_{precision}_dynamic", text, {"model.py": source})
-    side = room.size(224, 32)
-    source = networks.resnet(tiny=room.is_rehearsal, dtype="float16", matmul="high")
-    classes = room.size(1000, 10)
-    text = config(
-        "pytorch", room.kind, {"image": ("FP32", (3, side, side))}, {"OUTPUT__0": ("FP32", (classes,))}, rows=64
-    )
-    write_model(repository, "resnet_fp16", text, {"model.py": source})
-
-
-def _serve(room: Room, served: Served, load: Load, loops: dict[tuple[str, int], float]) -> None:
-    name = f"server {load.model} batch {load.rows}{load.label}"
-    if room.left_s < _LAST_S and not room.is_rehearsal:
-        room.row(name, NOT_RUN, "no time left")
-        return
-    with room.check(name):
-        served.load(load.model)
-        flags = ["--input-bound", "input_ids:500"] if load.model.startswith("bert") else []
-        found = perf(served.running, load.model, *flags, *load.flags, rows=load.rows, concurrency=load.concurrency)
-        base = load.model.removesuffix("_x2").removesuffix("_x4").removesuffix("_dynamic")
-        loop = loops.get((base, load.compared_rows))
-        share = round(found["inferences_per_s"] / loop, 3) if loop else None
-        is_met = room.is_rehearsal or share is None or share >= GOAL
-        room.judge(name, is_met, "" if is_met else f"under {GOAL:.0%} of the loop", of_loop=share, **found)
-
-
-# --- loops ----------------------------------------------------------------------------------------------------------
-
-
-def _loop_bert(room: Room, precision: str, loops: dict[tuple[str, int], float]) -> None:
+def _source(room: Room, network: str) -> str:
+    kind, precision = network.split("_")
     dtype, matmul = PRECISIONS[precision]
-    source = networks.bert(tiny=room.is_rehearsal, dtype=dtype, matmul=matmul)
-    module = networks.module_of(source, room.work, f"bert_{precision}").to(room.device)
-    random = np.random.default_rng(1)
-    for rows in room.size((1, 4, 16, 64), (1, 4)):
-        tokens = random.integers(0, 500, (rows, room.size(_LENGTH, 16)), np.int32)
-        _loop(room, f"bert_{precision}", module, tokens, loops)
+    make = networks.bert if kind == "bert" else networks.resnet
+    return make(tiny=room.is_rehearsal, dtype=dtype, matmul=matmul)
 
 
-def _loop_resnet(room: Room, loops: dict[tuple[str, int], float]) -> None:
-    source = networks.resnet(tiny=room.is_rehearsal, dtype="float16", matmul="high")
-    module = networks.module_of(source, room.work, "resnet_fp16").to(room.device)
-    side = room.size(224, 32)
-    images = np.random.default_rng(1).standard_normal((room.size(32, 2), 3, side, side), np.float32)
-    _loop(room, "resnet_fp16", module, images, loops)
+def _write(room: Room, repository: Path, sizes: Sizes) -> None:
+    for case in _cases(room):
+        name, datatype, dims = sizes.given(case.network)
+        tensors = ({name: (datatype, dims)}, {"OUTPUT__0": ("FP32", (sizes.taken(case.network),))})
+        count = {"_x2": 2, "_x4": 4}.get(case.suffix, 1)
+        more = "dynamic_batching { }" if case.suffix == "_dynamic" else ""
+        text = config("pytorch", room.kind, *tensors, rows=64, count=count, more=more)
+        source = _source(room, case.network)
+        write_model(repository, case.network + case.suffix, text, {"model.py": source})
+        (room.work / f"{case.network}.txt").write_text(source)
 
 
-def _loop(room: Room, name: str, module: Any, batch: Array, loops: dict[tuple[str, int], float]) -> None:
-    import torch
-
-    def from_host() -> None:
-        module(torch.from_numpy(batch).to(room.device)).cpu().numpy()
-
-    resident = torch.from_numpy(batch).to(room.device)
-    seconds = room.size(1.0, 0.1)
-    with torch.inference_mode():
-        per_s = _rate(from_host, seconds) * len(batch)
-        on_device = _rate(lambda: module(resident), seconds / 2, _waiting(room)) * len(batch)
-    loops[name, len(batch)] = per_s
+def _pairs(room: Room, served: Served, case: Case, sizes: Sizes, loop: Obedient, generator: Obedient) -> None:
+    """Let loop and server take turns, and judge the ratios."""
+    name, _, dims = sizes.given(case.network)
+    model = case.network + case.suffix
+    if case.network.endswith("fp32"):
+        served.load(model)
+    turn_s = room.size(_TURN_S, 0.3)
+    asked: dict[str, Any] = {
+        "source": str(room.work / f"{case.network}.txt"),
+        "matmul": PRECISIONS[case.network.split("_")[1]][1],
+        "rows": case.loop_rows or case.rows,
+        "shape": dims,
+        "is_tokens": name == "input_ids",
+        "device": room.device,
+    }
+    with _request(room, served, case, sizes) as (body, headers):
+        sent: dict[str, Any] = {
+            "port": served.running.http_port,
+            "path": f"/v2/models/{model}/infer",
+            "body": str(body),
+            "headers": headers,
+            "clients": case.clients,
+        }
+        loop(_ORDER_S, **asked, seconds=room.size(0.3, 0.1))
+        generator(_ORDER_S, **sent, seconds=room.size(0.5, 0.1))
+        ratios: list[float] = []
+        loops: list[float] = []
+        servers: list[dict[str, Any]] = []
+        before, until = _statistics(served, model), time.monotonic() + min(_CASE_S, room.left_s - 3)
+        while len(ratios) < room.size(_MOST_PAIRS, _LEAST_PAIRS) and (not ratios or time.monotonic() < until):
+            # Each begins every second pair: a machine that becomes slower would favour the first.
+            turns = ("loop", "server") if len(ratios) % 2 == 0 else ("server", "loop")
+            for turn in turns:
+                if turn == "loop":
+                    loops.append(loop(_ORDER_S, **asked, seconds=turn_s)["per_s"])
+                else:
+                    servers.append(generator(_ORDER_S, **sent, seconds=turn_s))
+            ratios.append(servers[-1]["requests"] * case.rows / servers[-1]["seconds"] / loops[-1])
+        after = _statistics(served, model)
+    verdict, note = (OK, "") if room.is_rehearsal else judged(ratios)
     room.row(
-        f"loop {name} batch {len(batch)}", "ok", inferences_per_s=round(per_s, 1), on_device_per_s=round(on_device, 1)
+        case.name,
+        verdict,
+        note,
+        of_loop=round(statistics.median(ratios), 3),
+        low=round(min(ratios), 3),
+        high=round(max(ratios), 3),
+        pairs=len(ratios),
+        loop_per_s=round(statistics.median(loops), 1),
+        server_per_s=round(statistics.median(s["requests"] * case.rows / s["seconds"] for s in servers), 1),
+        p50_ms=round(statistics.median(s["p50_ms"] for s in servers), 2),
+        generator_cpu=max(s["cpu_share"] for s in servers),
+        **_parts(before, after),
     )
 
 
-def _waiting(room: Room) -> Any:
-    import torch
+def judged(ratios: Sequence[float]) -> tuple[str, str]:
+    """Return the verdict about the ratios of pairs, and why it is not ok.
 
-    return torch.cuda.synchronize if room.has_gpu else None
-
-
-def _rate(call: Any, seconds: float, wait: Any = None) -> float:
-    """Return calls per second, after some for warming up."""
-    for _ in range(3):
-        call()
-    if wait is not None:
-        wait()
-    began, count = time.perf_counter(), 0
-    while count < 3 or time.perf_counter() - began < seconds:
-        call()
-        count += 1
-    if wait is not None:
-        wait()
-    return count / (time.perf_counter() - began)
+    Their range is an interval for their median: the chance that the median of six is outside is 3 %.
+    """
+    low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
+    if low >= GOAL:
+        return OK, ""
+    if len(ratios) < _LEAST_PAIRS:
+        return NOT_PROVEN, f"{len(ratios)} pairs are too few"
+    if high < GOAL:
+        return FAILED, f"all pairs are under {GOAL:.0%}"
+    if middle >= GOAL or high - low <= 0.2:
+        return OK, ""
+    return NOT_PROVEN, f"the pairs disagree: {low:.2f} to {high:.2f}"
 
 
-def _release(room: Room) -> None:
-    """Leave the GPU to the server."""
-    if room.has_gpu:
-        import gc
+def _statistics(served: Served, model: str) -> Mapping[str, Any]:
+    import urllib.request
 
-        import torch
+    url = f"http://127.0.0.1:{served.running.http_port}/v2/models/{model}/stats"
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        found: Mapping[str, Any] = json.load(answer)["model_stats"][0]
+    return found
 
-        gc.collect()
-        torch.cuda.empty_cache()
+
+def _parts(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+    """Return where the time of a batch goes in the server."""
+    batches = after["execution_count"] - before["execution_count"]
+    requests = after["inference_stats"]["success"]["count"] - before["inference_stats"]["success"]["count"]
+
+    def ms(part: str) -> float:
+        spent = after["inference_stats"][part]["ns"] - before["inference_stats"][part]["ns"]
+        return round(spent / 1e6 / max(1, requests), 2)
+
+    rows = after["inference_count"] - before["inference_count"]
+    return {
+        "rows_per_batch": round(rows / max(1, batches), 1),
+        "queue_ms": ms("queue"),
+        "input_ms": ms("compute_input"),
+        "infer_ms": ms("compute_infer"),
+        "output_ms": ms("compute_output"),
+    }
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _request(room: Room, served: Served, case: Case, sizes: Sizes) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Give the file with the body of a request, and its headers."""
+    name, datatype, dims = sizes.given(case.network)
+    shape = (case.rows, *dims)
+    random = np.random.default_rng(1)
+    is_tokens = datatype == "INT32"
+    values = random.integers(0, 500, shape, np.int32) if is_tokens else random.standard_normal(shape, np.float32)
+    out_bytes = 4 * case.rows * sizes.taken(case.network)
+    given: dict[str, Any] = {"name": name, "datatype": datatype, "shape": list(shape)}
+    path = room.work / "request.bin"
+    if case.way == "http":
+        given["parameters"] = {"binary_data_size": values.nbytes}
+        header = json.dumps({"inputs": [given], "parameters": {"binary_data_output": True}}).encode()
+        path.write_bytes(header + values.tobytes())
+        yield path, {"Inference-Header-Content-Length": str(len(header))}
+        return
+    region = f"bench_gpu_{os.getpid()}"
+    with _REGIONS[case.way](served, region, values, out_bytes) as start:
+        given["parameters"] = {"shared_memory_region": region, "shared_memory_byte_size": values.nbytes}
+        place = {
+            "shared_memory_region": region,
+            "shared_memory_byte_size": out_bytes,
+            "shared_memory_offset": start,
+        }
+        body = {"inputs": [given], "outputs": [{"name": "OUTPUT__0", "parameters": place}]}
+        path.write_text(json.dumps(body))
+        yield path, {"Content-Type": "application/json"}
+
+
+@contextlib.contextmanager
+def _in_cuda(served: Served, region: str, values: Array, out_bytes: int) -> Iterator[int]:
+    """Register memory of the GPU with an input; give the offset for the output."""
+    runtime = load_runtime()
+    runtime.set_device(0)
+    start = -(-values.nbytes // 4096) * 4096
+    size = start + out_bytes
+    address = runtime.allocate(size)
+    try:
+        runtime.write(address, values.tobytes(), 0)
+        served.call(served.client.register_cuda_shared_memory(region, runtime.export(address), 0, size))
+        try:
+            yield start
+        finally:
+            served.call(served.client.unregister_cuda_shared_memory(region))
+    finally:
+        runtime.free(address)
+
+
+@contextlib.contextmanager
+def _in_system(served: Served, region: str, values: Array, out_bytes: int) -> Iterator[int]:
+    """Register memory of the host with an input; give the offset for the output."""
+    start = -(-values.nbytes // 4096) * 4096
+    path = Path(f"/dev/shm/{region}")
+    path.write_bytes(values.tobytes() + bytes(start - values.nbytes + out_bytes))
+    try:
+        served.call(served.client.register_system_shared_memory(region, f"/{region}", start + out_bytes))
+        try:
+            yield start
+        finally:
+            served.call(served.client.unregister_system_shared_memory(region))
+    finally:
+        path.unlink()
+
+
+_REGIONS = {"cuda": _in_cuda, "system": _in_system}

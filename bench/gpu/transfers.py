@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,11 @@ _LEAST = 3
 
 def measure(room: Room) -> None:
     """Measure every way at every size; each that fails has a row."""
-    text = config("pytorch", room.kind, {"x": ("FP32", (-1,))}, {"OUTPUT__0": ("FP32", (-1,))})
-    write_model(room.work / "models", "twice", text, {"model.py": _TWICE})
+    tensors = ({"x": ("FP32", (-1,))}, {"OUTPUT__0": ("FP32", (-1,))})
+    write_model(room.work / "models", "twice", config("pytorch", room.kind, *tensors), {"model.py": _TWICE})
+    more = "dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 200000 }"
+    text = config("pytorch", room.kind, *tensors, rows=4, more=more)
+    write_model(room.work / "models", "batched", text, {"model.py": _TWICE})
     with room.serve(room.work / "models", "--http-max-input-size=268435456") as served:
         served.load("twice")
         for mib in room.size((1, 4, 16, 64), (1,)):
@@ -46,6 +50,10 @@ def measure(room: Room) -> None:
             for name, way in _WAYS.items():
                 with room.check(f"{name} {mib} MiB"):
                     way(room, served, f"{name} {mib} MiB", values)
+        with room.check("answers in CUDA shared memory"):
+            _answers(room, served)
+        with room.check("copies of PyTorch"):
+            _copies(room)
         with room.check("CUDA shared memory by tritonclient"):
             _by_tritonclient(room, served)
         with room.check("a region beyond its allocation"):
@@ -100,16 +108,25 @@ async def _close(client: Client) -> None:
 class _Connection:
     """Requests whose tensors are in regions: JSON over one connection."""
 
-    def __init__(self, port: int, region: str, byte_size: int) -> None:
+    def __init__(
+        self, port: int, region: str, byte_size: int, *, start: int = 0, target: int = -1, model: str = "twice"
+    ) -> None:
+        """`start` and `target` are the places of input and output; the output follows the input by default."""
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        self._path = f"/v2/models/{model}/infer"
         place = {"shared_memory_region": region, "shared_memory_byte_size": byte_size}
-        given = {"name": "x", "datatype": "FP32", "shape": [byte_size // 4], "parameters": place}
-        taken = {"name": "OUTPUT__0", "parameters": {**place, "shared_memory_offset": byte_size}}
+        shape = [byte_size // 4] if model == "twice" else [1, byte_size // 4]
+        at_start, at_target = (
+            {"shared_memory_offset": start},
+            {"shared_memory_offset": byte_size if target < 0 else target},
+        )
+        given = {"name": "x", "datatype": "FP32", "shape": shape, "parameters": {**place, **at_start}}
+        taken = {"name": "OUTPUT__0", "parameters": {**place, **at_target}}
         self._body = json.dumps({"inputs": [given], "outputs": [taken]})
 
     def infer(self) -> None:
         """Execute a request. Raises RuntimeError with the server's text."""
-        self._connection.request("POST", "/v2/models/twice/infer", self._body, {"Content-Type": "application/json"})
+        self._connection.request("POST", self._path, self._body, {"Content-Type": "application/json"})
         answer = self._connection.getresponse()
         content = answer.read()
         if answer.status != http.HTTPStatus.OK:
@@ -160,6 +177,80 @@ def _by_system(room: Room, served: Served, name: str, values: Array) -> None:
 
 
 _WAYS = {"cuda": _by_cuda, "system": _by_system, "http": _by_protocol("http"), "grpc": _by_protocol("grpc")}
+
+
+def _answers(room: Room, served: Served) -> None:
+    """Inputs at any place, read where they are or copied, alone and in a batch: the values are right each time."""
+    size, step = 4096, 65536
+    runtime, address = _allocated(room, 8 * step)
+    region, port = _REGION + "answers", served.running.http_port
+    served.load("batched")
+    values = np.random.default_rng(3).standard_normal((4, size // 4), np.float32)
+
+    def put(row: int, offset: int) -> None:
+        runtime.write(address + offset, values[row].tobytes(), 0)
+
+    def is_right(row: int, offset: int) -> bool:
+        found = np.frombuffer(runtime.read(address + offset, size, 0), np.float32)
+        return bool(np.array_equal(found, 2 * values[row]))
+
+    try:
+        served.call(served.client.register_cuda_shared_memory(region, runtime.export(address), 0, 8 * step))
+        ways = {"aligned": (0, 4 * step), "not aligned": (4, 4 * step + 4), "in place": (step, step)}
+        for name, (start, target) in ways.items():
+            right = 0
+            for row in range(2):
+                put(row, start)
+                _Connection(port, region, size, start=start, target=target).infer()
+                right += is_right(row, target)
+            room.judge(f"answers in CUDA shared memory, {name}", right == 2, right=right)
+        places = [(row * step, (4 + row) * step) for row in range(4)]
+        for row, (start, _) in enumerate(places):
+            put(row, start)
+        calls = [_Connection(port, region, size, start=s, target=t, model="batched") for s, t in places]
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(_Connection.infer, calls))
+        are_right = [is_right(row, target) for row, (_, target) in enumerate(places)]
+        room.judge("answers in CUDA shared memory, a batch of 4", all(are_right), right=sum(are_right))
+        served.call(served.client.unregister_cuda_shared_memory(region))
+    finally:
+        runtime.free(address)
+
+
+def _copies(room: Room) -> None:
+    """PyTorch's own copies between host and GPU, with ordinary and with page-locked memory: what a request costs."""
+    if not room.has_gpu:
+        raise NotRun("no GPU")
+    import torch
+
+    for mib in (1, 16, 64):
+        host = torch.ones(mib * MIB // 4)
+        on_gpu = host.to("cuda")
+        ways: dict[str, Callable[[], Any]] = {
+            "in": lambda host=host: host.to("cuda"),
+            "in_staged": lambda host=host: (
+                torch.empty_like(host, pin_memory=True).copy_(host).to("cuda", non_blocking=True)
+            ),
+            "out": lambda on_gpu=on_gpu: on_gpu.cpu(),
+            "out_pinned": lambda on_gpu=on_gpu: torch.empty_like(on_gpu, device="cpu", pin_memory=True).copy_(on_gpu),
+            "out_reused": lambda host=host, on_gpu=on_gpu: host.copy_(on_gpu),
+        }
+        room.row(
+            f"copies of PyTorch, {mib} MiB, in ms", "ok", **{name: _each_ms(call) for name, call in ways.items()}
+        )
+
+
+def _each_ms(call: Callable[[], Any]) -> float:
+    import torch
+
+    call()
+    torch.cuda.synchronize()
+    began, count = time.perf_counter(), 0
+    while count < _LEAST or time.perf_counter() - began < 0.15:
+        call()
+        torch.cuda.synchronize()
+        count += 1
+    return round((time.perf_counter() - began) / count * 1e3, 3)
 
 
 def _by_tritonclient(room: Room, served: Served) -> None:

@@ -12,6 +12,7 @@ from bench.gpu import collect_wheels, machine
 from bench.gpu.parts import Part, chosen
 from bench.gpu.run import Collection
 from bench.gpu.summary import table
+from bench.gpu.throughput import judged
 
 ROOT = Path(__file__).parents[2]
 _PARTS = """
@@ -109,7 +110,7 @@ def test_little_memory_is_a_problem(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--parts", "correctnes"], "there is no part 'correctnes'; choose from correctness"),
+        (["--parts", "correctnes"], "there is no part 'correctnes'; choose from throughput"),
         (["--minutes", "0"], "--minutes is 0; use 0.2 to 600"),
     ],
 )
@@ -122,6 +123,7 @@ def test_wrong_command_line(tmp_path, arguments, said):
 
 def test_parts_keep_their_order():
     assert [part.name for part in chosen("memory, correctness")] == ["correctness", "memory"]
+    assert [part.name for part in chosen("")][:5] == ["throughput", "transfers", "aot", "ranks", "optimize"]
     assert {"tensorrt", "onnxruntime"}.isdisjoint(part.name for part in chosen(""))
     assert [part.name for part in chosen("tensorrt,onnxruntime")] == ["tensorrt", "onnxruntime"]
 
@@ -130,6 +132,22 @@ def test_long_table_is_cut():
     row = {"part": "p", "check": "c" * 80, "verdict": "ok", "note": "n" * 300, "figures": {}}
     facts = {"date": "d", "gpus": "none: x", "driver": "", "cores": 2, "versions": {}}
     assert len(table([row] * 500, facts, {})) < 12_000
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict"),
+    [
+        ([0.96, 1.0, 1.1, 0.97], "ok"),
+        ([0.93, 0.94, 0.96, 0.92, 0.94, 0.95], "ok"),
+        ([0.7, 1.0, 1.2, 0.96], "ok"),
+        ([0.9, 0.94, 0.6, 0.8], "failed"),
+        ([0.6, 0.9, 1.3, 0.8], "not proven"),
+        ([0.6, 0.7], "not proven"),
+        ([0.99], "ok"),
+    ],
+)
+def test_verdict_about_pairs(ratios, verdict):
+    assert judged(ratios)[0] == verdict
 
 
 def test_wheels_are_asked_for_the_machines_python(tmp_path):

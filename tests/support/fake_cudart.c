@@ -42,6 +42,11 @@ int cudaSetDevice(int id) {
     return 0;
 }
 
+int cudaGetDevice(int *id) {
+    *id = device < 0 ? 0 : device;
+    return 0;
+}
+
 const char *cudaGetErrorString(int error) {
     return error == INVALID_VALUE ? "invalid argument" : error == OUT_OF_MEMORY ? "out of memory" : "another error";
 }
@@ -167,12 +172,13 @@ int cudaStreamSynchronize(void *stream) {
     return stream == NULL || contains(allocations, ALLOCATIONS, stream, 1, STREAM) ? 0 : INVALID_HANDLE;
 }
 
+static int is_here(const char *address, size_t size) {
+    return contains(mappings, MAPPINGS, address, size, device) ||
+           contains(allocations, ALLOCATIONS, address, size, device);
+}
+
 int cudaMemcpy(void *to, const void *from, size_t size, int kind) {
-    const char *on_device = kind == 1 ? to : from;
-    if (device < 0 || (kind != 1 && kind != 2)) return INVALID_VALUE;
-    if (!contains(mappings, MAPPINGS, on_device, size, device) &&
-        !contains(allocations, ALLOCATIONS, on_device, size, device))
-        return INVALID_VALUE;
+    if (device < 0 || (kind != 1 && kind != 2) || !is_here(kind == 1 ? to : from, size)) return INVALID_VALUE;
     memcpy(to, from, size);
     return 0;
 }
@@ -181,9 +187,7 @@ int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *str
     const char *on_host = kind == 1 ? from : to;
     if (cudaStreamSynchronize(stream)) return INVALID_HANDLE;
     if (kind == 3) {
-        if (!contains(allocations, ALLOCATIONS, from, size, device) ||
-            !contains(allocations, ALLOCATIONS, to, size, device))
-            return INVALID_VALUE;
+        if (!is_here(from, size) || !is_here(to, size)) return INVALID_VALUE;
         memcpy(to, from, size);
         return 0;
     }

@@ -1,17 +1,20 @@
 """Tensors that frameworks return instead of numpy arrays: anything with `__dlpack__` and `__dlpack_device__`.
 
 Tensors in host memory become arrays without a copy. Tensors of devices are copied to the host, except between the
-steps of an ensemble: see `naiad.core.device_tensor`.
+steps of an ensemble and to CUDA shared memory: see `naiad.core.device_tensor`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from naiad.core.datatype import DataType
-from naiad.core.device_tensor import Device
-from naiad.core.tensor import Array
+from naiad.core.device_tensor import Device, DeviceTensor
+from naiad.core.errors import InferError
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse
+from naiad.core.tensor import Array, Buffer
 from naiad.worker.api.dlpack import DLPackError, import_array
 
 
@@ -76,3 +79,26 @@ def _view(tensor: DLPackTensor) -> Array:
         datatype, view = import_array(tensor)
         return view.view(DataType.BF16.numpy) if datatype == DataType.BF16.value else view
     return view
+
+
+def take_to_places(requests: Sequence[InferRequest], responses: Sequence[InferResponse]) -> None:
+    """Copy outputs that are on the device where their client has memory for them; other outputs remain."""
+    for request, response in zip(requests, responses, strict=True):
+        if request.destinations and request.header.is_on_device and response.error is None:
+            try:
+                response.data = [
+                    _taken(request, spec.name, data)
+                    for spec, data in zip(response.header.outputs, response.data, strict=True)
+                ]
+            except InferError as error:
+                response.error = error.with_traceback(None)
+
+
+def _taken(request: InferRequest, name: str, data: Buffer | DeviceTensor) -> Any:
+    place = (request.destinations or {}).get(name)
+    if place is None or isinstance(place, memoryview) or not isinstance(data, DeviceTensor):
+        return data
+    if not len(data) or data.device != place.device or len(data) > place.byte_size:
+        return data
+    place.take(data)
+    return b""

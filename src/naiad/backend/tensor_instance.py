@@ -6,7 +6,7 @@ An adapter implements `run` and, if its framework can work on fixed buffers, `st
 import abc
 import time
 from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from typing import Any, cast
 
 from naiad.backend import device_tensors
 from naiad.backend.api import Instance, ModelContext
@@ -80,7 +80,7 @@ class TensorInstance(Instance):
     def run_on_device(
         self, inputs: dict[str, Any], output_names: Sequence[str], staying: Set[str]
     ) -> Sequence[Tensor]:
-        """Do what `run` does for steps of ensembles, with tensors that stay on `device`.
+        """Do what `run` does with tensors that stay on `device`: of steps of ensembles, and in CUDA shared memory.
 
         Inputs may be DLPack tensors on `device`, C-contiguous and aligned, with the shapes that arrays would have.
         The model must not write to them: other steps read them. It has read them when this returns. Outputs in
@@ -174,7 +174,8 @@ class TensorInstance(Instance):
         self, batch: Batch, plan: BatchPlan, inputs: dict[str, Array]
     ) -> Sequence[InferResponse] | None:
         """Execute a single request with outputs where the client wants them; None when that cannot be done."""
-        destinations = batch.requests[0].destinations
+        # The plan is not for a header of devices, so that all of it is host memory.
+        destinations = cast("Mapping[str, memoryview] | None", batch.requests[0].destinations)
         arrays = self.run_into(inputs, plan.output_names, destinations) if destinations else None
         if arrays is None or destinations is None:
             return None
@@ -200,7 +201,10 @@ class TensorInstance(Instance):
                 return self._execute_one_by_one(batch)
             raise
         batch.compute_end_ns = _now_ns()
-        return self._assembler.scatter_mixed(plan, tensors)
+        responses = self._assembler.scatter_mixed(plan, tensors)
+        if plan.staying:
+            device_tensors.take_to_places(batch.requests, responses)
+        return responses
 
     def _execute_one_by_one(self, batch: Batch) -> Sequence[InferResponse]:
         """Execute each request alone, so that only those fail whose inputs are refused."""

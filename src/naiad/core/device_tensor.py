@@ -1,8 +1,8 @@
-"""Tensors that stay on a device between the steps of an ensemble.
+"""Tensors that stay on a device: between the steps of an ensemble, and in the memory of a client there.
 
-Theory of operation. All data of requests and responses is bytes in host memory, with one exception: an output of a
-step that later steps alone read. If the models of all these steps can, it remains a tensor of its framework on its
-device, in a `DeviceTensor`, which takes the place of a buffer.
+Theory of operation. All data of requests and responses is bytes in host memory, with two exceptions. One is an output
+of a step that later steps alone read. If the models of all these steps can, it remains a tensor of its framework on
+its device, in a `DeviceTensor`, which takes the place of a buffer. The other is CUDA shared memory: see below.
 
 1. The ensemble determines these outputs from its graph, when it is loaded, and marks them in the headers of its steps
    (`RequestedOutput.stays_on_device`, `RequestHeader.is_on_device`).
@@ -15,10 +15,14 @@ Streams: an instance returns a tensor only when its values are complete, so that
 The consumer imports it through `__dlpack__`, whose `stream` argument orders the work of the two frameworks where one
 is still in progress. The consumer holds the tensor until its own run is complete, and does not write to it, since
 other steps may read the same memory. The memory is free when the request of the ensemble has ended.
+
+CUDA shared memory: the engine makes a `DeviceTensor` of an input in a region of a client, and marks outputs that the
+client wants in one (`RequestHeader.on_device`), if the model takes tensors of devices. From there on steps 2 and 3
+apply. The instance's thread copies such an output to its `DevicePlace`, on the device, before it returns.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from naiad.core.tensor import Buffer, Shape
 
@@ -56,6 +60,21 @@ class DeviceTensor:
     def as_buffer(self) -> Buffer:
         """Return itself, typed as the buffer in whose place it is."""
         return cast("Buffer", self)
+
+
+class DevicePlace(Protocol):
+    """Memory of a client on a device, for one output."""
+
+    @property
+    def byte_size(self) -> int:
+        """Its size."""
+
+    @property
+    def device(self) -> Device:
+        """Where it is."""
+
+    def take(self, tensor: DeviceTensor) -> None:
+        """Copy a tensor of `device` here, completely, on any thread. Raises InferError(INTERNAL)."""
 
 
 def in_host_memory(data: Buffer | DeviceTensor) -> Buffer:

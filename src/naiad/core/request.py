@@ -1,6 +1,6 @@
 """An inference request: the header that clients repeat, and the data that differs between requests."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +8,7 @@ from naiad.core.parameters import NO_PARAMETERS, ParameterValue
 from naiad.core.tensor import Buffer, Shape, TensorSpec
 
 if TYPE_CHECKING:
+    from naiad.core.device_tensor import DevicePlace
     from naiad.core.response import InferResponse
 
 
@@ -63,7 +64,7 @@ class RequestedOutput:
     may_be_missing: bool = False
     """A response without this output is not an error: the requester decides (steps of ensembles)."""
     stays_on_device: bool = False
-    """It may be a `DeviceTensor` in the response (steps of ensembles)."""
+    """It may be a `DeviceTensor` in the response (steps of ensembles, outputs in CUDA shared memory)."""
 
 
 class RequestHeader:
@@ -145,7 +146,7 @@ class RequestHeader:
         )
         """No tensor is in shared memory and no classes are requested."""
         self.is_on_device = has_device_inputs or any(output.stays_on_device for output in self.outputs)
-        """An input may be a `DeviceTensor`, or an output: only in steps of ensembles."""
+        """An input may be a `DeviceTensor`, or an output: in steps of ensembles, and with CUDA shared memory."""
         self.admission: object | None = None
         self.execution: Any = None
         self.origin: RequestHeader | None = None
@@ -175,6 +176,17 @@ class RequestHeader:
         copy.outputs = tuple(replace(output, stays_on_device=False) for output in self.outputs)
         copy.is_on_device = False
         copy.execution = copy.layout = None
+        return copy
+
+    def on_device(self, staying: Set[str]) -> "RequestHeader":
+        """Return a copy for a request with inputs on a device, or with these outputs there."""
+        copy = self._copy()
+        copy.outputs = tuple(
+            replace(output, stays_on_device=True) if output.name in staying else output for output in self.outputs
+        )
+        copy.is_on_device = True
+        copy.execution = copy.layout = None
+        copy.origin = self.origin or self
         return copy
 
     def with_tensors(
@@ -253,11 +265,11 @@ class InferRequest:
         self.cancelled = False
         self.element_counts: Sequence[int] | None = None
         """Number of elements of each BYTES input, if the frontend has counted them; otherwise -1."""
-        self.destinations: Mapping[str, memoryview] | None = None
+        self.destinations: Mapping[str, memoryview | DevicePlace] | None = None
         """Output name to writable memory, for outputs that an instance may write there itself.
 
         The data of such an output is then empty in its response. An instance may ignore it: outputs in the response
-        are copied.
+        are copied. All are on devices if the header `is_on_device`, otherwise all are in host memory.
         """
         self.is_paused = False
         """Decoupled models: the client does not read its responses.

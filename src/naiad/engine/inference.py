@@ -35,6 +35,7 @@ from naiad.engine.rollout.changes import RolloutChanges
 from naiad.engine.rollout.model import RolloutModel
 from naiad.engine.rollout.rollouts import Rollouts
 from naiad.engine.serving.served import Served, explain
+from naiad.engine.transforms.device_headers import DeviceHeaders
 from naiad.engine.transforms.shared_memory import SharedMemoryTensors
 from naiad.memory.regions import SharedMemory
 from naiad.options.trace import TraceOptions
@@ -83,6 +84,7 @@ class Engine:
         self._metrics = metrics
         self.shared_memory = shared_memory or SharedMemory()
         """The registered regions of clients."""
+        self._device_headers = DeviceHeaders()
         self._repository: RepositoryControl[Served] | None = None
         self._models: Rows = {}
         """Every model once, by its key."""
@@ -170,7 +172,7 @@ class Engine:
     def _submit_exchanged(self, request: InferRequest, served: Served) -> None:
         """Submit a request with tensors in shared memory or with classified outputs."""
         # Triton: the error of a missing region precedes that of a wrong shape.
-        exchange = SharedMemoryTensors(request, served, self.shared_memory)
+        exchange = SharedMemoryTensors(request, served, self.shared_memory, self._device_headers)
         try:
             served.submit(request)
         except InferError:

@@ -1,20 +1,30 @@
 """CUDA: its runtime through ctypes, and shared memory, which is an allocation that a client has made.
 
 libcudart is loaded from the loader's path under its usual names, or from NVIDIA's Python packages, when the first
-region is registered. Tensors are copied between GPU and host once in each direction.
+region is registered. A model on the GPU of a region reads its inputs there and its outputs are copied there on the
+GPU; for all others tensors are copied between GPU and host once in each direction.
 """
 
+import contextlib
 import ctypes
 import ctypes.util
+import logging
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from naiad.core.datatype import DataType
+from naiad.core.device_tensor import Device, DeviceTensor
 from naiad.core.errors import InferError, excerpt, internal, invalid_argument
 from naiad.core.model import CudaRegionStatus
-from naiad.core.tensor import Buffer
+from naiad.core.tensor import Buffer, Shape, TensorSpec
+from naiad.memory.dlpack import address_of, check_device, export_memory
+
+_log = logging.getLogger(__name__)
 
 HANDLE_BYTES = 64
 """sizeof(cudaIpcMemHandle_t)."""
@@ -27,6 +37,10 @@ _NON_BLOCKING = 1
 """cudaStreamNonBlocking: the stream does not wait for the legacy default stream."""
 _DEFAULT_STREAM = 0
 _SUCCESS = 0
+_DLPACK_KIND = 2
+"""kDLCUDA."""
+_ALIGNMENT_BYTES = 256
+"""Of tensors that models read in a region: as cudaMalloc aligns, which compilers of models may rely on."""
 
 
 class _IpcHandle(ctypes.Structure):
@@ -51,6 +65,7 @@ class CudaRuntime:
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         signatures: dict[str, tuple[Any, ...]] = {
             "cudaGetDeviceCount": (ctypes.POINTER(ctypes.c_int),),
+            "cudaGetDevice": (ctypes.POINTER(ctypes.c_int),),
             "cudaSetDevice": (ctypes.c_int,),
             "cudaIpcOpenMemHandle": (ctypes.POINTER(pointer), _IpcHandle, ctypes.c_uint),
             "cudaIpcCloseMemHandle": (pointer,),
@@ -122,6 +137,18 @@ class CudaRuntime:
     def set_device(self, device_id: int) -> None:
         """Make a device the current one of this thread."""
         self._call("cudaSetDevice", device_id)
+
+    @contextlib.contextmanager
+    def on_device(self, device_id: int) -> Iterator[None]:
+        """Make a device the current one of a thread of a model, which has its own again afterwards."""
+        before = ctypes.c_int(0)
+        self._call("cudaGetDevice", ctypes.byref(before))
+        self.set_device(device_id)
+        try:
+            yield
+        finally:
+            if before.value != device_id:
+                self.set_device(before.value)
 
     def allocate(self, byte_size: int) -> int:
         """Return memory of the current device."""
@@ -201,10 +228,88 @@ def _candidates() -> list[str]:
     return [*_NAMES, *([found] if found else []), *packaged]
 
 
+class CudaMapping:
+    """An opened allocation of a client, which is closed when neither its region nor a tensor refers to it."""
+
+    def __init__(self, runtime: CudaRuntime, name: str, address: int, device_id: int) -> None:
+        self.runtime = runtime
+        self.address = address
+        self.device_id = device_id
+        self._name = name
+        self._stream = 0
+        self._lock = threading.Lock()
+
+    def read(self, offset: int, byte_size: int) -> Buffer:
+        """Return a copy of a part in host memory, on any thread. Raises InferError(INTERNAL)."""
+        try:
+            with self.runtime.on_device(self.device_id):
+                return self.runtime.read(self.address + offset, byte_size, self.device_id)
+        except CudaError as error:
+            raise self.failed("read", error) from error
+
+    def copy_here(self, offset: int, tensor: DeviceTensor) -> None:
+        """Copy a tensor of the same GPU to a part and wait for it, on any thread. Raises InferError(INTERNAL)."""
+        runtime = self.runtime
+        try:
+            with runtime.on_device(self.device_id), self._lock:
+                # A stream of its own: the default one would wait for the work of all models.
+                self._stream = self._stream or runtime.create_stream()
+                source = address_of(tensor.tensor)
+                runtime.copy_on_device(self.address + offset, source, len(tensor), self._stream)
+                runtime.wait_for(self._stream)
+        except (CudaError, BufferError) as error:
+            raise self.failed("written", error) from error
+
+    def failed(self, verb: str, error: Exception) -> InferError:
+        """Return the error of an access."""
+        return internal(f"CUDA shared memory region '{excerpt(self._name)}' could not be {verb}: {error}")
+
+    def __del__(self) -> None:
+        try:
+            if self._stream:
+                with self.runtime.on_device(self.device_id):
+                    self.runtime.destroy_stream(self._stream)
+            self.runtime.close(self.address, self.device_id)
+        except CudaError as error:
+            _log.warning("closing CUDA shared memory region '%s' failed: %s", self._name, error)
+
+
+class RegionTensor:
+    """A tensor in a region, for frameworks through DLPack; it keeps the memory mapped."""
+
+    def __init__(self, mapping: CudaMapping, offset: int, shape: Shape, datatype: DataType) -> None:
+        self._mapping = mapping
+        self._address = mapping.address + offset
+        self._datatype = datatype
+        self.shape = shape
+        self.dtype = datatype.numpy
+
+    def __dlpack__(self, *, dl_device: Device | None = None, **_: Any) -> Any:
+        check_device(dl_device, self.__dlpack_device__())
+        return export_memory(self, self._address, self.shape, self._datatype, self.__dlpack_device__())
+
+    def __dlpack_device__(self) -> Device:
+        return _DLPACK_KIND, self._mapping.device_id
+
+
+class RegionPlace:
+    """Where a client wants an output: a part of a region."""
+
+    def __init__(self, mapping: CudaMapping, offset: int, byte_size: int) -> None:
+        self._mapping = mapping
+        self._offset = offset
+        self.byte_size = byte_size
+        self.device: Device = (_DLPACK_KIND, mapping.device_id)
+
+    def take(self, tensor: DeviceTensor) -> None:
+        """Copy a tensor of `device` here, completely. Raises InferError(INTERNAL)."""
+        self._mapping.copy_here(self._offset, tensor)
+
+
 class CudaRegion:
     """An opened allocation of a GPU."""
 
-    __slots__ = ("_address", "_runtime", "byte_size", "device_id", "is_leaving", "name", "user_count")
+    __slots__ = ("_mapping", "byte_size", "device_id", "is_leaving", "name", "user_count")
 
     def __init__(self, runtime: CudaRuntime, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         """Open the allocation behind `handle`. Raises InferError(INVALID_ARG) with Triton's text."""
@@ -215,26 +320,18 @@ class CudaRegion:
                 raise CudaError(f"device_id is {device_id}, but there are {runtime.device_count} GPUs")
             if not byte_size:
                 raise CudaError("byte_size is 0")
-            self._address = runtime.open(handle, device_id)
-            self._check_end(runtime, byte_size, device_id)
+            address = runtime.open(handle, device_id)
+            _check_end(runtime, address, byte_size, device_id)
         except CudaError as error:
             raise invalid_argument(
                 f"failed to register CUDA shared memory region '{name}': invalid args: {error}"
             ) from error
-        self._runtime = runtime
+        self._mapping: CudaMapping | None = CudaMapping(runtime, name, address, device_id)
         self.name = name
         self.device_id = device_id
         self.byte_size = byte_size
         self.user_count = 0
         self.is_leaving = False
-
-    def _check_end(self, runtime: CudaRuntime, byte_size: int, device_id: int) -> None:
-        """Check that the allocation has the given size, by reading its last byte."""
-        try:
-            runtime.read(self._address + byte_size - 1, 1, device_id)
-        except CudaError as error:
-            runtime.close(self._address, device_id)
-            raise CudaError(f"byte_size {byte_size} is beyond the allocation ({error})") from error
 
     @property
     def status(self) -> CudaRegionStatus:
@@ -247,23 +344,56 @@ class CudaRegion:
     def check_intact(self) -> None:
         """Do nothing: failed accesses raise at once."""
 
+    @property
+    def mapping(self) -> CudaMapping:
+        """Its memory, until it is closed."""
+        assert self._mapping is not None
+        return self._mapping
+
     def read(self, offset: int, byte_size: int) -> Buffer:
         """Return a copy of a part of the region in host memory. Raises InferError(INTERNAL)."""
+        mapping = self.mapping
         try:
-            return self._runtime.read(self._address + offset, byte_size, self.device_id)
+            return mapping.runtime.read(mapping.address + offset, byte_size, self.device_id)
         except CudaError as error:
-            raise self._failed("read", error) from error
+            raise mapping.failed("read", error) from error
 
     def write(self, offset: int, data: Buffer) -> None:
         """Copy `data` to a part of the region. Raises InferError(INTERNAL)."""
+        mapping = self.mapping
         try:
-            self._runtime.write(self._address + offset, data, self.device_id)
+            mapping.runtime.write(mapping.address + offset, data, self.device_id)
         except CudaError as error:
-            raise self._failed("written", error) from error
+            raise mapping.failed("written", error) from error
+
+    def tensor(self, offset: int, spec: TensorSpec) -> DeviceTensor | None:
+        """Return a tensor that is a part of the region, without a copy; None where models cannot read it there."""
+        mapping, shape = self.mapping, tuple(spec.shape)
+        if (mapping.address + offset) % _ALIGNMENT_BYTES or spec.datatype is DataType.BYTES:
+            return None
+        size = spec.byte_size
+        tensor = RegionTensor(mapping, offset, shape, spec.datatype)
+        return DeviceTensor(
+            tensor,
+            device=tensor.__dlpack_device__(),
+            shape=shape,
+            byte_size=size,
+            copy=lambda: mapping.read(offset, size),
+        )
+
+    def place(self, offset: int, byte_size: int) -> RegionPlace:
+        """Return a part of the region, to which a model's thread can copy an output."""
+        return RegionPlace(self.mapping, offset, byte_size)
 
     def close(self) -> None:
-        """Close the allocation. Raises CudaError."""
-        self._runtime.close(self._address, self.device_id)
+        """Close the allocation, or when the last tensor in it is released."""
+        self._mapping = None
 
-    def _failed(self, verb: str, error: CudaError) -> InferError:
-        return internal(f"CUDA shared memory region '{excerpt(self.name)}' could not be {verb}: {error}")
+
+def _check_end(runtime: CudaRuntime, address: int, byte_size: int, device_id: int) -> None:
+    """Check that the allocation has the given size, by reading its last byte. Raises CudaError."""
+    try:
+        runtime.read(address + byte_size - 1, 1, device_id)
+    except CudaError as error:
+        runtime.close(address, device_id)
+        raise CudaError(f"byte_size {byte_size} is beyond the allocation ({error})") from error

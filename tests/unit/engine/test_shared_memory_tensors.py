@@ -8,6 +8,7 @@ from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader, SharedMemoryRegion
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec, decode_bytes_elements
+from naiad.engine.transforms.device_headers import DeviceHeaders
 from naiad.engine.transforms.shared_memory import SharedMemoryTensors
 from naiad.memory.cuda import CudaError
 from naiad.memory.regions import SharedMemory
@@ -22,6 +23,7 @@ class Model:
 
     config = ModelConfig(max_batch_size=8)
     labels = {"A": ["zero", "one"]}  # noqa: RUF012
+    takes_device_tensors = False
 
 
 class Gpu:
@@ -65,7 +67,7 @@ class Bench:
         header = RequestHeader(model_name="m", inputs=inputs, outputs=outputs, shared_memory=shared or {})
         assert not header.is_plain
         request = InferRequest(header, list(data), lambda request, response: self.answers.append(response))
-        return request, SharedMemoryTensors(request, Model(), self.memory)
+        return request, SharedMemoryTensors(request, Model(), self.memory, DeviceHeaders())
 
     def answer(self, request, *data, specs=(A,), **named):
         request.on_response(request, InferResponse(ResponseHeader("m", "1", specs), data, **named))

@@ -16,8 +16,10 @@ from naiad.backend.device_tensors import device_of
 from naiad.backend.pytorch.library import release, torch
 from naiad.backend.pytorch.naming import bind_inputs, bind_outputs
 from naiad.backend.pytorch.options import TorchOptions
+from naiad.backend.pytorch.pinned_outputs import PinnedOutputs
 from naiad.backend.pytorch.program import Program
 from naiad.backend.pytorch.tensors import (
+    copy_to,
     dlpack_device,
     from_texts,
     reason,
@@ -29,6 +31,7 @@ from naiad.backend.pytorch.tensors import (
 )
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.config.execution import execution_config
+from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, internal, invalid_argument
 from naiad.core.tensor import Array, Shape
 
@@ -50,8 +53,10 @@ class TorchInstance(TensorInstance):
         self._copied = {name for name, place in self._inputs.items() if program.may_write_to(place)}
         self._copies_all = slots is None
         self._outputs = bind_outputs(config, program.results)
+        self._text_outputs = {output.name for output in self._table.outputs if output.datatype is DataType.BYTES}
         self._dims = {output.name: output.model_dims for output in self._table.outputs}
         self._checked: set[tuple[str, Shape]] = set()
+        self._pinned = PinnedOutputs()
         self._device = "" if device == "cpu" else device
         self._options = options
         self._mode: Callable[[], Any] = torch.inference_mode if options.has_inference_mode else torch.no_grad
@@ -91,6 +96,21 @@ class TorchInstance(TensorInstance):
         finally:
             if options.cleans_cache and self._device:
                 torch.cuda.empty_cache()
+
+    def run_into(
+        self, inputs: dict[str, Array], output_names: Sequence[str], destinations: Mapping[str, memoryview]
+    ) -> Sequence[Array] | None:
+        """Copy outputs from the GPU to where the client wants them; see `TensorInstance.run_into`."""
+        if not self._device or not self._text_outputs.isdisjoint(destinations):
+            return None
+        results = self.run_on_device(inputs, output_names, frozenset(destinations))
+        arrays: list[Array] = []
+        for name, result in zip(output_names, results, strict=True):
+            array = copy_to(destinations[name], result) if name in destinations else result
+            if array is None:
+                return None
+            arrays.append(array)
+        return arrays
 
     @staticmethod
     def to_host(tensor: Any) -> Array:
@@ -132,7 +152,7 @@ class TorchInstance(TensorInstance):
             is_kept = storage_address(value) in taken
             value = value.clone() if is_kept else value
             stays = stays and value.layout is torch.strided and device_of(value) == self.device
-            array = to_device_tensor(value) if stays else to_array(value)
+            array = to_device_tensor(value) if stays else self._pinned.take(value)
         elif isinstance(value, list) and all(isinstance(text, str) for text in value):
             array = from_texts(value)
         else:

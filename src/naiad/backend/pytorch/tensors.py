@@ -61,6 +61,20 @@ def to_device_tensor(tensor: Any) -> Any:
     return made.clone() if made.data_ptr() % ALIGNMENT_BYTES else made
 
 
+def copy_to(target: memoryview, found: Any) -> Array | None:
+    """Copy a contiguous tensor, or an array, to memory and return it as an array there; None if it does not fit."""
+    if found.nbytes > len(target):
+        return None
+    dtype = found.dtype if isinstance(found, np.ndarray) else DATATYPES[found.dtype].numpy
+    array: Array = np.ndarray(tuple(found.shape), dtype, target)
+    if isinstance(found, np.ndarray):
+        array[...] = found
+    elif found.nbytes:
+        memory = torch.from_numpy(np.frombuffer(target, np.uint8, found.nbytes))
+        memory.copy_(found.reshape(-1).view(torch.uint8))
+    return array
+
+
 def dlpack_device(device: str) -> Device | None:
     """Return a device as DLPack numbers it; None for the CPU, and for the one that a file determines."""
     if device in ("", "cpu"):

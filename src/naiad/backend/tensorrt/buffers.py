@@ -19,7 +19,7 @@ from naiad.core.datatype import DataType
 from naiad.core.device_tensor import Device
 from naiad.core.tensor import Array, Buffer, Shape
 from naiad.memory.cuda import CudaError, CudaRuntime
-from naiad.worker.api.dlpack import export_array, header_of
+from naiad.memory.dlpack import check_device, export_memory
 
 _log = logging.getLogger(__name__)
 
@@ -179,35 +179,8 @@ class DeviceArray:
         return array.reshape(self.shape)
 
     def __dlpack__(self, *, dl_device: Device | None = None, **_: Any) -> Any:
-        if dl_device not in (None, self._device):
-            raise BufferError(f"this tensor is on DLPack device {self._device}, not on {dl_device}")
-        # numpy makes the capsule, and does not read the memory.
-        capsule = export_array(np.asarray(_Memory(self)), self._datatype.value)
-        place = header_of(capsule).device
-        place.kind, place.number = self._device
-        return capsule
+        check_device(dl_device, self._device)
+        return export_memory(self, self.address, self.shape, self._datatype, self._device)
 
     def __dlpack_device__(self) -> Device:
         return self._device
-
-
-class _Memory:
-    """The memory of a tensor as an array of the host, which keeps the tensor alive."""
-
-    def __init__(self, tensor: DeviceArray) -> None:
-        dtype = np.dtype(np.uint16) if tensor.dtype == DataType.BF16.numpy else tensor.dtype
-        self.tensor = tensor
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (tensor.address, False),
-            "shape": tensor.shape,
-            "typestr": dtype.str,
-        }
-
-
-def address_of(tensor: Any, stream: int) -> int:
-    """Return where a C-contiguous tensor is, for work in a stream of CUDA; the tensor has to outlive that."""
-    capsule = tensor.__dlpack__(stream=stream)
-    header = header_of(capsule)
-    address: int = (header.data or 0) + header.byte_offset
-    return address

@@ -12,13 +12,14 @@ import numpy as np
 from naiad.backend.api import InstanceSpec, ModelContext
 from naiad.backend.framework import Scalars
 from naiad.backend.tensor_instance import TensorInstance
-from naiad.backend.tensorrt.buffers import Blocks, Buffers, DeviceArray, address_of
+from naiad.backend.tensorrt.buffers import Blocks, Buffers, DeviceArray
 from naiad.backend.tensorrt.engine_file import DATATYPES, Engine
 from naiad.backend.tensorrt.library import Messages, TensorRtOptions
 from naiad.backend.tensorrt.profiles import Profile, choose_profile, no_profile
 from naiad.core.errors import InferError, internal, unavailable, unsupported
 from naiad.core.tensor import Array, Shape
 from naiad.memory.cuda import CudaError, CudaRuntime
+from naiad.memory.dlpack import address_of
 
 _log = logging.getLogger(__name__)
 
@@ -126,7 +127,9 @@ class TensorRtInstance(TensorInstance):
             if isinstance(array, np.ndarray):
                 buffers[name].send(array, self._stream)
             else:
-                buffers[name].receive(address_of(array, self._stream), self._byte_size(name, shape), self._stream)
+                buffers[name].receive(
+                    address_of(array, stream=self._stream), self._byte_size(name, shape), self._stream
+                )
         shapes = {name: self._output_shape(name) for name in output_names}
         self._check(self._context.execute_async_v3(self._stream), "the execution")
         found: dict[str, Shape | DeviceArray] = {}

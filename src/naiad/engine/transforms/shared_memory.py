@@ -1,7 +1,8 @@
 """Shared-memory I/O: inputs and outputs in shared memory, and outputs as classes.
 
 Such a request is prepared before it is submitted, and its responses pass through here on their way to the frontend.
-All code here runs on the event loop. Schedulers and instances see an ordinary request.
+All code here runs on the event loop. Schedulers and instances see an ordinary request; if the model takes tensors of
+devices, those in CUDA shared memory remain there: see `naiad.core.device_tensor`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,11 +12,14 @@ import numpy as np
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
+from naiad.core.device_tensor import DevicePlace, DeviceTensor, in_host_memory
 from naiad.core.errors import InferError, excerpt, wrong_request
 from naiad.core.request import InferRequest, SharedMemoryRegion
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.engine.transforms.classification import class_shape, classify
+from naiad.engine.transforms.device_headers import DeviceHeaders
+from naiad.memory.cuda import CudaRegion
 from naiad.memory.regions import Region, SharedMemory
 from naiad.memory.system import SystemRegion
 
@@ -27,7 +31,7 @@ _Place = tuple[Region, SharedMemoryRegion]
 
 
 class ModelFacts(Protocol):
-    """The facts of a model that classification needs."""
+    """The facts of a model that are needed here."""
 
     @property
     def config(self) -> ModelConfig:
@@ -37,13 +41,19 @@ class ModelFacts(Protocol):
     def labels(self) -> Mapping[str, Sequence[str]]:
         """Output name to class labels."""
 
+    @property
+    def takes_device_tensors(self) -> bool:
+        """Whether requests and responses may have a `DeviceTensor` in place of a buffer."""
+
 
 class SharedMemoryTensors:
     """Stands between one request and its frontend."""
 
-    __slots__ = ("_classes", "_inputs", "_memory", "_model", "_outputs", "_regions", "on_next")
+    __slots__ = ("_classes", "_has_device_inputs", "_inputs", "_memory", "_model", "_outputs", "_regions", "on_next")
 
-    def __init__(self, request: InferRequest, model: ModelFacts, memory: SharedMemory) -> None:
+    def __init__(
+        self, request: InferRequest, model: ModelFacts, memory: SharedMemory, device_headers: DeviceHeaders
+    ) -> None:
         """Read the inputs of a request and intercept its responses. Raises InferError, without holding any region."""
         self._model = model
         self._memory = memory
@@ -53,14 +63,17 @@ class SharedMemoryTensors:
         self._inputs: list[_Place] = []
         self._outputs: dict[str, _Place] = {}
         self._classes = {o.name: o.classification for o in request.header.outputs if o.classification}
+        self._has_device_inputs = False
         try:
             if request.header.shared_memory:
                 request.data = self._read_inputs(request)
-            self._find_outputs(request)
+            staying = self._find_outputs(request)
         except InferError:
             self.release()
             raise
         request.on_response = self.on_response
+        if staying or self._has_device_inputs:
+            request.header = device_headers.find(request.header, staying)
 
     def release(self) -> None:
         """Release all regions: the request has ended, or was not submitted."""
@@ -94,27 +107,44 @@ class SharedMemoryTensors:
             if part is None:
                 continue
             region = self._acquire(part)
+            self._inputs.append((region, part))
+            tensor = self._on_device(region, part, spec)
+            if tensor is not None:
+                data[position] = tensor.as_buffer()
+                self._has_device_inputs = True
+                continue
             content = region.read(part.offset, part.byte_size)
             # Strings are parsed twice, at admission and by the backend, so they must not change in between.
             data[position] = bytes(content) if spec.datatype is DataType.BYTES else content
-            self._inputs.append((region, part))
         return data
 
-    def _find_outputs(self, request: InferRequest) -> None:
-        destinations: dict[str, memoryview] = {}
+    def _on_device(self, region: Region, part: SharedMemoryRegion, spec: TensorSpec) -> DeviceTensor | None:
+        """Return an input as a tensor of its GPU if the model can read it there."""
+        if not isinstance(region, CudaRegion) or not self._model.takes_device_tensors:
+            return None
+        # Of another size it is refused at admission, as every input.
+        is_whole = spec.datatype is not DataType.BYTES and spec.byte_size == part.byte_size
+        return region.tensor(part.offset, spec) if is_whole else None
+
+    def _find_outputs(self, request: InferRequest) -> frozenset[str]:
+        """Note where outputs go; return the names of those that may remain on their GPU until they are there."""
+        destinations: dict[str, memoryview | DevicePlace] = {}
+        places: dict[str, memoryview | DevicePlace] = {}
         for output in request.header.outputs:
             part = output.shared_memory
             if part is None:
                 continue
             region = self._acquire(part)
             self._outputs[output.name] = (region, part)
+            if isinstance(region, CudaRegion):
+                if self._model.takes_device_tensors and not output.classification:
+                    places[output.name] = region.place(part.offset, part.byte_size)
             # The model may still read this memory: the output is copied afterwards instead.
-            if isinstance(region, SystemRegion) and not any(
-                _overlap((region, part), other) for other in self._inputs
-            ):
+            elif not any(_overlap((region, part), other) for other in self._inputs):
                 destinations[output.name] = region.view(part.offset, part.byte_size)
-        if destinations:
-            request.destinations = destinations
+        # With a tensor on a device the instance writes there alone.
+        request.destinations = (places if places or self._has_device_inputs else destinations) or None
+        return frozenset(places)
 
     # --- after ------------------------------------------------------------------------------------------------------
 
@@ -149,9 +179,9 @@ class SharedMemoryTensors:
         if isinstance(region, SystemRegion):
             # numpy releases the GIL while it copies.
             target = np.frombuffer(region.view(part.offset, size), np.uint8)
-            target[:] = np.frombuffer(content, np.uint8)
+            target[:] = np.frombuffer(in_host_memory(content), np.uint8)
         else:
-            region.write(part.offset, content)
+            region.write(part.offset, in_host_memory(content))
 
     def _classify(self, spec: TensorSpec, content: Buffer) -> bytes:
         is_batching = self._model.config.max_batch_size > 0
