@@ -357,7 +357,7 @@ class ChunkedDecoder:
             return len(piece)
         self._line = b""
         # RFC 9112 2.2: a CR alone is invalid; others might take it for the end of the line.
-        if line.find(b"\r", 0, at) != at - 1:
+        if not at or line.find(b"\r", 0, at) != at - 1:
             raise HttpError(400, "malformed chunked body: line does not end with CRLF, or has a CR before its end")
         self._take_line(line[: at - 1])
         return at + 1 - known

@@ -77,6 +77,8 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
         CHUNKED + b"3\rX\nabc\r\n0\r\n\r\n",
         CHUNKED + b"3;a\rb\r\nabc\r\n0\r\n\r\n",
         CHUNKED + b"3\r\nabc\n\n0\r\n\r\n",
+        CHUNKED + b"3\r\nabc\n0\r\n\r\n",
+        CHUNKED + b"3\r\nabc\r\n0\r\n\n",
         CHUNKED + b"0\r\nX: a\rb\r\n\r\n",
     ],
 )
