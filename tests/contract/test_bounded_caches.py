@@ -83,6 +83,7 @@ GROWING = {
     "wire.http2.output:dropping": "requests of one connection that were answered early, at most 256",
     "engine.serving.decoupled:_cancelled": BY_OPEN,
     "engine.rollout.rollouts:_intentions": "changes of rollouts that are being loaded, one for each model",
+    "engine.transforms.device_headers:_copies": "emptied when it has _LIMIT",
     "engine.serving.large_requests:_answers": "the parts of one request",
     "engine.serving.large_requests:_headers": "two for each request: full parts and the last one",
     "engine.serving.large_requests:_numbers": BY_OPEN,
