@@ -24,9 +24,9 @@ _EQUAL = "answers of models on the GPU equal the framework's own"
 PARTS = (
     Part("throughput", "a server beside a bare loop of PyTorch", 150, "bench.gpu.throughput", free_gib=16),
     Part("transfers", "CUDA shared memory beside HTTP, gRPC and system shared memory", 45, "bench.gpu.transfers"),
-    Part("aot", "an AOTInductor package compiled for the GPU", 75, "bench.gpu.aot", least_s=30),
+    Part("aot", "an AOTInductor package compiled for the GPU", 150, "bench.gpu.aot", least_s=30),
     Part("ranks", "collective operations of ranks over nccl", 40, "bench.gpu.ranks"),
-    Part("optimize", "naiad optimize with lower precision", 80, "bench.gpu.optimizing", least_s=30),
+    Part("optimize", "naiad optimize with lower precision", 150, "bench.gpu.optimizing", least_s=30),
     Part("device", "tensors of an ensemble stay on the GPU", 45, "bench.gpu.on_device", least_s=15),
     Part("correctness", _EQUAL, 110, "bench.gpu.correctness", least_s=85),
     Part("memory", "memory comes back after unload and death", 70, "bench.gpu.memory", free_gib=12, least_s=25),
