@@ -3,7 +3,9 @@
 CORS keeps a page from reading responses; the request itself is executed. So any page that a user of this machine
 opens could unload models of a server on `localhost`. Browsers mark what pages send: with `Sec-Fetch-Site`, or with
 `Origin`. A page whose own host name changes to this server's address (DNS rebinding) looks like one of its own pages;
-it is found by the name in `Host`, which a server on a loopback address therefore checks.
+it is found by the name in `Host`, which a server on a loopback address therefore checks. Such a name is one of the
+public DNS, which has a dot. Numbers cannot change their address, and names without a dot, which tests, containers and
+proxies use, are none that an attacker can register.
 
 The rule looks only at the head of a request. Transports apply it where they parse a head, before they remember it, so
 requests with a known head pay nothing.
@@ -27,6 +29,8 @@ _OWN_SITES = frozenset((b"same-origin", b"none"))
 """`none`: the user has typed the address."""
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 _LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+PRIVATE = "numbers and names without a dot"
+"""In the hosts of a rule: all that no name of the public DNS is."""
 _BROWSER = b"Mozilla/"
 """Every browser's User-Agent begins with it, and no page can change that of a request without a preflight."""
 
@@ -63,7 +67,7 @@ class WebPageRule:
             self.check("POST", path, lambda name: authority.encode("latin-1") if name == b"host" else field(name))
 
     def _check_host(self, host: bytes) -> None:
-        if self._hosts is None or not host or _name_of(host) in self._hosts:
+        if self._hosts is None or not host or self._is_listed(_name_of(host)):
             return
         shown = excerpt(host.decode("latin-1"))
         _log.debug("HTTP request for the host '%s' refused", shown)
@@ -72,6 +76,10 @@ class WebPageRule:
             f"this server is not '{shown}': its address is for this machine only, so it answers for "
             f"{', '.join(sorted(self._hosts))}; add names with --http-allowed-hosts",
         )
+
+    def _is_listed(self, name: str) -> bool:
+        hosts = self._hosts or ()
+        return name in hosts or (PRIVATE in hosts and not _is_public(name))
 
     def _is_own(self, method: str, site: bytes | None, origin: bytes | None, field: FindField) -> bool:
         """Return whether no page has sent the request, or one of this server."""
@@ -91,6 +99,8 @@ def allowed_hosts(address: str, names: Collection[str]) -> Collection[str] | Non
     if ANY in names or not (names or _is_loopback(address)):
         return None
     own = (*_LOOPBACK_HOSTS, _bracketed(host_of(address))) if _is_loopback(address) else ()
+    if not names:
+        return {*own, PRIVATE}
     return {*own, *(_bracketed(host_of(name)) for name in names)}
 
 
@@ -117,6 +127,17 @@ def _name_of(authority: bytes) -> str:
     if text.startswith("["):
         return text.partition("]")[0] + "]"
     return text.partition(":")[0].removesuffix(".")
+
+
+def _is_public(name: str) -> bool:
+    """Return whether a name may be one of the public DNS, whose owner chooses the address."""
+    if name.startswith("[") or "." not in name or name.endswith(".localhost"):
+        return False
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return True
+    return False
 
 
 def _authority_of(origin: bytes) -> bytes:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from naiad.frontend.web_pages import WebPageRule, allowed_hosts
+from naiad.frontend.web_pages import PRIVATE, WebPageRule, allowed_hosts
 from naiad.wire.http1 import HttpError
 
 INFER, LOAD, LIVE = "/v2/models/m/infer", "/v2/repository/models/m/load", "/v2/health/live"
@@ -137,11 +137,11 @@ def test_foreign_hosts_are_refused_everywhere(host: str) -> None:
 @pytest.mark.parametrize(
     ("address", "names", "hosts"),
     [
-        ("127.0.0.1", (), {*HOSTS}),
-        ("::1", (), {*HOSTS}),
-        ("[::1]", (), {*HOSTS}),
-        ("localhost", (), {*HOSTS}),
-        ("127.0.0.5", (), {*HOSTS, "127.0.0.5"}),
+        ("127.0.0.1", (), {*HOSTS, PRIVATE}),
+        ("::1", (), {*HOSTS, PRIVATE}),
+        ("[::1]", (), {*HOSTS, PRIVATE}),
+        ("localhost", (), {*HOSTS, PRIVATE}),
+        ("127.0.0.5", (), {*HOSTS, "127.0.0.5", PRIVATE}),
         ("127.0.0.1", ("gpu.example", "[2001:DB8::1]"), {*HOSTS, "gpu.example", "[2001:db8::1]"}),
         ("127.0.0.1", ("*",), None),
         ("0.0.0.0", (), None),
@@ -155,6 +155,29 @@ def test_foreign_hosts_are_refused_everywhere(host: str) -> None:
 def test_loopback_servers_have_a_list_of_hosts(address: str, names: tuple[str, ...], hosts: set[str] | None) -> None:
     found = allowed_hosts(address, names)
     assert (None if found is None else set(found)) == hosts
+
+
+@pytest.mark.parametrize(
+    ("host", "is_refused"),
+    [
+        ("test", False),
+        ("triton:8000", False),
+        ("10.0.0.7:8000", False),
+        ("[fd00::7]:8000", False),
+        ("app.localhost:8000", False),
+        ("evil.example", True),
+        ("evil.example.:8000", True),
+        ("127.0.0.1.evil.example", True),
+        ("127.0.0.1.nip.io", True),
+        ("localhost.evil.example", True),
+        ("0x7f.1", True),
+        ("1.2.3", True),
+    ],
+)
+def test_loopback_servers_refuse_names_of_public_dns(host: str, is_refused: bool) -> None:
+    checked = rule(hosts=tuple(allowed_hosts("127.0.0.1", ()) or ()))
+    for method, path in (("GET", LIVE), ("POST", INFER), ("POST", LOAD)):
+        assert ("--http-allowed-hosts" in refusal(checked, method, path, host=host)) is is_refused
 
 
 def test_grpc_calls_are_looked_at_only_when_marked() -> None:

@@ -122,7 +122,7 @@ class AccessOptions:
         "http-allowed-hosts",
         "naiad: answer HTTP requests for these hosts (the Host field) only; repeatable, * for all. A server on a "
         "loopback address always answers for localhost, 127.0.0.1, [::1] and its address.",
-        default_text="all, on a loopback address only this machine",
+        default_text="all, on a loopback address numbers and names without a dot",
         kind=Kind.HOSTS,
         repeat=True,
         read=_split_hosts,
