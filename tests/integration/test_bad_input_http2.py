@@ -247,7 +247,9 @@ class TestStreams:
         for piece in pieces[:-1]:
             peer.send(frame(CONTINUATION, 0, 1, piece))
         peer.send(frame(CONTINUATION, END_HEADERS, 1, pieces[-1]))
-        assert peer.answer(1).fields[":status"] == "431"
+        fields = peer.answer(1).fields
+        assert (fields[":status"], fields["grpc-status"]) == ("200", "8")
+        assert "--grpc-max-header-size" in fields["grpc-message"]
         assert_good_call(peer, 3)
 
 

@@ -86,7 +86,12 @@ def binary(size: int, tail: bytes) -> tuple[bytes, dict[str, str]]:
         ("/v2/models/densnet/infer", tensor(), 404, ["unknown model: 'densnet'", "did you mean 'densenet'?"]),
         ("/v2/models/densenet/versions/2/infer", tensor(), 404, ["version 2 is not found", "known versions: 1, 3"]),
         ("/v2/models/densenet/generate", {"INPUT0": [1, 2, 3]}, 400, ["'INPUT0'", "got 3", "expected as many as"]),
-        ("/v2/models/densenet/generate_stream", [1], 400, ["expected an object", "into braces"]),
+        (
+            "/v2/models/densenet/generate_stream",
+            [1],
+            400,
+            ["row 0 of input 'INPUT0'", "has shape []", "expected [4]"],
+        ),
         ("/v2/logging", {"log_info": "no"}, 400, ["'log_info'", 'got "no"', "expected true or false"]),
         ("/v2/logging", {"log_format": "x"}, 400, ["log_format", "got: x", "expected default, ISO8601 or json"]),
         ("/v2/trace/setting", {"trace_level": "OFF"}, 400, ["'trace_level'", 'got "OFF"', "expected an array"]),

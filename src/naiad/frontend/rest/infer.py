@@ -70,7 +70,7 @@ Prepared = tuple[Decoded, Sequence[int] | None]
 """A decoded request, and the number of elements of its large string inputs."""
 
 _JSON_LENGTH = b"inference-header-content-length"
-_MAX_LENGTH_DIGITS = 19
+_MAX_LENGTH_DIGITS = 20  # of a 64-bit number
 _CONTENT_CODING = b"content-encoding"
 _CONTENT_TYPE = b"content-type"
 _MEDIA = (b"image/", b"audio/", b"video/")
