@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from naiad.backend.pytorch import instance
+from naiad.backend.pytorch import instance, pinned_outputs
 from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.tensor import TensorSpec
@@ -62,8 +62,8 @@ def test_steps_read_the_memory_of_the_step_before(repository, monkeypatch):
         return made
 
     kept = []
-    to_array_before, to_tensor_before = instance.to_array, instance.to_tensor
-    monkeypatch.setattr(instance, "to_array", to_array)
+    to_array_before, to_tensor_before = pinned_outputs.to_array, instance.to_tensor
+    monkeypatch.setattr(pinned_outputs, "to_array", to_array)
     monkeypatch.setattr(instance, "to_tensor", to_tensor)
     last = asyncio.run(response(repository))
     assert last.error is None
