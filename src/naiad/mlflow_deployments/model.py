@@ -84,6 +84,10 @@ def deployable(directory: Path, name: str, flavour: str | None, settings: Settin
     config = ModelConfig(name=name, backend=chosen.backend)
     if settings.max_batch_size is not None:
         config.max_batch_size = settings.max_batch_size
+    if chosen.name == "sklearn":
+        # What MLflow's own scoring calls; the backend would answer probabilities beside labels.
+        method = dict(model.flavors.get(FUNCTION, {})).get("predict_fn", "predict")
+        config.parameters["method"].string_value = str(method)
     if settings.instances:
         config.instance_group.add(count=settings.instances)
     if settings.trust:
