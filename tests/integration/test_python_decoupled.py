@@ -278,7 +278,7 @@ def test_misuse_of_senders(executing):
     assert output_arrays(said)["OUT"][0].decode().split("|") == [
         "TritonModelException: Inference Response object must be provided when the response flags is set to zero.",
         "TritonModelException: Unable to send response. Unsupported flag provided.",
-        "TypeError: send: expected an InferenceResponse, found str",
+        "TypeError: send: expected response to be an InferenceResponse, found str",
         "UnicodeEncodeError",
     ]
 
