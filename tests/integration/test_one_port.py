@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -191,6 +192,7 @@ def test_first_piece_of_stream_arrives_before_last(one_port: ServerProcess) -> N
     assert first.startswith(b"data: ")
 
 
+@pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
 def test_h2load_of_rest_over_http_2(one_port: ServerProcess, tmp_path: Path) -> None:
     (tmp_path / "body").write_text(JSON)
     command = ["h2load", "-n500", "-c4", "-m8", "-d", str(tmp_path / "body")]

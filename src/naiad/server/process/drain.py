@@ -94,7 +94,7 @@ async def _count_down(engine: Engine, deadline_s: float) -> None:
         left_s = max(0, round(deadline_s - time.monotonic()))
         _log.info("Timeout %d: Found %d model versions that have in-flight inferences", left_s, len(busy))
         for name, version, count in busy[:_MOST_LISTED]:
-            _log.info("Model '%s' (version %d) has %d in-flight inferences", name, version, count)
+            _log.info("Model '%s' (version %s) has %d in-flight inferences", name, version, count)
         await asyncio.sleep(_COUNT_DOWN_S)
 
 
