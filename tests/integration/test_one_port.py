@@ -2,8 +2,8 @@
 
 import json
 import re
-import socket
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
