@@ -59,7 +59,18 @@ def run(folder, *arguments):
 
 def test_pictures_become_a_package(folder):
     chosen = ("--candidates", "onnx-int8-minmax", "--output", "best", *FLAGS)
-    done = run(folder, "optimize", "pictures.onnx", "--data", "photos", "--preprocessing", "steps.json", *chosen)
+    done = run(
+        folder,
+        "optimize",
+        "pictures.onnx",
+        "--data",
+        "photos",
+        "--preprocessing",
+        "steps.json",
+        *chosen,
+        "--accept",
+        "onnx-int8-minmax",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((folder / "optimization/result.json").read_text())
     states = {each["candidate"]["name"]: (each["status"], each["reason"]) for each in found["outcomes"]}
