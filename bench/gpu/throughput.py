@@ -261,7 +261,8 @@ def _parts(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, flo
 
     def ms(part: str) -> float:
         spent = after["inference_stats"][part]["ns"] - before["inference_stats"][part]["ns"]
-        return round(spent / 1e6 / max(1, requests), 2)
+        found: float = round(spent / 1e6 / max(1, requests), 2)
+        return found
 
     rows = after["inference_count"] - before["inference_count"]
     return {

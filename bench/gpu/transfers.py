@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -227,17 +228,26 @@ def _copies(room: Room) -> None:
         host = torch.ones(mib * MIB // 4)
         on_gpu = host.to("cuda")
         ways: dict[str, Callable[[], Any]] = {
-            "in": lambda host=host: host.to("cuda"),
-            "in_staged": lambda host=host: (
-                torch.empty_like(host, pin_memory=True).copy_(host).to("cuda", non_blocking=True)
-            ),
-            "out": lambda on_gpu=on_gpu: on_gpu.cpu(),
-            "out_pinned": lambda on_gpu=on_gpu: torch.empty_like(on_gpu, device="cpu", pin_memory=True).copy_(on_gpu),
-            "out_reused": lambda host=host, on_gpu=on_gpu: host.copy_(on_gpu),
+            "in": partial(host.to, "cuda"),
+            "in_staged": partial(_copy_staged, host),
+            "out": on_gpu.cpu,
+            "out_pinned": partial(_copy_to_pinned, on_gpu),
+            "out_reused": partial(host.copy_, on_gpu),
         }
-        room.row(
-            f"copies of PyTorch, {mib} MiB, in ms", "ok", **{name: _each_ms(call) for name, call in ways.items()}
-        )
+        figures: dict[str, Any] = {name: _each_ms(call) for name, call in ways.items()}
+        room.row(f"copies of PyTorch, {mib} MiB, in ms", "ok", **figures)
+
+
+def _copy_staged(host: Any) -> Any:
+    import torch
+
+    return torch.empty_like(host, pin_memory=True).copy_(host).to("cuda", non_blocking=True)
+
+
+def _copy_to_pinned(on_gpu: Any) -> Any:
+    import torch
+
+    return torch.empty_like(on_gpu, device="cpu", pin_memory=True).copy_(on_gpu)
 
 
 def _each_ms(call: Callable[[], Any]) -> float:
