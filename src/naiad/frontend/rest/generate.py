@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from naiad.core.errors import InferError, invalid_argument, wrong_request
-from naiad.core.request import InferRequest
+from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
@@ -100,7 +100,7 @@ class GenerateRoutes:
         try:
             if self._forwarding is not None:
                 header = self._forwarding.apply(header, written_fields(context.headers))
-            request = InferRequest(header, data, receiver.take, id=request_id, arrival_ns=context.arrival_ns)
+            request = receiver.new_request(header, data, request_id)
             request.element_counts = element_counts
             receiver.watch(request, self._engine)
             self._engine.submit(request)
@@ -138,6 +138,10 @@ class _OnlyResponse:
         self._runner = runner
         self._outcome: InferResponse | InferError | None = None
         self._is_over = False
+
+    def new_request(self, header: RequestHeader, data: Sequence[Buffer], request_id: str) -> InferRequest:
+        """Return the request whose response this sends."""
+        return InferRequest(header, data, self.take, id=request_id, arrival_ns=self._context.arrival_ns)
 
     def watch(self, request: InferRequest, engine: Engine) -> None:
         """Cancel the request when its client disconnects."""
