@@ -64,6 +64,8 @@ class HttpContext(Protocol):
     method: str
     path: str
     """Percent-decoded path without the query."""
+    query: str
+    """What follows the question mark, as it was sent; empty if there is none."""
     headers: Mapping[bytes, bytes]
     """Lower-case names; values of repeated fields are joined with ", "."""
     body: Buffer
@@ -195,12 +197,13 @@ class GrpcService(Protocol):
 class HttpContextLayer:
     """A context that wraps another one and delegates to it; subclasses override what differs."""
 
-    __slots__ = ("_context", "arrival_ns", "body", "headers", "method", "path")
+    __slots__ = ("_context", "arrival_ns", "body", "headers", "method", "path", "query")
 
     def __init__(self, context: HttpContext) -> None:
         self._context = context
         self.method = context.method
         self.path = context.path
+        self.query = context.query
         self.headers = context.headers
         self.body = context.body
         self.arrival_ns = context.arrival_ns
@@ -283,6 +286,7 @@ class UnreadRequest:
     __slots__ = ("arrival_ns", "client", "headers", "method", "on_disconnect", "on_pause", "path", "response")
 
     body: Buffer = b""
+    query = ""
     unread_bytes = 0
 
     def __init__(

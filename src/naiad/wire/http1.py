@@ -92,6 +92,7 @@ class RequestHead:
         "keep_alive",
         "method",
         "path",
+        "query",
         "target",
     )
 
@@ -99,6 +100,8 @@ class RequestHead:
         self.method = method
         self.target = target
         self.path = decode_path(target)
+        self.query = target.partition("?")[2]
+        """What follows the question mark, as it was sent."""
         self.headers = headers
         self.is_http_1_0 = False
         self.keep_alive = True

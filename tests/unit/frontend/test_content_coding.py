@@ -26,7 +26,7 @@ class Models:
 
 
 class Exchange:
-    method, path, arrival_ns = "POST", "/v2/models/m/infer", 5
+    method, path, query, arrival_ns = "POST", "/v2/models/m/infer", "", 5
     on_disconnect = on_pause = None
     has_room, reserved_bytes = True, 0
 
@@ -204,7 +204,16 @@ def test_large_response_is_compressed_on_thread_without_cancellation(aside):
 @pytest.mark.parametrize("answer", [(200, (), (b"small",)), (400, (), (ANSWER,))])
 def test_small_responses_and_failures_stay_as_they_are(aside, answer):
     context = handle(Exchange(accept_encoding=b"gzip"), Route(*answer), aside)
-    assert context.answers == [(answer[0], {}, answer[2][0])]
+    # A larger response of the same URL is compressed, so caches must know that it depends on the field.
+    fields = {b"Vary": b"Accept-Encoding"} if answer[0] == 200 else {}
+    assert context.answers == [(answer[0], fields, answer[2][0])]
+
+
+@pytest.mark.parametrize("fields", [{}, {"accept_encoding": b"identity"}])
+def test_uncompressed_metrics_say_that_they_depend_on_the_coding(aside, fields):
+    context = Exchange(**fields)
+    ContentCodings(aside, Models()).wrap_responses(lambda got: got.respond(200, (), (ANSWER,)))(context)
+    assert context.answers == [(200, {b"Vary": b"Accept-Encoding"}, ANSWER)]
 
 
 @pytest.mark.parametrize("accept", [b"br", b"identity", b"gzip;q=0"])

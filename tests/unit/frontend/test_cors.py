@@ -10,6 +10,7 @@ PAGE = "https://page.example"
 
 
 class Exchange:
+    query = ""
     body = b"body"
     arrival_ns = 7
     on_disconnect = None

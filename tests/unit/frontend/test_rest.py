@@ -105,6 +105,7 @@ def iterated(result):
 
 class Exchange:
     client = None
+    query = ""
 
     def __init__(self, method, path, body, headers):
         self.method, self.path, self.body, self.headers = method, path, body, headers

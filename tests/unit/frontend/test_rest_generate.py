@@ -71,6 +71,7 @@ class Engine(RecordingEngine):
 class Exchange:
     client = None
     unread_bytes = 0
+    query = ""
 
     method = "POST"
     arrival_ns = 5
@@ -124,7 +125,7 @@ def server(monkeypatch):
         router.handle(context)
         return context
 
-    return types.SimpleNamespace(engine=engine, call=call, logged=logged)
+    return types.SimpleNamespace(engine=engine, call=call, logged=logged, router=router)
 
 
 def answer_of(value, **more):
@@ -348,6 +349,59 @@ def test_client_that_leaves_a_stream_cancels_its_request(server, emitted):
     server.engine.emit(final=True)
     assert context.answer == sent
     assert [line["error"].code for line in server.logged] == [ErrorCode.CANCELLED]
+
+
+class TestStreamByGet:
+    def ask(self, server, query, *, method="GET", model="m"):
+        context = Exchange(f"/v2/models/{model}/generate_stream", b"", {})
+        context.method, context.query = method, query
+        server.router.handle(context)
+        return context
+
+    def test_the_query_is_the_request(self, server):
+        context = self.ask(server, "IN=1&IN=2&id=007&n=3&on=true&name=a%20b+c&text=%22%C3%A9%22&empty=")
+        (request,) = server.engine.submitted
+        assert (request.id, struct.unpack("<2i", bytes(request.data[0]))) == ("007", (1, 2))
+        expected = {"id": "007", "n": 3, "on": True, "name": "a b c", "text": "é", "empty": ""}
+        assert request.header.parameters == expected
+        server.engine.emit(5)
+        server.engine.emit(final=True)
+        assert context.answer_headers[b"Content-Type"].startswith(b"text/event-stream")
+        assert [event["OUT"] for event in events(context)] == [5]
+
+    @pytest.mark.parametrize("query", ["IN=[1,2]", "IN=%5B1%2C2%5D", "IN=1&IN=2"])
+    def test_a_list_is_repeated_or_written_as_json(self, server, query):
+        self.ask(server, query)
+        assert bytes(server.engine.submitted[0].data[0]) == struct.pack("<2i", 1, 2)
+
+    @pytest.mark.parametrize(
+        ("query", "message"),
+        [
+            ("IN=one", "'IN'"),
+            ("IN=%ff", "not valid UTF-8"),
+            ("&".join(["IN=1"] * 1025), "more than 1024 fields"),
+            ("IN=" + "[" * 200, "'IN'"),
+            ("IN=1&n=[1]", "parameter 'n' has invalid type"),
+        ],
+    )
+    def test_a_wrong_query_is_refused(self, server, query, message):
+        context = self.ask(server, query)
+        assert context.status == 400
+        assert message in context.answer.decode()
+        assert not server.engine.submitted
+
+    def test_head_executes_nothing(self, server):
+        context = self.ask(server, "IN=1", method="HEAD")
+        assert (context.status, server.engine.submitted) == (200, [])
+
+    def test_an_unknown_model_is_not_found(self, server):
+        assert self.ask(server, "IN=1", model="unknown").status in (400, 404)
+
+    def test_generate_is_not_served_by_get(self, server):
+        context = Exchange("/v2/models/m/generate", b"", {})
+        context.method = "GET"
+        server.router.handle(context)
+        assert context.status == 405
 
 
 def test_request_knows_that_its_client_is_slow(server):

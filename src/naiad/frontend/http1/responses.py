@@ -46,6 +46,7 @@ class Http1Context:
         """Whether the peer speaks HTTP/1.0 and needs `keep-alive` to reuse the connection."""
         self.method = head.method
         self.path = head.path
+        self.query = head.query
         self.headers = head.headers
         self.keep_alive = head.keep_alive
         self.body = body

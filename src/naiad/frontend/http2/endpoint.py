@@ -26,11 +26,12 @@ _CACHED_PREFIXES = 256
 class RestHeaders:
     """The headers of a REST request; shared by all requests with the same header block."""
 
-    __slots__ = ("binary_offset", "content_length", "expects_continue", "headers", "method", "path", "refusal")
+    __slots__ = ("binary_offset", "content_length", "expects_continue", "headers", "method", "path", "query", "refusal")
 
     def __init__(self, head: RequestHead, pages: "WebPageRule | None" = None) -> None:
         self.method = head.method
         self.path = ""
+        self.query = head.path.partition("?")[2]
         self.refusal: HttpError | None = None
         """Why all these requests are refused: the path is not valid text, or a foreign web page has sent them."""
         self.headers = HeaderFields()

@@ -46,6 +46,7 @@ class Http2Context:
         "method",
         "on_pause",
         "path",
+        "query",
     )
 
     def __init__(self, call: Http2Call, head: RestHeaders, side: RestSide) -> None:
@@ -54,6 +55,7 @@ class Http2Context:
         self._head = head
         self.method = head.method
         self.path = head.path
+        self.query = head.query
         self.headers: Mapping[bytes, bytes] = head.headers
         self.body: Buffer = b""
         self.arrival_ns = self._first_byte_ns = call.arrival_ns

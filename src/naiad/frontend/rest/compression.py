@@ -88,7 +88,10 @@ class ContentCodings:
         def compressing(context: HttpContext) -> None:
             accept = context.headers.get(_ACCEPT_ENCODING)
             coding = None if accept is None else self._response_coding(accept)
-            handle(context if coding is None else CompressedResponse(context, coding, self._run_in_thread))
+            if coding is None:
+                handle(_VaryingResponse(context))
+            else:
+                handle(CompressedResponse(context, coding, self._run_in_thread))
 
         return compressing
 
@@ -206,6 +209,16 @@ class _PlainContext(HttpContextLayer):
         del fields[_CONTENT_ENCODING]
 
 
+class _VaryingResponse(HttpContextLayer):
+    """A context whose response is not compressed because this client does not ask for it."""
+
+    __slots__ = ()
+
+    def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
+        """Send a response; a cache must not give it to clients that ask for a coding, nor theirs to this one."""
+        self._context.respond(status, (*headers, _VARY) if status == HTTPStatus.OK else headers, parts)
+
+
 class CompressedResponse(HttpContextLayer):
     """A context whose complete response is compressed. Triton: failures and streamed responses stay uncompressed."""
 
@@ -219,8 +232,11 @@ class CompressedResponse(HttpContextLayer):
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
         """Send a response with a complete body, compressed if that saves bytes."""
         size = sum(map(len, parts))
-        if status != HTTPStatus.OK or size < _MIN_RESPONSE_BYTES:
+        if status != HTTPStatus.OK:
             self._context.respond(status, headers, parts)
+            return
+        if size < _MIN_RESPONSE_BYTES:
+            self._context.respond(status, (*headers, _VARY), parts)
             return
         headers = (*headers, (b"Content-Encoding", self._coding), _VARY)
         work = functools.partial(compress, parts, WINDOW_BITS[self._coding])

@@ -1,4 +1,7 @@
-"""`POST /v2/models/{m}/generate` and `generate_stream`: flat JSON in and out, once or as server-sent events."""
+"""`POST /v2/models/{m}/generate` and `generate_stream`: flat JSON in and out, once or as server-sent events.
+
+`GET .../generate_stream` takes the same members from the query, for EventSource.
+"""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +21,7 @@ from naiad.frontend.rest.stream import GENERATE_EVENTS, StreamedResponse
 from naiad.frontend.router import JSON_HEADERS
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.protocol.generate import Inputs, RowColumns, columns_of, decode_generate, encode_generate, inputs_of
+from naiad.protocol.generate_query import document_of_query
 from naiad.wire.header_fields import written_fields
 
 _CONTENT_CODING = b"content-encoding"
@@ -50,6 +54,20 @@ class GenerateRoutes:
         """Respond with an event for each response."""
         receiver = StreamedResponse(context, GENERATE_EVENTS, _encode, self._runner)
         self._read(context, arguments, functools.partial(self._submit, context, receiver))
+
+    def stream_of_query(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
+        """Respond with an event for each response to the request that the query of the URL holds."""
+        model, version = arguments["model"], arguments["version"]
+        try:
+            inputs, _ = self._inputs_of(model, version)
+            if context.method == "HEAD":  # it must not execute the model
+                context.respond(200, GENERATE_EVENTS.headers, ())
+                return
+            context.body = document_of_query(context.query, inputs)
+        except InferError as error:
+            self._reject(context, model, version, error)
+            return
+        self.generate_stream(context, arguments)
 
     def check(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Reject a request by its headers, before its body has arrived."""

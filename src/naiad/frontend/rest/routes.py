@@ -76,7 +76,7 @@ class RestApi:
                 Route(
                     _MODEL + "/generate_stream",
                     "inference",
-                    post(self._generate.generate_stream),
+                    {**post(self._generate.generate_stream), **get(self._generate.stream_of_query)},
                     self._generate.check,
                 ),
                 Route(r"/invocations", "inference", post(self._invoke)),
