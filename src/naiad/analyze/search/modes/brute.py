@@ -1,5 +1,6 @@
 """Model Analyzer's `brute`: every configuration under ascending loads, then the loads of the best refined."""
 
+from naiad.analyze.search.comparison import best_points
 from naiad.analyze.search.configurations import (
     configuration_key,
     configurations,
@@ -7,7 +8,6 @@ from naiad.analyze.search.configurations import (
     repository_configuration,
 )
 from naiad.analyze.search.modes.load_search import refine, sweep
-from naiad.analyze.search.rejects import best_points
 from naiad.analyze.search.survey import Survey
 
 
