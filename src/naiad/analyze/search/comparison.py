@@ -61,7 +61,7 @@ def _best_points(survey: Survey, usable: Sequence[Measured], order_by: _Order = 
 
     def order(measured: Measured) -> tuple[float, float]:
         missed, gained = order_by(survey.goals, measured, reference)
-        estimate = survey.estimates.get(measured.point.key)
+        estimate = None if measured.turn else survey.estimates.get(measured.point.key)
         return missed, gained if estimate is None else rank(survey.goals, estimate, reference)[1]
 
     ordered = sorted(usable, key=order, reverse=True)
@@ -122,7 +122,8 @@ def expected_count(survey: Survey) -> int:
 async def compare_best(survey: Survey) -> None:
     """Compare the best with the configuration of the repository; `survey.comparison` has the result.
 
-    Where all miss a limit, less load is tried. Raises ServerLostError, and TimeLimitError where the time that is left
+    Where all miss a limit, less load is tried; where a configuration that was not compared is clearly better than what
+    was, that one is compared, too. Raises ServerLostError, and TimeLimitError where the time that is left
     is too short for any comparison.
     """
     survey.enter("comparison of the best")
@@ -138,7 +139,11 @@ async def compare_best(survey: Survey) -> None:
             continue
         measured = comparison.measured
         load = _less_load(survey, measured)
-        if load is None or any(survey.meets(each) for each in measured):
+        if any(survey.meets(each) for each in measured):
+            load = None
+            if not _is_surpassed(survey, measured):
+                return
+        elif load is None:
             return
 
 
@@ -164,6 +169,21 @@ async def _compared(survey: Survey, points: Sequence[Point]) -> Comparison | Non
         if _is_decided(survey, survey.comparison.measured) or survey.affordable < len(points):
             break
     return survey.comparison
+
+
+def _is_surpassed(survey: Survey, compared: Sequence[Measured]) -> bool:
+    """Whether a configuration that was not compared is clearly better: what was compared was chosen by luck."""
+    names = {configuration_key(each.point.variants) for each in compared}
+    best = max(compared, key=lambda each: rank(survey.goals, each, compared[0]))
+    present = repository_configuration(survey.space)
+    others = [
+        each
+        for each in best_points(survey)
+        if configuration_key(each.point.variants) not in names
+        and takes(present, each.point.batch_size, survey.settings)
+    ]
+    leads = [compare(survey.goals, each, best) for each in others]
+    return any(each.value > _FIRST_MARGIN * each.uncertainty for each in leads)
 
 
 def _is_decided(survey: Survey, measured: Sequence[Measured]) -> bool:

@@ -58,7 +58,8 @@ def _without_comparison(survey: Survey, ranking: Ranking) -> list[str]:
 
 def _about_comparison(survey: Survey, ranking: Ranking) -> list[str]:
     winner, load = ranking.winner, ranking.candidates[0].measured.point.load
-    turns = f"{_count(len(ranking.candidates), 'configuration')} in {ranking.turns} turns under {load}"
+    count = _count(len(ranking.candidates), "configuration")
+    turns = f"{count} that were compared in {ranking.turns} turns under {load}"
     if winner is None:
         best = ranking.candidates[0]
         closest = f"{_name(best.measured)} comes closest: {best.misses}"
