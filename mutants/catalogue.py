@@ -661,6 +661,66 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("unit/optimizer/test_choice.py",),
         harm="beside other programs the source wins without proof",
     ),
+    # analyze
+    Mutant(
+        name="simplest_wins",
+        file="src/naiad/analyze/search/ranking.py",
+        text="and compare(survey.goals, best[0], each).value <= INDIFFERENT\n",
+        replacement="\n",
+        tests=("unit/analyze/search/test_comparison.py::test_simplest_wins_only_within_three_percent",),
+        harm="the simplest configuration wins whatever it loses",
+    ),
+    Mutant(
+        name="first_measurement",
+        file="src/naiad/analyze/search/survey.py",
+        text="            if self._made and not self.affordable:\n",
+        replacement="            if not self.affordable:\n",
+        tests=("unit/analyze/search/test_comparison.py::test_no_limit_of_time_stops_the_first_measurement",),
+        harm="a short time limit ends an analysis without any figure",
+    ),
+    Mutant(
+        name="died_twice",
+        file="src/naiad/analyze/live/instrument.py",
+        text="            self._has_just_died = False\n        return replace(",
+        replacement="            pass\n        return replace(",
+        tests=("unit/analyze/live/test_instrument.py",),
+        harm="an analysis ends with the second death of its server, hours after the first one",
+    ),
+    Mutant(
+        name="no_time_for_the_comparison",
+        file="src/naiad/analyze/search/survey.py",
+        text="        kept = 0 if self.is_comparing else _kept_count(int(limit_s / mean_s), self.settings.top)\n",
+        replacement="        kept = 0\n",
+        tests=("unit/analyze/search/test_comparison.py::test_time_limit_leaves_time_for_the_comparison",),
+        harm="with a time limit nothing is compared, so nothing is recommended",
+    ),
+    Mutant(
+        name="one_turn_compared",
+        file="src/naiad/analyze/search/comparison.py",
+        text="        if len(rows) < MIN_TURNS:\n            continue\n",
+        replacement="",
+        tests=("unit/analyze/search/test_comparison.py::test_server_lost_in_the_first_turn",),
+        harm="a single turn decides, which one pause of the machine spoils",
+    ),
+    Mutant(
+        name="each_at_its_own_load",
+        file="src/naiad/analyze/search/comparison.py",
+        text="    return [at.of(each) for each in fitting] if len(fitting) > 1 else []\n",
+        replacement=(
+            "    own = {configuration_key(each.point.variants): each.point for each in [*rest, best]}\n"
+            "    return [own[configuration_key(each)] for each in fitting] if len(fitting) > 1 else []\n"
+        ),
+        tests=("unit/analyze/search/test_comparison.py::test_what_is_compared_has_one_load_and_its_turns",),
+        harm="the headline compares the winner at concurrency 512 with the present configuration at 1",
+    ),
+    Mutant(
+        name="written_without_comparison",
+        file="src/naiad/analyze/run.py",
+        text="if ranking.is_compared and ranking.winner is not None else ()",
+        replacement="if ranking.winner is not None else ()",
+        tests=("unit/analyze/test_winner.py",),
+        harm="a configuration is written that was compared with nothing",
+    ),
     # rows in, rows out
     Mutant(
         name="parts_in_order",

@@ -93,15 +93,15 @@ async def analyze(settings: Settings, inputs: Inputs, progress: Progress | None 
             service = instrument.server.service
         if analysis.ranking.is_interrupted:
             return [*found, analysis]
-        if settings.is_applied and settings.server.is_remote and _recommended(analysis.ranking):
+        if settings.is_applied and settings.server.is_remote and recommended(analysis.ranking):
             sources = [*analysis.models, *settings.composing_models]
-            await _apply(service, sources, _recommended(analysis.ranking))
+            await _apply(service, sources, recommended(analysis.ranking))
             analysis = replace(analysis, is_applied=True)
         found.append(analysis)
     return found
 
 
-def _recommended(ranking: Ranking) -> Sequence[Variant]:
+def recommended(ranking: Ranking) -> Sequence[Variant]:
     """Return the variants of the winner; none where it was not compared with the configuration of the repository."""
     return ranking.winner.measured.point.variants if ranking.is_compared and ranking.winner is not None else ()
 
@@ -171,7 +171,7 @@ async def _search(
             checkpoint=checkpoint,
             progress=(lambda where: progress("+".join(names), where)) if progress else None,
         )
-    winner = fit_ensembles(instrument.configs, _recommended(ranking))
+    winner = fit_ensembles(instrument.configs, recommended(ranking))
     written = _write(settings, names, ranking, goals, instrument.configs)
     if settings.output_repository and winner:
         profiles = learned_profiles(ranking, instrument.configs, usable_cores())

@@ -122,9 +122,9 @@ def expected_count(survey: Survey) -> int:
 async def compare_best(survey: Survey) -> None:
     """Compare the best with the configuration of the repository; `survey.comparison` has the result.
 
-    Where all miss a limit, less load is tried. Where a configuration that was not compared is clearly better than what
-    was, that one is compared, too. Raises ServerLostError, and TimeLimitError where the time that is left is too short
-    for any comparison.
+    Where all miss a limit, less load is tried. Where a configuration that was not compared is clearly better than
+    what was, that one is compared, too. Raises ServerLostError, and TimeLimitError where the time that is left is
+    too short for any comparison.
     """
     survey.enter("comparison of the best")
     load: Load | None = None
