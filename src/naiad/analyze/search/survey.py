@@ -54,6 +54,7 @@ class Survey:
         self._repeats: dict[str, list[Measured]] = {}
         self._failed: dict[str, str] = {}
         self._made = 0
+        self._measuring_s = 0.0
         self._began_s = settings.clock_s()
 
     @property
@@ -128,7 +129,9 @@ class Survey:
         return found
 
     async def _make(self, point: Point, turn: str) -> Measured:
+        began_s = self.settings.clock_s()
         measured = replace(await self._instrument.measure(point, self.settings.seconds), point=point, turn=turn)
+        self._measuring_s += self.settings.clock_s() - began_s
         self._made += 1
         if self._checkpoint:
             self._checkpoint.append(measured)
@@ -156,9 +159,11 @@ class Survey:
 
     @property
     def _mean_s(self) -> float:
-        """Time of a measurement so far, with what happens before and after it."""
+        """Time of a measurement so far; while candidates are looked for, with the predictions between them."""
         if not self._made:
             return self.settings.seconds + BESIDE_S
+        if self.is_comparing:
+            return self._measuring_s / self._made
         return (self.settings.clock_s() - self._began_s) / self._made
 
     async def walk(self, points: Sequence[Point], stops: "Callable[[Sequence[Measured]], bool]") -> list[Measured]:
@@ -186,10 +191,14 @@ class Survey:
         if not self._progress:
             return
         stage = min(max(0, self.expected - self.count), self.affordable)
-        left = stage + self.expected_later()
+        later = self.expected_later()
+        left = stage + later
         recorded = self._checkpoint.waiting if self._checkpoint else 0
+        # Nothing is predicted between the measurements of a comparison.
+        later_s = self._measuring_s / self._made if self._made else self._mean_s
+        expected_s = stage * self._mean_s + later * later_s
         # While it is not known how long the stage is, no time is shown.
-        remaining_s = max(0, left - recorded) * self._mean_s if self.expected else 0.0
+        remaining_s = expected_s * max(0, left - recorded) / left if self.expected and left else 0.0
         self._progress(
             SearchProgress(self.phase, self.count, self.count + left, remaining_s, latest, self.may_end_early)
         )

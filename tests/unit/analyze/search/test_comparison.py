@@ -20,7 +20,7 @@ from tests.support.analyze_simulation import (
 )
 
 from naiad.analyze.goal import Goal
-from naiad.analyze.measurement import Ranking
+from naiad.analyze.measurement import Measured, Ranking
 from naiad.analyze.report.html import report
 from naiad.analyze.report.text import ranking_text
 from naiad.analyze.search import MODES, Checkpoint, SearchProgress, search
@@ -390,7 +390,7 @@ def test_measurements_of_the_search_are_no_turns(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("model", ["language model", "trees"])
 def test_time_left_is_within_half_of_the_truth(mode: str, limit_s: float, model: str) -> None:
-    """A measurement takes 5 s of load, 2 s before it, and what lies between two of them takes 1 s."""
+    """A measurement takes 8 s; the predictions before it take 6 s."""
     now_s = 0.0
     seen: list[tuple[float, SearchProgress]] = []
 
@@ -399,6 +399,12 @@ def test_time_left_is_within_half_of_the_truth(mode: str, limit_s: float, model:
             nonlocal now_s
             now_s += seconds + 3.0
             return await super().measure(point, seconds)
+
+    class Slow(BiasedPredictor):
+        def fit(self, measured: Sequence[Measured]) -> None:
+            nonlocal now_s
+            now_s += 6.0
+            super().fit(measured)
 
     instrument = Timed(MODELS[model], 1)
     chosen = settings(seconds=5.0, clock_s=lambda: now_s)
@@ -409,7 +415,7 @@ def test_time_left_is_within_half_of_the_truth(mode: str, limit_s: float, model:
             {},
             instrument,
             within_time(chosen, limit_s) if limit_s else chosen,
-            predictor=BiasedPredictor(MODELS[model]),
+            predictor=Slow(MODELS[model]),
             progress=lambda where: seen.append((now_s, where)),
         )
     )

@@ -24,7 +24,7 @@ def served() -> tuple[ModelConfig, Space]:
     config.output.add(name="y", data_type="TYPE_FP32", dims=[4])
     config.dynamic_batching.SetInParent()
     dimensions = (
-        Dimension("m", "max_batch_size", (1, 2, 8, 32)),
+        Dimension("m", "max_batch_size", (1, 8, 32)),
         Dimension("m", "instance_group.count", (1, 2)),
     )
     return config, Space(("m",), dimensions, variants={"m": combinations(config, dimensions).all})
@@ -45,7 +45,7 @@ def test_simulation_finds_the_optimum() -> None:
     optimum = figures(COSTS, best.measured.point).throughput
     assert figures(COSTS, ranking.winner.measured.point).throughput > 0.8 * optimum
     assert searched_count(instrument, ranking) < len(exact.points) / 4
-    assert len(ranking.predictions) >= 9
+    assert len(ranking.predictions) >= 7
 
 
 def test_unfitted_costs_predict_nothing() -> None:
