@@ -668,7 +668,7 @@ MUTANTS: tuple[Mutant, ...] = (
         text="and compare(survey.goals, best[0], each).value <= INDIFFERENT\n",
         replacement="\n",
         tests=("unit/analyze/search/test_comparison.py::test_simplest_wins_only_within_three_percent",),
-        harm="the simplest configuration wins whatever it loses",
+        harm="the simplest configuration wins, also where it loses much",
     ),
     Mutant(
         name="first_measurement",
@@ -710,7 +710,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "    own = {configuration_key(each.point.variants): each.point for each in [*rest, best]}\n"
             "    return [own[configuration_key(each)] for each in fitting] if len(fitting) > 1 else []\n"
         ),
-        tests=("unit/analyze/search/test_comparison.py::test_what_is_compared_has_one_load_and_its_turns",),
+        tests=("unit/analyze/search/test_comparison.py::test_comparison_has_one_load_and_turns",),
         harm="the headline compares the winner at concurrency 512 with the present configuration at 1",
     ),
     Mutant(

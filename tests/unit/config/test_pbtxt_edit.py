@@ -122,7 +122,7 @@ def test_same_configuration_is_the_same_text() -> None:
     assert edited(TEXT, config(TEXT)) == TEXT
 
 
-def test_text_with_errors_is_written_anew() -> None:
+def test_text_with_errors_is_replaced() -> None:
     wanted = ModelConfig(name="m", max_batch_size=2)
     assert config(edited("max_batch_size: {", wanted)) == wanted
 
@@ -147,7 +147,7 @@ def test_what_the_server_completed_stays_out() -> None:
     ]
 
 
-def test_group_that_the_server_completed_gets_only_its_count() -> None:
+def test_completed_group_gets_only_its_count() -> None:
     before = ModelConfig(name="m")
     before.instance_group.add(name="m_0", count=1, kind=1)
     after = ModelConfig()
@@ -166,7 +166,7 @@ def test_removed_parameter_and_batcher_are_removed() -> None:
     assert with_changes(own, own, after) == ModelConfig()
 
 
-def test_batcher_stays_beside_a_batch_size_that_is_written_now() -> None:
+def test_completed_batcher_stays_beside_a_new_size() -> None:
     own = config('backend: "onnxruntime"')
     before = config('backend: "onnxruntime" max_batch_size: 4 dynamic_batching { }')
     after = config('backend: "onnxruntime" max_batch_size: 8 dynamic_batching { }')

@@ -6,7 +6,7 @@ is compared and under which load; it does not count in the comparison, since the
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from naiad.analyze.measurement import Measured
@@ -17,9 +17,9 @@ from naiad.analyze.search.configurations import (
     repository_configuration,
     takes,
 )
-from naiad.analyze.search.goal_score import Goals, certain_rank, combine, compare, is_in_doubt, misses, rank
+from naiad.analyze.search.goal_score import Goals, certain_rank, compare, is_in_doubt, misses, rank
 from naiad.analyze.search.settings import MIN_TURNS
-from naiad.analyze.search.survey import Survey, TimeLimitError
+from naiad.analyze.search.survey import Comparison, Survey, TimeLimitError
 from naiad.analyze.space import Point
 
 _MARGIN = 1.5
@@ -34,19 +34,6 @@ _EXPECTED_TURNS = 3
 _LESS_LOAD = 0.97
 """Of the load at which a latency that was over its limit would meet it."""
 _Order: TypeAlias = Callable[[Goals, Measured, Measured], tuple[float, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Complete turns over the same points."""
-
-    rows: Sequence[Sequence[Measured]]
-    """By turn, the measurements of the points in the same order."""
-
-    @property
-    def measured(self) -> list[Measured]:
-        """The figures of each point, from the turns alone."""
-        return [combine(each) for each in zip(*self.rows, strict=True)]
 
 
 def best_points(survey: Survey) -> list[Measured]:

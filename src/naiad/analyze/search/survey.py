@@ -2,8 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 from naiad.analyze.measurement import Instrument, Measured, Prediction
 from naiad.analyze.search.checkpoint import Checkpoint
@@ -12,12 +11,22 @@ from naiad.analyze.search.goal_score import Goals, combine, misses
 from naiad.analyze.search.settings import BESIDE_S, MIN_TURNS, ProgressCallback, SearchProgress, SearchSettings
 from naiad.analyze.space import Point, Space
 
-if TYPE_CHECKING:
-    from naiad.analyze.search.comparison import Comparison
-
 
 class TimeLimitError(Exception):
     """The next measurement would exceed the time limit of the search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Complete turns over the same points."""
+
+    rows: Sequence[Sequence[Measured]]
+    """By turn, the measurements of the points in the same order."""
+
+    @property
+    def measured(self) -> list[Measured]:
+        """The figures of each point, from the turns alone."""
+        return [combine(each) for each in zip(*self.rows, strict=True)]
 
 
 class Survey:

@@ -9,6 +9,7 @@ import pytest
 from tests.support.analyze_simulation import MODELS, SimulatedInstrument
 
 from naiad.analyze.live import instrument as module
+from naiad.analyze.live.configurations import NO_CONTROL
 from naiad.analyze.live.instrument import LiveInstrument
 from naiad.analyze.measurement import Measured, ServerLostError
 from naiad.analyze.space import Point, Variant
@@ -181,7 +182,7 @@ def test_data_that_do_not_fit_the_repository_end_the_analysis(scene: Scene) -> N
 
 
 def test_server_without_control_ends_the_analysis(scene: Scene) -> None:
-    scene.raises = InferError(ErrorCode.UNAVAILABLE, module.NO_CONTROL)
+    scene.raises = InferError(ErrorCode.UNAVAILABLE, NO_CONTROL)
     with pytest.raises(InferError, match="explicit model load"):
         measured(scene, [Point((LARGE,), 1)])
 
@@ -205,7 +206,7 @@ def test_own_server_that_died_is_started_again(scene: Scene) -> None:
     assert scene.starts == 2
 
 
-def test_own_server_that_dies_twice_in_a_row_is_lost(scene: Scene) -> None:
+def test_own_server_that_dies_twice_is_lost(scene: Scene) -> None:
     points = [Point((LARGE,), 1), Point((LARGE,), 2)]
     with pytest.raises(ServerLostError, match=r"connection reset(?s:.*)the last lines"):
         measured(scene, points, before={0: dying(scene), 1: dying(scene)})
@@ -213,7 +214,7 @@ def test_own_server_that_dies_twice_in_a_row_is_lost(scene: Scene) -> None:
     assert scene.stops == 1
 
 
-def test_deaths_with_a_measurement_between_them_are_not_in_a_row(scene: Scene) -> None:
+def test_a_measurement_between_deaths_resets_them(scene: Scene) -> None:
     points = [Point((LARGE,), 1), Point((DEFAULT,), 1), Point((LARGE,), 2), Point((DEFAULT,), 1)]
     found = measured(scene, points, before={0: dying(scene), 2: dying(scene)})
     assert [bool(each.error) for each in found] == [True, False, True, False]

@@ -79,7 +79,7 @@ def turns_of(instrument: SimulatedInstrument, ranking: Ranking) -> list[list[Poi
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("limit_ms", [None, 60.0])
-def test_what_is_compared_has_one_load_and_its_turns(mode: str, limit_ms: float | None) -> None:
+def test_comparison_has_one_load_and_turns(mode: str, limit_ms: float | None) -> None:
     instrument = SimulatedInstrument(LANGUAGE, 1)
     ranking = run(instrument, mode, within(limit_ms) if limit_ms else {}, grid((1, 4, 16), (1, 2)))
     assert ranking.is_compared
@@ -154,7 +154,7 @@ def test_failed_baseline_is_not_compared() -> None:
     assert "that configuration failed with: no memory" in ranking.reason
 
 
-def test_baseline_that_fails_in_the_comparison_is_not_compared() -> None:
+def test_baseline_that_fails_later_is_not_compared() -> None:
     """Its sweep ends at a concurrency of 8; the best is compared at the higher load that it serves."""
     instrument = SimulatedInstrument(LANGUAGE, 1)
     load = run(instrument).candidates[0].measured.point.concurrency
@@ -241,7 +241,7 @@ def test_one_pause_in_the_comparison_loses_nothing(odd: int) -> None:
     assert winner.measured.point.variants == best.variants
 
 
-def test_best_that_met_its_limit_by_accident_gets_less_load() -> None:
+def test_best_by_accident_gets_less_load() -> None:
     space = Space(("m",), (), concurrencies=(8, 16, 32), variants=SMALL.variants)
     fair = run(SimulatedInstrument(LANGUAGE, noise=0.0), goals=within(60.0), space=space)
     assert fair.winner is not None
@@ -256,7 +256,7 @@ def test_best_that_met_its_limit_by_accident_gets_less_load() -> None:
     assert ranking.winner.measured.metrics["m"]["perf_latency_p99"].value <= 60.0
 
 
-def test_turns_go_on_while_a_limit_is_in_doubt() -> None:
+def test_doubt_about_a_limit_adds_turns() -> None:
     space = Space(("m",), (), concurrencies=(16,), variants=grid((1, 16), (2,)).variants)
     sure = run(Unsure(LANGUAGE, noise=0.0, share=0.01), goals=within(1000.0), space=space)
     assert sure.winner is not None
@@ -297,7 +297,7 @@ def test_percentages_agree_with_the_table(seed: int) -> None:
     assert headline or second or "is the best" in ranking.reason
 
 
-def test_second_is_named_with_the_percentage_of_the_table() -> None:
+def test_second_has_the_percentage_of_the_table() -> None:
     space = grid((8, 16), (2,))
     ranking = run(SimulatedInstrument(MODELS["python"], 1), space=space)
     found = re.search(r"It is ([\d.]+) % better than the second, (\w+), under the same load", ranking.reason)
@@ -356,7 +356,7 @@ def test_simplest_wins_only_within_three_percent(lost: float, is_simple: bool) -
 # --- the file of measurements -----------------------------------------------------------------------------------
 
 
-def test_half_a_turn_of_another_process_is_measured_again(tmp_path: Path) -> None:
+def test_half_a_recorded_turn_is_measured_again(tmp_path: Path) -> None:
     path = tmp_path / "measurements.jsonl"
     first = SimulatedInstrument(LANGUAGE, 1)
     with Checkpoint(path, "a") as checkpoint:

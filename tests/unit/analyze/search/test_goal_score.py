@@ -92,7 +92,7 @@ def test_percent_gain_is_of_the_baseline() -> None:
     assert percent_gain(goals, measured(1.0, 5.0), measured(1.0, 10.0)).value == pytest.approx(50.0)
 
 
-def test_interval_of_a_gain_holds_the_ratios_of_both_intervals() -> None:
+def test_interval_of_a_gain_holds_both_intervals() -> None:
     found = percent_gain({}, measured(300.0, share=0.05), measured(100.0, share=0.05))
     # Independent errors of 5 % each, and 1.5 % between two measurements of a point.
     assert found.value == pytest.approx(200.0)

@@ -30,7 +30,7 @@ def with_changes(own: ModelConfig, before: ModelConfig, after: ModelConfig) -> M
 def edited(text: str, wanted: ModelConfig) -> str:
     """Return a text with the least changes that make it the configuration `wanted`.
 
-    A text with errors, or one whose form is not understood, is written anew.
+    A text with errors, or one whose form is not understood, is replaced.
     """
     parsed = parse_pbtxt(text)
     if any(each.is_error for each in parsed.problems):
