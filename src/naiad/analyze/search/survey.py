@@ -80,7 +80,7 @@ class Survey:
     def usable(self) -> list[Measured]:
         """The points that have figures, of configurations that did not fail at another load.
 
-        Those of a point that was compared are from the turns alone: it may have been chosen for a lucky measurement.
+        The figures of a compared point are from the turns alone: it may have been chosen for a lucky measurement.
         """
         known = [combine([one for one in each if one.turn] or each) for each in self._repeats.values()]
         return [each for each in known if not each.error and not self.has_failed(each.point.variants)]

@@ -155,7 +155,7 @@ def test_point_without_any_request_fails(scene: Scene) -> None:
     assert found.metrics == {}
 
 
-def test_session_is_kept_while_the_requests_stay_the_same(scene: Scene) -> None:
+def test_session_is_kept_for_the_same_requests(scene: Scene) -> None:
     measured(scene, [Point((DEFAULT,), 1), Point((DEFAULT,), 2), Point((DEFAULT,), 2, batch_size=4)])
     assert (scene.opened, scene.closed) == (2, 2)
 
@@ -167,14 +167,14 @@ def test_requests_beyond_the_batch_are_refused_without_load(scene: Scene) -> Non
     assert scene.applied == [(LARGE,)]
 
 
-def test_variant_that_does_not_load_is_an_error_of_the_point(scene: Scene) -> None:
+def test_failed_load_is_an_error_of_the_point(scene: Scene) -> None:
     scene.raises = InferError(ErrorCode.INTERNAL, "no memory")
     found = measured(scene, [Point((LARGE,), 1)])
     assert [each.error for each in found] == ["no memory"]
     assert scene.sent == []
 
 
-def test_data_that_do_not_fit_the_repository_end_the_analysis(scene: Scene) -> None:
+def test_data_that_do_not_fit_end_the_analysis(scene: Scene) -> None:
     scene.raises = InputError("no input 'x'")
     with pytest.raises(InputError):
         measured(scene, [Point((DEFAULT,), 1)])

@@ -177,7 +177,7 @@ class Forecaster:
         return math.exp(total)
 
     def _expected(self, measured: Measured) -> Mapping[str, float]:
-        """Return the predicted metrics of a measured point; every forecast asks for those of many."""
+        """Return the predicted metrics of a measured point; every forecast asks for many."""
         known = self._expected_metrics.get(id(measured))
         if known is None:
             prediction = self._predictor.predict(measured.point)
