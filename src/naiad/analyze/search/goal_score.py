@@ -98,7 +98,7 @@ def gain(goals: Goals, measured: Measured, other: Measured) -> Gain:
 def percent_gain(goals: Goals, measured: Measured, baseline: Measured) -> Interval:
     """Return the gain in percent of the baseline's values: +200 % for three times the throughput.
 
-    Its interval comes from the intervals of the values, and from what differs between two measurements of the same point.
+    Its interval comes from the intervals of the values, and from what differs between two measurements of a point.
     """
     total = uncertainty = 0.0
     between = _Z * ASSUMED_RUN_TO_RUN * math.sqrt(1 / measured.repeats + 1 / baseline.repeats)
