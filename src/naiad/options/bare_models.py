@@ -109,7 +109,6 @@ class BareModelOptions:
         "naiad: an output of a bare model file, as --input; repeatable.",
         repeat=True,
         read=read_tensors,
-        summary="Output of such a file: y:FP32:-1,1.",
     )
     methods: Sequence[BareText] = option(
         (),
