@@ -11,9 +11,9 @@ from naiad.core.errors import invalid_argument, unsupported
 from naiad.core.model import ModelMetadata
 from naiad.values.tensor import ModelTensor, model_tensor
 
-DEFAULT_ROWS = 1024
+DEFAULT_ROWS = 8192
 """The max_batch_size of a model without one, in a run of its own; `_REQUEST_BYTES` bound the rows of a request."""
-_REQUEST_BYTES = 1 << 20
+_REQUEST_BYTES = 2 << 20
 _LEAST_ROWS = 8
 _UNKNOWN_SIZE_ROWS = 64
 """Where an input has free dimensions."""
