@@ -55,6 +55,7 @@ class CsvSource:
         self._width = len(header)
         self._places = {name: header.index(name) for name in self._plan.columns}
         self._tensors = signature.inputs
+        self._picture_input = signature.pictures.name if signature.pictures is not None else ""
         self._floats = self._float_columns()
 
     @property
@@ -145,6 +146,8 @@ class CsvSource:
         failures: dict[int, str],
     ) -> Column:
         tensor, codes = self._tensors[name], self._plan.codes
+        if name == self._picture_input:
+            return _values(tensor, [texts[each] for each in names], str)
         if not any(each in codes for each in names):
             if names[0] in floats:
                 return _stacked(tensor, [floats[each] for each in names])
