@@ -37,7 +37,7 @@ class Pictures:
     resize: str = "refuse"
     """`refuse` another size, `stretch` it, or `crop`: the shorter side is scaled, and the middle is kept."""
     size: tuple[int, int] | None = None
-    """Height and width, where those of the input are free."""
+    """Height and width, where the input is free."""
     scale: float = 1.0
     """Floating-point inputs: the value of a pixel of 255, before mean and std."""
     mean: Sequence[float] = ()

@@ -108,7 +108,7 @@ def test_sizes_follow_the_rule(resize):
     assert "8 x 6 pixels (height x width), expected 9 x 6" in refusal([TEXT], configured(dims=(9, 6, 3)))
 
 
-def test_free_sizes_are_those_of_the_picture():
+def test_free_sizes_come_from_the_picture():
     config = configured(dims=(3, -1, -1))
     assert decode([TEXT], config).shape == (1, 3, 8, 6)
     other = b64encode(png(PIXELS[:5])).decode()

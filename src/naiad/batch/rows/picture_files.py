@@ -7,7 +7,7 @@ from naiad.protocol.pictures import MAX_FILE_BYTES
 
 
 class PictureFiles:
-    """Reads files whose names are relative to one folder, with the rights of the user who runs the job."""
+    """Reads files whose names are relative to one folder, with the rights of the process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
