@@ -120,6 +120,7 @@ def test_torchscript_file_says_what_to_write(tmp_path):
     path = save_torchscript(trained_digits().module, tmp_path / "net.pth")
     log = failed_start(tmp_path, path)
     assert "is a TorchScript archive, which has no datatypes and shapes" in log
+    assert "--input image:FP32:-1,30 --output OUTPUT__0:FP32:-1,2" in log
     assert "'input' (image) and 'output' (OUTPUT__0, ...: 1)" in log
     assert f"{tmp_path}/net/config.pbtxt, with the file as {tmp_path}/net/1/model.pt" in log
 
