@@ -92,7 +92,7 @@ def predictions(server, model, body):
     return answer.json["predictions"]
 
 
-def test_files_of_all_formats_take_569_rows_in_json(files, server):
+def test_all_formats_take_569_rows(files, server):
     for path, (rows, expected) in files.items():
         many = np.resize(rows, (569, *rows.shape[1:]))
         found = predictions(server, path.name if path.is_dir() else path.stem, many.tolist())

@@ -141,7 +141,7 @@ def ensemble_features(config: ModelConfig, members: Mapping[str, ModelConfig]) -
         if features.names and len(member.input) == 1 and len(inputs) == 1
     ]
     names, categories = named[0] if named else ((), {})
-    # Members that disagree, and an owner who has named the columns: the names of no member count.
+    # Members that disagree, and names that the owner has written: the names of no member count.
     if NAMES in config.parameters or any(each != (names, categories) for each in named):
         names, categories = (), {}
     return Features(names, categories, null_is_nan) if names or null_is_nan else None

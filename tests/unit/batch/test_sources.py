@@ -322,7 +322,7 @@ def test_csv_blocks_equal_single_cells(
     table = [[a, f"t{number}", b, "1", "k"] for number, (a, b) in enumerate(product(cells, cells))]
     text = end.join(["A_0,T,A_1,A_2,id", *map(",".join, table), ""])
     path = save(
-        tmp_path / "in.csv", text.replace(f"t7,{cells[7]}", f"t7,{cells[7]},wide").replace("t9,", f"t9,{end}")
+        tmp_path / "in.csv", text.replace(f"t7,{cells[7]},1,k", f"t7,{cells[7]},1,k,more").replace("t9,", f"t9,{end}")
     )
     found = chunks(path, model, rows=8, keys=("id",))
     monkeypatch.setattr(csv_files, "plain_lines", lambda lines, width: None)
