@@ -80,7 +80,7 @@ def server(files, tmp_path_factory):
     script = save_torchscript(trained_digits().module, root / "script.pt")
     write_bert(root / "bert", "ForSequenceClassification", **label_config(("bad", "good")))
     write_tokenizer(root / "bert")
-    flags = ("--input=script:image:FP32:-1,64", "--output=script:OUTPUT__0:FP32:-1,10", "--allow-pickle")
+    flags = ("--input=script:image:FP32:-1,1,8,8", "--output=script:OUTPUT__0:FP32:-1,10", "--allow-pickle")
     paths = (*files, script, root / "bert")
     with serving(root / "log", *map(str, paths), *flags) as running:
         yield running
