@@ -239,7 +239,7 @@ class Plan:
     replay_speed: float = 1.0
     """Recorded gaps are divided by it."""
     replay_service: Service | None = None
-    """The server at another address, for requests that were recorded over the protocol that `service` does not have."""
+    """The server at another address, for requests recorded over the protocol that `service` does not have."""
     is_fixed_schedule: bool = False
     """Send each data entry at its `timestamp` in place of `loads`."""
     composing_models: tuple[str, ...] = ()

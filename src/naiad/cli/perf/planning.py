@@ -222,9 +222,7 @@ def _replay_service(flags: argparse.Namespace, service: Service) -> Service | No
         url = f"{other.value}{'s' if urlsplit(service.url).scheme in _TLS else ''}://{url}"
     found = _service_at(url, flags)
     if found.protocol is not other:
-        raise FlagError(
-            f"--replay-url is '{flags.replay_url}'; use an address for {other.value}, as -u has the other"
-        )
+        raise FlagError(f"--replay-url is '{flags.replay_url}'; use an address for {other.value}: -u has the other")
     return found
 
 

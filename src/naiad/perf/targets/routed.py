@@ -1,4 +1,4 @@
-"""Several targets as one: each request goes to that of its template. A replay keeps the transports of its requests."""
+"""Several targets as one: each request goes to that of its template. A replay keeps transports in this way."""
 
 import asyncio
 from collections.abc import Sequence
