@@ -141,10 +141,11 @@ def test_server_that_dies_ends_the_run(tmp_path: Path, start_server: StartServer
     assert len(csv_rows(tmp_path / "result.csv")) == 1
 
 
-def test_interrupt_reports_what_was_measured(server: ServerProcess, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_reports_what_was_measured(server: ServerProcess, tmp_path: Path, number: signal.Signals) -> None:
     export = tmp_path / "requests.json"
     with running(server, "--json", str(tmp_path / "result.json"), "--profile-export-file", str(export)) as process:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 99
     assert "interrupted" in errors

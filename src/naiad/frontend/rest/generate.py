@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from naiad.core.errors import InferError, cause_of, internal, invalid_argument, wrong_request
-from naiad.core.request import InferRequest
+from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer
@@ -134,7 +134,7 @@ class GenerateRoutes:
         try:
             if self._forwarding is not None:
                 header = self._forwarding.apply(header, written_fields(context.headers))
-            request = InferRequest(header, data, receiver.take, id=request_id, arrival_ns=context.arrival_ns)
+            request = receiver.new_request(header, data, request_id)
             request.element_counts = element_counts
             receiver.watch(request, self._engine)
             self._engine.submit(request)
@@ -174,6 +174,10 @@ class _OnlyResponse:
         self._runner = runner
         self._outcome: InferResponse | InferError | None = None
         self._is_over = False
+
+    def new_request(self, header: RequestHeader, data: Sequence[Buffer], request_id: str) -> InferRequest:
+        """Return the request whose response this sends."""
+        return InferRequest(header, data, self.take, id=request_id, arrival_ns=self._context.arrival_ns)
 
     def watch(self, request: InferRequest, engine: Engine) -> None:
         """Cancel the request when its client disconnects."""
