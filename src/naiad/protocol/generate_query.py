@@ -1,7 +1,7 @@
 """The generate extension by GET: the query of a URL to the JSON object that a POST would have as its body.
 
-A browser's EventSource cannot send a body. A field with the name of an input is that input, a repeated one a list; any
-other field is a parameter. Values of string inputs and `id` are text; any other value is read as JSON if it is a
+A browser's EventSource cannot send a body. A field with the name of an input is that input, a repeated one a list;
+any other field is a parameter. Values of string inputs and `id` are text; any other value is read as JSON if it is a
 number, a boolean, a list or a string in quotes, and is text otherwise.
 """
 

@@ -26,7 +26,16 @@ _CACHED_PREFIXES = 256
 class RestHeaders:
     """The headers of a REST request; shared by all requests with the same header block."""
 
-    __slots__ = ("binary_offset", "content_length", "expects_continue", "headers", "method", "path", "query", "refusal")
+    __slots__ = (
+        "binary_offset",
+        "content_length",
+        "expects_continue",
+        "headers",
+        "method",
+        "path",
+        "query",
+        "refusal",
+    )
 
     def __init__(self, head: RequestHead, pages: "WebPageRule | None" = None) -> None:
         self.method = head.method
