@@ -141,10 +141,11 @@ def test_server_that_dies_ends_the_run(tmp_path: Path, start_server: StartServer
     assert len(csv_rows(tmp_path / "result.csv")) == 1
 
 
-def test_interrupt_reports_what_was_measured(server: ServerProcess, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_reports_what_was_measured(server: ServerProcess, tmp_path: Path, number: signal.Signals) -> None:
     export = tmp_path / "requests.json"
     with running(server, "--json", str(tmp_path / "result.json"), "--profile-export-file", str(export)) as process:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 99
     assert "interrupted" in errors
@@ -160,7 +161,7 @@ def test_failures_do_not_end_the_run(tmp_path: Path, start_server: StartServer) 
     server.wait_ready()
     load = ("--concurrency-range", "4", "--request-count", "400", "--json", str(tmp_path / "result.json"))
     for protocol in ("http", "grpc"):
-        done = perf("-m", "failing", *address(server, protocol), *load)
+        done = perf("-m", "failing", *address(server, protocol), *load, status=1)  # 5 % are more than --max-errors
         (row,) = rows(tmp_path / "result.json")
         (error,) = row["errors"]
         assert (row["request_count"], error["count"]) == (380, 20)
@@ -173,7 +174,7 @@ def test_wrong_outputs_are_counted(server: ServerProcess, tmp_path: Path) -> Non
     data["validation_data"] = [{"OUTPUT0": [1, 2]}, {"OUTPUT0": [3, 5]}]
     (tmp_path / "data.json").write_text(json.dumps(data))
     where = ("-m", "identity", *address(server, "http"), "--input-data", str(tmp_path / "data.json"))
-    perf(*where, "--shape", "INPUT0:2", "--request-count", "30", "--json", str(tmp_path / "result.json"))
+    perf(*where, "--shape", "INPUT0:2", "--request-count", "30", "--json", str(tmp_path / "result.json"), status=1)
     (row,) = rows(tmp_path / "result.json")
     assert (row["request_count"], [each["kind"] for each in row["errors"]]) == (15, ["validation"])
 

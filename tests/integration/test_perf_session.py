@@ -29,14 +29,26 @@ from naiad.perf.plan import (
     Stop,
 )
 from naiad.perf.session import Session, run
+from naiad.telemetry.traffic import FORMAT_VERSION
 from naiad.values.tensor import InputError
-from support.model_repository import write_identity
+from support.model_repository import write_identity, write_model
 from support.sequence_models import write_running_sum
 from support.server_process import serving
 
 SHORT = Measuring(window_ms=600, max_trials=1)
 COUNTED = Measuring(Stop.REQUEST_COUNT, request_count=40)
 IDENTITY = ModelPlan("identity", inputs=InputSettings(shapes={"INPUT0": (4,)}))
+
+ONE_ROW = {"model": "identity", "inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 4]}]}
+REPEATED = {
+    "model": "repeat",
+    "inputs": [
+        {"name": "IN", "datatype": "INT32", "shape": [3]},
+        {"name": "DELAY", "datatype": "UINT32", "shape": [3]},
+        {"name": "WAIT", "datatype": "UINT32", "shape": [1]},
+    ],
+    "data": [{"b64": "AAAAAAEAAAACAAAA"}, {"b64": "AAAAAAAAAAAAAAAA"}, {"b64": "AAAAAA=="}],
+}
 
 
 @pytest.fixture(params=["http", "grpc"])
@@ -203,6 +215,33 @@ def test_recorded_traffic_is_replayed(tmp_path, start_server):
         ("schedule", "sum", 4),
     ]
     assert all(not row.errors and row.is_stable for row in rows)
+
+
+def test_replay_keeps_the_transport_of_each_request(tmp_path, start_server):
+    write_identity(tmp_path / "models")
+    write_model(tmp_path / "models", "repeat", 'backend: "repeat"\n')
+    ways = ["http", "grpc", "grpc_stream", "grpc", "grpc_stream", "http"]
+    requests = [{"transport": way, **(REPEATED if way == "grpc_stream" else ONE_ROW)} for way in ways]
+    begin = {"naiad_traffic": FORMAT_VERSION, "wall_ns": 0, "monotonic_ns": 0}
+    lines = [begin, *({"arrival_ns": at * 10_000_000, **each} for at, each in enumerate(requests))]
+    (tmp_path / "recording").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    again = tmp_path / "again"
+    server = start_server(tmp_path / "models", f"--record-traffic={again}")
+    server.wait_ready()
+    other = Service(f"grpc://{server.grpc_url}", Protocol.GRPC)
+    plan = Plan(http(server), [], Concurrency(1), replay_files=(str(tmp_path / "recording"),), replay_service=other)
+    rows = asyncio.run(run(plan)).rows
+    server.stop()
+    assert [(row.model, row.request_count, list(row.errors)) for row in rows] == [
+        ("identity", 4, []),
+        ("repeat", 2, []),
+    ]
+    found = [each for each in map(json.loads, again.read_text().splitlines()) if "model" in each]
+    found.sort(key=lambda each: each["arrival_ns"])
+    assert [(each["transport"], each["model"]) for each in found] == [
+        (each["transport"], each["model"]) for each in requests
+    ]
 
 
 def test_fixed_schedule_is_played(server, tmp_path):

@@ -30,6 +30,8 @@ class RequestTemplate:
     """Outputs that a response must equal, for validation."""
     source: str = ""
     """Where the data comes from, for error messages: `data.json step 3`."""
+    route: int = 0
+    """Which of the services of the run it goes to; only a replay has more than one."""
 
 
 class KnownSizes(set[int]):

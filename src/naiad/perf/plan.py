@@ -238,6 +238,8 @@ class Plan:
     """Recorded traffic (`--record-traffic`) to send in place of `loads`."""
     replay_speed: float = 1.0
     """Recorded gaps are divided by it."""
+    replay_service: Service | None = None
+    """The server at another address, for requests recorded over the protocol that `service` does not have."""
     is_fixed_schedule: bool = False
     """Send each data entry at its `timestamp` in place of `loads`."""
     composing_models: tuple[str, ...] = ()

@@ -54,6 +54,7 @@ from naiad.perf.records import Measurement
 from naiad.perf.result import Result, Row
 from naiad.perf.statistics.row import row
 from naiad.perf.targets import make_target
+from naiad.perf.targets.routed import RoutedTarget
 
 _MAX_OUTSTANDING = 10_000
 _MAX_OUTSTANDING_BYTES = 512 * 1024 * 1024
@@ -94,6 +95,8 @@ class Session:
         self._composing: Mapping[str, Sequence[str]] = {}
         self._generator: Generator | None = None
         self._processes = max(1, plan.processes)
+        self._services: Sequence[Service] = (plan.service,)
+        """By route of the templates."""
         self._target: Target | None = None
         """The models in this process, which serve all loads."""
 
@@ -131,7 +134,9 @@ class Session:
             replay = await asyncio.to_thread(replay_inputs, self.plan)
             named = {model.name: model for model in self.plan.models}
             self.plan = replace(self.plan, models=[named.get(name) or ModelPlan(name) for name in replay.models])
-            self.loads, script = replay.schedule, replay.requests
+            self.loads, script, self._services = replay.schedule, replay.requests, replay.services
+            for note in replay.notes:
+                self._progress.note(note)
         found = [await read_model(self._client, self.plan, model) for model in self.plan.models]
         self._composing = await composing_models(self._client, found)
         if replay is not None:
@@ -212,14 +217,18 @@ class Session:
         if self._processes > 1:
             generator = GeneratorProcesses(self._setup, self._processes)
         else:
-            target = self._target or self._targets(self.plan.service, [model.name for model in self.plan.models])
-            generator = LocalGenerator(self._setup, target)
+            generator = LocalGenerator(self._setup, self._target or self._make_target())
         try:
             await generator.open(1)
         except BaseException:
             await generator.close()
             raise
         return generator
+
+    def _make_target(self) -> Target:
+        models = [model.name for model in self.plan.models]
+        targets = [self._targets(service, models) for service in self._services]
+        return targets[0] if len(targets) == 1 else RoutedTarget(targets)
 
     async def measure(self, load: Load) -> list[Row]:
         """Measure a load; return a row for each model. Raises InferError(INVALID_ARG) for one that makes no sense.

@@ -205,6 +205,35 @@ def test_missing_server_names_the_flag(capsys: pytest.CaptureFixture[str]) -> No
     )
 
 
+@pytest.mark.parametrize(
+    ("flags", "url"),
+    [
+        (("--replay-url", "h:1"), "grpc://h:1"),
+        (("-i", "grpc", "--replay-url", "h:1"), "http://h:1"),
+        (("-u", "https://h:2", "--replay-url", "h:1"), "grpcs://h:1"),
+        (("--replay-url", "grpc+unix:///tmp/s"), "grpc+unix:///tmp/s"),
+    ],
+)
+def test_replay_has_an_address_for_each_protocol(flags: tuple[str, ...], url: str) -> None:
+    plan = plan_of("--replay", "traffic.jsonl", "-H", "key:value", *flags)
+    assert plan.replay_service is not None
+    assert (plan.replay_service.url, plan.replay_service.headers) == (url, {"key": "value"})
+    assert plan.replay_service.protocol is not plan.service.protocol
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (("--replay-url", "h:1"), "leave it out"),
+        (("--replay", "f", "--replay-url", "grpc://h:1", "-i", "grpc", "--streaming"), "leave it out"),
+        (("--replay", "f", "--replay-url", "http://h:1"), "use an address for grpc"),
+    ],
+)
+def test_useless_address_of_a_replay_is_refused(flags: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(FlagError, match=problem):
+        plan_of(*flags)
+
+
 def test_load_of_a_schedule_is_described() -> None:
     replayed = settings_text(plan_of("--replay", "traffic.jsonl", "--replay-speed", "2"))
     assert replayed.endswith("Load: the recorded requests at their times, speed 2")

@@ -14,7 +14,7 @@ RESULT = Result([], "2026-11-23T00:00:00", {}, None)
 
 def report(*arguments: str) -> int:
     flags = parse(arguments)
-    return _report(RESULT, make_plan(flags), flags, is_perf_analyzer=False)
+    return _report(RESULT, make_plan(flags), flags, None, is_perf_analyzer=False)
 
 
 def test_next_command_names_the_model(capsys: pytest.CaptureFixture[str]) -> None:

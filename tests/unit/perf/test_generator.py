@@ -109,6 +109,39 @@ def test_requests_without_response_are_given_up() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("is_growing", [False, True])
+def test_stop_and_close_end_while_connections_wait(monkeypatch: pytest.MonkeyPatch, is_growing: bool) -> None:
+    monkeypatch.setattr("naiad.perf.generator.local._RECONNECT_S", 0.02)
+    cancelled = 0
+
+    class Waiting(ScriptedTarget):
+        async def open(self, connections: int) -> None:
+            nonlocal cancelled
+            if self.sent:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    cancelled += 1
+                    raise
+            await super().open(connections)
+
+    async def main() -> None:
+        target = Waiting(lambda _: 60)
+        generator = LocalGenerator(_setup(), target)
+        await generator.open(2)
+        await generator.start(RequestRate(1000) if is_growing else Concurrency(2))
+        await asyncio.sleep(0.02)
+        await generator.take()
+        await asyncio.sleep(0)
+        await generator.stop(0.01)
+        assert cancelled == is_growing
+        await generator.close()
+        assert target.is_closed
+        assert cancelled == 1 + is_growing
+
+    run(main)
+
+
 def test_stall_shows_in_latencies(run_on: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
     async def main() -> None:
         target = ScriptedTarget()

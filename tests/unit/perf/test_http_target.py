@@ -171,6 +171,84 @@ def test_missing_server_is_named():
     run(body())
 
 
+class Transport(asyncio.Transport):
+    """One without a socket."""
+
+    def __init__(self):
+        super().__init__({"sslcontext": True})
+
+    def abort(self):
+        pass
+
+
+def test_server_that_closes_each_connection_ends_open(monkeypatch):
+    made = []
+
+    async def make(connector, factory):
+        made.append(factory())
+        made[-1].connection_made(Transport())
+        return made[-1]
+
+    async def body():
+        target = make_target(service("http://127.0.0.1:9"))
+        connect = target._connect
+
+        async def connect_and_lose(count):
+            before = len(made)
+            opened_count = await connect(count)
+            for each in made[before:]:
+                each.connection_lost(None)
+            return opened_count
+
+        monkeypatch.setattr(target, "_connect", connect_and_lose)
+        await target.open(100)
+        assert len(made) == 100
+        await target.close()
+
+    monkeypatch.setattr("naiad.client.connecting.Connector.open", make)
+    run(body())
+
+
+def test_connections_lost_while_they_open_are_a_failure(monkeypatch):
+    async def open_lost(connector, factory):
+        return factory()
+
+    monkeypatch.setattr("naiad.client.connecting.Connector.open", open_lost)
+
+    async def body():
+        with pytest.raises(ConnectionFailedError, match="closes connections before a response"):
+            await make_target(service("http://127.0.0.1:9")).open(3)
+
+    run(body())
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_close_leaves_no_connection_of_a_silent_server(scheme):
+    arrived, left = [], []
+
+    async def silent(reader, writer):
+        arrived.append(writer)
+        while await reader.read(65536):
+            pass
+        left.append(writer)
+        writer.close()
+
+    async def body():
+        async with server_of(silent, scheme) as url:
+            target = make_target(service(url))
+            opening = asyncio.ensure_future(target.open(3))
+            while not arrived:
+                await asyncio.sleep(0.001)
+            opening.cancel()
+            await asyncio.wait((opening,))
+            await target.close()
+            while len(left) < len(arrived):
+                await asyncio.sleep(0.001)
+        assert not target._alive
+
+    run(body())
+
+
 def test_server_that_returns_is_used_again():
     async def body():
         script = HttpScript(lambda number, request: OK if number == 1 else None)

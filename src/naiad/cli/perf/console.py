@@ -25,6 +25,10 @@ class ConsoleProgress(Progress):
         self._load = ""
         self._shown_s = 0.0
 
+    def note(self, text: str) -> None:
+        """Print a sentence, also without progress: it is about what is measured."""
+        print(f"note: {text}", file=self._status, flush=True)
+
     def level_started(self, load: Load) -> None:
         """Note the load."""
         self._load = load_name(load)

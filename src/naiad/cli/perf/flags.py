@@ -96,6 +96,12 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         help="a rate that changes: 30s:0-500,5s:2000,30s:500 is a rise, a spike and a level",
     )
     add("--replay", action="append", metavar="FILE", help="send traffic recorded by --record-traffic")
+    add(
+        "--replay-url",
+        default="",
+        metavar="URL",
+        help="address for requests recorded over the other protocol, for example grpc://HOST:8001",
+    )
     add("--replay-speed", type=float, default=1.0, metavar="FACTOR", help="recorded gaps are divided by it")
     add("--binary-search", action="store_true", help="find the highest load within --latency-threshold")
     add("-l", "--latency-threshold", type=float, default=0.0, metavar="MS", help="latency limit")

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from naiad.core.errors import InferError
 from naiad.core.parameters import ParameterValue
@@ -57,6 +58,7 @@ def share(value: float, flag: str) -> float:
 
 
 _SCHEMES = ("http://", "https://", "grpc://", "grpcs://", "http+unix://", "grpc+unix://")
+_TLS = ("https", "grpcs")
 _IN_PROCESS = Protocol.IN_PROCESS
 _TRUE = ("true", "1", "yes")
 _NUMBER = r"\d+(\.\d+)?"
@@ -88,6 +90,7 @@ def make_plan(flags: argparse.Namespace, *, is_perf_analyzer: bool = False) -> P
         timing_share=share(flags.timing_share, "--timing-share"),
         repeat=at_least(flags.repeat, 1, "--repeat"),
         replay_files=tuple(flags.replay or ()),
+        replay_service=_replay_service(flags, service),
         replay_speed=positive(flags.replay_speed, "--replay-speed"),
         is_fixed_schedule=flags.fixed_schedule,
         composing_models=tuple(filter(None, flags.bls_composing_models.split(","))),
@@ -204,6 +207,27 @@ def _service(flags: argparse.Namespace) -> Service:
     is_grpc = url.startswith("grpc")
     if flags.streaming and not is_grpc:
         raise FlagError("--streaming works over gRPC only; add -i grpc")
+    return _service_at(url, flags)
+
+
+def _replay_service(flags: argparse.Namespace, service: Service) -> Service | None:
+    """Return the service of `--replay-url`, which is of the protocol that `service` does not have."""
+    url: str = flags.replay_url
+    if not url:
+        return None
+    if not flags.replay or service.protocol is _IN_PROCESS or flags.streaming:
+        raise FlagError("--replay-url is for --replay against a server, without --streaming; leave it out")
+    other = Protocol.HTTP if service.protocol is Protocol.GRPC else Protocol.GRPC
+    if not url.startswith(_SCHEMES):
+        url = f"{other.value}{'s' if urlsplit(service.url).scheme in _TLS else ''}://{url}"
+    found = _service_at(url, flags)
+    if found.protocol is not other:
+        raise FlagError(f"--replay-url is '{flags.replay_url}'; use an address for {other.value}: -u has the other")
+    return found
+
+
+def _service_at(url: str, flags: argparse.Namespace) -> Service:
+    is_grpc = url.startswith("grpc")
     side = "grpc" if is_grpc else "https"
     return Service(
         url,

@@ -17,6 +17,8 @@ from naiad.perf.plan import Concurrency, Load, PeriodicConcurrency
 from naiad.perf.records import KeptRequest, Records, Unended
 
 _POLL_S = 0.005
+_RECONNECT_S = 2.0
+"""A stop waits for so long for new connections; they are opened further after it."""
 _MAX_CONNECTIONS = 1024
 _OTHER_FILES = 256
 
@@ -42,6 +44,7 @@ class LocalGenerator:
         self._keeping = Keeping(setup.parts) if setup.keeps_bodies else None
         self._connections = 0
         self._growth: asyncio.Task[None] | None = None
+        """Opens connections while requests are sent."""
 
     async def open(self, connections: int) -> None:
         """Connect for a number of outstanding requests, more than before. Raises ConnectionFailedError."""
@@ -110,9 +113,10 @@ class LocalGenerator:
         await self._end_sequences(deadline_ns)
         if not loop.is_finished:
             self._is_giving_up = True
-            await self._target.close()
+            await self._disconnect()
             self._is_giving_up = False
-            await self._connect()
+            self._growth = asyncio.get_running_loop().create_task(self._connect())
+            await asyncio.wait((self._growth,), timeout=_RECONNECT_S)
         self._is_recording = False
         chunks[-1].unended = _unended(self._records)
         self._loop = None
@@ -123,10 +127,15 @@ class LocalGenerator:
         self._is_recording = False
         if self._loop is not None:
             self._loop.stop(time.monotonic_ns())
-        if self._growth is not None:
-            self._growth.cancel()
-        await self._target.close()
+        await self._disconnect()
         gc.unfreeze()
+
+    async def _disconnect(self) -> None:
+        growth, self._growth = self._growth, None
+        if growth is not None:
+            growth.cancel()
+            await asyncio.wait((growth,), timeout=_RECONNECT_S)
+        await self._target.close()
 
     def _record(self, exchange: Exchange) -> None:
         if exchange.body is not None and not exchange.failure:
@@ -176,7 +185,8 @@ class LocalGenerator:
     def _grow(self, outstanding: int) -> None:
         """Open more connections when the requests outstanding of an open loop need them."""
         wanted = min(2 * outstanding, _MAX_CONNECTIONS)
-        if outstanding > self._connections and wanted > self._connections:
+        is_growing = self._growth is not None and not self._growth.done()
+        if outstanding > self._connections and wanted > self._connections and not is_growing:
             self._connections = wanted
             self._growth = asyncio.get_running_loop().create_task(self._connect())
 

@@ -29,6 +29,8 @@ class RecordedRequest:
     """Since the arrival of the first request of the recording."""
     outcome: str
     """`OK`, or the name of an error code, such as `INVALID_ARG`."""
+    transport: str
+    """How it came: `http`, `http_stream`, `generate`, `grpc` or `grpc_stream`; "" in a file without it."""
     model: str
     version: str
     """As the client sent it; "" for the newest ready version."""
@@ -134,6 +136,7 @@ def _request_of(members: _Members, offset_ns: int) -> RecordedRequest:
     return RecordedRequest(
         arrival_ns=members.get("arrival_ns", int) + offset_ns,
         outcome=members.get("outcome", str, OK),
+        transport=members.get("transport", str, ""),
         model=members.get("model", str),
         version=members.get("version", str, ""),
         inputs=tuple(map(_spec_of, inputs)),

@@ -1,8 +1,9 @@
 """Recorded traffic as requests: the same models, shapes, sequences and moments, with their data if it is there."""
 
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from naiad.perf.exchange import RequestTemplate
 from naiad.perf.inputs.generated import random_array
 from naiad.perf.inputs.recording import RecordedRequest, RecordingError, read_recording
 from naiad.perf.inputs.templates import TemplateSet, is_reserved, waits_for_empty_final
-from naiad.perf.plan import InputSettings, Plan, Schedule
+from naiad.perf.plan import InputSettings, Mode, Plan, Protocol, Schedule, Service
 from naiad.values.tensor import InputError, ModelTensor
 
 _WRONG_REQUESTS = ("INVALID_ARG", "NOT_FOUND", "UNSUPPORTED", "ALREADY_EXISTS", "PERMISSION_DENIED")
@@ -41,6 +42,59 @@ class Replay:
     models: Sequence[str]
     inputs: Sequence[TemplateSet]
     """Of each model."""
+    services: Sequence[Service]
+    """By route of the templates."""
+    notes: Sequence[str] = ()
+    """Which requests go another way than they came, a sentence each."""
+
+
+_TRANSPORTS: Mapping[str, tuple[Protocol, Mode]] = {
+    "http": (Protocol.HTTP, Mode.UNARY),
+    "generate": (Protocol.HTTP, Mode.UNARY),
+    "grpc": (Protocol.GRPC, Mode.UNARY),
+    "grpc_stream": (Protocol.GRPC, Mode.STREAM),
+    # The generator reads no streamed responses over HTTP; a stream of gRPC brings the same responses.
+    "http_stream": (Protocol.GRPC, Mode.STREAM),
+}
+
+
+class _Routes:
+    """Finds the service for each recorded request: over the transport by which it came, where there is an address."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._default = plan.service
+        others = [plan.replay_service] if plan.replay_service is not None else []
+        self._by_protocol = {each.protocol: each for each in (*others, plan.service)}
+        # A model in this process has no transport, and `--streaming` asks for streams in place of the recorded one.
+        self._is_fixed = plan.service.protocol is Protocol.IN_PROCESS or plan.service.mode is Mode.STREAM
+        self._changed: Counter[tuple[str, Protocol]] = Counter()
+        self.services: list[Service] = []
+
+    def of(self, transport: str) -> int:
+        """Return the index of the service for a request that came by a transport."""
+        service = self._service(transport)
+        if service not in self.services:
+            self.services.append(service)
+        return self.services.index(service)
+
+    @property
+    def notes(self) -> list[str]:
+        """What goes another way than it came."""
+        return [
+            f"{count} requests recorded over {transport} are sent over {self._default.protocol.value}; give the "
+            f"server's address for {wanted.value} with --replay-url {wanted.value}://HOST:PORT"
+            for (transport, wanted), count in self._changed.items()
+        ]
+
+    def _service(self, transport: str) -> Service:
+        if self._is_fixed or transport not in _TRANSPORTS:
+            return self._default
+        protocol, mode = _TRANSPORTS[transport]
+        found = self._by_protocol.get(protocol)
+        if found is None:
+            self._changed[transport, protocol] += 1
+            return self._default
+        return replace(found, mode=mode)
 
 
 @dataclass(slots=True)
@@ -68,15 +122,17 @@ def replay_inputs(plan: Plan) -> Replay:
     settings = plan.models[0].inputs if plan.models else InputSettings()
     generator = np.random.default_rng(settings.seed)
     models: dict[str, _Templates] = {}
+    routes = _Routes(plan)
     numbers = _sequence_ids(sent)
     live: set[int] = set()
     requests: list[ReplayedRequest] = []
     for each in sent:
         model = models.setdefault(each.model, _Templates(each.model))
-        key = _key(each)
+        route = routes.of(each.transport)
+        key = (route, _key(each))
         index = model.index_by_request.setdefault(key, len(model.templates))
         if index == len(model.templates):
-            model.templates.append(_template(each, plan, settings, generator))
+            model.templates.append(_template(each, route, routes.services[route], settings, generator))
         sequence_id = numbers.get((each.model, each.sequence_id), 0)
         # The beginning of a recording may have been overwritten: then a sequence starts with what is left of it.
         is_start = bool(sequence_id) and (each.sequence_start or sequence_id not in live)
@@ -86,7 +142,7 @@ def replay_inputs(plan: Plan) -> Replay:
     first_ns = sent[0].arrival_ns
     offsets_ns = tuple(round((each.arrival_ns - first_ns) / plan.replay_speed) for each in sent)
     inputs = [TemplateSet(model.templates, [range(len(model.templates))]) for model in models.values()]
-    return Replay(Schedule(offsets_ns), requests, list(models), inputs)
+    return Replay(Schedule(offsets_ns), requests, list(models), inputs, routes.services, routes.notes)
 
 
 def _read(plan: Plan) -> list[RecordedRequest]:
@@ -117,9 +173,9 @@ def _key(request: RecordedRequest) -> object:
 
 
 def _template(
-    request: RecordedRequest, plan: Plan, settings: InputSettings, generator: np.random.Generator
+    request: RecordedRequest, route: int, service: Service, settings: InputSettings, generator: np.random.Generator
 ) -> RequestTemplate:
-    has_binary_outputs = plan.service.has_binary_outputs
+    has_binary_outputs = service.has_binary_outputs
     header = RequestHeader(
         model_name=request.model,
         model_version=request.version,
@@ -129,14 +185,14 @@ def _template(
         priority=request.priority,
         timeout_us=request.timeout_us,
         binary_output_default=has_binary_outputs,
-        wants_empty_final=waits_for_empty_final(plan.service),
+        wants_empty_final=waits_for_empty_final(service),
     )
     payloads = request.payloads or [None] * len(request.inputs)
     data = [
         _random(spec, settings, generator) if payload is None else payload
         for spec, payload in zip(request.inputs, payloads, strict=True)
     ]
-    return RequestTemplate(header, data, source=f"recorded request at {request.arrival_ns / 1e9:.3f} s")
+    return RequestTemplate(header, data, source=f"recorded request at {request.arrival_ns / 1e9:.3f} s", route=route)
 
 
 def _random(spec: TensorSpec, settings: InputSettings, generator: np.random.Generator) -> bytes:

@@ -47,6 +47,9 @@ class Tick:
 class Progress:
     """Gets called on the event loop, and returns quickly; this one shows nothing."""
 
+    def note(self, text: str) -> None:
+        """The run differs from what its plan suggests."""
+
     def level_started(self, load: Load) -> None:
         """A load begins."""
 

@@ -29,6 +29,9 @@ _MAX_VALUES = 200_000
 """More requests than this are thinned for the judged latency."""
 _STABLE_WINDOWS = 3
 _WINDOW_STRETCH = 1.2
+_BEHIND_SHARE = 0.05
+_LEAST_BEHIND_NS, _MOST_BEHIND_NS = 100_000_000, 1_000_000_000
+"""A schedule is behind when a request leaves later than this share of its length, within these bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +78,23 @@ def _played(columns: Columns, begin_ns: int, now_ns: int, load: Schedule | Ramp 
     if not isinstance(load, Ramp):
         count = _ended(columns, begin_ns, now_ns)
         total = len(load.offsets_ns) if isinstance(load, Schedule) else load.end
-        return Verdict(count >= total, True, f"{count} of {total} requests were played")
+        behind = _behind(columns, load) if isinstance(load, Schedule) else ""
+        return Verdict(count >= total, not behind, f"{count} of {total} requests were played{behind}")
     length_s = sum(phase.duration_s for phase in load.phases)
     return Verdict(now_ns - begin_ns >= length_s * 1e9, True, f"the ramp was played for {length_s:g} s")
+
+
+def _behind(columns: Columns, load: Schedule) -> str:
+    """Return by how much requests of a schedule left late, whatever they waited for; "" for next to nothing.
+
+    What was measured is then another load than the one asked for.
+    """
+    is_sent = columns.sent_ns > 0
+    behind_ns = int((columns.sent_ns - columns.intended_ns)[is_sent].max(initial=0))
+    allowed_ns = min(max(load.offsets_ns[-1] * _BEHIND_SHARE, _LEAST_BEHIND_NS), _MOST_BEHIND_NS)
+    if behind_ns <= allowed_ns:
+        return ""
+    return f"; the replay is {behind_ns / 1e9:.3g} s behind its schedule, so this is not the load that was recorded"
 
 
 def _confidence(measuring: Measuring, columns: Columns, begin_ns: int, now_ns: int, load: Load) -> Verdict:

@@ -18,6 +18,8 @@ from naiad.wire.header_fields import check_field
 _CONNECT_TIMEOUT_S = 10.0
 _CONNECTS_AT_ONCE = 64
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_CLOSE_S = 2.0
+"""Closing waits for so long for connections that are being opened."""
 
 
 class TargetConnection(asyncio.Protocol):
@@ -72,6 +74,7 @@ class TargetConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
         self.transport = cast("asyncio.Transport", transport)
+        self._target.connection_made(self)
         if transport.get_extra_info("sslcontext") is None:
             self._descriptor = transport.get_extra_info("socket").fileno()
 
@@ -106,6 +109,8 @@ class SocketTarget(Generic[C]):
         self._connections: list[C] = []
         self._retired: list[C] = []
         """Connections that carry no new requests."""
+        self._alive: set[TargetConnection] = set()
+        """All that have a transport, also before they are ready: an attempt that is cancelled leaves none open."""
         self._waiting: deque[tuple[Any, Exchange]] = deque()
         self._wanted = 0
         self._down = "the target is not open"
@@ -123,24 +128,27 @@ class SocketTarget(Generic[C]):
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
         wanted = self._connection_count(connections)
+        missing = wanted - len(self._connections)
         try:
-            while len(self._connections) < wanted:
-                await self._connect(wanted - len(self._connections))
+            # Those that break meanwhile are not opened again here: with a server that closes each, it has no end.
+            while missing > 0:
+                missing -= await self._connect(missing)
         except BaseException:
             if not self._wanted:
                 await self.close()
             raise
         self._wanted = max(wanted, self._wanted)
         self._deadlines.start()
+        self.repair()
 
     async def close(self) -> None:
-        """Close connections; outstanding requests fail as `connection`."""
+        """Close connections, whatever the server does; outstanding requests fail as `connection`."""
         self._is_closed = True
         self._wanted = 0
         self._deadlines.stop()
         if self._repair is not None:
             self._repair.cancel()
-            await asyncio.gather(self._repair, return_exceptions=True)
+            await asyncio.wait((self._repair,), timeout=_CLOSE_S)
         self._set_down("the target was closed")
         connections = (*self._connections, *self._retired)
         self._connections.clear()
@@ -148,6 +156,8 @@ class SocketTarget(Generic[C]):
         for connection in connections:
             connection.abort("the target was closed")
             connection.fail_outstanding(CONNECTION, "the target was closed")
+        for unready in list(self._alive):
+            unready.abort("the target was closed")
         await asyncio.sleep(0)  # Requests that fail at once do so in the next turn of the loop.
 
     # For subclasses
@@ -171,8 +181,15 @@ class SocketTarget(Generic[C]):
 
     # Connections
 
+    def connection_made(self, connection: TargetConnection) -> None:
+        """Note a connection, or close one that comes too late."""
+        self._alive.add(connection)
+        if self._is_closed:
+            connection.abort("the target was closed")
+
     def connection_lost(self, connection: C) -> None:
         """Take a connection out and have another opened."""
+        self._alive.discard(connection)
         if connection in self._retired:
             self._retired.remove(connection)
         elif connection in self._connections:
@@ -189,7 +206,8 @@ class SocketTarget(Generic[C]):
 
     def repair(self) -> None:
         """Open the connections that are missing."""
-        if not self._is_closed and (self._repair is None or self._repair.done()):
+        is_needed = not self._is_closed and len(self._connections) < self._wanted
+        if is_needed and (self._repair is None or self._repair.done()):
             self._repair = self._loop.create_task(self._keep_connected())
 
     async def _keep_connected(self) -> None:
@@ -205,20 +223,28 @@ class SocketTarget(Generic[C]):
                 if not self._connections:
                     self._set_down(error.message)
 
-    async def _connect(self, count: int) -> None:
-        """Open up to `count` connections. Raises ConnectionFailedError if one of them cannot be opened."""
+    async def _connect(self, count: int) -> int:
+        """Open up to `count` connections, at least one, and return how many.
+
+        Raises ConnectionFailedError if one of them cannot be opened.
+        """
+        opened = 0
         attempts = [self._open_one() for _ in range(min(count, _CONNECTS_AT_ONCE))]
         failed: BaseException | None = None
         for found in await asyncio.gather(*attempts, return_exceptions=True):
             if isinstance(found, BaseException):
                 failed = found
-            elif found.transport is not None:
+            elif found.transport is None:
+                failed = ConnectionFailedError(f"{self._address.url} closes connections before a response")
+            else:
+                opened += 1
                 self._connections.append(found)
                 self._down = ""
         if self._connections:
             self._send_waiting()
         if failed is not None:
             raise failed
+        return opened
 
     async def _open_one(self) -> C:
         connection = await self._connector.open(self._make)

@@ -16,6 +16,8 @@ from naiad.values.tensor import InputError
 FIRST = {"naiad_traffic": FORMAT_VERSION, "wall_ns": 0, "monotonic_ns": 0}
 A = {"name": "A", "datatype": "INT32", "shape": [1, 2]}
 SERVICE = Service("http://localhost:8000", Protocol.HTTP)
+GRPC = Service("grpc://localhost:8001", Protocol.GRPC)
+TRANSPORTS = ("http", "grpc", "grpc_stream", "http_stream", "generate", "grpc")
 
 
 def replay(tmp_path, *requests, service=SERVICE, models=(), **more):
@@ -69,6 +71,51 @@ def test_header_has_the_recorded_fields(tmp_path):
     assert (header.model_version, header.parameters, header.priority, header.timeout_us) == ("2", {"p": 1}, 1, 9)
     assert [each.name for each in header.outputs] == ["X"]
     assert header.wants_empty_final
+
+
+def ways(replayed):
+    """The protocol and mode of each request in turn."""
+    routes = [replayed.inputs[0].templates[each.template_index].route for each in replayed.requests]
+    return [(replayed.services[route].protocol.value, replayed.services[route].mode.value) for route in routes]
+
+
+def by_transport(tmp_path, service, **more):
+    lines = ({"arrival_ns": i, "transport": each} for i, each in enumerate(TRANSPORTS))
+    return replay(tmp_path, *lines, service=service, **more)
+
+
+@pytest.mark.parametrize(("service", "other"), [(SERVICE, GRPC), (GRPC, SERVICE)])
+def test_requests_keep_their_transport(tmp_path, service, other):
+    replayed = by_transport(tmp_path, service, replay_service=other)
+    unary, stream = ("grpc", "unary"), ("grpc", "stream")
+    assert ways(replayed) == [("http", "unary"), unary, stream, stream, ("http", "unary"), unary]
+    assert {each.url for each in replayed.services} == {SERVICE.url, GRPC.url}
+    assert not replayed.notes
+    templates = replayed.inputs[0].templates
+    assert len(templates) == 3
+    assert [each.header.wants_empty_final for each in templates] == [False, False, True]
+
+
+def test_streams_need_no_flag(tmp_path):
+    replayed = by_transport(tmp_path, GRPC)
+    assert [mode for _, mode in ways(replayed)] == ["unary", "unary", "stream", "stream", "unary", "unary"]
+    assert [note.partition(" are sent over grpc; ")[0] for note in replayed.notes] == [
+        "1 requests recorded over http",
+        "1 requests recorded over generate",
+    ]
+
+
+def test_requests_without_an_address_are_named(tmp_path):
+    replayed = by_transport(tmp_path, SERVICE)
+    assert ways(replayed) == [("http", "unary")] * len(TRANSPORTS)
+    assert "2 requests recorded over grpc are sent over http" in replayed.notes[0]
+    assert "--replay-url grpc://HOST:PORT" in replayed.notes[0]
+
+
+def test_streaming_flag_sends_all_on_streams(tmp_path):
+    service = Service(GRPC.url, Protocol.GRPC, Mode.STREAM)
+    replayed = by_transport(tmp_path, service)
+    assert (replayed.services, replayed.notes) == ([service], [])
 
 
 def test_models_have_templates_of_their_own(tmp_path):

@@ -157,6 +157,24 @@ def test_request_count_ends_at_count(random):
     assert state.is_stable
 
 
+def test_replay_behind_its_schedule_says_so(random):
+    due = np.arange(0, 20, 0.01)
+    columns = columns_of(due + 0.002, np.full(len(due), 0.002))
+    schedule = Schedule(tuple(int(each * SECOND) for each in due))
+    assert verdict(Measuring(), columns, [0], 0, 21 * SECOND, schedule).is_stable
+    columns.sent_ns = columns.sent_ns + np.linspace(0, 50 * SECOND, len(due)).astype(np.int64)
+    state = verdict(Measuring(), columns, [0], 0, 80 * SECOND, schedule)
+    assert state.is_done
+    assert not state.is_stable
+    assert "the replay is 50 s behind its schedule" in state.reason
+
+
+def test_unsent_requests_of_a_schedule_are_not_late(random):
+    columns = columns_of(np.arange(1.0, 3.0), np.ones(2))
+    columns.sent_ns = np.zeros(2, np.int64)  # The connection broke before they were sent.
+    assert verdict(Measuring(), columns, [0], 0, 4 * SECOND, Schedule((0, SECOND))).is_stable
+
+
 def test_schedule_and_ramp_are_played_out(random):
     columns = columns_of(*steady(random))
     schedule = Schedule(tuple(range(1500)))
