@@ -4,6 +4,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
+# Without compiled files each process of the tests would compile naiad again.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup fmt lint type test test-fast test-frameworks test-airflow test-unit fuzz attack mutants bench docs image demo demo-keep check clean
 
 help: ## list what can be done

@@ -12,7 +12,7 @@ PROTOCOLS = (HTTP1, HTTP2, GRPC)
 
 _SHORT_SHARE = 0.1
 _SHORT_CPU_S = 1.0
-_SHORT_CPU_FACTOR = 3.0
+_SHORT_CPU_FACTOR = 5.0
 """CI runs on slow, shared machines: the short form finds costs of another order of magnitude."""
 
 

@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from naiad.cli.inspect.inspect import inspect
 from support.digits_classifier import digits_classifier
 from support.forests import DIGITS, train_xgboost
+from support.hugging_face_models import label_config, write_bert, write_tokenizer
 from support.onnx_digits import onnx_digits
 from support.openvino_models import digits_model
 from support.server_process import ServerProcess, serving
@@ -75,8 +76,38 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(files, tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("server") / "log", *map(str, files), "--allow-pickle") as running:
+    root = tmp_path_factory.mktemp("server")
+    script = save_torchscript(trained_digits().module, root / "script.pt")
+    write_bert(root / "bert", "ForSequenceClassification", **label_config(("bad", "good")))
+    write_tokenizer(root / "bert")
+    flags = ("--input=script:image:FP32:-1,1,8,8", "--output=script:OUTPUT__0:FP32:-1,10", "--allow-pickle")
+    paths = (*files, script, root / "bert")
+    with serving(root / "log", *map(str, paths), *flags) as running:
         yield running
+
+
+def predictions(server, model, body):
+    answer = server.post(f"/v2/models/{model}/generate", body)
+    assert answer.status == 200, (model, answer.body)
+    return answer.json["predictions"]
+
+
+def test_all_formats_take_569_rows(files, server):
+    for path, (rows, expected) in files.items():
+        many = np.resize(rows, (569, *rows.shape[1:]))
+        found = predictions(server, path.name if path.is_dir() else path.stem, many.tolist())
+        first = [next(iter(row.values())) if isinstance(row, dict) else row for row in found]
+        wanted = np.resize(expected, (569, *np.shape(expected)[1:])).reshape(569, -1)
+        np.testing.assert_allclose(np.reshape(first, (569, -1)), wanted, atol=2e-5, err_msg=path.name)
+    rows = trained_digits().images[:16].numpy()
+    found = predictions(server, "script", np.resize(rows, (569, *rows.shape[1:])).tolist())
+    np.testing.assert_allclose(found[:16], trained_digits().probabilities(16), atol=2e-5)
+
+
+def test_directory_of_hugging_face_takes_texts(server):
+    found = predictions(server, "bert", ["a good film"] * 569)
+    assert len(found) == 569
+    assert {row["label"] for row in found} <= {"bad", "good"}
 
 
 def infer(client, model, rows):
@@ -120,6 +151,7 @@ def test_torchscript_file_says_what_to_write(tmp_path):
     path = save_torchscript(trained_digits().module, tmp_path / "net.pth")
     log = failed_start(tmp_path, path)
     assert "is a TorchScript archive, which has no datatypes and shapes" in log
+    assert "--input image:FP32:-1,30 --output OUTPUT__0:FP32:-1,2" in log
     assert "'input' (image) and 'output' (OUTPUT__0, ...: 1)" in log
     assert f"{tmp_path}/net/config.pbtxt, with the file as {tmp_path}/net/1/model.pt" in log
 

@@ -152,6 +152,6 @@ def test_page_of_allowed_origin_calls_with_its_key(tmp_path: Path) -> None:
         assert (
             refused.headers["Access-Control-Allow-Origin"] == "https://page.example"
         )  # so that the page can say why
-        assert server.request("OPTIONS", path, headers={"Origin": "https://evil.example", **asked}).status == 401
+        assert server.request("OPTIONS", path, headers={"Origin": "https://evil.example", **asked}).status == 403
     finally:
         server.stop()

@@ -40,6 +40,13 @@ def test_probes_and_scoring(server: ServerProcess) -> None:
     assert ask(server, "POST", "/score", BODY).json["outputs"][0]["data"] == ROW["data"]
 
 
+@pytest.mark.parametrize("body", [[[1.5, 2.5]], {"instances": [{"INPUT0": [1.5, 2.5]}]}])
+def test_scoring_takes_rows(server: ServerProcess, body: object) -> None:
+    answer = ask(server, "POST", "/score", json.dumps(body).encode())
+    assert answer.status == 200, answer.body
+    assert answer.json["predictions"] == [[1.5, 2.5]]
+
+
 def test_rest_routes_are_there(server: ServerProcess) -> None:
     assert ask(server, "POST", "/v2/models/only/infer", BODY).status == 200
     assert ask(server, "GET", "/v2/health/ready").status == 200

@@ -168,7 +168,7 @@ def test_programs_leave_no_files(end: str):
     with program("-c", f"{ENDS_WITHOUT_STOP}\nprint('STORE', triton._store.path, flush=True)\n{end}") as running:
         assert running.join() == 0
         running.wait_for("served True")
-        assert not Path(running.wait_for(r"STORE (/[\w/]+)")[1]).parent.exists()
+        assert not Path(running.wait_for(r"STORE (/\S+)")[1]).parent.exists()
 
 
 def test_configured_logging_gets_lines_of_server():

@@ -141,12 +141,16 @@ def test_connections_that_never_ask_anything_are_closed(impatient: ServerProcess
         assert peer.is_closed_by_server()
 
 
-@pytest.mark.parametrize("depth", [2_000, 40_000])
-def test_nested_json(narrow: ServerProcess, depth: int) -> None:
+@pytest.mark.parametrize(
+    ("depth", "reason"),
+    [(2_000, "nested more than 512 levels deep"), (40_000, "maximum allowed limit (100) in 'inputs'")],
+    ids=["a short document", "a long document, read in slices"],
+)
+def test_nested_json(narrow: ServerProcess, depth: int, reason: str) -> None:
     body = b'{"inputs":' + b"[" * depth + b"]" * depth + b"}"
     answer = narrow.request("POST", "/v2/models/identity/infer", body)
     assert answer.status == 400
-    assert "arrays and objects are nested more than 512 levels deep" in answer.json["error"]
+    assert reason in answer.json["error"]
 
 
 @pytest.mark.parametrize("path", ["repository/index", "logging", "repository/models/identity/load"])

@@ -161,7 +161,7 @@ def test_failures_do_not_end_the_run(tmp_path: Path, start_server: StartServer) 
     server.wait_ready()
     load = ("--concurrency-range", "4", "--request-count", "400", "--json", str(tmp_path / "result.json"))
     for protocol in ("http", "grpc"):
-        done = perf("-m", "failing", *address(server, protocol), *load)
+        done = perf("-m", "failing", *address(server, protocol), *load, status=1)  # 5 % are more than --max-errors
         (row,) = rows(tmp_path / "result.json")
         (error,) = row["errors"]
         assert (row["request_count"], error["count"]) == (380, 20)
@@ -174,7 +174,7 @@ def test_wrong_outputs_are_counted(server: ServerProcess, tmp_path: Path) -> Non
     data["validation_data"] = [{"OUTPUT0": [1, 2]}, {"OUTPUT0": [3, 5]}]
     (tmp_path / "data.json").write_text(json.dumps(data))
     where = ("-m", "identity", *address(server, "http"), "--input-data", str(tmp_path / "data.json"))
-    perf(*where, "--shape", "INPUT0:2", "--request-count", "30", "--json", str(tmp_path / "result.json"))
+    perf(*where, "--shape", "INPUT0:2", "--request-count", "30", "--json", str(tmp_path / "result.json"), status=1)
     (row,) = rows(tmp_path / "result.json")
     assert (row["request_count"], [each["kind"] for each in row["errors"]]) == (15, ["validation"])
 

@@ -46,7 +46,7 @@ def values(count: int, start: int = 0) -> np.ndarray:
 
 
 def test_model_without_a_configuration_gets_large_batches(plain: Path, tmp_path: Path) -> None:
-    np.save(tmp_path / "rows.npy", values(5000))
+    np.save(tmp_path / "rows.npy", values(9000))
     sizes: list[int] = []
     execute = batch_pipeline.Requests._infer
 
@@ -57,9 +57,9 @@ def test_model_without_a_configuration_gets_large_batches(plain: Path, tmp_path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_pipeline.Requests, "_infer", noted)
         predict(PredictJob(str(plain), "plain", [str(tmp_path / "rows.npy")], str(tmp_path / "out.npz")))
-    assert max(sizes) == 1024
+    assert max(sizes) == 8192
     with np.load(tmp_path / "out.npz") as found:
-        np.testing.assert_array_equal(found["OUTPUT0"], values(5000))
+        np.testing.assert_array_equal(found["OUTPUT0"], values(9000))
 
 
 def test_bad_file_among_several_is_set_aside(plain: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import queue
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -328,9 +329,17 @@ def test_sequences_finish_while_the_server_drains(start_server: StartServer, tmp
         client.close()
 
 
-def test_nothing_is_left_in_the_temporary_directory(start_server: StartServer, tmp_path: Path) -> None:
-    root = tmp_path / "t"
-    root.mkdir()
+@pytest.fixture
+def short_directory() -> Iterator[Path]:
+    """A directory whose sockets have paths that the kernel takes."""
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)
+
+
+def test_nothing_is_left_in_the_temporary_directory(
+    start_server: StartServer, tmp_path: Path, short_directory: Path
+) -> None:
+    root = short_directory
     running = start_server(write_repository(tmp_path / "models"), "--processes=2", environment={"TMPDIR": str(root)})
     running.wait_ready()
     (directory,) = root.glob("naiad-*")

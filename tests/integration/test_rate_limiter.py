@@ -179,6 +179,6 @@ def test_need_that_can_never_be_met_fails_load(tmp_path: Path):
         assert (
             'Resource count for "R" is limited to 3 which will prevent scheduling of one or more model instances, '
             "the minimum required count is 4"
-        ) in server.log_text()
+        ) in " ".join(server.log_text().split())
     finally:
         server.stop()

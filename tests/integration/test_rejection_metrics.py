@@ -100,7 +100,7 @@ def test_rejections_before_model_is_known_are_counted(server: ServerProcess) -> 
     for number in range(3):
         assert server.post(f"/v2/models/nothing{number}/infer", BODY).status == 404
         assert infer_over_grpc(server, f"nothing{number}") == "NOT_FOUND"
-    assert server.get("/nowhere").status == 404
+    assert server.get("/nowhere").status == 403  # restrictions hide what does not exist
     assert server.get("/v2/logging").status == 403
     with grpc.insecure_channel(server.grpc_url) as channel, pytest.raises(grpc.RpcError):
         channel.unary_unary("/inference.GRPCInferenceService/LogSettings")(b"", timeout=30)
@@ -111,15 +111,15 @@ def test_rejections_before_model_is_known_are_counted(server: ServerProcess) -> 
     responses, rejected = added(server, before)
     assert responses == {
         ("http", "200"): 1,
-        ("http", "404"): 4,
-        ("http", "403"): 1,
+        ("http", "404"): 3,
+        ("http", "403"): 2,
         ("http", "400"): 2,
         ("grpc", "NOT_FOUND"): 3,
         ("grpc", "UNAVAILABLE"): 1,
     }
     assert rejected == {
         ("", "unknown_model"): 6,
-        ("", "unauthorized"): 2,
+        ("", "unauthorized"): 3,
         ("small", "invalid"): 1,
         ("", "invalid"): 1,
     }

@@ -319,14 +319,14 @@ def test_killed_writers_leave_a_whole_record(again: Callable[..., ServerProcess]
         server = again(*EXPLICIT)
         if expected:
             found = status_of(server)["rollout"]["weight"]
-            assert found in (expected, expected + 1), "an answered decision is lost"
+            assert found in (expected, expected % 100 + 1), "an answered decision is lost"
         else:
             change(server, stable=1, canary=2, weight=1)
             expected = 1
         threading.Timer(0.15 * attempt, lambda server=server: server.process.kill()).start()  # type: ignore[misc]
         with contextlib.suppress(OSError, ValueError, KeyError):
             while True:
-                wanted = expected + 1
+                wanted = expected % 100 + 1
                 assert change(server, weight=wanted)["rollout"]["weight"] == wanted
                 expected = wanted
         server.wait_exit()

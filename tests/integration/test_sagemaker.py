@@ -77,6 +77,13 @@ def test_ping_and_invocations(single: ServerProcess) -> None:
     assert output_of(ask(single, "POST", "/invocations", json_body())) == VALUES.ravel().tolist()
 
 
+@pytest.mark.parametrize("body", [[[0, 1, 2, 3]], {"instances": [{"INPUT0": [0, 1, 2, 3]}]}])
+def test_invocations_take_rows(single: ServerProcess, body: object) -> None:
+    answer = ask(single, "POST", "/invocations", json.dumps(body).encode())
+    assert answer.status == 200, answer.body
+    assert answer.json["predictions"] == VALUES.tolist()
+
+
 def test_binary_request_and_response(single: ServerProcess) -> None:
     body, json_size = binary_body()
     answer = ask(single, "POST", "/invocations", body, Content_Type=f"{MIME_TYPE}{json_size}")

@@ -4,6 +4,7 @@ import http.client
 import json
 import queue
 import re
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from support.raw_http2 import DATA, END_STREAM, PREFACE, SETTINGS, Http2Peer, frame, grpc_head, grpc_message
 from support.server_process import ServerProcess, serving
 from support.slow_client import slow_post
 
@@ -85,6 +87,7 @@ MODELS = {
     "one_thread": MODEL + SENDS_IN_ONE_THREAD,
 }
 ENDLESS = 1_000_000
+Fields = list[tuple[str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -98,16 +101,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield running
 
 
+def question(model: str, count: int, request_id: str) -> service_pb2.ModelInferRequest:
+    """Return the request for a number of pages."""
+    message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+    message.inputs.add(name="COUNT", datatype="INT32", shape=[1])
+    message.raw_input_contents.append(np.array([count], np.int32).tobytes())
+    return message
+
+
 class Stream:
     """A ModelStreamInfer call with one request, whose responses are read when a test asks for them."""
 
     def __init__(self, server: ServerProcess, model: str, count: int, request_id: str) -> None:
         self._channel = grpc.insecure_channel(server.grpc_url)
         self._requests: queue.Queue[service_pb2.ModelInferRequest | None] = queue.Queue()
-        message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
-        message.inputs.add(name="COUNT", datatype="INT32", shape=[1])
-        message.raw_input_contents.append(np.array([count], np.int32).tobytes())
-        self._requests.put(message)
+        self._requests.put(question(model, count, request_id))
         self.responses = self._channel.stream_stream(
             METHOD,
             request_serializer=service_pb2.ModelInferRequest.SerializeToString,
@@ -180,6 +188,46 @@ def test_many_slow_readers_hurt_only_themselves(server: ServerProcess) -> None:
             stack.callback(slow.close)
             next(slow.responses)
         assert pages(server, "coroutines", 5) == [0, 1, 2, 3, 4]
+
+
+NO_WINDOW = PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0))  # SETTINGS_INITIAL_WINDOW_SIZE
+GRPC, SSE = "grpc", "sse"
+
+
+def request_without_window(server: ServerProcess, transport: str, request_id: str) -> tuple[Fields, bytes]:
+    """Return head and body of a request for a stream over HTTP/2."""
+    if transport == GRPC:
+        return grpc_head(METHOD), grpc_message(question("execute", ENDLESS, request_id).SerializeToString())
+    body = json.dumps({"COUNT": ENDLESS, "id": request_id}).encode()
+    head = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":authority": server.http_url,
+        ":path": "/v2/models/execute/generate_stream",
+        "content-length": str(len(body)),
+    }
+    return list(head.items()), body
+
+
+@pytest.mark.parametrize("count", [3, 10])
+@pytest.mark.parametrize("transport", [GRPC, SSE])
+@pytest.mark.parametrize("is_shared", [True, False], ids=["one-connection", "one-connection-each"])
+def test_readers_without_a_window_are_ended_for_one_request(
+    server: ServerProcess, transport: str, count: int, *, is_shared: bool
+) -> None:
+    ids = [f"{transport}-{count}-{is_shared}-{number}" for number in range(count)]
+    url = server.grpc_url if transport == GRPC else server.http_url
+    with ExitStack() as stack:
+        peers = [stack.enter_context(Http2Peer(url, opening=NO_WINDOW)) for _ in range(1 if is_shared else count)]
+        for number, request_id in enumerate(ids):
+            peer, stream_id = (peers[0], 1 + 2 * number) if is_shared else (peers[number], 1)
+            head, body = request_without_window(server, transport, request_id)
+            peer.send(peer.headers(stream_id, head) + frame(DATA, END_STREAM, stream_id, body))
+        for peer in peers:
+            assert peer.goes_on(b"")
+        assert pages(server, "execute", 5) == [0, 1, 2, 3, 4]
+        log = server.log_text()
+        assert [name for name in ids if not re.search(rf"request id: {name}\].*too slowly", log)] == []
 
 
 def test_a_reader_that_is_alone_gets_everything(server: ServerProcess) -> None:

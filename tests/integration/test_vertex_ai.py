@@ -57,6 +57,13 @@ def test_health_and_prediction(server: ServerProcess) -> None:
     assert "Started GRPCInferenceService" not in server.log_text()
 
 
+@pytest.mark.parametrize("body", [[[0, 1, 2, 3]], {"instances": [{"INPUT0": [0, 1, 2, 3]}], "parameters": {"a": 1}}])
+def test_prediction_takes_rows(server: ServerProcess, body: object) -> None:
+    answer = predict(server, json.dumps(body).encode())
+    assert answer.status == 200, answer.body
+    assert answer.json["predictions"] == VALUES.tolist()
+
+
 def test_binary_request_and_response(server: ServerProcess) -> None:
     given = httpclient.InferInput("INPUT0", [1, 4], "FP32")
     given.set_data_from_numpy(VALUES, binary_data=True)

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any
 
 from naiad.analyze.goal import Bound, Goal
-from naiad.analyze.measurement import Measured, Prediction, ServerLostError
+from naiad.analyze.measurement import Measured, Prediction, Ranking, ServerLostError
 from naiad.analyze.search.configurations import number
 from naiad.analyze.search.settings import SearchSettings
 from naiad.analyze.space import Dimension, Point, Space, Variant
@@ -92,6 +92,10 @@ class SimulatedInstrument:
     dies_after: int = 0
     cancels_after: int = 0
     drift_per_measurement: float = 0.0
+    speed: Callable[[Point, int], float] = lambda point, number: 1.0
+    """What the throughput of a measurement is multiplied by; `number` counts the measurements of the point from 1."""
+    tail: Callable[[Point, int], float] = lambda point, number: 1.0
+    """What its p99 is multiplied by."""
     points: list[Point] = field(default_factory=list)
     restored: int = 0
 
@@ -111,6 +115,8 @@ class SimulatedInstrument:
         true = figures(self.costs, point)
         speed = self._random.gauss(1.0, self.noise) * (1 + self.drift_per_measurement) ** len(self.points)
         tail = self._random.gauss(1.0, self.noise)
+        number = self.points.count(point)
+        speed, tail = speed * self.speed(point, number), tail * self.tail(point, number)
         model = point.variants[0].model
         throughput = self._interval(true.throughput * speed)
         p50, p99 = self._interval(true.p50_ms / speed), self._interval(true.p99_ms / speed * tail)
@@ -148,6 +154,11 @@ def _row(point: Point, throughput: Interval, p50: Interval, p99: Interval, true:
         latency, latency, None, None, ClientFigures(1.0, 1.0, 10.0), server,
         GeneratorFigures(1, 0.1, 20_000.0, 0.0, 0.0, 0.0, "server"), [], True, "narrow",
     )  # fmt: skip
+
+
+def searched_count(instrument: SimulatedInstrument, ranking: Ranking) -> int:
+    """Return how many measurements looked for candidates, without the turns of the comparison."""
+    return len(instrument.points) - ranking.turns * len(ranking.candidates)
 
 
 class BiasedPredictor:

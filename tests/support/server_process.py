@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from support.fork_server import ForkedProcess, fork_server
 from support.waiting import wait_until
 
 START_S = 150.0
@@ -49,22 +50,27 @@ class ServerProcess:
     def __init__(
         self, log: Path, *flags: str, environment: Mapping[str, str] | None = None, is_bare: bool = False
     ) -> None:
-        """`is_bare`: with these flags only."""
+        """`is_bare`: with these flags only. With variables of its own the server is started, not forked."""
         self.log = log
         self.tls: ssl.SSLContext | None = None
         """Set it for a server whose HTTP speaks TLS."""
         ports = [f"--{name}-port=0" for name in _STARTED if not any(f.startswith(f"--{name}-port") for f in flags)]
-        command = [sys.executable, "-m", "naiad", "serve", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
-        if is_bare:
-            command, ports = command[:4], []
+        addresses = ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
+        arguments = ["serve", *flags] if is_bare else ["serve", *addresses, *ports, *flags]
+        variables = {**os.environ, "PYTHONPATH": str(SOURCE), **(environment or {})}
+        self.process: ForkedProcess | subprocess.Popen[bytes]
         with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*command, *ports, *flags],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": str(SOURCE), **(environment or {})},
-            )
+            if environment:
+                # Python and libraries read some variables when they start.
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "naiad", *arguments],
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    env=variables,
+                )
+            else:
+                self.process = fork_server().start(arguments, output, variables)
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,8 @@ class Measured:
     """Cores of the server's machine that other programs used meanwhile; 0 where that is not known."""
     loop_cores: float = 0.0
     """Cores that the main thread of the server used, which runs naiad's event loop; 0 where that is not known."""
+    turn: str = ""
+    """The turn of a comparison that this is a part of; "" for measurements that look for candidates."""
 
 
 class Instrument(Protocol):
@@ -63,11 +65,11 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A candidate in the result of a search: its best measured point."""
+    """A configuration in the result of a search: its figures in the comparison, or its best measured point."""
 
     measured: Measured
-    gain_percent: float
-    """Over the configuration of the repository."""
+    gain_percent: Interval | None
+    """Over the configuration of the repository, in turns under the same load; None for what was not compared."""
     meets_constraints: bool
     misses: str = ""
     """Which constraint is missed, and by how much."""
@@ -80,10 +82,12 @@ class Ranking:
     """The result of a search."""
 
     winner: Ranked | None
+    """The best of the comparison that meets the constraints. Without a comparison there is none, except for the
+    configuration of the repository where no other one exists."""
     candidates: Sequence[Ranked]
-    """Best first."""
+    """What was compared, best first, with the configuration of the repository; all under one load. May be empty."""
     baseline: Measured | None
-    """The configuration of the repository."""
+    """The configuration of the repository: in the comparison if there was one, otherwise its best measured point."""
     measurements: Sequence[Measured]
     predictions: Sequence[Prediction] = ()
     pareto: Sequence[Measured] = ()
@@ -91,3 +95,9 @@ class Ranking:
     """Why the winner won, or why there is none, in sentences."""
     is_interrupted: bool = False
     """The user has stopped the search."""
+    is_compared: bool = False
+    """The candidates and the configuration of the repository were measured in turns under the same load."""
+    turns: int = 0
+    """Turns of the comparison."""
+    others: Sequence[Ranked] = ()
+    """The best measured points of the configurations that were not compared; their loads may differ."""

@@ -1,12 +1,10 @@
 """A whole analysis: for each model its variants, a search on a live server, reports, and the configuration found."""
 
 import json
-import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from difflib import unified_diff
 from pathlib import Path
 
 from naiad import __version__
@@ -36,11 +34,9 @@ from naiad.analyze.variants import (
     manual_settings,
     member_names,
 )
+from naiad.analyze.winner import check_output, differences, write_winner
 from naiad.backend.cores import usable_cores
-from naiad.config.forms.json_form import config_from_json
-from naiad.config.forms.pbtxt.text_format import format_config
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.config.profile import PROFILE_FILE, ModelProfile, format_profile
 from naiad.perf.plan import InputSettings, ModelPlan, Protocol, Service
 from naiad.values.tensor import InputError
 
@@ -78,7 +74,7 @@ async def analyze(settings: Settings, inputs: Inputs, progress: Progress | None 
     Raises SettingsError, InputError, InferError, ServerLostError and OSError.
     """
     for name in [*(model.name for model in settings.models), *settings.composing_models]:
-        _check_output(settings, name)
+        check_output(settings, name)
     groups = [settings.models] if settings.are_models_concurrent else [[model] for model in settings.models]
     found: list[Analysis] = []
     end_s = time.monotonic() + settings.time_limit_s
@@ -97,12 +93,17 @@ async def analyze(settings: Settings, inputs: Inputs, progress: Progress | None 
             service = instrument.server.service
         if analysis.ranking.is_interrupted:
             return [*found, analysis]
-        if settings.is_applied and settings.server.is_remote and analysis.ranking.winner is not None:
+        if settings.is_applied and settings.server.is_remote and recommended(analysis.ranking):
             sources = [*analysis.models, *settings.composing_models]
-            await _apply(service, sources, analysis.ranking.winner.measured.point.variants)
+            await _apply(service, sources, recommended(analysis.ranking))
             analysis = replace(analysis, is_applied=True)
         found.append(analysis)
     return found
+
+
+def recommended(ranking: Ranking) -> Sequence[Variant]:
+    """Return the variants of the winner; none where it was not compared with the configuration of the repository."""
+    return ranking.winner.measured.point.variants if ranking.is_compared and ranking.winner is not None else ()
 
 
 async def _apply(service: Service, models: Sequence[str], variants: Sequence[Variant]) -> None:
@@ -170,8 +171,7 @@ async def _search(
             checkpoint=checkpoint,
             progress=(lambda where: progress("+".join(names), where)) if progress else None,
         )
-    variants = ranking.winner.measured.point.variants if ranking.winner else ()
-    winner = fit_ensembles(instrument.configs, variants)
+    winner = fit_ensembles(instrument.configs, recommended(ranking))
     written = _write(settings, names, ranking, goals, instrument.configs)
     if settings.output_repository and winner:
         profiles = learned_profiles(ranking, instrument.configs, usable_cores())
@@ -182,7 +182,7 @@ async def _search(
         ranking,
         refused,
         written,
-        _differences(winner, instrument.configs),
+        differences(settings, winner, instrument.configs),
         capacity=_capacity_text(predictor, ranking, settings.capacity_per_s, (limit and limit.maximum) or 0.0),
     )
 
@@ -214,20 +214,6 @@ def _capacity_text(predictor: LearnedPredictor | None, ranking: Ranking, rate_pe
         f"cores of each {found.cores}, server processes {found.processes}; "
         f"expected p99 {found.expected_us / 1e3:.3g} ms."
     )
-
-
-def _differences(variants: Sequence[Variant], configs: Mapping[str, ModelConfig]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for variant in variants:
-        if variant.config_json:
-            before, after = (
-                format_config(config).splitlines()
-                for config in (configs[variant.model], config_from_json(variant.config_json))
-            )
-            name = f"{variant.model}/config.pbtxt"
-            lines = unified_diff(before, after, f"{name} (now)", f"{name} (winner)", lineterm="", n=1)
-            found[variant.model] = "\n".join(lines)
-    return found
 
 
 def _mode(settings: Settings, group: Sequence[ModelSettings]) -> SearchMode:
@@ -345,45 +331,6 @@ def _write(
         if write_pdf(html, html.with_suffix(".pdf")):
             written.append(html.with_suffix(".pdf"))
     return written
-
-
-def write_winner(
-    settings: Settings,
-    variants: Sequence[Variant],
-    configs: Mapping[str, ModelConfig],
-    profiles: Mapping[str, ModelProfile],
-) -> list[Path]:
-    """Write the models of the winner to the output repository, with their files where the repository is here.
-
-    What was learned about each is in a file beside its configuration.
-
-    Raises SettingsError for a model that is there already, unless it may be replaced; OSError.
-    """
-    written: list[Path] = []
-    for variant in variants:
-        _check_output(settings, variant.model)
-        folder = Path(settings.output_repository) / variant.model
-        source = Path(settings.server.repository) / variant.model if settings.server.repository else None
-        if source is not None and source.is_dir():
-            shutil.copytree(source, folder, dirs_exist_ok=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        config = config_from_json(variant.config_json) if variant.config_json else configs[variant.model]
-        path = folder / "config.pbtxt"
-        path.write_text(format_config(config))
-        written.append(path)
-        if variant.model in profiles:
-            (folder / PROFILE_FILE).write_text(format_profile(profiles[variant.model]))
-            written.append(folder / PROFILE_FILE)
-    return written
-
-
-def _check_output(settings: Settings, model: str) -> None:
-    folder = Path(settings.output_repository) / model
-    if settings.output_repository and folder.exists() and not settings.overwrites_output:
-        raise SettingsError(
-            f"{folder} exists; remove it, choose another repository (--output), "
-            "or set override_output_model_repository"
-        )
 
 
 def restored_url(journal: Path) -> str:

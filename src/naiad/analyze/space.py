@@ -42,6 +42,12 @@ class Point:
     batch_size: int = 1
 
     @property
+    def load(self) -> str:
+        """Return the load in words: `concurrency 8, batch 2`."""
+        load = f"{self.request_rate:g} requests/s" if self.request_rate else f"concurrency {self.concurrency}"
+        return load if self.batch_size == 1 else f"{load}, batch {self.batch_size}"
+
+    @property
     def key(self) -> str:
         """Identifies the point in checkpoints."""
         names = "+".join(f"{each.name}:{sorted(each.settings.items())}" for each in self.variants)

@@ -9,11 +9,13 @@ from naiad.config.features import Features, read_features
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import invalid_argument, unsupported
 from naiad.core.model import ModelMetadata
+from naiad.protocol.generate import pictures_of
+from naiad.protocol.pictures import PictureReader
 from naiad.values.tensor import ModelTensor, model_tensor
 
-DEFAULT_ROWS = 1024
+DEFAULT_ROWS = 8192
 """The max_batch_size of a model without one, in a run of its own; `_REQUEST_BYTES` bound the rows of a request."""
-_REQUEST_BYTES = 1 << 20
+_REQUEST_BYTES = 2 << 20
 _LEAST_ROWS = 8
 _UNKNOWN_SIZE_ROWS = 64
 """Where an input has free dimensions."""
@@ -40,6 +42,8 @@ class ModelSignature:
     """Whether requests that are outstanding together may fail together."""
     features: Features = field(default_factory=Features)
     """The columns that the model was trained on, as far as it says so."""
+    pictures: PictureReader | None = None
+    """Of the input whose values are pictures: names of files, or their contents."""
 
     @property
     def required(self) -> list[ModelTensor]:
@@ -72,6 +76,7 @@ def read_signature(job: PredictJob, metadata: ModelMetadata, config: ModelConfig
         job.concurrency or _default_concurrency(config),
         config.HasField("dynamic_batching") or config.HasField("ensemble_scheduling"),
         features,
+        pictures_of(config),
     )
 
 

@@ -3,6 +3,7 @@
 For the server it is a repository like any other; only the backend of these models finds their functions in memory.
 """
 
+import json
 import re
 import shutil
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from naiad.bind.model_config.model_config import ModelConfig
 from naiad.bind.model_config.tensor import Tensor
 from naiad.bind.model_config.triton_model_config import ResponseCache, TensorSpec, TritonModelConfig
 from naiad.config.autofill import autofill, normalize
+from naiad.config.features import NAMES
 from naiad.config.forms.pbtxt.text_format import format_config
 from naiad.config.problem import errors_of
 from naiad.config.validate.model import validate
@@ -47,6 +49,11 @@ def complete_config(
     optional = [tensor.name or f"OUTPUT_{index}" for index, tensor in enumerate(outputs, 1) if tensor.optional]
     if optional:
         raise PyTritonValidationError(f"model '{name}': outputs cannot be optional: {', '.join(optional)}")
+    if config.feature_names and len(inputs) != 1:
+        raise PyTritonValidationError(
+            f"model '{name}': feature_names are for a model with one input, and this one has {len(inputs)}"
+        )
+    parameters = {NAMES: json.dumps(list(config.feature_names))} if config.feature_names else {}
     return TritonModelConfig(
         model_name=name,
         model_version=version,
@@ -60,6 +67,7 @@ def complete_config(
         response_cache=ResponseCache(enable=True) if config.response_cache else None,
         model_warmup=config.model_warmup,
         backend=NAME,
+        backend_parameters=parameters,
     )
 
 

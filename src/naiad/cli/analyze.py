@@ -291,7 +291,7 @@ class _Progress:
     def __call__(self, models: str, where: SearchProgress) -> None:
         line = f"{models}: {where.phase}, {where.done} of about {where.expected} measurements"
         if where.remaining_s:
-            line += f", {where.remaining_s:.0f} s left"
+            line += f", {'at most ' if where.is_at_most else ''}{where.remaining_s:.0f} s left"
         if self._is_terminal:
             sys.stderr.write(f"\r\x1b[2K{line}")
             sys.stderr.flush()

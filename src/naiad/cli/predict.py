@@ -1,6 +1,7 @@
 """`naiad predict`: the job of the command line, its progress, and its summary."""
 
 import argparse
+import logging
 import shlex
 import sys
 import time
@@ -71,7 +72,7 @@ def make_parser() -> Parser:
         help=f"for a request, with retries while the server is unavailable; default {DEFAULT_TIMEOUT_S:g}",
     )
     add("-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="header or metadata for a server")
-    add("-q", "--quiet", action="store_true", help="no progress display and no summary")
+    add("-q", "--quiet", action="store_true", help="no progress display, no notes and no summary")
     return parser
 
 
@@ -116,6 +117,8 @@ def run(argv: Sequence[str]) -> int:
     except (ValueError, InferError) as error:
         return fail("naiad predict", _in_flags(str(error)), BAD_OPTION)
     progress = ConsoleProgress(is_quiet=flags.quiet)
+    if flags.quiet:
+        logging.getLogger("naiad.batch").setLevel(logging.ERROR)
     try:
         summary = predict(job, progress)
     except ConnectionFailedError as error:

@@ -120,6 +120,33 @@ def keep_features(config: ModelConfig, completed: ModelConfig) -> None:
             config.parameters[name].CopyFrom(completed.parameters[name])
 
 
+def ensemble_features(config: ModelConfig, members: Mapping[str, ModelConfig]) -> Features | None:
+    """Return what the members that read the inputs of an ensemble say of them; None if they say nothing.
+
+    The only input of the ensemble has the names of the members whose only input it is, if they agree. A null is NaN
+    if it is for all members that read an input.
+    """
+    inputs = {each.name for each in config.input}
+    readers = [
+        (read_features(members[step.model_name]), members[step.model_name])
+        for step in config.ensemble_scheduling.step
+        if inputs.intersection(step.input_map.values())
+    ]
+    if not readers:
+        return None
+    null_is_nan = all(features.null_is_nan for features, _ in readers)
+    named: list[tuple[Sequence[str], Mapping[str, Sequence[object]]]] = [
+        (features.names, features.categories)
+        for features, member in readers
+        if features.names and len(member.input) == 1 and len(inputs) == 1
+    ]
+    names, categories = named[0] if named else ((), {})
+    # Members that disagree, and names that the owner has written: the names of no member count.
+    if NAMES in config.parameters or any(each != (names, categories) for each in named):
+        names, categories = (), {}
+    return Features(names, categories, null_is_nan) if names or null_is_nan else None
+
+
 def _text(config: ModelConfig, name: str) -> str:
     return config.parameters[name].string_value if name in config.parameters else ""
 

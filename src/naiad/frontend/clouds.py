@@ -78,11 +78,15 @@ def azure_ml_router(options: AzureMlOptions, engine: Engine, rest: Handler) -> R
     def check(context: HttpContext, arguments: Mapping[str, str]) -> None:
         rest.reject(context)
 
+    def score(context: HttpContext) -> None:
+        context.path = _infer_or_rows(context.path, context)
+        rest.handle(context)
+
     return Router(
         [
             Route("/", "health", {"GET": _forward(rest.handle, lambda _: "/v2/health/live")}),
             Route("/ready", "health", {"GET": _forward(rest.handle, lambda _: "/v2/health/ready")}),
-            Route("/score", "inference", {"POST": _forward(rest.handle, infer)}, _forward(rest.reject, infer)),
+            Route("/score", "inference", {"POST": _forward(score, infer)}, _forward(rest.reject, infer)),
             Route(r"/v2.*", FORWARDED, {"GET": unchanged, "POST": unchanged}, check),
         ],
         inference_path="/score",

@@ -80,6 +80,10 @@ class HttpContext(Protocol):
     def client(self) -> object:
         """The connection: the key by which slices of large requests alternate between clients."""
 
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of a streamed response that the peer has not taken yet."""
+
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
         """Send a response with a complete body; the transport adds Content-Length (and Date where required)."""
 
@@ -207,6 +211,11 @@ class HttpContextLayer:
         return self._context.client
 
     @property
+    def unread_bytes(self) -> int:
+        """Bytes of a streamed response that the peer has not taken yet."""
+        return self._context.unread_bytes
+
+    @property
     def key_name(self) -> str:
         """The name of the client's API key; empty without one."""
         return getattr(self._context, "key_name", "")
@@ -274,6 +283,7 @@ class UnreadRequest:
     __slots__ = ("arrival_ns", "client", "headers", "method", "on_disconnect", "on_pause", "path", "response")
 
     body: Buffer = b""
+    unread_bytes = 0
 
     def __init__(
         self, method: str, path: str, headers: Mapping[bytes, bytes], arrival_ns: int, client: object = None

@@ -69,6 +69,16 @@ def read_methods(texts: Sequence[str]) -> tuple[BareText, ...]:
     return found
 
 
+def read_picture_inputs(texts: Sequence[str]) -> tuple[BareText, ...]:
+    """Return inputs that take pictures. Raises ValueError."""
+    from naiad.config.pictures import parse_pictures  # not at the start: few servers have the flag
+
+    found = read_texts(texts)
+    for each in found:
+        parse_pictures(each.value)
+    return found
+
+
 def read_texts(texts: Sequence[str]) -> tuple[BareText, ...]:
     """Return values of flags, which may begin with the name of a model. Raises ValueError."""
     pairs = [text.rpartition(":") for text in texts]
@@ -109,7 +119,6 @@ class BareModelOptions:
         "naiad: an output of a bare model file, as --input; repeatable.",
         repeat=True,
         read=read_tensors,
-        summary="Output of such a file: y:FP32:-1,1.",
     )
     methods: Sequence[BareText] = option(
         (),
@@ -127,10 +136,21 @@ class BareModelOptions:
         read=read_texts,
     )
 
+    pictures: Sequence[BareText] = option(
+        (),
+        "pictures",
+        "naiad: [MODEL:]INPUT[,resize=refuse|stretch|crop][,size=HxW][,scale=1|255][,mean=M/M/M][,std=S/S/S]"
+        "[,folder=/PATH]: an input of a bare model file that takes pictures in base64, and files below a folder, "
+        "decoded by the server; repeatable.",
+        repeat=True,
+        read=read_picture_inputs,
+        summary="Input of a model file that takes pictures: x,resize=crop.",
+    )
+
     @property
     def is_specific(self) -> bool:
         """Whether a flag describes models."""
-        return bool(self.inputs or self.outputs or self.methods or self.trusted_types)
+        return bool(self.inputs or self.outputs or self.methods or self.trusted_types or self.pictures)
 
     def configure(self, config: "ModelConfig") -> None:
         """Add what the flags say of a model. Raises InferError(INVALID_ARG) for shapes that do not fit together."""
@@ -151,12 +171,15 @@ class BareModelOptions:
             values = [each.value for each in texts if each.model in ("", config.name)]
             if values:
                 config.parameters[name].string_value = ",".join(values)
+        pictures = [each.value for each in self.pictures if each.model in ("", config.name)]
+        if pictures:
+            config.parameters["pictures"].string_value = pictures[-1]
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raise InferError(INVALID_ARG) for a flag that names none of the bare models."""
         flags = (
             ("input", self.inputs), ("output", self.outputs), ("method", self.methods),
-            ("trusted-types", self.trusted_types),
+            ("trusted-types", self.trusted_types), ("pictures", self.pictures),
         )  # fmt: skip
         for flag, values in flags:
             for each in values:

@@ -87,7 +87,7 @@ class RepositoryOptions:
         "directory of one model.",
         default_text="required",
         repeat=True,
-        summary="Directory or URL (s3://bucket/path); repeatable.",
+        summary="Directory or URL, s3://bucket/path; repeatable.",
     )
     variable: str = ""
     """The environment variable that names the path; empty if an argument or a file does."""

@@ -19,6 +19,7 @@ import simdjson
 
 from naiad.config.features import Features, read_features
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.config.pictures import read_pictures
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
 from naiad.core.parameters import ParameterValue
@@ -33,7 +34,8 @@ from naiad.protocol.json.long_data import append_long_string, decode_long_array,
 from naiad.protocol.json.response import LONG_BYTES
 from naiad.protocol.json.tensor import NAN_PARAMETER, decode_data, encode_data, encode_long_data, nested_shape
 from naiad.protocol.json.tree import NOT_AN_OBJECT, Members, as_string, parse_members, shown
-from naiad.protocol.rows import RowsReader, RowTable, fits_declared, has_rows, read_table
+from naiad.protocol.pictures import PictureReader, ReadFile, no_files
+from naiad.protocol.rows import MAX_BYTES, RowsReader, RowTable, fits_declared, has_rows, read_members, read_table
 from naiad.protocol.shaped import NESTED, PREDICTIONS, members_of
 
 _NESTED = "parameters"
@@ -51,6 +53,10 @@ class RowColumns:
     features: Features = field(default_factory=Features)
     optional: frozenset[str] = frozenset()
     """Inputs that a row may lack."""
+    pictures: PictureReader | None = None
+    """Of the input that takes pictures; the owner of the model turns it on."""
+    read_file: ReadFile = no_files
+    """Reads the files that pictures name."""
 
 
 NO_COLUMNS = RowColumns()
@@ -58,7 +64,16 @@ NO_COLUMNS = RowColumns()
 
 def columns_of(config: ModelConfig) -> RowColumns:
     """Return what a configuration says of rows. Raises InferError for wrong parameters."""
-    return RowColumns(read_features(config), frozenset(each.name for each in config.input if each.optional))
+    return RowColumns(
+        read_features(config), frozenset(each.name for each in config.input if each.optional), pictures_of(config)
+    )
+
+
+def pictures_of(config: ModelConfig) -> PictureReader | None:
+    """Return what makes tensors of pictures; None for a model without such an input. Raises InferError."""
+    pictures = read_pictures(config)
+    spec = inputs_of(config).get(pictures.input) if pictures is not None else None
+    return PictureReader(pictures, spec, config) if pictures is not None and spec is not None else None
 
 
 def inputs_of(config: ModelConfig) -> Inputs:
@@ -88,15 +103,17 @@ def decode_generate(
     members: Members
     table: RowTable | None = None
     if has_rows(body, inputs):
-        table = read_table(body)
+        table = read_table(body, MAX_BYTES if columns.pictures is None else max_input_bytes)
         members = table.members
+    elif columns.pictures is not None:
+        members = read_members(body)
     elif len(body) > SHORT_BYTES:
         members = yield from _read_members(body)
     else:
         members = parse_members(body)
     # Triton: an id that is not a string fails first, before any other error of the request.
     request_id = next((as_string("id", value) for name, value in members if name == "id"), "")
-    reading = _Reading(inputs, max_input_bytes)
+    reading = _Reading(inputs, max_input_bytes, columns)
     if table is None:
         table = _single_record(members, inputs, columns)
     yield from reading.read(members if table is None else table.members)
@@ -128,8 +145,9 @@ def _single_record(members: Members, inputs: Inputs, columns: RowColumns) -> Row
 class _Reading:
     """Accumulates the tensors and parameters of one request object."""
 
-    def __init__(self, inputs: Inputs, max_input_bytes: int) -> None:
+    def __init__(self, inputs: Inputs, max_input_bytes: int, columns: RowColumns = NO_COLUMNS) -> None:
         self._inputs = inputs
+        self._columns = columns
         self._max_input_bytes = max_input_bytes
         self._input_bytes = 0
         self.specs: list[TensorSpec] = []
@@ -140,7 +158,14 @@ class _Reading:
 
     def read_rows(self, table: RowTable, columns: RowColumns) -> Slices[None]:
         """Take the rows of the request."""
-        reader = RowsReader(self._inputs, columns.features, columns.optional, nan_is_null=self.nan_is_null)
+        reader = RowsReader(
+            self._inputs,
+            columns.features,
+            columns.optional,
+            nan_is_null=self.nan_is_null,
+            pictures=columns.pictures,
+            picture_tensor=self._picture_tensor,
+        )
         for spec, data in (yield from reader.read(table)):
             self._count(spec.name, len(data))
             self.specs.append(spec)
@@ -191,6 +216,13 @@ class _Reading:
                 value = (yield from decode_long_string(value)).decode()
             self.parameters[name] = _parameter(name, value)
             return
+        pictures = self._columns.pictures
+        if pictures is not None and pictures.name == name and pictures.takes(value):
+            spec, picture_data = self._picture_tensor(value if isinstance(value, list) else [value])
+            self._count(name, len(picture_data))
+            self.specs.append(spec)
+            self.data.append(picture_data)
+            return
         if isinstance(value, LongString):
             yield from self._read_long_string(declared, value)
             return
@@ -209,6 +241,12 @@ class _Reading:
             self._count(name, len(data))
         self.specs.append(spec)
         self.data.append(data)
+
+    def _picture_tensor(self, values: Sequence[Any]) -> tuple[TensorSpec, Buffer]:
+        assert self._columns.pictures is not None
+        return self._columns.pictures.tensor(
+            values, self._columns.read_file, self._max_input_bytes - self._input_bytes
+        )
 
     def _shape_of(self, declared: TensorSpec, elements: Any) -> Shape:
         """Return the shape of an array: its own if it is nested."""

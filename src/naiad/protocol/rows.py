@@ -6,18 +6,19 @@ that the model was trained on, or the value of the only input.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from naiad.config.features import Features
-from naiad.core.errors import InferError, excerpt, invalid_argument
+from naiad.core.errors import InferError, excerpt, invalid_argument, wrong_request
 from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer, Shape, TensorSpec
 from naiad.protocol.json.tensor import decode_data, nested_shape
-from naiad.protocol.json.tree import Members, parse_document, shown
+from naiad.protocol.json.tree import NOT_AN_OBJECT, Members, parse_document, shown
+from naiad.protocol.pictures import PictureReader
 
 MAX_BYTES = 4 << 20
 """Limit of a request in this form, which is parsed at once."""
@@ -61,17 +62,14 @@ def looks_like_rows(body: Buffer) -> bool:
     return b'"inputs"' not in found[0] or _TENSORS.match(head, found.end() - 1) is None
 
 
-def read_table(body: Buffer) -> RowTable:
+def read_table(body: Buffer, max_bytes: int = MAX_BYTES) -> RowTable:
     """Return the rows of a request. Raises InferError for invalid JSON and other forms."""
-    if len(body) > MAX_BYTES:
+    if len(body) > max_bytes:
         raise invalid_argument(
-            f"a request of rows has at most {MAX_BYTES} bytes, got {len(body)}: send fewer rows at a time, or one "
+            f"a request of rows has at most {max_bytes} bytes, got {len(body)}: send fewer rows at a time, or one "
             "array for each input"
         )
-    try:
-        tree = orjson.loads(body)
-    except ValueError:
-        tree = parse_document(body)  # NaN, or the error with its place
+    tree = _parsed(body)
     if isinstance(tree, list):
         return _table("the request", tree, ())
     name = next(name for name in _NAMES if name in tree)
@@ -79,6 +77,21 @@ def read_table(body: Buffer) -> RowTable:
     if name == _SPLIT:
         return _split(tree[name], others)
     return _table(name, tree[name], others)
+
+
+def read_members(body: Buffer) -> Members:
+    """Return the members of a request that is parsed at once. Raises InferError for invalid JSON and other forms."""
+    tree = _parsed(body)
+    if not isinstance(tree, dict):
+        raise wrong_request(NOT_AN_OBJECT)
+    return tuple((name, _members(value)) for name, value in tree.items())
+
+
+def _parsed(body: Buffer) -> Any:
+    try:
+        return orjson.loads(body)
+    except ValueError:
+        return parse_document(body)  # NaN, or the error with its place
 
 
 def _members(value: Any) -> Any:
@@ -131,11 +144,16 @@ class RowsReader:
         optional: frozenset[str],
         *,
         nan_is_null: bool = False,
+        pictures: PictureReader | None = None,
+        picture_tensor: Callable[[Sequence[Any]], tuple[TensorSpec, Buffer]] | None = None,
     ) -> None:
+        """`picture_tensor` makes the tensor of the input of `pictures`."""
         self._inputs = inputs
         self._features = features
         self._optional = optional
         self._nan_is_null = nan_is_null
+        self._pictures = pictures
+        self._picture_tensor = picture_tensor
         required = [spec for name, spec in inputs.items() if name not in optional]
         self._only = required[0] if len(required) == 1 else next(iter(inputs.values())) if len(inputs) == 1 else None
 
@@ -166,6 +184,15 @@ class RowsReader:
 
     def _values(self, row: Any, number: int) -> Iterator[tuple[str, Any]]:
         """Return input and value for one row."""
+        pictures = self._pictures
+        if (
+            pictures is not None
+            and self._only is not None
+            and pictures.name == self._only.name
+            and pictures.takes(row)
+        ):
+            yield pictures.name, row
+            return
         if not isinstance(row, dict):
             if self._only is None:
                 raise invalid_argument(
@@ -202,6 +229,14 @@ class RowsReader:
         )
 
     def _tensor(self, declared: TensorSpec, values: Sequence[Any]) -> Slices[tuple[TensorSpec, Buffer]]:
+        pictures = self._pictures
+        if (
+            pictures is not None
+            and self._picture_tensor is not None
+            and pictures.name == declared.name
+            and any(map(pictures.takes, values))
+        ):
+            return self._picture_tensor(values)
         shape = self._row_shape(declared, values, 0)
         given = nested_shape(values[0])
         parts: list[Buffer] = []

@@ -3,12 +3,13 @@
 import json
 from base64 import b64encode
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from naiad.batch.sources import folder, json_lines
+from naiad.batch.sources import csv_files, folder, json_lines
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode, InferError
 from support.batch_parts import chunks, reasons, signature, values
@@ -302,3 +303,48 @@ def test_missing_files_are_not_found(tmp_path: Path, name: str) -> None:
 def test_chunks_are_limited_in_bytes(tmp_path: Path) -> None:
     path = lines(tmp_path / "in.jsonl", *({"TEXT": "x" * 100} for _ in range(10)))
     assert [chunk.count for chunk in chunks(path, signature(TEXT), rows=100, max_bytes=300)] == [3, 3, 3, 1]
+
+
+CELLS = ["1", "-2.5", " 3e4 ", "nan", "inf", "-Infinity", "1e400", "007", ".5", "5.", "+1"]
+ODD_CELLS = [*CELLS, "", " ", "x", "1_000", "0x10", "1 2", "٣", "1;2", "#", "1#2", "true", "\x00"]
+
+
+@pytest.mark.parametrize("null_is_nan", [False, True])
+@pytest.mark.parametrize("cells", [CELLS, ODD_CELLS, [*CELLS, ""]])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_csv_blocks_equal_single_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: list[str], end: str, null_is_nan: bool
+) -> None:
+    model = signature({"A": (DataType.FP64, (3,)), "T": (DataType.BYTES, (1,))})
+    model = replace(
+        model, inputs={name: replace(each, null_is_nan=null_is_nan) for name, each in model.inputs.items()}
+    )
+    table = [[a, f"t{number}", b, "1", "k"] for number, (a, b) in enumerate(product(cells, cells))]
+    text = end.join(["A_0,T,A_1,A_2,id", *map(",".join, table), ""])
+    path = save(
+        tmp_path / "in.csv", text.replace(f"t7,{cells[7]},1,k", f"t7,{cells[7]},1,k,more").replace("t9,", f"t9,{end}")
+    )
+    found = chunks(path, model, rows=8, keys=("id",))
+    monkeypatch.setattr(csv_files, "plain_lines", lambda lines, width: None)
+    expected = chunks(path, model, rows=8, keys=("id",))
+    for name in model.inputs:
+        assert repr(values(found, name)) == repr(values(expected, name))
+    assert reasons(found) == reasons(expected)
+    assert [list(chunk.keys["id"]) for chunk in found] == [list(chunk.keys["id"]) for chunk in expected]
+    assert [chunk.done_bytes for chunk in found] == [chunk.done_bytes for chunk in expected]
+
+
+def test_plain_csv_lines_are_read_as_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "in.csv", "A_0,A_1,note\n" + "1,2.5,text\n" * 20 + '3,4,"a, b"\n' + "5,6,text\n" * 3)
+    looks: list[int] = []
+    cell_by_cell = csv_files.CsvSource._cell_by_cell
+
+    def counted(source, *arguments):
+        found = cell_by_cell(source, *arguments)
+        looks.append(found[0])
+        return found
+
+    monkeypatch.setattr(csv_files.CsvSource, "_cell_by_cell", counted)
+    found = chunks(path, signature({"A": (DataType.FP32, (2,))}), rows=10)
+    assert values(found, "A") == [[1, 2.5]] * 20 + [[3, 4]] + [[5, 6]] * 3
+    assert looks == [4, 0]  # the block with the quoted cell, and the end of the file

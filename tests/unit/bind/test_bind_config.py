@@ -23,6 +23,7 @@ from naiad.bind.model_config import (
 from naiad.bind.model_config.generator import from_message, to_message
 from naiad.bind.model_store import ModelStore, complete_config
 from naiad.bind.triton_config import PREFIX, TritonConfig, TritonSecurityConfig, server_options
+from naiad.config.features import read_features
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.options.flags import all_flags
 
@@ -211,3 +212,10 @@ def test_security_config_makes_random_token():
     assert TritonSecurityConfig(restricted_endpoints=[]).access_token is None
     with pytest.raises(PyTritonValidationError, match="Invalid endpoint names: wrong"):
         TritonSecurityConfig(restricted_endpoints=["wrong"])
+
+
+def test_names_of_columns_reach_records():
+    config = complete(config=ModelConfig(feature_names=["age", "größe"]))
+    assert read_features(to_message(config)).names == ("age", "größe")
+    with pytest.raises(PyTritonValidationError, match="this one has 2"):
+        complete(inputs=[*FLOATS, *FLOATS], config=ModelConfig(feature_names=["age"]))

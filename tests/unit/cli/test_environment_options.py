@@ -1,5 +1,6 @@
 """Options from environment variables, and their priority."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,14 @@ def test_command_line_replaces_variables() -> None:
 def test_missing_repository_names_its_variable(variable: str, tmp_path: Path) -> None:
     path = str(tmp_path / "absent")
     with pytest.raises(InferError, match=f"^{variable}: {path}: no such file or directory"):
-        open_stores(parse_options([], {variable: path}).repository)
+        open_repository([], {variable: path})
     with pytest.raises(InferError, match=f"^{path}: no such file or directory"):
-        open_stores(parse_options([path], {variable: "/other"}).repository)
+        open_repository([path], {variable: "/other"})
+
+
+def open_repository(arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+    options = parse_options(arguments, variables)
+    open_stores(options.repository, options.bare_models)
 
 
 @pytest.mark.parametrize(

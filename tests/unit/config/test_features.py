@@ -5,7 +5,7 @@ import math
 import pytest
 
 from naiad.config.autofill import merge_auto_completed
-from naiad.config.features import Features, read_features, write_features
+from naiad.config.features import Features, ensemble_features, read_features, write_features
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 
@@ -82,3 +82,57 @@ def test_features_of_the_owner_stay():
 def test_values_of_another_form_are_refused(name, text, expected):
     with pytest.raises(InferError, match=f"parameter '{name}' is .*, expected {expected}"):
         read_features(config(**{name: text}))
+
+
+def ensemble(*readers: str, inputs: int = 1) -> ModelConfig:
+    """Return an ensemble whose input goes to members, and from them to one more."""
+    result = ModelConfig(name="e")
+    for index in range(inputs):
+        result.input.add(name=f"X{index}")
+    for name in readers:
+        step = result.ensemble_scheduling.step.add(model_name=name)
+        step.input_map["in"] = "X0"
+        step.output_map["out"] = f"Y_{name}"
+    last = result.ensemble_scheduling.step.add(model_name="last")
+    last.input_map["in"] = f"Y_{readers[0]}"
+    return result
+
+
+def member(*names: str, inputs: int = 1, **more) -> ModelConfig:
+    result = ModelConfig(name="member")
+    for index in range(inputs):
+        result.input.add(name=f"in{index}")
+    write_features(result, Features(names, **more))
+    return result
+
+
+def test_ensemble_has_the_names_of_its_first_members():
+    members = {"a": member("age", "city", categories={"city": ["Oslo"]}, null_is_nan=True), "last": member("p", "q")}
+    found = ensemble_features(ensemble("a"), members)
+    assert found == Features(("age", "city"), {"city": ["Oslo"]}, null_is_nan=True)
+    members["b"] = member()  # another reader without names: a null is no NaN for it
+    assert ensemble_features(ensemble("a", "b"), members) == Features(("age", "city"), {"city": ["Oslo"]})
+
+
+@pytest.mark.parametrize(
+    ("config", "members"),
+    [
+        (ensemble("a", inputs=2), {"a": member("age", "city")}),
+        (ensemble("a"), {"a": member("age", "city", inputs=2)}),
+        (ensemble("a"), {"a": member()}),
+    ],
+)
+def test_ensemble_without_a_matrix_of_names_has_none(config, members):
+    assert ensemble_features(config, {**members, "last": member("p")}) is None
+
+
+def test_members_that_disagree_name_no_columns():
+    members = {"a": member("age", "city"), "b": member("city", "age"), "last": member()}
+    assert ensemble_features(ensemble("a", "b"), members) is None
+
+
+def test_names_of_the_owner_of_an_ensemble_count():
+    config = ensemble("a")
+    config.parameters["feature_names"].string_value = '["years", "town"]'
+    write_features(config, ensemble_features(config, {"a": member("age", "city", null_is_nan=True)}))
+    assert read_features(config) == Features(("years", "town"), {}, null_is_nan=True)

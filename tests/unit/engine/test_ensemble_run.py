@@ -51,6 +51,16 @@ def test_tensors_are_passed_on_without_copies() -> None:
         assert passed.data[0] is made
 
 
+def test_a_step_knows_what_the_client_of_the_ensemble_has_not_read() -> None:
+    class Unread(InferRequest):
+        unread_bytes = 70_000
+
+    router = Router()
+    model = chain(router, 1)
+    model.submit(Unread(RequestHeader(model_name="e", inputs=[IN]), [b"abcd"], Answers(), arrival_ns=1))
+    assert router.asked[0].unread_bytes == 70_000
+
+
 def test_the_time_of_each_step_is_counted() -> None:
     router, statistics = Router(), ModelStatistics("e", "1")
     ask(router, b"abcd", 2, statistics)

@@ -703,6 +703,22 @@ def test_stream_waits_while_peer_does_not_read():
     assert ended == [True, False]
 
 
+def test_a_stream_knows_what_its_peer_has_not_taken():
+    peer = Peer()
+    peer.send(GET * 2)
+    first, second = peer.contexts
+    for context in (first, second):
+        context.start_stream(200, ())
+    peer.transport.unsent = 70
+    second.send((b"x" * 50,))
+    assert first.unread_bytes == 70
+    assert second.unread_bytes == len(b"32\r\n\r\n") + 50
+    first.end()
+    assert second.unread_bytes == 70  # it is the transport's now
+    peer.connection.connection_lost(None)
+    assert second.unread_bytes == 0
+
+
 def test_a_connection_without_a_first_byte_is_closed():
     silent, used = Peer(), Peer()
     used.send(GET)

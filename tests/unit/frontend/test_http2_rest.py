@@ -336,6 +336,7 @@ def test_streaming_route_is_paused_and_resumed_with_peer():
     for _ in range(5):
         context.send((bytes(100_000),))
     assert pauses == [True]
+    assert context.unread_bytes == 500_000 - 65_535
     scene.frames()
     scene.send(window_update(0, 1 << 20) + window_update(1, 300_000))
     assert pauses == [True]

@@ -70,6 +70,7 @@ class Engine(RecordingEngine):
 
 class Exchange:
     client = None
+    unread_bytes = 0
 
     method = "POST"
     arrival_ns = 5
@@ -354,6 +355,9 @@ def test_request_knows_that_its_client_is_slow(server):
     (request,) = server.engine.submitted
     context.on_pause(True)
     assert request.is_paused
+    # By this number the model's backend tells a client that reads nothing from a slow one.
+    context.unread_bytes = 70_000
+    assert request.unread_bytes == 70_000
     context.on_pause(False)
     assert not request.is_paused
 

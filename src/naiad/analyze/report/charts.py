@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from naiad.analyze.measurement import Measured, Ranking
-from naiad.analyze.report.tables import load_name
 from naiad.analyze.report.text import latency_ms
 from naiad.perf.report.charts import colour, draw, log_axis
 
@@ -15,16 +14,19 @@ _LABELLED = 5
 
 
 def throughput_over_p99(ranking: Ranking, limit_ms: float = 0.0) -> str:
-    """Return all measurements as points, with the Pareto front, the winner, the present figures and the limit."""
+    """Return all measurements as points, with the Pareto front and the limit.
+
+    The winner and the configuration of the repository are marked with their figures of the comparison.
+    """
 
     def paint(axes: "Axes") -> None:
         measured = [each for each in ranking.measurements if each.rows]
         axes.scatter(*_points(measured), s=16, color="#94a3b8", label="measured")
         front = sorted(ranking.pareto, key=lambda each: latency_ms(each, 99))
         axes.plot(*_points(front), color=colour(0), linewidth=1.2, marker="o", markersize=4, label="Pareto front")
-        if ranking.baseline is not None and ranking.baseline.rows:
+        if ranking.is_compared and ranking.baseline is not None and ranking.baseline.rows:
             axes.scatter(*_points([ranking.baseline]), marker="s", s=48, color=colour(1), label="as configured now")
-        if ranking.winner is not None:
+        if ranking.is_compared and ranking.winner is not None:
             axes.scatter(
                 *_points([ranking.winner.measured]), marker="*", s=170, color=colour(2), label="winner", zorder=5
             )
@@ -83,12 +85,10 @@ def predicted_over_measured(ranking: Ranking) -> str:
 
 
 def bar_names(ranking: Ranking) -> list[tuple[str, Measured]]:
-    """Return the candidates that the chart of parts shows, with their names."""
-    named = [
-        (f"{index}: {load_name(each.measured)}", each.measured)
+    """Return what the chart of parts shows, with its name: what was compared, under one load."""
+    baseline = ranking.baseline.point.key if ranking.baseline is not None else ""
+    return [
+        ("now" if each.measured.point.key == baseline else str(index), each.measured)
         for index, each in enumerate(ranking.candidates[:_LABELLED], 1)
         if each.measured.rows
     ]
-    if ranking.baseline is not None and ranking.baseline.rows:
-        named.append((f"now: {load_name(ranking.baseline)}", ranking.baseline))
-    return named

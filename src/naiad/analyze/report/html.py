@@ -8,27 +8,32 @@ from pathlib import Path
 
 from naiad.analyze.measurement import Ranked, Ranking
 from naiad.analyze.report import charts
-from naiad.analyze.report.tables import load_name, variants_text
+from naiad.analyze.report.tables import by_load, gain_text, mark, variants_text
 from naiad.analyze.report.text import latency_ms
 from naiad.perf.report.charts import parts_of_requests
 from naiad.perf.report.page import Page
+from naiad.perf.result import Interval
 
 _log = logging.getLogger(__name__)
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _PDF_TIMEOUT_S = 60
-_COLUMNS = ("", "configuration", "load", "inferences/s", "p50 ms", "p99 ms", "gain", "constraints")
-_TEXTS = (0, 1, 2, 7)
+_COLUMNS = ("", "configuration", "inferences/s", "p50 ms", "p99 ms", "gain", "constraints")
+_UNCOMPARED_COLUMNS = (*_COLUMNS[:5], _COLUMNS[6])
+_TEXTS = (0, 1, 6)
+_UNCOMPARED_TEXTS = (0, 1, 5)
 
 
 def report(ranking: Ranking, title: str, facts: Sequence[tuple[str, str]] = (), limit_ms: float = 0.0) -> Page:
     """Return the page. `facts` describe the run: machine, server, command. Raises ChartsMissingError."""
     page = Page(title)
     page.text(ranking.reason)
-    if ranking.winner is not None:
-        _add_tiles(page, ranking, ranking.winner)
-    page.heading("Candidates")
-    rows, classes = _table(ranking)
-    page.table(_COLUMNS, rows, classes, _TEXTS)
+    if ranking.is_compared and ranking.winner is not None and ranking.winner.gain_percent is not None:
+        _add_tiles(page, ranking, ranking.winner, ranking.winner.gain_percent)
+    if ranking.is_compared:
+        load = ranking.candidates[0].measured.point.load
+        page.heading(f"Comparison in {ranking.turns} turns under {load}")
+        rows, classes = _table(ranking, ranking.candidates)
+        page.table(_COLUMNS, rows, classes, _TEXTS)
     page.heading("Throughput and latency")
     page.chart(
         charts.throughput_over_p99(ranking, limit_ms),
@@ -39,7 +44,7 @@ def report(ranking: Ranking, title: str, facts: Sequence[tuple[str, str]] = (), 
         page.heading("Where the time goes")
         page.chart(
             parts_of_requests([(name, next(iter(each.rows.values()))) for name, each in named]),
-            "Mean parts of a request of the best candidates.",
+            "Mean parts of a request of what was compared.",
         )
     _add_memory(page, ranking)
     if ranking.predictions:
@@ -49,6 +54,10 @@ def report(ranking: Ranking, title: str, facts: Sequence[tuple[str, str]] = (), 
             f"{len(ranking.predictions)} configurations were predicted by simulation, "
             f"{len(ranking.measurements)} measured. On the line both agree.",
         )
+    for load, ranked in by_load(ranking.others).items():
+        page.heading(f"Measured under {load}, not compared")
+        rows, classes = _table(ranking, ranked)
+        page.table(_UNCOMPARED_COLUMNS, [(*row[:5], row[6]) for row in rows], [""] * len(classes), _UNCOMPARED_TEXTS)
     _add_failures(page, ranking)
     if facts:
         page.heading("Run")
@@ -56,32 +65,31 @@ def report(ranking: Ranking, title: str, facts: Sequence[tuple[str, str]] = (), 
     return page
 
 
-def _add_tiles(page: Page, ranking: Ranking, winner: Ranked) -> None:
+def _add_tiles(page: Page, ranking: Ranking, winner: Ranked, gain_percent: Interval) -> None:
     throughput = sum(row.inferences_per_s for row in winner.measured.rows.values())
     tiles = [
         (f"{throughput:,.0f}/s", "throughput of the winner"),
         (f"{latency_ms(winner.measured, 99):.3g} ms", "its p99 latency"),
-        (f"{winner.gain_percent:+.0f} %", "gain over the present configuration"),
+        (f"{gain_percent.value:+.0f} %", f"gain under {winner.measured.point.load}"),
         (str(len(ranking.measurements)), "measurements"),
     ]
     page.tiles(tiles)
 
 
-def _table(ranking: Ranking) -> tuple[list[tuple[str, ...]], list[str]]:
+def _table(ranking: Ranking, ranked: Sequence[Ranked]) -> tuple[list[tuple[str, ...]], list[str]]:
     rows: list[tuple[str, ...]] = []
     classes: list[str] = []
-    for index, each in enumerate(ranking.candidates, 1):
+    for index, each in enumerate(ranked, 1):
         measured = each.measured
         throughput = sum(row.inferences_per_s for row in measured.rows.values())
         rows.append(
             (
-                f"{index}{' (tie)' if each.is_tie else ''}",
+                f"{index} {mark(ranking, each)}".strip(),
                 variants_text(measured),
-                load_name(measured).replace(" ", "\u00a0"),
                 f"{throughput:,.1f}",
                 f"{latency_ms(measured, 50):.3g}",
                 f"{latency_ms(measured, 99):.3g}",
-                f"{each.gain_percent:+.1f} %",
+                gain_text(ranking, each, 1),
                 "met" if each.meets_constraints else each.misses,
             )
         )
@@ -105,7 +113,7 @@ def _add_failures(page: Page, ranking: Ranking) -> None:
     failed = [each for each in ranking.measurements if each.error]
     if failed:
         page.heading("Failed")
-        rows = [(variants_text(each), load_name(each), each.error) for each in failed]
+        rows = [(variants_text(each), each.point.load, each.error) for each in failed]
         page.table(("configuration", "load", "reason"), rows, texts=(0, 1, 2))
 
 

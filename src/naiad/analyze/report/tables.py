@@ -4,7 +4,7 @@ import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from naiad.analyze.measurement import Measured, Ranking
+from naiad.analyze.measurement import Measured, Ranked, Ranking
 from naiad.analyze.space import Variant
 
 INFERENCE_FILE = "metrics-model-inference.csv"
@@ -43,10 +43,10 @@ def write_tables(
     accepts: Callable[[Measured], bool] | None = None,
     configured: Mapping[str, Mapping[str, object]] | None = None,
 ) -> list[Path]:
-    """Write the measurements, best candidates first, and return the paths. `fields` are metrics.
+    """Write the measurements, those that were compared first, and return the paths. `fields` are metrics.
 
-    `accepts` says whether a measurement meets the constraints; `configured` has by model the values of fields that a
-    variant leaves as they are. Raises OSError.
+    A point that was compared has its figures of the comparison. `accepts` says whether a measurement meets the
+    constraints; `configured` has by model the values of fields that a variant leaves as they are. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows = _Rows(accepts or (lambda measured: not measured.error), configured or {})
@@ -112,11 +112,27 @@ def instance_group(settings: Mapping[str, object]) -> str:
     return f"{count}:{str(settings.get('instance_group.kind', 'KIND_CPU')).removeprefix('KIND_')}" if count else ""
 
 
-def load_name(measured: Measured) -> str:
-    """Return the load of a measurement in words."""
-    point = measured.point
-    load = f"{point.request_rate:g} requests/s" if point.request_rate else f"concurrency {point.concurrency}"
-    return load if point.batch_size == 1 else f"{load}, batch {point.batch_size}"
+def by_load(ranked: Sequence[Ranked]) -> dict[str, list[Ranked]]:
+    """Return what was not compared by its load, so that no table mixes loads."""
+    found: dict[str, list[Ranked]] = {}
+    for each in ranked:
+        found.setdefault(each.measured.point.load, []).append(each)
+    return found
+
+
+def mark(ranking: Ranking, ranked: Ranked) -> str:
+    """Return what a table says of a configuration: now, tie, misses, or nothing."""
+    is_now = ranking.baseline is not None and ranking.baseline.point.key == ranked.measured.point.key
+    is_chosen = ranking.winner is not None and ranking.winner.measured.point.key == ranked.measured.point.key
+    words = ["now"] if is_now else []
+    words += ["tie"] if ranked.is_tie and not is_chosen else [] if ranked.meets_constraints else ["misses"]
+    return ", ".join(words)
+
+
+def gain_text(ranking: Ranking, ranked: Ranked, digits: int = 0) -> str:
+    """Return the gain over the configuration of the repository; "" for what was not compared with it."""
+    is_now = ranking.baseline is not None and ranking.baseline.point.key == ranked.measured.point.key
+    return "" if is_now or ranked.gain_percent is None else f"{ranked.gain_percent.value:+.{digits}f} %"
 
 
 def variants_text(measured: Measured) -> str:

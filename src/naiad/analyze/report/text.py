@@ -1,23 +1,26 @@
 """The result of an analysis in the terminal."""
 
+from collections.abc import Sequence
+
 from naiad.analyze.measurement import Measured, Ranked, Ranking
-from naiad.analyze.report.tables import load_name, variants_text
+from naiad.analyze.report.tables import by_load, gain_text, mark, variants_text
 
 _SHOWN = 10
 
 
 def ranking_text(ranking: Ranking) -> str:
-    """Return a table of the best candidates, the configuration of the repository, and the reason."""
+    """Return the table of the comparison, or tables of each load where nothing was compared, and the reason."""
     if not ranking.measurements:
         return ranking.reason
-    rows: list[tuple[str, ...]] = [("", "throughput/s", "p50 ms", "p99 ms", "gain", "load", "configuration")]
-    rows += [_row(each) for each in ranking.candidates[:_SHOWN]]
-    if ranking.baseline is not None and not ranking.baseline.error:
-        rows.append(("now", *_figures(ranking.baseline), "", load_name(ranking.baseline), "as configured"))
-    widths = [max(len(row[column]) for row in rows) for column in range(6)]
-    lines = [
-        "  ".join([*(cell.rjust(width) for cell, width in zip(row, widths, strict=False)), row[6]]) for row in rows
-    ]
+    lines: list[str] = []
+    if ranking.is_compared:
+        load = ranking.candidates[0].measured.point.load
+        lines += [f"compared in {ranking.turns} turns under {load}:", *_table(ranking, ranking.candidates)]
+        if ranking.others:
+            lines.append(f"measured, not compared: {len(ranking.others)} more, in the reports")
+    else:
+        for load, ranked in by_load(ranking.others[:_SHOWN]).items():
+            lines += [f"measured under {load}, not compared:", *_table(ranking, ranked)]
     failed = [each for each in ranking.measurements if each.error]
     lines += [f"failed: {variants_text(each)}: {each.error}" for each in failed[:_SHOWN]]
     if len(failed) > _SHOWN:
@@ -25,10 +28,18 @@ def ranking_text(ranking: Ranking) -> str:
     return "\n".join([*lines, "", ranking.reason])
 
 
-def _row(ranked: Ranked) -> tuple[str, ...]:
-    mark = "tie" if ranked.is_tie else "" if ranked.meets_constraints else "misses"
-    gain = f"{ranked.gain_percent:+.0f} %"
-    return (mark, *_figures(ranked.measured), gain, load_name(ranked.measured), variants_text(ranked.measured))
+def _table(ranking: Ranking, ranked: Sequence[Ranked]) -> list[str]:
+    names = ("", "throughput/s", "p50 ms", "p99 ms", "gain" if ranking.is_compared else "", "configuration")
+    rows = [names, *(_row(ranking, each) for each in ranked)]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return [
+        "  ".join([*(cell.rjust(width) for cell, width in zip(row, widths, strict=False)), row[5]]) for row in rows
+    ]
+
+
+def _row(ranking: Ranking, ranked: Ranked) -> tuple[str, ...]:
+    gain = gain_text(ranking, ranked)
+    return (mark(ranking, ranked), *_figures(ranked.measured), gain, variants_text(ranked.measured))
 
 
 def _figures(measured: Measured) -> tuple[str, str, str]:

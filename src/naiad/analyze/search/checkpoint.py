@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -36,13 +36,13 @@ class Checkpoint:
         Raises OSError and CheckpointError.
         """
         self.fingerprint = fingerprint
-        self._recorded: dict[str, deque[Measured]] = {}
+        self._recorded: dict[tuple[str, str], deque[Measured]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab+")
         try:
             for found, measured in _read(self._file_text(), path):
                 if found == fingerprint:
-                    self._recorded.setdefault(measured.point.key, deque()).append(measured)
+                    self._recorded.setdefault((measured.point.key, measured.turn), deque()).append(measured)
         except BaseException:
             self._file.close()
             raise
@@ -57,10 +57,25 @@ class Checkpoint:
 
     def take(self, point: Point) -> Measured | None:
         """Return the next recorded measurement of a point, each once; None when there is none left."""
-        recorded = self._recorded.get(point.key)
-        if not recorded:
+        return self._take(point, "")
+
+    def take_turn(self, points: Sequence[Point], turn: str) -> list[Measured] | None:
+        """Return the recorded measurements of a whole turn of a comparison; None unless all were recorded.
+
+        What one process measured of a turn and another one measured later is no comparison.
+        """
+        if not all(self._recorded.get((each.key, turn)) for each in points):
             return None
-        return dataclasses.replace(recorded.popleft(), point=point)
+        return [measured for each in points if (measured := self._take(each, turn)) is not None]
+
+    def _take(self, point: Point, turn: str) -> Measured | None:
+        recorded = self._recorded.get((point.key, turn))
+        return dataclasses.replace(recorded.popleft(), point=point) if recorded else None
+
+    @property
+    def waiting(self) -> int:
+        """Recorded measurements that were not taken yet."""
+        return sum(len(each) for each in self._recorded.values())
 
     def append(self, measured: Measured) -> None:
         """Write a measurement to the disk. Raises OSError."""
@@ -141,4 +156,5 @@ def _measured(document: Mapping[str, Any]) -> Measured:
         document["repeats"],
         document.get("foreign_cores", 0.0),
         document.get("loop_cores", 0.0),
+        document.get("turn", ""),
     )

@@ -79,6 +79,11 @@ def _from_json(config_json: str, field: str) -> int | None:
     return int(value) if isinstance(value, int | str) and str(value).isdigit() else None
 
 
+def takes(configuration: Configuration, batch_size: int, settings: SearchSettings) -> bool:
+    """Whether all models of a configuration take requests of that many rows."""
+    return all(batch_size <= max(1, number(each, "max_batch_size", settings, 0)) for each in configuration)
+
+
 def saturating_concurrency(configuration: Configuration, settings: SearchSettings) -> int:
     """Return Model Analyzer's concurrency: two batches for each instance; of several models, the greatest."""
     wanted = (

@@ -6,9 +6,10 @@ has an uncertainty from the confidence intervals: a gain within it is a tie.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import TypeAlias
 
 from naiad.analyze.goal import LOWER_IS_BETTER, Goal
@@ -20,6 +21,14 @@ Goals: TypeAlias = Mapping[str, Goal]
 """By model under load; a model without one has the default goal."""
 
 _Z = 1.96
+_PERCENTILE = re.compile(r"_p\d+$")
+_FEWEST_FOR_MEDIAN = 3
+_DEVIATIONS = 1.4826
+"""Standard deviation of a normal distribution / its median absolute deviation."""
+_MEDIAN_FACTOR = 1.2533
+"""Standard error of a median / that of a mean: the square root of pi / 2."""
+_NEAR = 0.1
+"""Share of a limit by which a measurement may miss it within the noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +95,13 @@ def gain(goals: Goals, measured: Measured, other: Measured) -> Gain:
     return Gain(total, math.hypot(uncertainty, between))
 
 
-def percent_gain(goals: Goals, measured: Measured, baseline: Measured) -> float:
-    """Return the gain in percent of the baseline's values: +200 % for three times the throughput."""
-    total = 0.0
+def percent_gain(goals: Goals, measured: Measured, baseline: Measured) -> Interval:
+    """Return the gain in percent of the baseline's values: +200 % for three times the throughput.
+
+    Its interval comes from the intervals of the values, and from what differs between two measurements of a point.
+    """
+    total = uncertainty = 0.0
+    between = _Z * ASSUMED_RUN_TO_RUN * math.sqrt(1 / measured.repeats + 1 / baseline.repeats)
     weights = {model: _goal(goals, model).weighting for model in measured.metrics}
     for model, metrics in measured.metrics.items():
         objectives = _goal(goals, model).objectives
@@ -97,8 +110,11 @@ def percent_gain(goals: Goals, measured: Measured, baseline: Measured) -> float:
         for metric, weight in objectives.items():
             if metric in metrics and metric in theirs and theirs[metric].value:
                 sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
-                total += share * weight * sign * (metrics[metric].value / theirs[metric].value - 1)
-    return total * 100
+                ratio = metrics[metric].value / theirs[metric].value
+                widths = math.hypot(_relative_width(metrics[metric]), _relative_width(theirs[metric]), between)
+                total += share * weight * sign * (ratio - 1)
+                uncertainty += share * weight * abs(ratio) * widths
+    return Interval(total * 100, (total - uncertainty) * 100, (total + uncertainty) * 100)
 
 
 def misses(goals: Goals, measured: Measured) -> list[Miss]:
@@ -120,6 +136,30 @@ def misses(goals: Goals, measured: Measured) -> list[Miss]:
 def miss_share(goals: Goals, measured: Measured) -> float:
     """Return by how much constraints are missed in all; 0 for a measurement that meets them."""
     return sum(each.share for each in misses(goals, measured))
+
+
+def is_in_doubt(goals: Goals, measured: Measured) -> bool:
+    """Whether a limit is within the interval of its metric: another measurement may fall on its other side."""
+    return any(
+        interval.low <= limit <= interval.high
+        for model, metrics in measured.metrics.items()
+        for metric, bound in _goal(goals, model).constraints.items()
+        if (interval := metrics.get(metric)) is not None
+        for limit in (bound.minimum, bound.maximum)
+        if limit is not None
+    )
+
+
+def is_near(goals: Goals, measured: Measured) -> bool:
+    """Whether every constraint that is missed is missed within the noise."""
+    return not any(each.is_certain or each.share > _NEAR for each in misses(goals, measured))
+
+
+def certain_rank(goals: Goals, measured: Measured, reference: Measured) -> tuple[float, float]:
+    """Return what `rank` does, where a constraint that is missed within the noise counts as met."""
+    missed = misses(goals, measured)
+    share = sum(each.share for each in missed if each.is_certain or each.share > _NEAR)
+    return -share, gain(goals, measured, reference).value
 
 
 def rank(goals: Goals, measured: Measured, reference: Measured) -> tuple[float, float]:
@@ -156,7 +196,7 @@ def combine(repeats: Sequence[Measured]) -> Measured:
         return latest
     metrics = {
         model: {
-            name: _mean([each.metrics[model][name] for each in good if name in each.metrics.get(model, {})])
+            name: _combined(name, [each.metrics[model][name] for each in good if name in each.metrics.get(model, {})])
             for name in names
         }
         for model, names in latest.metrics.items()
@@ -178,11 +218,15 @@ def _mean_row(rows: Sequence[Row]) -> Row:
         rows[-1].latency,
         mean=_mean([row.latency.mean for row in rows]),
         percentiles={
-            number: _mean([row.latency.percentiles[number] for row in rows if number in row.latency.percentiles])
+            number: _median([row.latency.percentiles[number] for row in rows if number in row.latency.percentiles])
             for number in rows[-1].latency.percentiles
         },
     )
     return replace(rows[-1], throughput=_mean([row.throughput for row in rows]), latency=latency)
+
+
+def _combined(metric: str, intervals: Sequence[Interval]) -> Interval:
+    return _median(intervals) if _PERCENTILE.search(metric) else _mean(intervals)
 
 
 def _mean(intervals: Sequence[Interval]) -> Interval:
@@ -193,8 +237,27 @@ def _mean(intervals: Sequence[Interval]) -> Interval:
     return Interval(value, value - half, value + half)
 
 
+def _median(intervals: Sequence[Interval]) -> Interval:
+    """Return the median of a percentile: one pause of the machine in one measurement does not decide.
+
+    Its spread is that of the middle half, as a normal distribution would have it.
+    """
+    values = sorted(each.value for each in intervals)
+    if len(values) < _FEWEST_FOR_MEDIAN:
+        return _mean(intervals)
+    value = median(values)
+    deviation = median([abs(each - value) for each in values]) * _DEVIATIONS
+    own = median([(each.high - each.low) / 2 for each in intervals])
+    half = max(own, _Z * deviation) * _MEDIAN_FACTOR / math.sqrt(len(values))
+    return Interval(value, value - half, value + half)
+
+
 def _half_width(interval: Interval) -> float:
     return (interval.high - interval.low) / 2
+
+
+def _relative_width(interval: Interval) -> float:
+    return _half_width(interval) / abs(interval.value) if interval.value else 0.0
 
 
 def _miss(metric: str, interval: Interval, bound: float, *, is_certain: bool) -> Miss:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from naiad.analyze.measurement import Measured, Ranked, Ranking
+from naiad.analyze.search.comparison import best_points
 from naiad.analyze.search.configurations import complexity, configuration_key, repository_configuration
-from naiad.analyze.search.goal_score import compare, misses, percent_gain
+from naiad.analyze.search.goal_score import compare, misses, percent_gain, rank
 from naiad.analyze.search.reason import reason
-from naiad.analyze.search.rejects import best_points
 from naiad.analyze.search.survey import Survey
 
 INDIFFERENT = 0.03
@@ -16,30 +16,65 @@ INDIFFERENT = 0.03
 
 def rank_all(survey: Survey, ended: str = "") -> Ranking:
     """Return the ranking of what was measured. `ended` says why the search ended early."""
+    present = configuration_key(repository_configuration(survey.space))
     best = best_points(survey)
-    name = configuration_key(repository_configuration(survey.space))
-    baseline = next((each for each in best if configuration_key(each.point.variants) == name), None)
-    if baseline is None:
-        # The variant failed, or nothing was measured; reports show the error.
-        baseline = next(
-            (each for each in survey.measurements if configuration_key(each.point.variants) == name), None
-        )
-    winner = _winner(survey, best)
-    tied = {each.point.key for each in best if winner is not None and _is_tie(survey, winner, each)}
-    ordered = [winner, *(each for each in best if each is not winner)] if winner is not None else best
-    candidates = [
-        _ranked(survey, each, baseline, is_tie=each is not winner and each.point.key in tied) for each in ordered
-    ]
     measurements = survey.measurements
     ranking = Ranking(
-        winner=candidates[0] if winner is not None else None,
-        candidates=candidates,
-        baseline=baseline,
+        winner=None,
+        candidates=(),
+        baseline=_of(best, present) or _of(measurements, present),
         measurements=measurements,
         predictions=survey.predictions,
         pareto=pareto(measurements),
     )
+    compared = survey.comparison.measured if survey.comparison is not None else []
+    baseline = _of(compared, present)
+    if survey.comparison is not None and baseline is not None:
+        ranking = replace(
+            _ranked_by_comparison(survey, ranking, compared, baseline), turns=len(survey.comparison.rows)
+        )
+    elif best and _is_alone(survey):
+        alone = _ranked(survey, best[0])
+        ranking = replace(ranking, winner=alone if alone.meets_constraints else None)
+    done = {configuration_key(each.measured.point.variants) for each in ranking.candidates}
+    others = [_ranked(survey, each) for each in best if configuration_key(each.point.variants) not in done]
+    ranking = replace(ranking, others=others)
     return replace(ranking, reason=reason(survey, ranking, ended))
+
+
+def _is_alone(survey: Survey) -> bool:
+    """Whether there is nothing but the configuration of the repository."""
+    present = repository_configuration(survey.space)
+    return all(each in present for variants in survey.space.variants.values() for each in variants)
+
+
+def _of(measured: Sequence[Measured], name: str) -> Measured | None:
+    return next((each for each in measured if configuration_key(each.point.variants) == name), None)
+
+
+def _ranked_by_comparison(
+    survey: Survey, ranking: Ranking, compared: Sequence[Measured], baseline: Measured
+) -> Ranking:
+    """Rank by the turns alone: what was measured before, under any load, does not count."""
+    best = sorted(compared, key=lambda each: rank(survey.goals, each, baseline), reverse=True)
+    winner = _winner(survey, best)
+    ordered = [winner, *(each for each in best if each is not winner)] if winner is not None else best
+    candidates = [
+        _ranked(
+            survey,
+            each,
+            baseline,
+            is_tie=winner is not None and each is not winner and _is_tie(survey, winner, each),
+        )
+        for each in ordered
+    ]
+    return replace(
+        ranking,
+        winner=candidates[0] if winner is not None else None,
+        candidates=candidates,
+        baseline=baseline,
+        is_compared=True,
+    )
 
 
 def _winner(survey: Survey, best: Sequence[Measured]) -> Measured | None:
@@ -58,12 +93,11 @@ def _is_tie(survey: Survey, winner: Measured, other: Measured) -> bool:
     return survey.meets(other) and compare(survey.goals, winner, other).is_tie
 
 
-def _ranked(survey: Survey, measured: Measured, baseline: Measured | None, *, is_tie: bool) -> Ranked:
+def _ranked(survey: Survey, measured: Measured, baseline: Measured | None = None, *, is_tie: bool = False) -> Ranked:
+    """`baseline` is measured in turns with the measurement, under the same load."""
     missed = misses(survey.goals, measured)
-    gain_percent = 0.0
-    if baseline is not None and not baseline.error:
-        gain_percent = percent_gain(survey.goals, measured, baseline)
-    return Ranked(measured, gain_percent, not missed, "; ".join(map(str, missed)), is_tie)
+    gained = percent_gain(survey.goals, measured, baseline) if baseline is not None else None
+    return Ranked(measured, gained, not missed, "; ".join(map(str, missed)), is_tie)
 
 
 def pareto(measurements: Sequence[Measured], costs: Sequence[str] = ("perf_latency_p99",)) -> list[Measured]:

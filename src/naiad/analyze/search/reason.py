@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from naiad.analyze.measurement import Measured, Ranked, Ranking
 from naiad.analyze.search.configurations import changes, configuration_key, repository_configuration
-from naiad.analyze.search.goal_score import compare, interval_gain
+from naiad.analyze.search.goal_score import compare, interval_gain, is_near, misses, percent_gain
 from naiad.analyze.search.survey import Survey
 
 _PARTS = {
@@ -24,35 +24,71 @@ _DRIFT = 0.05
 def reason(survey: Survey, ranking: Ranking, ended: str) -> str:
     """Return the sentences about a ranking; `ended` says why the search ended early."""
     found = [ended] if ended else []
-    if ranking.winner is not None:
-        found += _about_winner(survey, ranking, ranking.winner)
-    elif ranking.candidates:
-        best = ranking.candidates[0]
-        found.append(f"No configuration meets the constraints. {_name(best.measured)} comes closest: {best.misses}.")
+    if ranking.is_compared:
+        found += _about_comparison(survey, ranking)
+    elif ranking.winner is not None:
+        found.append(
+            f"The configuration of the repository is the only one; it was compared with nothing: "
+            f"{_figures(ranking.winner.measured)} under {ranking.winner.measured.point.load}."
+        )
+    elif ranking.others:
+        found += _without_comparison(survey, ranking)
     elif not ranking.measurements:
         found.append("Nothing was measured.")
     else:
         found.append(f"All measurements failed, the first one with: {ranking.measurements[0].error}.")
     failed = {configuration_key(each.point.variants) for each in ranking.measurements if each.error}
-    if failed and ranking.candidates:
+    if failed and (ranking.candidates or ranking.others):
         found.append(f"{_count(len(failed), 'configuration')} failed.")
     return " ".join([*found, *_about_drift(survey), *_about_other_programs(ranking)])
 
 
-def _about_winner(survey: Survey, ranking: Ranking, winner: Ranked) -> list[str]:
+def _without_comparison(survey: Survey, ranking: Ranking) -> list[str]:
+    """Say that nothing is recommended, and why. No figures of different loads are put beside each other."""
+    best = ranking.others[0]
+    if not any(is_near(survey.goals, each.measured) for each in ranking.others):
+        return [
+            f"No configuration meets the constraints. {_name(best.measured)} comes closest, "
+            f"under {best.measured.point.load}: {best.misses}."
+        ]
     baseline = ranking.baseline
-    found = [f"{_name(winner.measured)} is the best: {_figures(winner.measured)}."]
-    if baseline is None or baseline.error:
-        found.append("The configuration of the repository gave no figures to compare with.")
-    elif configuration_key(baseline.point.variants) == configuration_key(winner.measured.point.variants):
-        found = [f"The configuration of the repository is the best that was found: {_figures(winner.measured)}."]
-    else:
+    failed = f": that configuration failed with: {baseline.error}" if baseline is not None and baseline.error else ""
+    return [f"Nothing was compared with the configuration of the repository, so nothing is recommended{failed}."]
+
+
+def _about_comparison(survey: Survey, ranking: Ranking) -> list[str]:
+    winner, load = ranking.winner, ranking.candidates[0].measured.point.load
+    count = _count(len(ranking.candidates), "configuration")
+    turns = f"{count} that were compared in {ranking.turns} turns under {load}"
+    if winner is None:
+        best = ranking.candidates[0]
+        closest = f"{_name(best.measured)} comes closest: {best.misses}"
+        return [f"No configuration meets the constraints. Of {turns}, {closest}."]
+    return [*_about_winner(survey, ranking, winner, turns), *_about_second(survey, ranking, winner)]
+
+
+def _about_winner(survey: Survey, ranking: Ranking, winner: Ranked, turns: str) -> list[str]:
+    baseline = ranking.baseline
+    if baseline is None or winner.gain_percent is None or _is_baseline(ranking, winner):
+        return [f"Of {turns}, the configuration of the repository is the best: {_figures(winner.measured)}."]
+    gained = winner.gain_percent
+    found = [
+        f"Of {turns}, {_name(winner.measured)} is the best: {_figures(winner.measured)}.",
+        f"That is {gained.value:+.0f} % ({gained.low:+.0f} to {gained.high:+.0f} %) against the configuration of "
+        f"the repository under the same load ({_figures(baseline)}). It changes {_changes(survey, winner.measured)}.",
+    ]
+    missed = misses(survey.goals, baseline)
+    if missed:
         found.append(
-            f"That is {winner.gain_percent:+.0f} % against the configuration of the repository "
-            f"({_figures(baseline)}). It changes {_changes(survey, winner.measured)}."
+            f"Under this load the configuration of the repository misses the constraints: "
+            f"{'; '.join(map(str, missed))}."
         )
-        found += _about_parts(baseline, winner.measured)
-    return [*found, *_about_second(survey, ranking, winner)]
+    return found + _about_parts(baseline, winner.measured)
+
+
+def _is_baseline(ranking: Ranking, ranked: Ranked) -> bool:
+    baseline = ranking.baseline
+    return baseline is not None and baseline.point.key == ranked.measured.point.key
 
 
 def _about_parts(baseline: Measured, winner: Measured) -> list[str]:
@@ -74,6 +110,7 @@ def _about_parts(baseline: Measured, winner: Measured) -> list[str]:
 
 
 def _about_second(survey: Survey, ranking: Ranking, winner: Ranked) -> list[str]:
+    """Compare with the next one of the comparison, in the figures of its table."""
     tied = [each.measured for each in ranking.candidates if each.is_tie]
     if tied:
         lead = max(compare(survey.goals, winner.measured, each).uncertainty for each in tied)
@@ -82,11 +119,13 @@ def _about_second(survey: Survey, ranking: Ranking, winner: Ranked) -> list[str]
             "of the candidates within 3 %, the simplest is chosen."
         ]
     second = next((each for each in ranking.candidates[1:] if each.meets_constraints), None)
-    if second is not None:
-        lead = compare(survey.goals, winner.measured, second.measured).value
-        return [f"It is {lead * 100:.1f} % better than the second, {_name(second.measured)}."]
-    others = len(ranking.candidates) - 1
-    return [f"It is the only one of {others + 1} that meets the constraints."] if others else []
+    if second is not None and not _is_baseline(ranking, second):
+        lead = percent_gain(survey.goals, winner.measured, second.measured).value
+        side = "better" if lead >= 0 else "worse"
+        return [f"It is {abs(lead):.1f} % {side} than the second, {_name(second.measured)}, under the same load."]
+    if second is None and len(ranking.candidates) > 1:
+        return [f"It is the only one of {len(ranking.candidates)} that meets the constraints under this load."]
+    return []
 
 
 def _about_drift(survey: Survey) -> list[str]:
@@ -150,9 +189,7 @@ def _figures(measured: Measured) -> str:
         (metrics["perf_latency_p99"].value for metrics in measured.metrics.values() if "perf_latency_p99" in metrics),
         default=0.0,
     )
-    point = measured.point
-    load = f"{point.request_rate:g} requests/s" if point.request_rate else f"concurrency {point.concurrency}"
-    return f"{throughput:,.1f} inferences/s with p99 {p99_ms:.3g} ms under {load}"
+    return f"{throughput:,.1f} inferences/s with p99 {p99_ms:.3g} ms"
 
 
 def _ms(value_us: float) -> str:

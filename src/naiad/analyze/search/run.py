@@ -6,15 +6,21 @@ from types import MappingProxyType
 
 from naiad.analyze.measurement import Instrument, Ranking, ServerLostError
 from naiad.analyze.search.checkpoint import Checkpoint
+from naiad.analyze.search.comparison import (
+    best_points,
+    check_drift,
+    compare_best,
+    expected_count,
+    measure_baseline,
+)
 from naiad.analyze.search.configurations import repository_configuration, saturating_loads
-from naiad.analyze.search.goal_score import Goals
+from naiad.analyze.search.goal_score import Goals, is_near
 from naiad.analyze.search.modes.brute import brute
 from naiad.analyze.search.modes.forecast import Predictor
 from naiad.analyze.search.modes.optuna_mode import optuna
 from naiad.analyze.search.modes.predict import predict
 from naiad.analyze.search.modes.quick import quick
 from naiad.analyze.search.ranking import rank_all
-from naiad.analyze.search.rejects import check_drift, measure_baseline, separate
 from naiad.analyze.search.settings import ProgressCallback, SearchSettings
 from naiad.analyze.search.survey import Survey, TimeLimitError
 from naiad.analyze.space import Space
@@ -44,14 +50,19 @@ async def search(
     if mode not in MODES:
         raise ValueError(f"unknown search mode '{mode}'; expected {', '.join(MODES)}")
     survey = Survey(space, goals, instrument, settings or SearchSettings(), checkpoint, progress)
+    survey.expected_later = lambda: expected_count(survey) + 1  # One for the drift.
     ended, is_interrupted = "", False
     try:
-        await _run(mode, survey, predictor)
+        try:
+            await _explore(mode, survey, predictor)
+        except TimeLimitError:
+            ended = _time_text(survey, "search")
+        survey.may_end_early = False
+        await _compare(survey)
     except ServerLostError as error:
         ended = f"The server was lost after {survey.count} measurements: {error}."
     except TimeLimitError:
-        limit_s = survey.settings.time_limit_s
-        ended = f"The time limit of {limit_s:.0f} s ended the search after {survey.count} measurements."
+        ended = ended or _time_text(survey, "comparison")
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None:
@@ -60,7 +71,12 @@ async def search(
     return replace(rank_all(survey, ended), is_interrupted=is_interrupted)
 
 
-async def _run(mode: str, survey: Survey, predictor: Predictor | None) -> None:
+def _time_text(survey: Survey, stage: str) -> str:
+    limit_s = survey.settings.time_limit_s
+    return f"The time limit of {limit_s:.0f} s ended the {stage} after {survey.count} measurements."
+
+
+async def _explore(mode: str, survey: Survey, predictor: Predictor | None) -> None:
     baseline = repository_configuration(survey.space)
     loads = saturating_loads(survey.space, baseline, survey.settings)
     await measure_baseline(survey, [load.of(baseline) for load in loads])
@@ -70,7 +86,13 @@ async def _run(mode: str, survey: Survey, predictor: Predictor | None) -> None:
         await predict(survey, predictor)
     else:
         await _MODES_WITHOUT_PREDICTION[mode](survey)
-        survey.phase = "comparison of the best"
-        await separate(survey, survey.settings.rounds * survey.settings.top)
-    survey.expected = survey.count + 1
+
+
+async def _compare(survey: Survey) -> None:
+    """Measure the best and the configuration of the repository in turns; the time for it was kept."""
+    survey.is_comparing = True
+    survey.expected_later = int
+    # Far from the constraints there is no best to compare.
+    if any(is_near(survey.goals, each) for each in best_points(survey)):
+        await compare_best(survey)
     await check_drift(survey)

@@ -22,7 +22,7 @@ class SearchSettings:
     binary_search_steps: int = 5
     """Loads tried between the last one within the constraints and the first one outside."""
     rounds: int = 4
-    """Interleaved measurements of the best configurations, at most."""
+    """Turns of the comparison, at most."""
     budget_percent: float = 10.0
     """Measurements of `predict`, as a share of the points of the grid."""
     min_measurements: int = 10
@@ -45,15 +45,22 @@ class SearchSettings:
     """By model, the values that the configuration of the repository has for the fields that are varied."""
 
 
-_BESIDE_S = 3.0
+MIN_TURNS = 2
+"""Turns of a comparison, at least."""
+BESIDE_S = 3.0
 """Time that a measurement takes beside its load at first: the variant loads, and predictions follow."""
 _SHORTEST_S = 1.0
 """Shortest measurement that a time limit leads to."""
 
 
 def within(settings: SearchSettings, time_limit_s: float) -> SearchSettings:
-    """Return the settings for a search of a limited time: shorter measurements if the least number would not fit."""
-    fitting_s = time_limit_s / (settings.min_measurements + 1) - _BESIDE_S
+    """Return the settings for a search of a limited time: shorter measurements if the least number would not fit.
+
+    That is the least number of the search, two turns over the best and the configuration of the repository, and one
+    measurement for the drift.
+    """
+    least = settings.min_measurements + MIN_TURNS * (settings.top + 1) + 1
+    fitting_s = time_limit_s / least - BESIDE_S
     seconds = min(settings.seconds, max(_SHORTEST_S, fitting_s))
     return replace(settings, seconds=seconds, time_limit_s=time_limit_s)
 
@@ -68,7 +75,10 @@ class SearchProgress:
     expected: int
     """Measurements in all, as far as they are known."""
     remaining_s: float
+    """0 where it is not known."""
     latest: Measured | None = None
+    is_at_most: bool = False
+    """The search may be shorter than `expected` and `remaining_s` say."""
 
 
 ProgressCallback: TypeAlias = Callable[[SearchProgress], None]

@@ -2,18 +2,31 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from naiad.analyze.measurement import Instrument, Measured, Prediction
 from naiad.analyze.search.checkpoint import Checkpoint
 from naiad.analyze.search.configurations import Configuration, configuration_key
 from naiad.analyze.search.goal_score import Goals, combine, misses
-from naiad.analyze.search.settings import ProgressCallback, SearchProgress, SearchSettings
+from naiad.analyze.search.settings import BESIDE_S, MIN_TURNS, ProgressCallback, SearchProgress, SearchSettings
 from naiad.analyze.space import Point, Space
 
 
 class TimeLimitError(Exception):
     """The next measurement would exceed the time limit of the search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Complete turns over the same points."""
+
+    rows: Sequence[Sequence[Measured]]
+    """By turn, the measurements of the points in the same order."""
+
+    @property
+    def measured(self) -> list[Measured]:
+        """The figures of each point, from the turns alone."""
+        return [combine(each) for each in zip(*self.rows, strict=True)]
 
 
 class Survey:
@@ -33,6 +46,14 @@ class Survey:
         self.settings = settings
         self.phase = ""
         self.expected = 0
+        """Measurements of the present stage with those before it; 0 where that is not known."""
+        self.expected_later: Callable[[], int] = int
+        """Returns the measurements of the stages after it."""
+        self.may_end_early = False
+        """The stage may end before `expected` is reached."""
+        self.is_comparing = False
+        """The time that was kept for the comparison may be used."""
+        self.comparison: Comparison | None = None
         self.predictions: Sequence[Prediction] = ()
         self.estimates: Mapping[str, Measured] = {}
         """What is expected of measured points, by their keys, with what is known of other points."""
@@ -41,8 +62,8 @@ class Survey:
         self._progress = progress
         self._repeats: dict[str, list[Measured]] = {}
         self._failed: dict[str, str] = {}
-        self._spent_s = 0.0
         self._made = 0
+        self._measuring_s = 0.0
         self._began_s = settings.clock_s()
 
     @property
@@ -57,8 +78,12 @@ class Survey:
 
     @property
     def usable(self) -> list[Measured]:
-        """The points that have figures, of configurations that did not fail at another load."""
-        return [each for each in self.measurements if not each.error and not self.has_failed(each.point.variants)]
+        """The points that have figures, of configurations that did not fail at another load.
+
+        The figures of a compared point are from the turns alone: it may have been chosen for a lucky measurement.
+        """
+        known = [combine([one for one in each if one.turn] or each) for each in self._repeats.values()]
+        return [each for each in known if not each.error and not self.has_failed(each.point.variants)]
 
     def has_failed(self, configuration: Configuration) -> bool:
         """Whether a measurement of a configuration failed, under any load."""
@@ -89,20 +114,47 @@ class Survey:
         if measured is None:
             if self._made and not self.affordable:
                 raise TimeLimitError
-            measured = await self._instrument.measure(point, self.settings.seconds)
-            self._spent_s += measured.duration_s or self.settings.seconds
-            self._made += 1
-            if self._checkpoint:
-                self._checkpoint.append(measured)
+            measured = await self._make(point, "")
+        self._keep(measured, point)
+        return combine(self._repeats[point.key])
+
+    async def measure_turn(self, points: Sequence[Point], turn: str, *, is_planned: bool) -> list[Measured]:
+        """Measure points one after the other, as one turn of a comparison; return these measurements alone.
+
+        Recorded measurements are taken if the whole turn was recorded. A turn ends with the first point that fails.
+        One that `is_planned` does not look at the time limit. Raises ServerLostError and TimeLimitError.
+        """
+        self._report(None)
+        recorded = self._checkpoint.take_turn(points, turn) if self._checkpoint else None
+        found: list[Measured] = []
+        for index, point in enumerate(points):
+            if recorded is None and not is_planned and not self.affordable:
+                raise TimeLimitError
+            measured = recorded[index] if recorded else await self._make(point, turn)
+            found.append(measured)
+            self._keep(measured, point)
+            if measured.error:
+                break
+        return found
+
+    async def _make(self, point: Point, turn: str) -> Measured:
+        began_s = self.settings.clock_s()
+        measured = replace(await self._instrument.measure(point, self.settings.seconds), point=point, turn=turn)
+        self._measuring_s += self.settings.clock_s() - began_s
+        self._made += 1
+        if self._checkpoint:
+            self._checkpoint.append(measured)
+        return measured
+
+    def _keep(self, measured: Measured, point: Point) -> None:
         if measured.error:
             self._failed[configuration_key(point.variants)] = measured.error
         self._repeats.setdefault(point.key, []).append(replace(measured, point=point))
         self._report(measured)
-        return combine(self._repeats[point.key])
 
     @property
     def affordable(self) -> int:
-        """Further measurements that fit into the time limit.
+        """Further measurements that fit into the time limit, less those that are kept for the comparison.
 
         Each is expected to take the mean time so far, with the predictions between measurements.
         """
@@ -110,8 +162,18 @@ class Survey:
         if not limit_s:
             return sys.maxsize
         spent_s = self.settings.clock_s() - self._began_s
-        mean_s = max(spent_s / self._made if self._made else 0.0, self.settings.seconds)
-        return max(0, int((limit_s - spent_s) / mean_s))
+        mean_s = max(self._mean_s, self.settings.seconds)
+        kept = 0 if self.is_comparing else _kept_count(int(limit_s / mean_s), self.settings.top)
+        return max(0, int((limit_s - spent_s) / mean_s) - kept)
+
+    @property
+    def _mean_s(self) -> float:
+        """Time of a measurement so far; while candidates are looked for, with the predictions between them."""
+        if not self._made:
+            return self.settings.seconds + BESIDE_S
+        if self.is_comparing:
+            return self._measuring_s / self._made
+        return (self.settings.clock_s() - self._began_s) / self._made
 
     async def walk(self, points: Sequence[Point], stops: "Callable[[Sequence[Measured]], bool]") -> list[Measured]:
         """Measure points in order until one fails or `stops` returns true for what has been measured."""
@@ -135,7 +197,25 @@ class Survey:
         self._report(None)
 
     def _report(self, latest: Measured | None) -> None:
-        if self._progress:
-            left = min(max(0, self.expected - self.count), self.affordable)
-            mean_s = self._spent_s / self._made if self._made else self.settings.seconds
-            self._progress(SearchProgress(self.phase, self.count, self.count + left, left * mean_s, latest))
+        if not self._progress:
+            return
+        stage = min(max(0, self.expected - self.count), self.affordable)
+        later = self.expected_later()
+        left = stage + later
+        recorded = self._checkpoint.waiting if self._checkpoint else 0
+        # Nothing is predicted between the measurements of a comparison.
+        later_s = self._measuring_s / self._made if self._made else self._mean_s
+        expected_s = stage * self._mean_s + later * later_s
+        # While it is not known how long the stage is, no time is shown.
+        remaining_s = expected_s * max(0, left - recorded) / left if self.expected and left else 0.0
+        self._progress(
+            SearchProgress(self.phase, self.count, self.count + left, remaining_s, latest, self.may_end_early)
+        )
+
+
+def _kept_count(fitting: int, top: int) -> int:
+    """Return the measurements that are kept for the comparison, of those that fit into the time limit.
+
+    The best and the configuration of the repository are measured in turns. Where little fits, fewer are compared.
+    """
+    return min(MIN_TURNS * (top + 1), max(2 * MIN_TURNS, fitting // 2))

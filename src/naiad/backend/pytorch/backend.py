@@ -174,9 +174,13 @@ def _cannot_complete(context: ModelContext, path: Path, kind: Format) -> InferEr
     slots = program.arguments or ()
     inputs = ", ".join(slot.names[0] for slot in slots if slot.names) or "the keys of the dictionary"
     count = f"{len(program.results)}" if program.results is not None else "several"
+    flags = ""
+    if context.version_dir == context.model_dir:
+        name = next((slot.names[0] for slot in slots if slot.names), "x")
+        flags = f"name them with flags, such as --input {name}:FP32:-1,30 --output OUTPUT__0:FP32:-1,2; or "
     return invalid_argument(
         f"autofill failed for model '{context.name}': {path} is {kind.value}, which has no datatypes and shapes of "
-        f"inputs and outputs; write them in {_config_place(context, path)}: 'input' ({inputs}) and 'output' "
+        f"inputs and outputs; {flags}write them in {_config_place(context, path)}: 'input' ({inputs}) and 'output' "
         f"(OUTPUT__0, ...: {count}), each with data_type and dims, and max_batch_size if the first dimension is "
         "free; or export the model with torch.export.save, whose archives have them"
     )

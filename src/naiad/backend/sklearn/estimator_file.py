@@ -71,7 +71,8 @@ def _load_skops(opening: str, path: Path, parameters: Parameters) -> Any:
     if unknown:
         raise invalid_argument(
             f"{opening} has types that are not trusted: {excerpt(', '.join(unknown))}. If you trust their code, add "
-            "them to the parameter 'trusted_types', separated by commas"
+            "them to the parameter 'trusted_types', separated by commas; a file on the command line is served "
+            f"with --trusted-types '{excerpt(','.join(unknown))}'"
         )
     return skops.io.load(path, trusted=found)
 

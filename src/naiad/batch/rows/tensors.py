@@ -7,13 +7,17 @@ tensors.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from naiad.batch.rows.chunk import ABSENT, Chunk, Column, FileRows, Group
+from naiad.batch.rows.picture_files import PictureFiles
 from naiad.core.datatype import DataType
+from naiad.core.errors import InferError
 from naiad.core.tensor import Array, Shape
+from naiad.protocol.pictures import PictureReader
 from naiad.values.conversion import array_of_array, array_of_raw, array_of_values, strings
 from naiad.values.json_values import decoded, kind_of, read_shape
 from naiad.values.tensor import InputError, ModelTensor
@@ -38,12 +42,17 @@ class _Converted:
         return np.stack([row for offset in offsets if (row := self.rows[offset]) is not None])
 
 
-def to_chunk(rows: FileRows, inputs: Mapping[str, ModelTensor]) -> Chunk:
-    """Return rows as tensors."""
+def to_chunk(
+    rows: FileRows, inputs: Mapping[str, ModelTensor], pictures: PictureReader | None = None, folder: Path = Path()
+) -> Chunk:
+    """Return rows as tensors; names of picture files are relative to `folder`."""
     failures = dict(rows.failures)
-    converted = {
-        name: _convert(inputs[name], column, rows.count, failures, name) for name, column in rows.columns.items()
-    }
+    converted: dict[str, _Converted] = {}
+    for name, column in rows.columns.items():
+        if pictures is not None and pictures.name == name and not isinstance(column, np.ndarray):
+            converted[name] = _of_pictures(inputs[name], column, failures, pictures, PictureFiles(folder))
+        else:
+            converted[name] = _convert(inputs[name], column, rows.count, failures, name)
     groups = _group(converted, rows.count, failures)
     return Chunk(rows.file, rows.first, rows.count, rows.keys, groups, failures, files_are_rows=rows.files_are_rows)
 
@@ -73,6 +82,29 @@ def _convert(tensor: ModelTensor, column: Column, count: int, failures: dict[int
     if isinstance(column, np.ndarray):
         return _of_array(tensor, column, failures, f"input '{name}'")
     return _of_values(tensor, column, count, failures, f"input '{name}'")
+
+
+def _of_pictures(
+    tensor: ModelTensor, column: Sequence[Any], failures: dict[int, str], pictures: PictureReader, files: PictureFiles
+) -> _Converted:
+    """Return pictures as tensors: text is the name of a file, bytes are its content, lists are the tensor itself."""
+    where = f"input '{tensor.name}'"
+    rows: list[Array | None] = []
+    for offset, value in enumerate(column):
+        rows.append(None)
+        if offset in failures:
+            continue
+        if value is ABSENT or value is None or value == "":
+            failures[offset] = _missing(tensor, where)
+            continue
+        try:
+            if isinstance(value, list):
+                rows[offset] = _of_row(tensor, value, where)
+            else:
+                rows[offset] = pictures.row({"path": value} if isinstance(value, str) else value, files.read)
+        except (InputError, InferError) as error:
+            failures[offset] = f"{where}: {error.message}" if isinstance(error, InferError) else str(error)
+    return _Converted(None, rows)
 
 
 def _of_array(tensor: ModelTensor, column: Array, failures: dict[int, str], where: str) -> _Converted:

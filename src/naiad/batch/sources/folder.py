@@ -28,12 +28,13 @@ class FolderSource:
         self.path = path
         self._files = files
         tensor = single_input(signature, path, "a folder")
-        self._is_bytes = tensor.datatype is DataType.BYTES
+        is_picture = signature.pictures is not None and signature.pictures.name == tensor.name
+        self._is_bytes = is_picture or tensor.datatype is DataType.BYTES
         if not self._is_bytes and (tensor.datatype is not DataType.UINT8 or len(tensor.dims) != 1):
             raise invalid_argument(
                 f"{path}: files as rows need an input of BYTES, or of UINT8 with one dimension; input "
                 f"'{tensor.name}' of model '{signature.model}' is {tensor.datatype.value} {list(tensor.dims)}; put "
-                "the values into an .npz file"
+                "the values into an .npz file, or, for pictures, set its parameter pictures"
             )
         for key in job.keys:
             if key != FILE_KEY:

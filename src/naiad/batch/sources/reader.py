@@ -66,7 +66,7 @@ class Reader:
         while (source := self._current()) is not None:
             rows = source.read(max_rows, max_bytes)
             if rows is not None:
-                chunk = to_chunk(rows, self._signature.inputs)
+                chunk = to_chunk(rows, self._signature.inputs, self._signature.pictures, source.path.parent)
                 chunk.done_bytes = self.done_bytes
                 return chunk
             self._end(source)

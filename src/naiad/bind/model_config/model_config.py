@@ -20,3 +20,5 @@ class ModelConfig:
     decoupled: bool = False
     """Whether the function is a generator that sends any number of responses."""
     model_warmup: Sequence[ModelWarmup] | None = None
+    feature_names: Sequence[str] = ()
+    """Columns of the only input, in its order: rows in JSON and columns of files find them by name."""

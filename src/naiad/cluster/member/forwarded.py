@@ -56,6 +56,8 @@ class Paused(NamedTuple):
 
     number: int
     is_paused: bool
+    unread_bytes: int
+    """What its client has not taken yet; -1 if unknown."""
 
 
 class CountSequences(NamedTuple):

@@ -299,7 +299,7 @@ class Outgoing:
         _respond(request, unpack_response(message, header))
         if request.is_paused and not message.final and number not in self._paused:
             self._paused.add(number)
-            self.channel.send(Paused(number, is_paused=True))
+            self.channel.send(Paused(number, is_paused=True, unread_bytes=request.unread_bytes))
             self._watch(number)
 
     def _forget(self, number: int, request: InferRequest) -> None:
@@ -315,11 +315,12 @@ class Outgoing:
         request = self._open.get(number)
         if request is None or number not in self._paused:
             return
+        # Also while it is paused: the process of the model judges whether the client reads anything.
+        self.channel.send(Paused(number, request.is_paused, request.unread_bytes))
         if request.is_paused:
             self._watch(number)
         else:
             self._paused.discard(number)
-            self.channel.send(Paused(number, is_paused=False))
 
     async def on_query(self, query: object) -> object:
         """Raise: this side gets no queries."""
@@ -346,6 +347,20 @@ def _respond(request: InferRequest, response: InferResponse) -> None:
         _log.exception("delivering the response to a request of model '%s' failed", request.header.model_name)
 
 
+class _ForwardedRequest(InferRequest):
+    """A request of a client of another process, which tells what the client has not read."""
+
+    __slots__ = ("told_unread_bytes",)
+
+    told_unread_bytes: int
+    """Set with the first pause."""
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of its responses that its client has not taken yet."""
+        return self.told_unread_bytes if self.is_paused else -1
+
+
 class Incoming:
     """The requests of one peer process that this one executes. Implements `channel.Peer`."""
 
@@ -353,7 +368,7 @@ class Incoming:
         self.channel = Channel(self)
         self._engine = engine
         self._on_lost = on_lost
-        self._open: dict[int, InferRequest] = {}
+        self._open: dict[int, _ForwardedRequest] = {}
 
     # --- Peer -------------------------------------------------------------------------------------------------------
 
@@ -369,9 +384,10 @@ class Incoming:
                 self._engine.cancel(request)
             else:
                 request.is_paused = message.is_paused
+                request.told_unread_bytes = message.unread_bytes
 
     def _submit(self, submit: Submit) -> None:
-        request = InferRequest(
+        request = _ForwardedRequest(
             unpack_header(submit),
             submit.data,
             self._take_response,

@@ -19,6 +19,7 @@ class RecordedHttpContext:
 
     is_forwarded = True
     """The process of the client has logged the call."""
+    unread_bytes = 0
 
     def __init__(self, call: HttpCall) -> None:
         self.method = call.method

@@ -15,6 +15,7 @@ from naiad.config.forms.pbtxt.lexer import ParsedConfig, map_path
 from naiad.config.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup, ModelQueuePolicy, ModelWarmup
 from naiad.config.naiad_parameters import check_adaptive_batching, check_isolation, check_response_cache
 from naiad.config.padding import check_padding
+from naiad.config.pictures import check_pictures
 from naiad.config.problem import Problem, nearest
 from naiad.config.validate.ensemble import check_ensemble
 from naiad.config.validate.files import check_files, is_outside
@@ -66,6 +67,7 @@ def validate(
     check_tensors(findings, complete=complete)
     check_batch_tensors(findings)
     check_padding(findings, complete=complete)
+    check_pictures(findings, complete=complete)
     _check_instance_groups(findings, gpu_count)
     _check_warmup(findings)
     _check_metric_tags(findings)

@@ -134,6 +134,11 @@ class StepRequest(InferRequest):
         """Whether the client of the ensemble is slow; a wait for later steps has no limit of its own."""
         return self.run.request.waits_for_client
 
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of the ensemble's responses that its client has not taken yet."""
+        return self.run.request.unread_bytes
+
 
 class Members(Protocol):
     """The methods of the ensemble that a run needs."""

@@ -13,7 +13,7 @@ from naiad.backend.signature import DEFAULT_MAX_BATCH_SIZE_SETTING
 from naiad.config.autofill import NO_VERSION, is_ensemble
 from naiad.config.backends import canonical_name
 from naiad.config.changes import renewed
-from naiad.config.features import write_features
+from naiad.config.features import ensemble_features, write_features
 from naiad.config.forms.pbtxt.lexer import ParsedConfig
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.naiad_parameters import LIMIT, is_isolated, read_cache_limit_bytes
@@ -288,6 +288,7 @@ class ModelLoader:
         # Triton: regardless of its own policy.
         config.model_transaction_policy.decoupled = has_decoupled_member(config, members)
         config = finish_config(config, config, plan.source, 0)
+        write_features(config, ensemble_features(config, members))
         return EnsembleModel(
             name=config.name,
             version=version,

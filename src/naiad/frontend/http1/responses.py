@@ -58,6 +58,11 @@ class Http1Context:
         """The connection of the request."""
         return self._connection
 
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of a streamed response that the peer has not taken yet."""
+        return 0 if self._connection is None else self._connection.unread_bytes(self)
+
     def respond(self, status: int, headers: Headers, parts: Sequence[Buffer]) -> None:
         """Send a response with a complete body."""
         # hot: bench/micro_http1.py
@@ -272,7 +277,7 @@ class Http1Responses:
         if context is self.contexts[0]:
             if not self.is_write_paused:
                 return
-            unsent_bytes = self.transport.get_write_buffer_size()
+            unsent_bytes = self.unread_bytes(context)
         else:
             context.waiting_bytes += byte_count
             context.set_paused(context.waiting_bytes > self._limits.write_buffer_bytes)
@@ -280,6 +285,11 @@ class Http1Responses:
         if unsent_bytes > self._limits.streamed_bytes and not self.transport.is_closing():
             _log.warning("dropped a client with %d unread bytes of streamed responses", unsent_bytes)
             self._owner.abort()
+
+    def unread_bytes(self, context: Http1Context) -> int:
+        """Return the bytes of a streamed response that wait for the peer, or for the responses before it."""
+        is_first = bool(self.contexts) and self.contexts[0] is context
+        return self.transport.get_write_buffer_size() if is_first else context.waiting_bytes
 
     def send_continue(self) -> None:
         """Send 100 Continue to request a body, after the responses to earlier requests, which come first."""

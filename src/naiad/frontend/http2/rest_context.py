@@ -163,6 +163,11 @@ class Http2Context:
         return None if self._call is None else self._call.owner
 
     @property
+    def unread_bytes(self) -> int:
+        """Bytes of a streamed response that the peer has not taken yet."""
+        return 0 if self._call is None else self._call.queued_bytes
+
+    @property
     def on_disconnect(self) -> OnCancel | None:
         """Called when the peer disconnects."""
         call = self._call

@@ -2,21 +2,24 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from naiad.core.errors import InferError, invalid_argument, wrong_request
-from naiad.core.request import InferRequest
+from naiad.core.errors import InferError, cause_of, internal, invalid_argument, wrong_request
+from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
-from naiad.core.slices import Slices
+from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer
 from naiad.engine.admission import count_elements
 from naiad.engine.inference import Engine
 from naiad.frontend import failure
-from naiad.frontend.context import HttpContext, announced_bytes
+from naiad.frontend.context import CancelReason, HttpContext, announced_bytes
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_context
 from naiad.frontend.rest.infer import MAX_INPUT_BYTES, Prepared, cancel_job
+from naiad.frontend.rest.picture_folder import PictureFolder
 from naiad.frontend.rest.stream import GENERATE_EVENTS, StreamedResponse
 from naiad.frontend.router import JSON_HEADERS
 from naiad.frontend.slice_runner import SliceRunner
+from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.protocol.generate import Inputs, RowColumns, columns_of, decode_generate, encode_generate, inputs_of
 from naiad.wire.header_fields import written_fields
 
@@ -33,9 +36,12 @@ class GenerateRoutes:
         max_input_bytes: int = MAX_INPUT_BYTES,
         forwarding: HeaderForwarding | None = None,
         runner: SliceRunner | None = None,
+        run_in_thread: RunInThread = run_at_once,
     ) -> None:
+        """`run_in_thread` decodes pictures, which takes too long for the event loop."""
         self._engine = engine
         self._runner = runner or SliceRunner()
+        self._run_in_thread = run_in_thread
         self._max_input_bytes = max_input_bytes
         self._forwarding = forwarding
         self._inputs: dict[tuple[str, str], tuple[object, Inputs, RowColumns]] = {}
@@ -82,9 +88,37 @@ class GenerateRoutes:
             reject(error)
             return
         slices = self._prepare(model, version, body, inputs, columns)
+        if columns.pictures is not None:
+            self._read_pictures(context, slices, submit, reject)
+            return
         job = self._runner.run(context.client, slices, len(body), submit, reject)
         if not job.is_over:
             context.on_disconnect = functools.partial(cancel_job, self._runner, job)
+
+    def _read_pictures(
+        self,
+        context: HttpContext,
+        slices: Slices[Prepared],
+        submit: Callable[[Prepared], None],
+        reject: Callable[[InferError], None],
+    ) -> None:
+        """Decode a request, perhaps of pictures, in a thread."""
+        is_gone = False
+
+        def leave(reason: CancelReason) -> None:
+            nonlocal is_gone
+            is_gone = True
+
+        def done(prepared: Prepared) -> None:
+            if not is_gone:
+                submit(prepared)
+
+        def failed(error: Exception) -> None:
+            if not is_gone:
+                reject(error if isinstance(error, InferError) else internal(cause_of(error)))
+
+        context.on_disconnect = leave
+        self._run_in_thread(functools.partial(finish, slices), done, failed)
 
     def _prepare(
         self, model: str, version: str, body: Buffer, inputs: Inputs, columns: RowColumns
@@ -100,7 +134,7 @@ class GenerateRoutes:
         try:
             if self._forwarding is not None:
                 header = self._forwarding.apply(header, written_fields(context.headers))
-            request = InferRequest(header, data, receiver.take, id=request_id, arrival_ns=context.arrival_ns)
+            request = receiver.new_request(header, data, request_id)
             request.element_counts = element_counts
             receiver.watch(request, self._engine)
             self._engine.submit(request)
@@ -115,6 +149,8 @@ class GenerateRoutes:
         if len(self._inputs) >= _CACHED_MODELS:
             del self._inputs[next(iter(self._inputs))]
         inputs, columns = inputs_of(config), columns_of(config)
+        if columns.pictures is not None and columns.pictures.folder:
+            columns = replace(columns, read_file=PictureFolder(columns.pictures.folder).read)
         self._inputs[(model, version)] = (config, inputs, columns)
         return inputs, columns
 
@@ -138,6 +174,10 @@ class _OnlyResponse:
         self._runner = runner
         self._outcome: InferResponse | InferError | None = None
         self._is_over = False
+
+    def new_request(self, header: RequestHeader, data: Sequence[Buffer], request_id: str) -> InferRequest:
+        """Return the request whose response this sends."""
+        return InferRequest(header, data, self.take, id=request_id, arrival_ns=self._context.arrival_ns)
 
     def watch(self, request: InferRequest, engine: Engine) -> None:
         """Cancel the request when its client disconnects."""

@@ -261,9 +261,7 @@ class InferRoute:
     ) -> None:
         """Submit a request whose responses are sent as they arrive, each as a line or an event of JSON."""
         streamed = StreamedResponse(context, framing, _encode_json, self._runner)
-        request = InferRequest(
-            without_binary_outputs(header), data, streamed.take, id=request_id, arrival_ns=context.arrival_ns
-        )
+        request = streamed.new_request(without_binary_outputs(header), data, request_id)
         request.element_counts = element_counts
         streamed.watch(request, self._engine)
         self._engine.submit(request)

@@ -61,7 +61,7 @@ class RestApi:
         self._router: Router | None = None
         self._runner = runner or SliceRunner()
         self._infer = InferRoute(engine, max_input_bytes, forwarding, self._runner)
-        self._generate = GenerateRoutes(engine, max_input_bytes, forwarding, self._runner)
+        self._generate = GenerateRoutes(engine, max_input_bytes, forwarding, self._runner, run_in_thread)
 
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from naiad.core.errors import InferError, unavailable
-from naiad.core.request import InferRequest
+from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import Buffer
@@ -58,6 +58,18 @@ def accepted_framing(accept: bytes) -> Framing | None:
     return None
 
 
+class _StreamedRequest(InferRequest):
+    """A request with a streamed response; its `context` is the HTTP context."""
+
+    __slots__ = ()
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of its responses that its client has not taken yet."""
+        context: HttpContext = self.context  # type: ignore[assignment]  # set in `new_request`
+        return context.unread_bytes
+
+
 class StreamedResponse:
     """The response of one request, sent piece by piece; the first piece determines the status."""
 
@@ -96,6 +108,13 @@ class StreamedResponse:
         self._framing = framing
         self._encode = encode
         self._has_begun = False
+
+    def new_request(self, header: RequestHeader, data: Sequence[Buffer], request_id: str) -> InferRequest:
+        """Return the request whose responses this sends."""
+        context = self._context
+        return _StreamedRequest(
+            header, data, self.take, id=request_id, arrival_ns=context.arrival_ns, context=context
+        )
 
     def watch(self, request: InferRequest, engine: Engine) -> None:
         """Cancel the request when its client disconnects, and pause it while its client is slow."""

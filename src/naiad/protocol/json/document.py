@@ -90,6 +90,7 @@ class _Reader:
         self._max_objects = max_objects
         self._view = memoryview(text)
         self._at = 0
+        self._member = ""
         self._plain_bytes = 0
         self._value_count = 0
 
@@ -153,6 +154,7 @@ class _Reader:
             if not isinstance(name, str):
                 raise invalid_argument(f"the name of a JSON member has more than {SHORT_BYTES} bytes")
             yield from self._take(b":")
+            self._member = name
             members.append((name, (yield from self._value(depth))))
             if len(members) > MAX_MEMBERS:
                 raise invalid_argument(f"an object of the request JSON has more than {MAX_MEMBERS} members")
@@ -214,7 +216,7 @@ class _Reader:
 
     def _array(self) -> Slices[Any]:
         start = self._at
-        scan = _ArrayScan(self._view, start)
+        scan = _ArrayScan(self._view, start, self._member)
         end = yield from scan.run()
         if end - start <= SHORT_BYTES:
             return self._parse(end)
@@ -249,8 +251,9 @@ def _without_escapes(window: bytes, is_escaped: bool) -> tuple[bytes, bool]:
 class _ArrayScan:
     """Finds the end of an array and its cut positions, window by window."""
 
-    def __init__(self, view: memoryview, start: int) -> None:
+    def __init__(self, view: memoryview, start: int, member: str) -> None:
         self._view = view
+        self._member = member
         self._depth = 1
         self._is_in_string = False
         self._is_escaped = False
@@ -306,7 +309,7 @@ class _ArrayScan:
         outside = inside == 0
         depths = np.cumsum(_STEPS[marks] * outside, dtype=np.int32) + self._depth
         if int(depths.max()) > MAX_DATA_DEPTH:
-            raise data_too_deep()
+            raise data_too_deep(self._member)
         ends = np.flatnonzero(depths == 0)
         stop = int(ends[0]) if len(ends) else len(marks)
         self.has_objects |= bool((outside[:stop] & (marks[:stop] == _BRACE)).any())

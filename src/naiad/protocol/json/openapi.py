@@ -42,6 +42,7 @@ _SUMMARIES: Mapping[str, tuple[str, str]] = {
     "POST /v2/models/{model}/infer": ("Inference", "Inference with tensors"),
     "POST /v2/models/{model}/generate": ("Inference", "Inference with flat JSON"),
     "POST /v2/models/{model}/generate_stream": ("Inference", "Inference with flat JSON, one event per response"),
+    "POST /invocations": ("Inference", "Inference with rows, as MLflow and Amazon SageMaker send them"),
     "POST /v2/repository/index": ("Repository", "All models, versions and states"),
     "POST /v2/repository/models/{model}/load": ("Repository", "Load or reload a model"),
     "POST /v2/repository/models/{model}/unload": ("Repository", "Unload a model"),

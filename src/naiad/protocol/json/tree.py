@@ -51,11 +51,11 @@ def too_deep(limit: int) -> InferError:
     )
 
 
-def data_too_deep() -> InferError:
-    """Return the error for tensor data that is nested deeper than MAX_DATA_DEPTH, with Triton's text."""
+def data_too_deep(member: str = "data") -> InferError:
+    """Return the error for a member's array that is nested deeper than MAX_DATA_DEPTH, with Triton's text."""
     return invalid_argument(
-        "JSON nesting depth exceeds maximum allowed limit (100) in 'data'; expected as many levels as 'shape' has "
-        "dimensions, or a flat array"
+        f"JSON nesting depth exceeds maximum allowed limit (100) in '{member[:64]}'; expected as many levels as "
+        "'shape' has dimensions, or a flat array"
     )
 
 

@@ -1,6 +1,7 @@
 """Reports of an analysis: Model Analyzer's CSV, the table of the terminal, and the HTML page."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 from naiad.analyze.measurement import Measured, Prediction, Ranked, Ranking
@@ -58,17 +59,21 @@ def ranking() -> Ranking:
         Point((Variant("m", "m_config_3", {"max_batch_size": 1024}),), concurrency=4), error="no memory"
     )
     return Ranking(
-        Ranked(best, 200.0, meets_constraints=True),
+        Ranked(best, interval(200.0), meets_constraints=True),
         [
-            Ranked(best, 200.0, meets_constraints=True),
-            Ranked(second, 193.0, meets_constraints=True, is_tie=True),
-            Ranked(slow, 230.0, meets_constraints=False, misses="perf_latency_p99 is 80, over 20 by 300 %"),
+            Ranked(best, interval(200.0), meets_constraints=True),
+            Ranked(second, interval(193.0), meets_constraints=True, is_tie=True),
+            Ranked(slow, interval(230.0), meets_constraints=False, misses="perf_latency_p99 is 80, over 20 by 300 %"),
+            Ranked(baseline, interval(0.0), meets_constraints=True),
         ],
         baseline,
         [baseline, best, second, slow, failed],
         [Prediction(best.point, 870.0, {50: 4.0, 99: 12.0})],
         [second, best, slow],
         "m_config_0 serves 900 inferences/s, three times as many as now.",
+        is_compared=True,
+        turns=3,
+        others=[Ranked(replace(best, point=replace(best.point, concurrency=64)), None, meets_constraints=True)],
     )
 
 
@@ -88,12 +93,24 @@ def test_csv_has_model_analyzers_columns(tmp_path: Path) -> None:
     assert [each["Satisfies Constraints"] for each in rows[:3]] == ["Yes", "Yes", "No"]
 
 
+def test_csv_has_the_figures_of_the_comparison(tmp_path: Path) -> None:
+    found = ranking()
+    earlier = measured(0, 8, 2, 5000.0, 1.0)
+    found = replace(found, measurements=[earlier, *found.measurements[2:]])
+    (path,) = write_tables(found, tmp_path)
+    with path.open(newline="") as file:
+        rows = [each for each in csv.DictReader(file) if each["Model Config Path"] == "m_config_0"]
+    assert [each["Throughput (infer/sec)"] for each in rows] == ["900"]
+
+
 def test_text_marks_ties_misses_and_failures() -> None:
     text = ranking_text(ranking())
     assert "tie" in text
     assert "misses" in text
     assert "failed: max_batch_size 1024: no memory" in text
     assert "as configured" in text
+    assert "compared in 3 turns under concurrency 4:" in text
+    assert "concurrency 64" not in text
     assert text.endswith("three times as many as now.")
 
 
@@ -102,6 +119,8 @@ def test_html_shows_winner_and_failures() -> None:
     assert text.count("<svg") == 4
     assert "&lt;x86&gt;" in text
     assert "class=best" in text
+    assert "gain under concurrency 4" in text
+    assert "Measured under concurrency 64, not compared" in text
     assert "no memory" in text
 
 

@@ -6,7 +6,16 @@ import pytest
 
 from naiad.analyze.goal import Bound, Goal
 from naiad.analyze.measurement import Measured
-from naiad.analyze.search.goal_score import Miss, combine, compare, gain, interval_gain, misses, percent_gain
+from naiad.analyze.search.goal_score import (
+    Miss,
+    combine,
+    compare,
+    gain,
+    interval_gain,
+    is_in_doubt,
+    misses,
+    percent_gain,
+)
 from naiad.analyze.space import Point, Variant, settings_text
 from naiad.perf.result import Interval
 
@@ -78,9 +87,32 @@ def test_miss_inside_interval_is_not_certain() -> None:
 
 
 def test_percent_gain_is_of_the_baseline() -> None:
-    assert percent_gain({}, measured(500.0), measured(150.0)) == pytest.approx(233.3, abs=0.1)
+    assert percent_gain({}, measured(500.0), measured(150.0)).value == pytest.approx(233.3, abs=0.1)
     goals = {"m": Goal({"perf_latency_p99": 1.0})}
-    assert percent_gain(goals, measured(1.0, 5.0), measured(1.0, 10.0)) == pytest.approx(50.0)
+    assert percent_gain(goals, measured(1.0, 5.0), measured(1.0, 10.0)).value == pytest.approx(50.0)
+
+
+def test_interval_of_a_gain_holds_both_intervals() -> None:
+    found = percent_gain({}, measured(300.0, share=0.05), measured(100.0, share=0.05))
+    # Independent errors of 5 % each, and 1.5 % between two measurements of a point.
+    assert found.value == pytest.approx(200.0)
+    assert found.high - found.value == pytest.approx(300 * (2 * 0.05**2 + 2 * (1.96 * 0.015) ** 2) ** 0.5)
+    assert found.value - found.low == pytest.approx(found.high - found.value)
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_one_pause_does_not_move_a_percentile(odd: int) -> None:
+    values = [19.0, 19.2, 19.1]
+    values[odd] = 60.0
+    p99 = combine([measured(100.0, value, 0.01) for value in values]).metrics["m"]["perf_latency_p99"]
+    assert p99.value < 19.3
+    assert p99.high < 20.0
+
+
+def test_limit_is_in_doubt_within_the_interval() -> None:
+    goals = {"m": Goal(constraints={"perf_latency_p99": Bound(maximum=20.0)})}
+    doubts = [is_in_doubt(goals, measured(1.0, p99_ms, 0.05)) for p99_ms in (18.0, 19.5, 20.5, 22.0)]
+    assert doubts == [False, True, True, False]
 
 
 def test_combined_interval_holds_spread_of_repeats() -> None:

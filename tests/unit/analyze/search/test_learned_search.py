@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from tests.support.analyze_simulation import MODELS, SimulatedInstrument, figures, settings, within
+from tests.support.analyze_simulation import MODELS, SimulatedInstrument, figures, searched_count, settings, within
 
 from naiad.analyze.measurement import Measured, Ranking
 from naiad.analyze.prediction import LearnedPredictor
@@ -24,7 +24,7 @@ def served() -> tuple[ModelConfig, Space]:
     config.output.add(name="y", data_type="TYPE_FP32", dims=[4])
     config.dynamic_batching.SetInParent()
     dimensions = (
-        Dimension("m", "max_batch_size", (1, 2, 8, 32)),
+        Dimension("m", "max_batch_size", (1, 8, 32)),
         Dimension("m", "instance_group.count", (1, 2)),
     )
     return config, Space(("m",), dimensions, variants={"m": combinations(config, dimensions).all})
@@ -44,8 +44,8 @@ def test_simulation_finds_the_optimum() -> None:
     assert ranking.winner is not None
     optimum = figures(COSTS, best.measured.point).throughput
     assert figures(COSTS, ranking.winner.measured.point).throughput > 0.8 * optimum
-    assert len(instrument.points) < len(exact.points) / 4
-    assert len(ranking.predictions) >= 9
+    assert searched_count(instrument, ranking) < len(exact.points) / 4
+    assert len(ranking.predictions) >= 7
 
 
 def test_unfitted_costs_predict_nothing() -> None:
@@ -67,5 +67,6 @@ def test_server_without_statistics_is_climbed() -> None:
 
     ranking = searched("predict", Silent(COSTS), settings())
     assert ranking.winner is not None
-    assert ranking.winner.gain_percent > 200
+    assert ranking.winner.gain_percent is not None
+    assert ranking.winner.gain_percent.value > 200
     assert not ranking.predictions

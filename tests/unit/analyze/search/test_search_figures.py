@@ -1,4 +1,7 @@
-"""How good and how cheap the default mode is, over repeated searches of several analytic models."""
+"""How good and how cheap the default mode is, over repeated searches of several analytic models.
+
+`python -m bench.analyze_simulation` repeats more searches.
+"""
 
 import asyncio
 import math
@@ -12,6 +15,7 @@ from tests.support.analyze_simulation import (
     SimulatedInstrument,
     figures,
     grid,
+    searched_count,
     settings,
     within,
 )
@@ -37,13 +41,14 @@ def test_prediction_comes_close_to_brute_force(name: str) -> None:
     assert best is not None
     optimum = figures(costs, best.measured.point).throughput
     good = 0
-    for seed in range(10):
+    for seed in range(4):
         instrument = SimulatedInstrument(costs, seed)
-        winner = searched("predict", space, instrument, limit_ms).winner
+        ranking = searched("predict", space, instrument, limit_ms)
+        winner = ranking.winner
         assert winner is not None
-        assert len(instrument.points) <= len(exact.points) / 10
+        assert searched_count(instrument, ranking) <= len(exact.points) / 10
         good += figures(costs, winner.measured.point).throughput >= 0.95 * optimum
-    assert good >= 9
+    assert good >= 3
 
 
 @pytest.mark.parametrize("mode", ["predict", "brute"])
@@ -55,12 +60,12 @@ def test_identical_configurations_are_tied(mode: str) -> None:
     ]
     space = Space(("m",), (), variants={"m": [Variant("m", "m_config_default", {}), *variants]})
     tied = 0
-    for seed in range(20):
+    for seed in range(8):
         ranking = searched(mode, space, SimulatedInstrument(MODELS["python"], seed), 1000.0)
         assert ranking.winner is not None
         names = {each.measured.point.variants[0].name for each in ranking.candidates if each.is_tie}
         tied += {*names, ranking.winner.measured.point.variants[0].name} == {"m_config_0", "m_config_1"}
-    assert tied >= 19
+    assert tied >= 7
 
 
 def test_better_configuration_is_not_a_tie() -> None:
@@ -69,10 +74,10 @@ def test_better_configuration_is_not_a_tie() -> None:
     better = figures(costs, Point(space.variants["m"][2:3], 64))
     worse = figures(costs, Point(space.variants["m"][1:2], 64))
     assert better.throughput > 1.1 * worse.throughput
-    for seed in range(20):
+    for seed in range(8):
         ranking = searched("brute", space, SimulatedInstrument(costs, seed), 1000.0)
         apart += not any(each.is_tie for each in ranking.candidates)
-    assert apart >= 19
+    assert apart >= 7
 
 
 def test_simpler_configuration_wins_a_tie() -> None:
@@ -91,7 +96,7 @@ def test_large_space_is_predicted_in_part() -> None:
     assert ranking.winner is not None
     assert len(space.variants["m"]) == 1025
     assert len({each.point.variants[0].name for each in ranking.predictions}) < 600
-    assert len(instrument.points) <= 40
+    assert searched_count(instrument, ranking) <= 40
     best = max(
         (
             figures(instrument.costs, Point((each,), load))

@@ -1,26 +1,44 @@
 """Model Analyzer's `brute`: every configuration under ascending loads, then the loads of the best refined."""
 
+from naiad.analyze.search.comparison import best_points
 from naiad.analyze.search.configurations import (
+    Configuration,
     configuration_key,
     configurations,
     load_lists,
     repository_configuration,
+    useful_loads,
 )
-from naiad.analyze.search.modes.load_search import refine, sweep
-from naiad.analyze.search.rejects import best_points
+from naiad.analyze.search.modes.load_search import TRIES, refine, sweep
 from naiad.analyze.search.survey import Survey
 
 
 async def brute(survey: Survey) -> None:
     """Measure all configurations. Raises ServerLostError, and ValueError for a space that is too large."""
     found = configurations(survey.space)
-    survey.expected = len(found) * sum(len(loads) for loads in load_lists(survey.space, survey.settings))
+    lengths = [_expected_loads(survey, each) for each in found]
+    refinements = _expected_refinements(survey)
+    survey.expected = sum(lengths) + refinements
     for number, configuration in enumerate(found, 1):
         survey.phase = f"configuration {number} of {len(found)}"
         await sweep(survey, configuration)
-        # Sweeps stop at saturation: the ones so far predict the ones to come.
-        survey.expected = round(survey.count / number * len(found))
+        # Sweeps stop at saturation: the ones so far correct what is expected of the ones to come.
+        ratio = survey.count / sum(lengths[:number])
+        survey.expected = round(survey.count + ratio * sum(lengths[number:])) + refinements
     await refine_best(survey)
+
+
+def _expected_loads(survey: Survey, configuration: Configuration) -> int:
+    """Return about how many loads the sweep of a configuration takes: up to saturation, and some that show it."""
+    useful = len(useful_loads(survey.space, configuration, survey.settings))
+    every = sum(len(loads) for loads in load_lists(survey.space, survey.settings))
+    return min(every, useful + TRIES - 1)
+
+
+def _expected_refinements(survey: Survey) -> int:
+    """Return about how many measurements `refine_best` takes."""
+    has_limits = any(goal.constraints for goal in survey.goals.values())
+    return (survey.settings.top + 1) * survey.settings.binary_search_steps if has_limits else 0
 
 
 async def refine_best(survey: Survey) -> None:

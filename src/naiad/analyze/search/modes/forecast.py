@@ -56,6 +56,8 @@ class Forecaster:
         self._survey = survey
         self._predictor = predictor
         self._known: dict[str, Forecast | None] = {}
+        self._expected_metrics: dict[int, Mapping[str, float]] = {}
+        """By the identity of the measurements in `_measured`."""
         self._places = Places(survey.space, survey.settings)
         self._measured: dict[str, list[Measured]] = {}
         for each in survey.usable:
@@ -170,10 +172,17 @@ class Forecaster:
         """Return how much greater a metric is expected to be than predicted."""
         total = 0.0
         for weight, each in measured:
-            expected = self._predictor.predict(each.point)
-            then = _metrics(expected) if expected is not None else {}
+            then = self._expected(each)
             total += weight * math.log(_ratio(each.metrics.get(model, {}), then, name, share))
         return math.exp(total)
+
+    def _expected(self, measured: Measured) -> Mapping[str, float]:
+        """Return the predicted metrics of a measured point; every forecast asks for many."""
+        known = self._expected_metrics.get(id(measured))
+        if known is None:
+            prediction = self._predictor.predict(measured.point)
+            known = self._expected_metrics[id(measured)] = _metrics(prediction) if prediction is not None else {}
+        return known
 
     def is_better(self, forecast: Forecast, other: Forecast) -> bool:
         """Whether a forecast is better than another by the goals of the search."""

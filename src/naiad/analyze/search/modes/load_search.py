@@ -9,7 +9,8 @@ from naiad.analyze.search.goal_score import gain
 from naiad.analyze.search.survey import Survey
 from naiad.analyze.space import Point
 
-_TRIES = 4
+TRIES = 4
+"""Measurements without a gain that show saturation."""
 _MIN_GAIN = 0.05
 
 
@@ -30,8 +31,8 @@ async def sweep(survey: Survey, configuration: Configuration) -> list[Measured]:
 
 def is_saturated(survey: Survey, row: Sequence[Measured]) -> bool:
     """Whether the last four measurements gain less than 5 % over the first of them: Model Analyzer's rule."""
-    last = row[-_TRIES:]
-    return len(last) == _TRIES and all(gain(survey.goals, each, last[0]).value < _MIN_GAIN for each in last[1:])
+    last = row[-TRIES:]
+    return len(last) == TRIES and all(gain(survey.goals, each, last[0]).value < _MIN_GAIN for each in last[1:])
 
 
 async def refine(survey: Survey, row: Sequence[Measured]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from naiad.analyze.measurement import Measured
+from naiad.analyze.search.comparison import best_points
 from naiad.analyze.search.configurations import (
     Configuration,
     Load,
@@ -20,12 +21,11 @@ from naiad.analyze.search.distance import Places, farthest
 from naiad.analyze.search.goal_score import gain, misses, rank
 from naiad.analyze.search.modes.forecast import Forecast, Forecaster, Predictor
 from naiad.analyze.search.modes.quick import quick
-from naiad.analyze.search.rejects import best_points, separate
 from naiad.analyze.search.survey import Survey
 from naiad.analyze.space import Point
 
-_COMPARED_SHARE = 6
-"""The budget / the measurements that are kept for the comparison of the best."""
+_AGAIN_SHARE = 6
+"""The budget / the measurements that may be added where the best points fall outside the constraints."""
 _MOST_PREDICTED = 300
 """Configurations that are predicted at first: a simulation takes some 20 ms, and a configuration needs a few."""
 _MOST_SPREAD = 2000
@@ -42,8 +42,6 @@ _ENOUGH = 0.05
 """Gain over the best measurement that a point must perhaps have to be measured, after the least number."""
 _MOST_REPEATS = 3
 """Measurements of a point, before the comparison of the best."""
-_LAST = 2
-"""Measurements for which a time limit leaves time: the best again, and the drift."""
 _BASELINE_LOADS = 2
 """Loads of the repository's configuration that are tried, beyond the saturating one."""
 _MOST_GAIN = 10
@@ -53,33 +51,27 @@ _NEARLY = 0.02
 
 
 async def predict(survey: Survey, predictor: Predictor) -> None:
-    """Measure the points that may be the best, until there is none or the budget is used up, and the best again.
+    """Measure the points that may be the best, until there is none or the budget is used up.
 
     Raises ServerLostError, TimeLimitError, and ValueError for a space that is too large.
     """
     everything = configurations(survey.space)
-    # One is for the drift, at the end.
     budget = measurement_budget(survey, everything) - 1
-    survey.expected = budget + 1
+    limit = budget - max(1, min(2 * survey.settings.top, budget // _AGAIN_SHARE))
+    survey.expected = limit
     survey.phase = "measurements that predictions start from"
     first = [*predictor.plan(survey.space, 1)[:1], _farthest(survey, everything)]
     for point in first[: budget - survey.count]:
         await survey.measure(point)
     await _fit_baseline(survey)
     exploration = _Exploration(survey, predictor, everything)
-    limit = budget - max(1, min(2 * survey.settings.top, budget // _COMPARED_SHARE))
-    before = -1
-    while before < survey.count < budget:
-        before = survey.count
-        # A contender that fell outside the constraints is replaced by another load, or another configuration.
-        await exploration.measure_promising(max(limit, survey.count + 1))
-        if not survey.predictions:
-            # The server has no statistics, or everything failed: climb by measurements alone.
-            await quick(survey)
-            return
-        survey.phase = "comparison of the best"
-        exploration.estimate()
-        await separate(survey, min(budget - survey.count, max(0, survey.affordable - 1)))
+    await exploration.measure_promising(limit)
+    if not survey.predictions and survey.affordable:
+        # The server has no statistics, or everything failed: climb by measurements alone.
+        survey.expected = 0
+        survey.may_end_early = False
+        await quick(survey)
+        return
     exploration.estimate()
 
 
@@ -147,7 +139,8 @@ class _Exploration:
     async def measure_promising(self, limit: int) -> None:
         """Measure promising points until there is none, or there are `limit` measurements in all."""
         survey = self._survey
-        while survey.count < limit and survey.usable and survey.affordable > _LAST:
+        while survey.count < limit and survey.usable and survey.affordable:
+            survey.may_end_early = limit > survey.settings.min_measurements - _SPARED
             wanted = await self._promising()
             survey.phase = "the most promising configurations"
             if wanted:

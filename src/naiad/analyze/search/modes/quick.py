@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from itertools import product
 
 from naiad.analyze.measurement import Measured
+from naiad.analyze.search.comparison import best_points
 from naiad.analyze.search.configurations import saturating_loads
 from naiad.analyze.search.goal_score import gain, miss_share, rank
 from naiad.analyze.search.modes.brute import refine_best
 from naiad.analyze.search.modes.grid import Coordinate, Grid
 from naiad.analyze.search.modes.load_search import sweep
-from naiad.analyze.search.rejects import best_points
 from naiad.analyze.search.survey import Survey
 
 _RADIUS = 3

@@ -7,10 +7,11 @@ responses arrive like the responses of a decoupled model.
 Decoupled models: responses arrive at any time. A slow client: its frontend pauses its request, and the next response
 of that request sets PAUSED in its slot of the flags page. From then on the model waits in `send` until the client has
 caught up; meanwhile the worker asks periodically. If other requests wait because of that, the mark is removed when
-the `Patience` that slow clients share is used up: the model continues, and the request fails as soon as
-`_UNTAKEN_BYTES` are queued for its client, or `_GRACE_NS` have passed while others wait. Other requests wait because
-of that if the thread in `send` is known to serve them too, or if the worker has sent nothing for `_QUIET_NS`. The
-engine limits the time that a request may stay paused, for all backends (engine/serving/decoupled.py).
+the `Patience` that slow clients share is used up. The request of a client that has taken nothing fails then. For
+another one the model continues, and the request fails as soon as `_UNTAKEN_BYTES` are queued for its client, or
+`_GRACE_NS` have passed while others wait. Other requests wait because of that if the thread in `send` is known to
+serve them too, or if the worker has sent nothing for `_QUIET_NS`. The engine limits the time that a request may stay
+paused, for all backends (engine/serving/decoupled.py).
 """
 
 import itertools
@@ -43,7 +44,7 @@ _UNTAKEN_BYTES = 4 << 20
 _RESPONSE_BYTES = 128
 """What a response occupies beside its data."""
 _QUIET_NS = 400_000_000
-_LEAST_NS = 60_000_000
+_LEAST_NS = 40_000_000
 _SLOW_NS = 500_000_000
 """Every client has the first time to catch up, however much the clients before it have used. One that reads, or may,
 has the second."""
@@ -405,8 +406,8 @@ class DecoupledConversation(OpenConversation):
         """Fail a request with a client that is too slow; its slot stays open until the model's final response."""
         error = InferError(
             ErrorCode.UNAVAILABLE,
-            f"the client takes the responses of instance '{self._instance}' too slowly: more than {gathered_bytes} "
-            "bytes wait for it, and other requests for the model",
+            f"the client takes the responses of instance '{self._instance}' too slowly: {gathered_bytes} bytes or "
+            "more wait for it, and other requests for the model",
             reason=FailureReason.OTHER,
         )
         if self._emit is not None:
@@ -429,17 +430,21 @@ class DecoupledConversation(OpenConversation):
         for word in blocking:
             slot, is_shared = word >> 1, word & 1
             paused_ns = now_ns - self._paused.get(slot, now_ns)
-            is_slow = paused_ns > _SLOW_NS or (paused_ns > _LEAST_NS and self._reads_nothing(slot))
-            if is_slow and (is_shared or is_quiet):
+            request = self._open.get(slot)
+            if not (is_shared or is_quiet):
+                continue
+            if request is not None and paused_ns > _LEAST_NS and self._reads_nothing(slot, request):
+                self._paused.pop(slot, None)
+                self._abort(request, request.unread_bytes)
+            elif paused_ns > _SLOW_NS:
                 self._paused.pop(slot, None)
                 self._untaken_bytes[slot] = 0
                 self._released_ns[slot] = now_ns
-                board.slots[slot] = _marks_of(self._open[slot]) if slot in self._open else 0
+                board.slots[slot] = _marks_of(request) if request is not None else 0
 
-    def _reads_nothing(self, slot: int) -> bool:
+    def _reads_nothing(self, slot: int, request: InferRequest) -> bool:
         """Return whether the client of a paused request has taken nothing since."""
-        request = self._open.get(slot)
-        return request is not None and 0 <= self._unread_bytes.get(slot, 0) <= request.unread_bytes
+        return 0 <= self._unread_bytes.get(slot, 0) <= request.unread_bytes
 
     def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
         """Return the requests in these slots; all open ones if the worker does not know the caller's."""

@@ -77,10 +77,15 @@ def _template_problem(text: str, filename: str) -> Problem | None:
 
 def format_config(config: ModelConfig) -> str:
     """Return `config` as text that `parse_pbtxt` reads back to an equal message."""
+    return format_message(config)
+
+
+def format_message(message: Message) -> str:
+    """Return a configuration, or a message of one, as text."""
     # Only for writing, and slow to import.
     from google.protobuf import text_format
 
-    return str(text_format.MessageToString(config, as_utf8=True, use_short_repeated_primitives=True))
+    return str(text_format.MessageToString(message, as_utf8=True, use_short_repeated_primitives=True))
 
 
 MAX_PROBLEMS = 100

@@ -1,0 +1,27 @@
+"""Files of pictures that rows name."""
+
+from pathlib import Path
+
+from naiad.core.errors import excerpt, invalid_argument
+from naiad.protocol.pictures import MAX_FILE_BYTES
+
+
+class PictureFiles:
+    """Reads files whose names are relative to one folder, with the rights of the process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content. Raises InferError(INVALID_ARG) for one that cannot be read or is too large."""
+        path = self._folder / name
+        try:
+            if not path.is_file():
+                raise invalid_argument(f"{excerpt(str(path))}: no such file")
+            with path.open("rb") as file:
+                content = file.read(MAX_FILE_BYTES + 1)
+        except (OSError, ValueError) as error:
+            raise invalid_argument(f"{excerpt(str(path))}: {getattr(error, 'strerror', None) or error}") from None
+        if len(content) > MAX_FILE_BYTES:
+            raise invalid_argument(f"{excerpt(str(path))}: the file has more than {MAX_FILE_BYTES} bytes")
+        return content

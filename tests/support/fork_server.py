@@ -1,0 +1,172 @@
+"""Servers that start without importing naiad again: a process that has imported it forks for each of them.
+
+Importing costs about a second of CPU time, and the integration tests start more than a thousand servers.
+
+Theory of operation. Each pytest process has at most one fork server, which this file is too when it is run. It
+imports what a server needs, and does nothing else: it has no threads and no event loop when it forks. Both sides talk
+over a pair of SOCK_SEQPACKET sockets, a JSON object in a message:
+
+    to the fork server    {"arguments": [...], "folder": "...", "environment": {...}}, with the file of the output
+    back, at once         {"pid": 12}
+    back, when it ends    {"pid": 12, "status": 0}       as `Popen.returncode`
+
+The forked process gets the output, the folder and the environment, and runs `python -m naiad` with the arguments. The
+fork server ends when the pytest process closes its end, as it does by ending.
+"""
+
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_PRELOADED = ("naiad.cli.serve", "naiad.server.app", "uvloop")
+_MOST_BYTES = 1 << 17
+_START_S = 120.0
+_STEP_S = 0.005
+
+
+class ForkedProcess:
+    """A process of the fork server, with what the tests use of `subprocess.Popen`."""
+
+    def __init__(self, server: "ForkServer", pid: int) -> None:
+        self._server = server
+        self.pid = pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._server.status(self.pid)
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (status := self.returncode) is None:
+            if deadline is not None and timeout is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("naiad", timeout)
+            time.sleep(_STEP_S)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkServer:
+    """The fork server of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._statuses: dict[int, int] = {}
+        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        source = Path(__file__).resolve().parents[2] / "src"
+        with other:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(other.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[other.fileno()],
+                env={**os.environ, "PYTHONPATH": str(source)},
+            )
+
+    def start(self, arguments: Sequence[str], output: BinaryIO, environment: Mapping[str, str]) -> ForkedProcess:
+        """Start `python -m naiad` with these arguments."""
+        order = {"arguments": list(arguments), "folder": os.getcwd(), "environment": dict(environment)}
+        with self._lock:
+            socket.send_fds(self._socket, [json.dumps(order).encode()], [output.fileno()])
+            self._socket.settimeout(_START_S)
+            while True:
+                answer = self._receive()
+                if "status" not in answer:
+                    return ForkedProcess(self, answer["pid"])
+
+    def status(self, pid: int) -> int | None:
+        """Return how a process has ended; None if it runs."""
+        with self._lock:
+            self._socket.settimeout(0)
+            try:
+                while True:
+                    self._receive()
+            except BlockingIOError:
+                return self._statuses.get(pid)
+
+    def _receive(self) -> dict[str, Any]:
+        data = self._socket.recv(_MOST_BYTES)
+        if not data:
+            raise RuntimeError("the fork server has ended")
+        answer: dict[str, Any] = json.loads(data)
+        if "status" in answer:
+            self._statuses[answer["pid"]] = answer["status"]
+        else:
+            self._statuses.pop(answer["pid"], None)  # the kernel may give a number again
+        return answer
+
+
+@cache
+def fork_server() -> ForkServer:
+    """Return the fork server of this process, started when it is first used."""
+    return ForkServer()
+
+
+def _serve(orders: socket.socket) -> None:
+    """Fork for each order until the other end is closed."""
+    for module in _PRELOADED:
+        __import__(module)
+    selector = selectors.DefaultSelector()
+    selector.register(orders, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is not orders:
+                selector.unregister(key.fileobj)
+                os.close(key.fd)
+                _, status = os.waitpid(key.data, 0)
+                ended = {"pid": key.data, "status": os.waitstatus_to_exitcode(status)}
+                orders.send(json.dumps(ended).encode())
+                continue
+            data, files, _, _ = socket.recv_fds(orders, _MOST_BYTES, 1)
+            if not data:
+                os._exit(0)
+            pid = os.fork()
+            if pid == 0:
+                for other in list(selector.get_map().values()):
+                    os.close(other.fd)
+                orders.detach()
+                selector.close()
+                os.dup2(files[0], 1)
+                os.dup2(files[0], 2)
+                os.close(files[0])
+                return _run(json.loads(data))
+            os.close(files[0])
+            selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
+            orders.send(json.dumps({"pid": pid}).encode())
+
+
+def _run(order: Mapping[str, Any]) -> None:
+    """Be the process that was ordered, until it ends."""
+    os.chdir(order["folder"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    sys.argv[:] = ["naiad", *order["arguments"]]
+    from naiad.cli.main import main
+
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # the folder of this file
+    _serve(socket.socket(fileno=int(sys.argv[1])))
