@@ -95,6 +95,17 @@ def test_metadata_is_sent():
     )
 
 
+def test_calls_wait_in_the_order_of_their_arrival(monkeypatch):
+    monkeypatch.setattr("naiad.perf.targets.grpc._MAX_CONNECTIONS", 1)
+
+    async def body(sender):
+        begun = [sender.begin() for _ in range(5)]
+        await asyncio.gather(*begun)
+        assert sender.ends == [0, 1, 2, 3, 4]
+
+    with_script(lambda number, stream_id, body: answer(stream_id), body, settings={3: 1})
+
+
 def test_slots_are_spread_over_connections():
     numbers = []
 

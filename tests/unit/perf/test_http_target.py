@@ -171,6 +171,15 @@ def test_missing_server_is_named():
     run(body())
 
 
+def test_requests_wait_in_the_order_of_their_arrival():
+    async def body(sender):
+        begun = [sender.begin() for _ in range(5)]
+        await asyncio.gather(*begun)
+        assert sender.ends == [0, 1, 2, 3, 4]
+
+    with_script(lambda number, request: OK, body)
+
+
 class Transport(asyncio.Transport):
     """One without a socket."""
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.perf.statistics.intervals import NONE, Sample, t_quantile
+from naiad.perf.statistics.intervals import NONE, Sample, half_width, t_quantile
 
 SECOND = 1_000_000_000
 
@@ -53,6 +53,15 @@ def test_correlated_values_widen_interval():
     assert alone.value == pytest.approx(together.value)
     runs = sample_of(np.repeat(values[:64], 100)).mean()
     assert runs.half_width_share > 5 * alone.half_width_share
+
+
+@pytest.mark.parametrize(("length", "blocks"), [(1, 32), (2, 16), (4, 8)])
+def test_widest_block_length_counts(length, blocks):
+    deviations = np.where(np.arange(32) // length % 2, 1.0, -1.0)
+    deviation = math.sqrt(blocks / (blocks - 1))
+    # Shorter blocks vary as much and are more, longer ones do not vary at all: both would give a narrower interval.
+    expected = t_quantile(blocks - 1) * deviation / math.sqrt(blocks)
+    assert half_width(deviations) == pytest.approx(expected)
 
 
 def test_percentile_of_two_modes_spans_both():

@@ -148,6 +148,15 @@ def test_count_window_needs_count_and_second(random):
     assert not is_window_complete(Measuring(stop=Stop.COUNT_WINDOWS), columns, 0, SECOND - 1)
 
 
+@pytest.mark.parametrize(("latencies_s", "is_done"), [((0.1, 0.2, 0.3), True), ((0.04, 0.2, 0.3), False)])
+def test_every_window_over_the_limit_ends_the_load(latencies_s, is_done):
+    ends = np.arange(0.1, 3.05, 0.1)
+    columns = columns_of(ends, np.repeat(latencies_s, 10))
+    measuring = Measuring(stop=Stop.TIME_WINDOWS, window_ms=1000, latency_limit_us=50_000)
+    state = verdict(measuring, columns, [0, SECOND, 2 * SECOND, 3 * SECOND], 0, 3 * SECOND, CLOSED)
+    assert (state.is_done, state.is_stable) == (is_done, False)
+
+
 def test_request_count_ends_at_count(random):
     columns = columns_of(*steady(random))
     measuring = Measuring(stop=Stop.REQUEST_COUNT, request_count=500)
