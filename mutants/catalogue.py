@@ -635,7 +635,7 @@ MUTANTS: tuple[Mutant, ...] = (
         text="            connection.send(*self._waiting.popleft())\n",
         replacement="            connection.send(*self._waiting.pop())\n",
         tests=("unit/perf/test_http_target.py",),
-        harm="under overload the oldest requests wait for ever: percentiles show a tail that the server has not",
+        harm="under overload the oldest requests wait without limit: percentiles show a tail that the server has not",
     ),
     Mutant(
         name="waiting_calls_in_order",

@@ -17,7 +17,7 @@ hypothesis.settings.load_profile("naiad")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Containers often set PYTHONDONTWRITEBYTECODE. Then each server that a test starts would compile naiad anew, which
+# Containers often set PYTHONDONTWRITEBYTECODE. Then each server that a test starts would compile naiad again, which
 # takes as long as all the rest of its start. Workers of pytest-xdist find what their parent has compiled.
 if sys.dont_write_bytecode and "PYTEST_XDIST_WORKER" not in os.environ:
     compileall.compile_dir(Path(__file__).parents[1] / "src", quiet=1)

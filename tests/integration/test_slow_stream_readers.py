@@ -212,7 +212,7 @@ def request_without_window(server: ServerProcess, transport: str, request_id: st
 @pytest.mark.parametrize("count", [3, 10])
 @pytest.mark.parametrize("transport", [GRPC, SSE])
 @pytest.mark.parametrize("is_shared", [True, False], ids=["one-connection", "one-connection-each"])
-def test_readers_without_a_window_are_ended_for_one_request(
+def test_one_request_ends_readers_without_a_window(
     server: ServerProcess, transport: str, count: int, *, is_shared: bool
 ) -> None:
     ids = [f"{transport}-{count}-{is_shared}-{number}" for number in range(count)]

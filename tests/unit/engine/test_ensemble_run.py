@@ -51,7 +51,7 @@ def test_tensors_are_passed_on_without_copies() -> None:
         assert passed.data[0] is made
 
 
-def test_a_step_knows_what_the_client_of_the_ensemble_has_not_read() -> None:
+def test_a_step_counts_unread_bytes_of_the_client() -> None:
     class Unread(InferRequest):
         unread_bytes = 70_000
 

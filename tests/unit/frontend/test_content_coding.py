@@ -210,7 +210,7 @@ def test_small_responses_and_failures_stay_as_they_are(aside, answer):
 
 
 @pytest.mark.parametrize("fields", [{}, {"accept_encoding": b"identity"}])
-def test_uncompressed_metrics_say_that_they_depend_on_the_coding(aside, fields):
+def test_uncompressed_metrics_vary_by_coding(aside, fields):
     context = Exchange(**fields)
     ContentCodings(aside, Models()).wrap_responses(lambda got: got.respond(200, (), (ANSWER,)))(context)
     assert context.answers == [(200, {b"Vary": b"Accept-Encoding"}, ANSWER)]

@@ -703,7 +703,7 @@ def test_stream_waits_while_peer_does_not_read():
     assert ended == [True, False]
 
 
-def test_a_stream_knows_what_its_peer_has_not_taken():
+def test_a_stream_counts_its_unread_bytes():
     peer = Peer()
     peer.send(GET * 2)
     first, second = peer.contexts

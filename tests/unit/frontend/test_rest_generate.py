@@ -409,7 +409,7 @@ def test_request_knows_that_its_client_is_slow(server):
     (request,) = server.engine.submitted
     context.on_pause(True)
     assert request.is_paused
-    # By this number the model's backend tells a client that reads nothing from a slow one.
+    # By this number the model's backend distinguishes a client that reads nothing from a slow one.
     context.unread_bytes = 70_000
     assert request.unread_bytes == 70_000
     context.on_pause(False)

@@ -44,7 +44,7 @@ def test_senseless_loads_are_refused(load: Load, message: str) -> None:
 
 
 @pytest.mark.parametrize("offsets_ns", [(0, 0), (0, 5, 5, 5, 9), (7,)])
-def test_requests_due_at_the_same_time_are_a_schedule(offsets_ns: tuple[int, ...]) -> None:
+def test_schedule_may_have_equal_times(offsets_ns: tuple[int, ...]) -> None:
     check_load(Schedule(offsets_ns))
     assert tuple(arrivals_ns(Schedule(offsets_ns))) == offsets_ns
 

@@ -348,7 +348,7 @@ def _respond(request: InferRequest, response: InferResponse) -> None:
 
 
 class _ForwardedRequest(InferRequest):
-    """A request of a client of another process, which tells what the client has not read."""
+    """A request of a client of another process, which reports what the client has not read."""
 
     __slots__ = ("told_unread_bytes",)
 

@@ -85,7 +85,7 @@ def _played(columns: Columns, begin_ns: int, now_ns: int, load: Schedule | Ramp 
 
 
 def _behind(columns: Columns, load: Schedule) -> str:
-    """Return by how much requests of a schedule left late, whatever they waited for; "" for next to nothing.
+    """Return by how much requests of a schedule left late, for any reason; "" for next to nothing.
 
     What was measured is then another load than the one asked for.
     """

@@ -142,7 +142,7 @@ class SocketTarget(Generic[C]):
         self.repair()
 
     async def close(self) -> None:
-        """Close connections, whatever the server does; outstanding requests fail as `connection`."""
+        """Close connections, also if the server does nothing; outstanding requests fail as `connection`."""
         self._is_closed = True
         self._wanted = 0
         self._deadlines.stop()
