@@ -147,7 +147,7 @@ def test_python_prints_what_the_page_says(served: ServerProcess, page: str, cont
 
 
 def test_stream_of_infer_is_line_for_each_response(served: ServerProcess) -> None:
-    lines = run_python(block("docs/generate.md", "python", "httpx"), served).splitlines()
+    lines = run_python(block("docs/generate.md", "python", "x-ndjson"), served).splitlines()
     assert [f'"data":[{value}]' in line for value, line in zip([4, 2, 0], lines, strict=False)] == [True] * 3
 
 

@@ -1,1 +1,1 @@
-"""Directories that processes hold while they use them, and the removal of what dead processes have left."""
+"""Files of models, directories that processes hold while they use them, and the removal of what dead ones left."""

@@ -196,7 +196,6 @@ class RecordingOptions:
         "record-traffic",
         "naiad: record arrival time, shapes, parameters and outcome of every inference request in this file, for "
         "naiad perf --replay.",
-        summary="Record requests in this file, to replay them.",
     )
     size_bytes: int = option(
         64 << 20,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from naiad.client import Client, InferError
 from naiad.config.forms.pbtxt.text_format import format_config
+from naiad.files.below import COMPILED_DIR
 from naiad.publish.lock import LockedError, publishing
 from naiad.publish.sample import Sample, SampleError
 from naiad.publish.serving import ServedModels, ServingError
@@ -118,7 +119,7 @@ class _Run:
         config = _config_for_trial(self._new.config or _text_of(target / CONFIG_FILE), candidate, target)
         trial = NewVersion(self._new.files, list(beside.values()), config)
         with added_version(self._repository, candidate, trial, is_temporary=True) as added:
-            yield {each.name: each for each in added.path.iterdir()}
+            yield {each.name: each for each in added.path.iterdir() if each.name != COMPILED_DIR}
 
     async def _replace(self, new: NewVersion) -> Published:
         """Add the version and have it loaded; on failure take it back, and load the old one. Raises PublishError."""

@@ -8,6 +8,7 @@ from naiad.client import Client, InferError
 from naiad.config.forms.json_form import config_to_json
 from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.files.below import files_below
 from naiad.publish.publication import Published
 from naiad.publish.sample import Sample, SampleError
 from naiad.publish.serving import ServedModels, ServingError
@@ -62,8 +63,7 @@ def _files(new: NewVersion, model: str) -> Mapping[str, bytes]:
     places = {f"/{name}": path for name, path in new.files.items()} | {path.name: path for path in new.beside}
     found: dict[str, Path] = {}
     for name, path in places.items():
-        inside = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
-        found |= {f"{name}/{each.relative_to(path)}" if path.is_dir() else name: each for each in inside}
+        found |= {f"{name}/{each.relative_to(path)}" if path.is_dir() else name: each for each in files_below(path)}
     size_bytes = sum(each.stat().st_size for each in found.values())
     if size_bytes > MAX_PUSH_BYTES:
         raise PublishError(

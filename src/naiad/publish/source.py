@@ -9,6 +9,7 @@ from naiad.config.backends import filenames_of
 from naiad.config.forms.pbtxt.text_format import format_config, parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
+from naiad.files.below import COMPILED_DIR
 from naiad.repository.stores.bare_files import bare_file, model_name
 from naiad.repository.stores.new_version import NewVersion, shared_files
 from naiad.repository.stores.store import CONFIG_FILE, check_model_name, list_version_dirs, read_file_text
@@ -78,7 +79,11 @@ def _of_framework(path: Path) -> NewVersion:
 
 def _files_of(directory: Path) -> Mapping[str, Path]:
     with os.scandir(directory) as children:
-        return {child.name: Path(child.path) for child in children if not child.name.startswith(".")}
+        return {
+            child.name: Path(child.path)
+            for child in children
+            if not child.name.startswith(".") and child.name != COMPILED_DIR
+        }
 
 
 def _config_text(file: Path, name: str) -> str:

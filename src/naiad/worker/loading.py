@@ -21,6 +21,7 @@ from naiad.worker.api.failure import text_of
 from naiad.worker.api.logger import Logger
 from naiad.worker.channel.flags_page import FlagsPage
 from naiad.worker.last_resort import start_thread
+from naiad.worker.model_source import SourceLoader, import_from_source
 
 
 class LoadError(Exception):
@@ -37,6 +38,7 @@ def load_model_class(model_file: str, model_dir: str) -> Any:
     stem, suffix = os.path.splitext(filename)
     if suffix != ".py":
         raise LoadError(f"Model name must end with '.py'. Model name is \"{filename}\".")
+    import_from_source(version_dir, model_dir)
     sys.path += [version_dir, model_dir]
     version = os.path.basename(version_dir)
     package = types.ModuleType(version)
@@ -51,6 +53,7 @@ def load_backend_class(model_file: str) -> Any:
     Triton: the file is the module `model`, and its directory alone is on `sys.path`. Raises as `load_model_class`.
     """
     directory, filename = os.path.split(model_file)
+    import_from_source(directory)
     sys.path.append(directory)
     return _class_of(os.path.splitext(filename)[0], model_file)
 
@@ -107,7 +110,7 @@ def load_class(notes: Mapping[str, Any]) -> Any:
 
 
 def _class_of(name: str, model_file: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, model_file)
+    spec = importlib.util.spec_from_file_location(name, model_file, loader=SourceLoader(name, model_file))
     if spec is None or spec.loader is None:
         raise LoadError(f"Python model file not found in '{model_file}'")
     module = importlib.util.module_from_spec(spec)

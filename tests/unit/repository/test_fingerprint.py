@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.repository.stores.fingerprint import FileState, file_state, fingerprint
+from naiad.repository.stores.fingerprint import FileState, content_digest, file_state, fingerprint
 from naiad.repository.stores.store import LocalStore, ModelEntry
 
 
@@ -39,6 +39,15 @@ def test_every_change_shows(model: Path, change) -> None:
     before = taken(model)
     change(model)
     assert taken(model) != before
+
+
+@pytest.mark.parametrize("where", ["", "1", "1/package"])
+def test_compiled_python_is_no_change(model: Path, where: str) -> None:
+    (model / "1" / "package").mkdir()
+    before = taken(model), TestParts.state(model), content_digest(LocalStore(model.parent).open_model("m"))
+    (model / where / "__pycache__").mkdir()
+    (model / where / "__pycache__" / "model.cpython-311.pyc").write_bytes(b"compiled")
+    assert (taken(model), TestParts.state(model), content_digest(LocalStore(model.parent).open_model("m"))) == before
 
 
 def test_links_are_followed_and_circles_end(model: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from naiad.analyze.measurement import Measured
 from naiad.analyze.space import Point, Variant
+from naiad.files.below import files_below
 from naiad.perf.report.result_json import read_record
 from naiad.perf.result import Interval, Row
 
@@ -114,7 +115,7 @@ def fingerprint(paths: Iterable[Path], facts: Iterable[str]) -> str:
     for fact in facts:
         digest.update(f"{len(fact)}:{fact}".encode())
     for root in paths:
-        for path in [root] if root.is_file() else sorted(each for each in root.rglob("*") if each.is_file()):
+        for path in files_below(root):
             name = str(path.relative_to(root))
             digest.update(f"{len(name)}:{name}:{path.stat().st_size}:".encode())
             with path.open("rb") as file:

@@ -15,6 +15,7 @@ from naiad.backend.pytorch.naming import REQUIRED, Slot
 from naiad.backend.pytorch.options import TorchOptions
 from naiad.backend.pytorch.program import Program, addresses, cannot_load, weights_of
 from naiad.core.errors import InferError, internal, invalid_argument
+from naiad.worker.model_source import SourceLoader, import_from_source
 
 _import_lock = threading.Lock()
 
@@ -76,8 +77,11 @@ def _create(context: ModelContext, path: Path) -> Any:
 
 def _import(context: ModelContext, path: Path, name: str) -> Any:
     # A package, so that `from . import layers` finds the other files of the version.
-    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[str(path.parent)])
-    if spec is None or spec.loader is None:
+    import_from_source(str(path.parent))
+    spec = importlib.util.spec_from_file_location(
+        name, path, loader=SourceLoader(name, str(path)), submodule_search_locations=[str(path.parent)]
+    )
+    if path.suffix != ".py" or spec is None or spec.loader is None:
         raise invalid_argument(f"model '{context.name}': {path} cannot be imported; it must end with .py")
     source = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:

@@ -22,6 +22,7 @@ from naiad.cli.parser import Parser, fail
 from naiad.config.backends import BUILT_IN, EXTRAS, PACKAGES
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.errors import InferError, invalid_argument
+from naiad.files.below import files_below
 from naiad.repository.stores.model_file import file_problem, kind_of, way_out
 
 _MAX_BYTES = 256 << 20
@@ -194,8 +195,7 @@ def _datatype(number: int) -> str:
 
 
 def _size_bytes(path: Path) -> int:
-    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
-    return sum(each.stat().st_size for each in files)
+    return sum(each.stat().st_size for each in files_below(path))
 
 
 _DESCRIPTION = """\

@@ -13,6 +13,7 @@ from typing import Any
 
 import naiad
 from naiad.core.tensor import TensorSpec
+from naiad.files.below import files_below
 from naiad.optimizer.candidate import Candidate, Conversion, Status
 from naiad.optimizer.converters import process
 from naiad.optimizer.converters.job import CALIBRATION_SAMPLES, Job, Tensor
@@ -222,11 +223,10 @@ def content_digest(path: Path) -> str:
     """Return a hash of a file, or of the names and contents of a folder."""
     sha = hashlib.sha256()
     folder = path if path.is_dir() else path.parent
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path, *_beside(path)]:
-        if file.is_file():
-            sha.update(f"{file.relative_to(folder)} {file.stat().st_size};".encode())
-            with file.open("rb") as stream:
-                sha.update(hashlib.file_digest(stream, "sha256").digest())
+    for file in files_below(path) if path.is_dir() else [path, *_beside(path)]:
+        sha.update(f"{file.relative_to(folder)} {file.stat().st_size};".encode())
+        with file.open("rb") as stream:
+            sha.update(hashlib.file_digest(stream, "sha256").digest())
     return sha.hexdigest()
 
 

@@ -2,11 +2,13 @@
 
 import hashlib
 import os
+import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.config.rollout.declaration import FILE_NAME as ROLLOUT_FILE
+from naiad.files.below import COMPILED_DIR
 from naiad.repository.stores.store import CONFIG_FILE, ModelEntry
 
 _CHUNK_BYTES = 1 << 20
@@ -15,7 +17,8 @@ _CHUNK_BYTES = 1 << 20
 def fingerprint(entry: ModelEntry) -> bytes:
     """Return a value that is equal while no file of the model is added, removed, replaced or written to.
 
-    It covers names, sizes and times, not contents. Symbolic links are followed: deployments switch them.
+    It covers names, sizes and times, not contents, and no compiled Python. Symbolic links, which deployments switch,
+    are followed.
     """
     if entry.fingerprint:
         return entry.fingerprint
@@ -64,8 +67,11 @@ def _digest(paths: Iterable[str]) -> bytes:
             status = os.stat(path)
         except OSError:
             continue  # a dangling link, or deleted meanwhile: the next fingerprint differs
-        moments = f"{status.st_mtime_ns}\0{status.st_ctime_ns}\0{status.st_ino}"
-        digest.update(f"{path}\0{status.st_size}\0{moments}\0".encode(errors="replace"))
+        facts = f"{path}\0{status.st_ino}\0"
+        if not stat.S_ISDIR(status.st_mode):
+            # The times and the size of a directory follow its entries, which are walked, and those that are skipped.
+            facts += f"{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}\0"
+        digest.update(facts.encode(errors="replace"))
     return digest.digest()
 
 
@@ -97,7 +103,7 @@ def _files(entry: ModelEntry) -> Iterator[str]:
 
 
 def _walk(directory: Path, seen: set[tuple[int, int]], skipped: Collection[str] = ()) -> Iterator[str]:
-    """Yield files and directories below one, except `skipped`; `seen` ends cycles of links."""
+    """Yield files and directories below one, except `skipped` and compiled Python; `seen` ends cycles of links."""
     try:
         status = directory.stat()
         children = list(os.scandir(directory))
@@ -107,7 +113,7 @@ def _walk(directory: Path, seen: set[tuple[int, int]], skipped: Collection[str] 
         return
     seen.add((status.st_dev, status.st_ino))
     for child in children:
-        if child.path in skipped:
+        if child.path in skipped or child.name == COMPILED_DIR:
             continue
         yield child.path
         if os.path.isdir(child):

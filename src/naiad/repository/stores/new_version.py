@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from naiad.files.below import COMPILED_DIR
 from naiad.repository.stores.store import CONFIG_FILE, INCOMPLETE_MARK, list_version_dirs, parse_version
 
 
@@ -68,11 +69,11 @@ def added_version(
 
 
 def shared_files(model_dir: Path) -> Sequence[Path]:
-    """Return what the versions of a model share, beside its configuration; hidden files are left out."""
+    """Return what a model's versions share, without its configuration, hidden files and compiled Python."""
     return [
         each
         for each in sorted(model_dir.iterdir())
-        if each.name != CONFIG_FILE
+        if each.name not in (CONFIG_FILE, COMPILED_DIR)
         and not each.name.startswith(".")
         and not (parse_version(each.name) is not None and each.is_dir())
     ]

@@ -12,7 +12,7 @@ from naiad.core.tensor import Buffer
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.connection import FRAME_HANDLERS, NO_TRAILERS, FrameHandlers, Http2Connection, Http2Sink
 from naiad.wire.http2.frames import Http2Code, Http2Error, StreamError
-from naiad.wire.http2.headers import NO_RESPONSE_HEAD, Fields, HeaderBlock, ResponseHead
+from naiad.wire.http2.headers import NO_RESPONSE_HEAD, HeaderBlock, ResponseHead
 from naiad.wire.http2.hpack import ResponseDecoder
 from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.http2.output import Http2Output
@@ -161,15 +161,16 @@ class ClientConnection(Http2Connection[C]):
             raise StreamError(stream_id, Http2Code.PROTOCOL_ERROR)
         return stream
 
-    def _end_remote(self, stream: C, trailers: Fields) -> None:
-        super()._end_remote(stream, trailers)
-        if not stream.is_remote_closed:
-            return
+    def _close_remote(self, stream: C) -> bool:
+        if not super()._close_remote(stream):
+            return False
+        # Before the sink hears of the end: it may open the next stream in the place of this one.
         if stream.is_local_closed and stream.queue is None:
             self._streams.pop(stream.id, None)
         else:
             # RFC 9113 8.1: the response is complete, so the rest of the request is not wanted.
             self.output.reset(stream, Http2Code.CANCEL)
+        return True
 
     def _settings_frame(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if not flags & wire.FLAG_ACK and len(payload) % wire.SETTING.size == 0:

@@ -304,12 +304,17 @@ class Http2Connection(Generic[S]):
             self._end_remote(stream, NO_TRAILERS)
 
     def _end_remote(self, stream: S, trailers: Fields) -> None:
+        if self._close_remote(stream):
+            self._sink.end_received(stream, trailers)
+
+    def _close_remote(self, stream: S) -> bool:
+        """Note that the peer has sent all; return False and reset the stream if it is not the announced length."""
         expected = stream.head.content_length
         if expected >= 0 and expected != stream.received_bytes:  # RFC 9113 8.1.1
             self._reset_stream(stream.id, Http2Code.PROTOCOL_ERROR)
-            return
+            return False
         stream.is_remote_closed = True
-        self._sink.end_received(stream, trailers)
+        return True
 
     def hold(self, stream: S) -> None:
         """Let the peer send only what the stream's window still allows, until `release`."""
