@@ -1,8 +1,8 @@
 """The import of Python files of a model: always from the source.
 
 Python takes a compiled file for current if its source has the same size and the same second of its time of change
-(PEP 552). A model that is updated twice in a second, or from an image whose files have equal times, would run the code
-of before. So the files of models are compiled at each load, and nothing is written beside them. Packages of an
+(PEP 552). A model that is updated twice in a second, or from an image whose files have equal times, would run the old
+code. So the files of models are compiled at each load, and nothing is written beside them. Packages of an
 environment are imported as usual, also if the environment is in the model's directory.
 """
 
