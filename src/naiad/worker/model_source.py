@@ -18,7 +18,7 @@ _directories: set[str] = set()
 
 
 class SourceLoader(importlib.machinery.SourceFileLoader):
-    """Loads a module from its source, whatever is compiled."""
+    """Loads a module from its source and reads no compiled file."""
 
     def get_code(self, fullname: str) -> types.CodeType:
         """Return the compiled source. Raises SyntaxError and OSError."""

@@ -28,7 +28,7 @@ def write(path, value):
 
 
 @pytest.mark.parametrize("name", ["beside", "package.inner", "package"])
-def test_file_of_equal_size_and_time_is_imported_anew(tmp_path, monkeypatch, name):
+def test_stale_compiled_file_is_not_used(tmp_path, monkeypatch, name):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     files = {"beside": "beside.py", "package.inner": "package/inner.py", "package": "package/__init__.py"}
     write(tmp_path / "package/__init__.py", 0)
@@ -50,7 +50,7 @@ def test_model_class_is_that_of_the_file(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("__pycache__"))
 
 
-def test_environment_in_the_directory_of_a_model_is_compiled_once(tmp_path, monkeypatch):
+def test_environment_in_model_directory_is_compiled(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
     write(tmp_path / "env/lib/compiled.py", 1)
