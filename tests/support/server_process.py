@@ -28,6 +28,8 @@ _STARTED = {
     "grpc": re.compile(r"Started GRPCInferenceService at ([^\s\"]+)"),
     "metrics": re.compile(r"Started Metrics Service at ([^\s\"]+)"),
 }
+_READ_AT_START = ("PYTHON", "LD_", "OMP_", "MALLOC_", "LC_", "LANG", "TZ")
+"""What Python, libc and libraries read before or while they are imported: a forked process would not see them."""
 _CLOUDS = re.compile(r"Started (?:Sagemaker|Vertex AI|Azure ML) HTTPService at ([^\s\"]+)")
 
 
@@ -50,7 +52,7 @@ class ServerProcess:
     def __init__(
         self, log: Path, *flags: str, environment: Mapping[str, str] | None = None, is_bare: bool = False
     ) -> None:
-        """`is_bare`: with these flags only. With variables of its own the server is started, not forked."""
+        """`is_bare`: with these flags only."""
         self.log = log
         self.tls: ssl.SSLContext | None = None
         """Set it for a server whose HTTP speaks TLS."""
@@ -60,8 +62,7 @@ class ServerProcess:
         variables = {**os.environ, "PYTHONPATH": str(SOURCE), **(environment or {})}
         self.process: ForkedProcess | subprocess.Popen[bytes]
         with log.open("wb") as output:
-            if environment:
-                # Python and libraries read some variables when they start.
+            if any(name.startswith(_READ_AT_START) for name in environment or ()):
                 self.process = subprocess.Popen(
                     [sys.executable, "-m", "naiad", *arguments],
                     stdout=output,

@@ -7,7 +7,6 @@ calls. Tensors of more than `INLINE_BYTES` are in shared memory, and responses a
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import json
@@ -16,7 +15,7 @@ import select
 import socket
 import threading
 from collections import deque
-from typing import Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from naiad.worker.api.failure import ErrorCode, TritonError, TritonModelException
 from naiad.worker.api.iteration import Arrivals, LeaderFollowerLock, ResponseIterator, Waiter, settle_soon
@@ -32,6 +31,9 @@ from naiad.worker.channel.frame import ChannelClosedError, ChannelError
 from naiad.worker.control import ControlSocket, ExecutionContext, late_slots, open_slots
 from naiad.worker.execution.codec import DECOUPLED, FINAL, HOLDS, TRACED, CallEncoder, CallResponseDecoder
 from naiad.worker.last_resort import start_thread
+
+if TYPE_CHECKING:
+    import asyncio
 
 MOST_CALLS = 4096
 """Limit of the open calls of one worker."""
@@ -142,6 +144,8 @@ class Calls:
 
     def async_exec(self, request: InferenceRequest, decoupled: bool, execution_timeout: int) -> asyncio.Future[Any]:
         """Do so without waiting. Raises RuntimeError outside of a coroutine, otherwise what `exec` raises."""
+        import asyncio  # most models have no coroutines
+
         loop = asyncio.get_running_loop()
         if decoupled:
             # Cancelling it releases the iterator, which cancels the call.

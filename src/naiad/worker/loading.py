@@ -5,7 +5,6 @@ And the process group of PyTorch between the ranks of an instance; environment v
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import importlib.machinery
 import importlib.util
@@ -168,6 +167,8 @@ class Readiness:
         try:
             answer = self._model.is_ready()
             if inspect.iscoroutine(answer):
+                import asyncio  # most models have no coroutines
+
                 answer = asyncio.run(answer)
         except BaseException as error:
             return f"is_ready has raised {text_of(error)}"

@@ -7,15 +7,17 @@ much as a small model takes.
 
 from __future__ import annotations
 
-import asyncio
 import queue
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import Any, Callable, Protocol
+from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 from naiad.worker.api.failure import TritonModelException
 from naiad.worker.api.response import InferenceResponse
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Waiter(ABC):
@@ -150,6 +152,8 @@ class Arrivals(Waiter):
 
     async def arrive(self) -> None:
         """Wait for a response."""
+        import asyncio  # it takes a quarter of the start of a worker, and most models have no coroutines
+
         with self._lock:
             if self.responses:
                 return

@@ -27,7 +27,6 @@ import contextlib
 import mmap
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -205,6 +204,8 @@ def anonymous_file(size_bytes: int) -> int:
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("naiad", os.MFD_CLOEXEC)
     else:
+        import tempfile  # its imports take longer than all others of this module
+
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
     try:

@@ -17,13 +17,12 @@ requests of a decoupled model.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any, Coroutine, NamedTuple
+from typing import TYPE_CHECKING, Any, Coroutine, NamedTuple
 
 from naiad.worker import control as scope
 from naiad.worker.api.failure import TritonError, describe, format_traceback
@@ -35,6 +34,9 @@ from naiad.worker.channel.frame import Frame
 from naiad.worker.control import ControlSocket
 from naiad.worker.execution.codec import RequestDecoder
 from naiad.worker.execution.response_sender import ResponseSender, Stream
+
+if TYPE_CHECKING:
+    import asyncio
 
 _log = logging.getLogger(__name__)
 _CLOSE_S = 2.0
@@ -56,6 +58,8 @@ class ModelLoop:
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine and return its result or raise its exception."""
+        import asyncio  # it takes a quarter of the start of a worker, and most models have no coroutines
+
         loop = self._made()
         if self._thread is not None:
             return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
@@ -67,6 +71,8 @@ class ModelLoop:
 
     def submit(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run a coroutine concurrently with others; it must handle its own exceptions."""
+        import asyncio
+
         self.keep_running()
         asyncio.run_coroutine_threadsafe(coroutine, self._made())
 
@@ -88,6 +94,8 @@ class ModelLoop:
             self._loop.close()
 
     def _made(self) -> asyncio.AbstractEventLoop:
+        import asyncio
+
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             # Triton: code outside coroutines finds the loop, too.
@@ -95,6 +103,8 @@ class ModelLoop:
         return self._loop
 
     def _run(self) -> None:
+        import asyncio
+
         loop = self._made()
         asyncio.set_event_loop(loop)
         while not self._is_closing:
@@ -108,6 +118,8 @@ class ModelLoop:
 
 def _has_work(loop: asyncio.AbstractEventLoop) -> bool:
     """Return whether tasks or timers are left that the next batch need not wait for."""
+    import asyncio
+
     timers = getattr(loop, "_scheduled", ())
     return bool(asyncio.all_tasks(loop)) or any(not timer.cancelled() for timer in timers)
 
