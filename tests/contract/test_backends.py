@@ -1,31 +1,22 @@
-"""Every backend answers for every datatype and shape what the protocol promises: one suite for all of them.
+"""Every backend answers for every datatype and shape what the protocol promises: one suite for all of them."""
 
-ONNX's own operator tests follow: models of every datatype with known inputs and outputs.
-"""
-
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
-from onnx.backend.test.case.node import collect_testcases
 
 from naiad.backend.api import Instance
 from naiad.backend.identity import IdentityBackend
 from naiad.backend.onnx.backend import OnnxRuntimeBackend
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.core.datatype import DataType, from_numpy
-from naiad.core.errors import InferError
+from naiad.core.datatype import DataType
 from naiad.core.tensor import Array
 from support import onnx_models
 from support.backend_parts import (
     execute,
     infer,
     load_model,
-    load_onnx,
     make_context,
     make_header,
     make_request,
@@ -175,98 +166,3 @@ def test_answers_stay_when_the_instance_goes_on(tmp_path, make_identity):
         array = sample(DataType.FP32, (1, 4), seed)
         kept.append((execute(instance, [make_request({"INPUT0": array}, header=header)])[0], array))
     assert all(same(output_arrays(response)["OUTPUT0"], array) for response, array in kept)
-
-
-# --- ONNX's operator tests ------------------------------------------------------------------------------------------
-
-_LEFT_OUT = ("strnormalizer", "bernoulli", "dropout", "training", "random")
-"""The first needs the locale en_US.UTF-8 to be installed, the other ones draw random numbers."""
-_LEAST_COUNT = 1300
-"""Of about 1900 cases; the rest have sequences or optional values, or operators newer than ONNX Runtime."""
-
-
-def _operator_cases() -> list[Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        cases = collect_testcases(None)
-    return [case for case in cases if not any(word in case.name for word in _LEFT_OUT)]
-
-
-def _arrays(names: Sequence[str], values: Sequence[Any]) -> dict[str, Array] | None:
-    """Return tensors as they travel; None when the protocol cannot carry them."""
-    arrays: dict[str, Array] = {}
-    for name, value in zip(names, values, strict=False):
-        if not isinstance(value, np.ndarray | np.generic) or from_numpy(np.asarray(value).dtype) is None:
-            return None
-        array = np.asarray(value)
-        if array.dtype.kind in "OSU":
-            texts = [e if isinstance(e, bytes) else str(e).encode() for e in array.ravel().tolist()]
-            array = strings(*texts).reshape(array.shape)
-        # Triton: a scalar travels as one element, and 'reshape' takes the dimension away again.
-        arrays[name] = array.reshape(array.shape or (1,))
-    return arrays
-
-
-def _bare_outputs(case: Any) -> Sequence[Any] | None:
-    """Return what ONNX Runtime itself computes, None when it fails; what ONNX expects where it has no arrays (BF16).
-
-    Where ONNX Runtime computes something else than ONNX expects, that is not for a server to correct.
-    """
-    inputs, outputs = case.data_sets[0]
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(case.model.SerializeToString(), options)
-    feed = {i.name: np.asarray(value) for i, value in zip(case.model.graph.input, inputs, strict=False)}
-    try:
-        return session.run([output.name for output in case.model.graph.output], feed)
-    except RuntimeError:
-        return outputs
-    except Exception:  # a different class for each status
-        return None
-
-
-def _agree(returned: Array, expected: Array) -> bool:
-    if returned.shape != expected.shape or returned.dtype != expected.dtype:
-        return False
-    if expected.dtype == object or expected.dtype.kind in "biu":
-        return returned.tolist() == expected.tolist()
-    return np.allclose(returned.astype(np.float64), expected.astype(np.float64), rtol=1e-6, equal_nan=True)
-
-
-def _serve(path: Path, case: Any) -> tuple[dict[str, Array], dict[str, Array]] | None:
-    """Return served outputs and expected ones; None for a case that does not load or cannot be asked for."""
-    graph = case.model.graph
-    inputs = _arrays([i.name for i in graph.input], case.data_sets[0][0])
-    if not inputs or _arrays([o.name for o in graph.output], case.data_sets[0][1]) is None:
-        return None
-    try:
-        # A first dimension is a batch only in models made for it; these are not.
-        model, config = load_onnx(
-            path, case.model.SerializeToString(), backend_config={"default-max-batch-size": "0"}
-        )
-    except InferError:
-        return None
-    bare = _bare_outputs(case)
-    expected = _arrays([o.name for o in graph.output], bare) if bare is not None else None
-    if expected is None:
-        return None
-    return infer(new_instance(model), {t.name: inputs[t.name] for t in config.input}), expected
-
-
-@pytest.mark.timeout(900)  # thousands of small models
-def test_operator_tests_of_onnx(tmp_path):
-    count, wrong = 0, []
-    for number, case in enumerate(_operator_cases()):
-        try:
-            served = _serve(tmp_path / str(number), case)
-        except InferError as error:
-            wrong.append(f"{case.name}: {error.message[:200]}")
-            continue
-        if served is None:
-            continue
-        count += 1
-        returned, expected = served
-        wrong += [f"{case.name}: output '{n}'" for n in expected if not _agree(returned[n], expected[n])]
-    assert count >= _LEAST_COUNT
-    assert wrong == []

@@ -165,7 +165,8 @@ def server(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         "--model-control-mode=explicit",
         "--load-model=good",
         "--allow-client-model-files=true",
-        environment={"NAIAD_CACHE": str(tmp_path_factory.mktemp("cache"))},
+        # Without an index pip refuses a package at once; with one it would ask for it again and again.
+        environment={"NAIAD_CACHE": str(tmp_path_factory.mktemp("cache")), "PIP_NO_INDEX": "1"},
     ) as running:
         yield running
 

@@ -775,7 +775,8 @@ def test_models_cannot_be_loaded_without_explicit_control(server):
 
 def test_example_distance(tmp_path):
     examples = Path(__file__).parents[2] / "examples" / "python"
-    running = ServerProcess(tmp_path / "log", f"--model-repository={examples}")
+    flags = ("--model-control-mode=explicit", "--load-model=distance")  # all others start for nothing
+    running = ServerProcess(tmp_path / "log", f"--model-repository={examples}", *flags)
     try:
         running.wait_ready()
         for a, b, distance in (([1, 2, 3, 4], [1, 2, 0, 0], 5.0), ([1, 1, 1, 1], [1, 1, 1, 1], 0.0)):

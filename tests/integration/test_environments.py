@@ -1,6 +1,7 @@
 """Python models on interpreters of their own: requirements files, virtual environments, archives, other Pythons."""
 
 import io
+import os
 import subprocess
 import sys
 import tarfile
@@ -13,6 +14,8 @@ from support.model_repository import write_model
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(400)]
 
+QUICK_PIP = {"PIP_NO_COMPILE": "1"}
+"""Python compiles what a model imports, which of numpy is a small part."""
 _TELLER = """
 import os, sys
 import numpy as np
@@ -56,7 +59,7 @@ def test_two_models_with_two_versions_of_one_package(tmp_path: Path, start_serve
         directory = write_teller(root, name, "$$TRITON_MODEL_DIRECTORY/requirements.txt")
         (directory / "requirements.txt").write_text(requirement + "\n")
     write_teller(root, "own", "")
-    environment = {"NAIAD_CACHE": str(cache)}
+    environment = {"NAIAD_CACHE": str(cache), **QUICK_PIP}
     first = start_server(root, environment=environment)
     first.wait_ready(timeout_s=300)
     assert environment_of(first, "old")[0] == "1.26.4"
@@ -95,7 +98,7 @@ def test_another_version_of_python(tmp_path: Path, start_server, cache: Path) ->
     root = tmp_path / "models"
     directory = write_teller(root, "other", "requirements.txt", EXECUTION_ENV_PYTHON=python)
     (directory / "requirements.txt").write_text("numpy<2\n")
-    server = start_server(root, environment={"NAIAD_CACHE": str(cache)})
+    server = start_server(root, environment={"NAIAD_CACHE": str(cache), **QUICK_PIP})
     server.wait_ready(timeout_s=300)
     numpy, version, *_ = environment_of(server, "other")
     assert numpy.startswith("1.")
@@ -107,7 +110,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A virtual environment with numpy, and the archive of it."""
     home = tmp_path_factory.mktemp("packed") / "venv"
     subprocess.run([sys.executable, "-m", "venv", home], check=True)
-    subprocess.run([home / "bin" / "python", "-m", "pip", "install", "-q", "numpy==2.1.3"], check=True)
+    command = [home / "bin" / "python", "-m", "pip", "install", "-q", "numpy==2.1.3"]
+    subprocess.run(command, check=True, env={**os.environ, **QUICK_PIP})
     archive = home.with_name("env.tar.gz")
     with tarfile.open(archive, "w:gz", compresslevel=1) as opened:
         opened.add(home, ".")
@@ -150,7 +154,11 @@ def test_unusable_environments_are_reported(tmp_path: Path, start_server, cache:
     directory = write_teller(root, "no_such", "requirements.txt")
     (directory / "requirements.txt").write_text("a-package-that-does-not-exist==1\n")
     server = start_server(
-        root, "--exit-on-error=false", "--model-load-thread-count=8", environment={"NAIAD_CACHE": str(cache)}
+        root,
+        "--exit-on-error=false",
+        "--model-load-thread-count=8",
+        # Without an index pip refuses a package at once; with one it would ask for it again and again.
+        environment={"NAIAD_CACHE": str(cache), "PIP_NO_INDEX": "1"},
     )
     server.wait_started(timeout_s=200)
     with grpcclient.InferenceServerClient(server.grpc_url) as client:

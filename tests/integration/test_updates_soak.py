@@ -37,7 +37,7 @@ def test_random_calls_end_as_the_last_commands_say(start_server: StartServer, tm
     before = left_in_shared_memory()
     server = start_server(root, EXPLICIT)
     server.wait_ready()
-    found = updates.random_calls(port_of(server), names, 180)
+    found = updates.random_calls(port_of(server), names, 120)
     assert (found.unexpected, found.wrong_states) == ([], [])
     children = psutil.Process(server.process.pid).children(recursive=True)
     server.signal()
@@ -53,7 +53,7 @@ def test_loading_and_unloading_again_and_again_leaves_nothing(start_server: Star
     updates.write_python(root, "python")
     server = start_server(root, EXPLICIT)
     server.wait_ready()
-    for name, count in (("onnx", 60), ("heavy", 6), ("python", 8)):
+    for name, count in (("onnx", 30), ("heavy", 6), ("python", 6)):
         found = updates.cycles(server.process.pid, port_of(server), name, count, warm_up=2 if name == "heavy" else 5)
         assert found.is_met(), found
 

@@ -43,6 +43,8 @@ def test_idle_connection_stays_open(scene):
 def test_frame_that_is_never_completed_closes_the_connection(scene):
     scene.send(scene.headers(1)[:-1])
     scene.server.sweep(start_ns(scene) + 40 * SECOND_NS)
+    goaway = next(payload for kind, _, _, payload in scene.frames() if kind == wire.GOAWAY)
+    assert goaway[4:] == b"\0\0\0\x0ba frame was not completed in time"  # ENHANCE_YOUR_CALM
     assert scene.transport.is_closed
 
 

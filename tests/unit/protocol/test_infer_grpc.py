@@ -139,7 +139,9 @@ class TestDecode:
         header, _, data = decode(message)
         assert (header.inputs[0].shape, data) == ((0, 4), [b""])
 
-    def test_cache_is_bounded(self):
+    def test_cache_is_bounded(self, monkeypatch):
+        monkeypatch.setattr(infer_grpc, "_MAX_HEADERS", 64)
+        monkeypatch.setattr(infer_grpc, "_MAX_LAYOUTS", 64)
         decoder = AdmittingDecoder()
         hot = add_sub().SerializeToString()
         for number in range(3 * infer_grpc._MAX_HEADERS):

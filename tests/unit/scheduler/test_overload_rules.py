@@ -334,7 +334,7 @@ _LOADS = {
         533,
     ),
 }
-_OVERLOAD_S, _AFTER_S = 10, 5
+_OVERLOAD_S, _AFTER_S = 6, 4
 
 
 def _run(name, factor, patience_s, policy=POLICY):
