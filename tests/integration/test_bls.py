@@ -775,7 +775,8 @@ def test_models_cannot_be_loaded_without_explicit_control(server):
 
 def test_example_distance(tmp_path):
     examples = Path(__file__).parents[2] / "examples" / "python"
-    flags = ("--model-control-mode=explicit", "--load-model=distance")  # all others start for nothing
+    # Without the examples that it does not call, which start for nothing.
+    flags = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in ("distance", "add_sub", "error"))]
     running = ServerProcess(tmp_path / "log", f"--model-repository={examples}", *flags)
     try:
         running.wait_ready()

@@ -106,7 +106,7 @@ def test_length_header_is_about_the_plain_body(compressing):
             400,
             f"allowed value of {LIMIT} bytes",
         ),
-        (zlib.compress(bytes(50 * LIMIT), 9), "deflate", 400, f"allowed value of {LIMIT} bytes"),
+        (zlib.compress(bytes(50 * LIMIT), 1), "deflate", 400, f"allowed value of {LIMIT} bytes"),
         (gzip.compress(bytes(100_000), mtime=0)[:-9], "gzip", 400, "the data is incomplete"),
         (b"{}", "gzip", 400, "does not match its Content-Encoding 'gzip'"),
         (b"{}", "br", 501, "Unsupported compression type 'br'"),

@@ -188,4 +188,4 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCache = CacheMachine.TestCase
-TestCache.settings = settings(max_examples=200, stateful_step_count=40)
+TestCache.settings = settings(max_examples=120, stateful_step_count=40)

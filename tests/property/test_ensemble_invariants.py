@@ -255,4 +255,4 @@ class EnsembleMachine(RuleBasedStateMachine):
 
 
 TestEnsembles = EnsembleMachine.TestCase
-TestEnsembles.settings = settings(max_examples=300, stateful_step_count=30)
+TestEnsembles.settings = settings(max_examples=150, stateful_step_count=30)

@@ -185,7 +185,7 @@ class BatcherMachine(RuleBasedStateMachine):
 
 
 TestBatcher = BatcherMachine.TestCase
-TestBatcher.settings = settings(max_examples=200, stateful_step_count=40)
+TestBatcher.settings = settings(max_examples=120, stateful_step_count=40)
 
 
 class DirectMachine(RuleBasedStateMachine):

@@ -434,4 +434,4 @@ class SequenceMachine(RuleBasedStateMachine):
 
 
 TestSequences = SequenceMachine.TestCase
-TestSequences.settings = settings(max_examples=200, stateful_step_count=40, report_multiple_bugs=False)
+TestSequences.settings = settings(max_examples=120, stateful_step_count=40, report_multiple_bugs=False)
