@@ -28,7 +28,7 @@ _STARTED = {
     "grpc": re.compile(r"Started GRPCInferenceService at ([^\s\"]+)"),
     "metrics": re.compile(r"Started Metrics Service at ([^\s\"]+)"),
 }
-_READ_AT_START = ("PYTHON", "LD_", "OMP_", "MALLOC_", "LC_", "LANG", "TZ")
+_READ_AT_START = ("PYTHON", "LD_", "OMP_", "OPENBLAS_", "MALLOC_", "LC_", "LANG", "TZ")
 """What Python, libc and libraries read before or while they are imported: a forked process would not see them."""
 _CLOUDS = re.compile(r"Started (?:Sagemaker|Vertex AI|Azure ML) HTTPService at ([^\s\"]+)")
 
