@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from naiad.demo.clients import Array, Client
-from naiad.demo.formats.catalog import FORMATS, Format, answers
-from naiad.demo.formats.classifier import Digits, train
-from naiad.demo.formats.run import resident_bytes
-from naiad.demo.server import Running, Settings, serving
+from naiad.tools.demo.clients import Array, Client
+from naiad.tools.demo.formats.catalog import FORMATS, Format, answers
+from naiad.tools.demo.formats.classifier import Digits, train
+from naiad.tools.demo.formats.run import resident_bytes
+from naiad.tools.demo.server import Running, Settings, serving
 
 TOLERANCE = 1e-4
 _MOST_ROWS = 8
@@ -101,8 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 _BUILD = """
 import pathlib, sys
-from naiad.demo.formats.catalog import build
-from naiad.demo.formats.classifier import train
+from naiad.tools.demo.formats.catalog import build
+from naiad.tools.demo.formats.classifier import train
 build(pathlib.Path(sys.argv[1]), train())
 """
 

@@ -17,15 +17,15 @@ import tempfile
 from pathlib import Path
 
 from bench.models import write_repository
-from naiad.analyze.goal import Bound, Goal
-from naiad.analyze.live import LiveInstrument, OwnServer
-from naiad.analyze.measurement import Measured
-from naiad.analyze.prediction import LearnedPredictor
-from naiad.analyze.search import SearchSettings, search
-from naiad.analyze.space import Point, Space, Variant
-from naiad.analyze.variants import Machine, combinations, default_dimensions
 from naiad.backend.cores import usable_cores
-from naiad.perf.plan import ModelPlan
+from naiad.tools.analyze.goal import Bound, Goal
+from naiad.tools.analyze.live import LiveInstrument, OwnServer
+from naiad.tools.analyze.measurement import Measured
+from naiad.tools.analyze.search import SearchSettings, search
+from naiad.tools.analyze.simulation import LearnedPredictor
+from naiad.tools.analyze.space import Point, Space, Variant
+from naiad.tools.analyze.variants import Machine, combinations, default_dimensions
+from naiad.tools.perf.plan import ModelPlan
 
 _FINALISTS = 5
 _ROUNDS = 5

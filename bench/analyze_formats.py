@@ -27,16 +27,16 @@ from socket import socket
 from typing import Any
 
 from bench.text_classifier import FORMATS, VOCABULARY, token_ids, write_formats
-from naiad.analyze.goal import Bound, Goal
-from naiad.analyze.live import Configurations, LiveInstrument, OwnServer
-from naiad.analyze.live.server import make_client
-from naiad.analyze.measurement import Ranked
-from naiad.analyze.prediction import LearnedPredictor
-from naiad.analyze.search import SearchSettings, search
-from naiad.analyze.space import Space, Variant
-from naiad.analyze.variants import Machine, combinations, default_dimensions, make_variant
 from naiad.backend.cores import usable_cores
-from naiad.perf.plan import InputSettings, ModelPlan, Protocol
+from naiad.tools.analyze.goal import Bound, Goal
+from naiad.tools.analyze.live import Configurations, LiveInstrument, OwnServer
+from naiad.tools.analyze.live.server import make_client
+from naiad.tools.analyze.measurement import Ranked
+from naiad.tools.analyze.search import SearchSettings, search
+from naiad.tools.analyze.simulation import LearnedPredictor
+from naiad.tools.analyze.space import Space, Variant
+from naiad.tools.analyze.variants import Machine, combinations, default_dimensions, make_variant
+from naiad.tools.perf.plan import InputSettings, ModelPlan, Protocol
 
 _APPLICATION = """
 import numpy as np

@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 
 from bench.models import write_repository
-from naiad.analyze.live import LiveInstrument, OwnServer
-from naiad.analyze.measurement import Measured
-from naiad.analyze.space import Dimension, Point
-from naiad.analyze.variants import combinations
-from naiad.perf.plan import ModelPlan
+from naiad.tools.analyze.live import LiveInstrument, OwnServer
+from naiad.tools.analyze.measurement import Measured
+from naiad.tools.analyze.space import Dimension, Point
+from naiad.tools.analyze.variants import combinations
+from naiad.tools.perf.plan import ModelPlan
 
 LIMIT_S = 300.0
 

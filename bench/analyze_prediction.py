@@ -25,15 +25,15 @@ from typing import Any
 
 from bench.analyze_reference import REFERENCES
 from bench.models import write_repository
-from naiad.analyze.live import LiveInstrument, OwnServer
-from naiad.analyze.measurement import Measured, Prediction
-from naiad.analyze.prediction.fit import fit
-from naiad.analyze.prediction.fitted import predict
-from naiad.analyze.space import Point, Variant
-from naiad.analyze.variants.settings import make_variant
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.perf.plan import ModelPlan
-from naiad.perf.result import Row
+from naiad.tools.analyze.live import LiveInstrument, OwnServer
+from naiad.tools.analyze.measurement import Measured, Prediction
+from naiad.tools.analyze.simulation.fit import fit
+from naiad.tools.analyze.simulation.fitted import predict
+from naiad.tools.analyze.space import Point, Variant
+from naiad.tools.analyze.variants.settings import make_variant
+from naiad.tools.measure.result import Row
+from naiad.tools.perf.plan import ModelPlan
 
 _RATE_SHARE = 0.5
 """Of the throughput of a long queue: the rate of the open loop."""

@@ -39,22 +39,22 @@ from pathlib import Path
 import numpy as np
 
 from bench.models import write_repository
-from naiad.analyze.goal import Bound, Goal
-from naiad.analyze.live import LiveInstrument, OwnServer
-from naiad.analyze.measurement import Instrument, Measured
-from naiad.analyze.prediction import LearnedPredictor
-from naiad.analyze.search import SearchSettings, search
-from naiad.analyze.search.configurations import Configuration, configuration_key, configurations
-from naiad.analyze.space import Dimension, Point, Space
-from naiad.analyze.variants import Machine, combinations, default_dimensions
 from naiad.backend.cores import usable_cores
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.demo import ocr
-from naiad.demo.formats import writers
-from naiad.demo.formats.classifier import train
-from naiad.demo.packages import MINILM, fetch
-from naiad.demo.repository import new_model
-from naiad.perf.plan import InputSettings, ModelPlan
+from naiad.tools.analyze.goal import Bound, Goal
+from naiad.tools.analyze.live import LiveInstrument, OwnServer
+from naiad.tools.analyze.measurement import Instrument, Measured
+from naiad.tools.analyze.search import SearchSettings, search
+from naiad.tools.analyze.search.configurations import Configuration, configuration_key, configurations
+from naiad.tools.analyze.simulation import LearnedPredictor
+from naiad.tools.analyze.space import Dimension, Point, Space
+from naiad.tools.analyze.variants import Machine, combinations, default_dimensions
+from naiad.tools.demo import ocr
+from naiad.tools.demo.formats import writers
+from naiad.tools.demo.formats.classifier import train
+from naiad.tools.demo.packages import MINILM, fetch
+from naiad.tools.demo.repository import new_model
+from naiad.tools.perf.plan import InputSettings, ModelPlan
 
 _FINALISTS = 12
 _MINILM_CONFIG = """backend: "onnxruntime" max_batch_size: 16

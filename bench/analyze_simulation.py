@@ -14,14 +14,14 @@ from dataclasses import replace
 
 from tests.support.analyze_simulation import DELAY, MODELS, Costs, Figures, SimulatedInstrument, figures, within
 
-from naiad.analyze.measurement import Measured
-from naiad.analyze.prediction import LearnedPredictor
-from naiad.analyze.search import search
-from naiad.analyze.space import Point, Space
-from naiad.analyze.variants import Machine, combinations, default_dimensions
-from naiad.analyze.variants.dimensions import ADAPTIVE, INSTANCE_COUNT, MAX_BATCH_SIZE
-from naiad.analyze.variants.dimensions import DELAY as REAL_DELAY
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.tools.analyze.measurement import Measured
+from naiad.tools.analyze.search import search
+from naiad.tools.analyze.simulation import LearnedPredictor
+from naiad.tools.analyze.space import Point, Space
+from naiad.tools.analyze.variants import Machine, combinations, default_dimensions
+from naiad.tools.analyze.variants.dimensions import ADAPTIVE, INSTANCE_COUNT, MAX_BATCH_SIZE
+from naiad.tools.analyze.variants.dimensions import DELAY as REAL_DELAY
 
 _LIMITS_MS = {
     "convolutional network": 150.0,

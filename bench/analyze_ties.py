@@ -12,12 +12,12 @@ import tempfile
 from pathlib import Path
 
 from bench.models import write_repository
-from naiad.analyze.goal import Goal
-from naiad.analyze.live import LiveInstrument, OwnServer
-from naiad.analyze.search import SearchSettings, search
-from naiad.analyze.space import Space
-from naiad.analyze.variants import listed
-from naiad.perf.plan import ModelPlan
+from naiad.tools.analyze.goal import Goal
+from naiad.tools.analyze.live import LiveInstrument, OwnServer
+from naiad.tools.analyze.search import SearchSettings, search
+from naiad.tools.analyze.space import Space
+from naiad.tools.analyze.variants import listed
+from naiad.tools.perf.plan import ModelPlan
 
 
 async def count_ties(arguments: argparse.Namespace) -> int:

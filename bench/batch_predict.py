@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from bench import models
-from naiad.demo.packages import MINILM, fetch
+from naiad.tools.demo.packages import MINILM, fetch
 
 _TOKENS = 16
 _TINY = """name: "tiny" backend: "onnxruntime" max_batch_size: 1024
@@ -87,7 +87,7 @@ def _child(kind: str, repository: Path, name: str, rows: Path, output: Path) -> 
     """Run one side and print what it took."""
     import onnxruntime  # noqa: F401 - imports do not count on either side
 
-    from naiad.batch import PredictJob, predict
+    from naiad.tools.predict import PredictJob, predict
 
     start_s, start_cpu_s = time.monotonic(), time.process_time()
     if kind == "loop":

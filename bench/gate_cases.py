@@ -26,8 +26,8 @@ from bench.gate_models import (
     tokens,
     words,
 )
-from naiad.optimizer.candidate import Precision
-from naiad.optimizer.source import Format
+from naiad.tools.optimize.candidate import Precision
+from naiad.tools.optimize.source import Format
 
 _P = Precision
 

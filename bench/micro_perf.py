@@ -20,10 +20,10 @@ import uvloop
 from naiad.core.datatype import DataType
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec, to_buffer
-from naiad.perf.exchange import Exchange, RequestTemplate
-from naiad.perf.plan import Mode, Protocol, Service
-from naiad.perf.targets import make_target
 from naiad.protocol.grpc.walk import encode_varint
+from naiad.tools.perf.exchange import Exchange, RequestTemplate
+from naiad.tools.perf.plan import Mode, Protocol, Service
+from naiad.tools.perf.targets import make_target
 from naiad.wire.grpc import HEADER_BLOCK, OK_TRAILER_BLOCK, PREFIX
 from naiad.wire.http2.frames import DATA, HEADERS, SETTING_INITIAL_WINDOW_SIZE, frame, settings, window_update
 from naiad.wire.preface import PREFACE

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Mapping
 
 from bench.gate_cases import Case, faithful, sabotaged
-from naiad.optimizer.candidate import Candidate
-from naiad.optimizer.correctness.gate import judge
-from naiad.optimizer.correctness.runner import CallableRunner
-from naiad.optimizer.correctness.settings import Settings
-from naiad.optimizer.verdict import Verdict
+from naiad.tools.optimize.candidate import Candidate
+from naiad.tools.optimize.correctness.gate import judge
+from naiad.tools.optimize.correctness.runner import CallableRunner
+from naiad.tools.optimize.correctness.settings import Settings
+from naiad.tools.optimize.verdict import Verdict
 
 LEAST_REJECTED = 0.95
 _FAITHFUL, _SABOTAGED, _NAMED = "faithful, accepted", "sabotaged, rejected", "sabotaged, not shown, named"

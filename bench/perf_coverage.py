@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from naiad.perf.plan import Concurrency, Load, Measuring, RequestRate
-from naiad.perf.records import Columns
-from naiad.perf.statistics.intervals import Sample
-from naiad.perf.statistics.stability import judged_latency, successes, verdict
+from naiad.tools.measure.intervals import Sample
+from naiad.tools.perf.plan import Concurrency, Load, Measuring, RequestRate
+from naiad.tools.perf.records import Columns
+from naiad.tools.perf.statistics.stability import judged_latency, successes, verdict
 
 Random = np.random.Generator
 Arrays = tuple[np.ndarray, np.ndarray]

@@ -23,11 +23,12 @@ from bench.micro_perf import GrpcScript, HttpScript, listen, serve
 from naiad.core.datatype import DataType
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec, to_buffer
-from naiad.perf.exchange import RequestTemplate
-from naiad.perf.generator.local import LocalGenerator
-from naiad.perf.generator.setup import ModelSetup, Setup
-from naiad.perf.inputs.templates import TemplateSet
-from naiad.perf.plan import (
+from naiad.tools.measure.result import Row
+from naiad.tools.perf.exchange import RequestTemplate
+from naiad.tools.perf.generator.local import LocalGenerator
+from naiad.tools.perf.generator.setup import ModelSetup, Setup
+from naiad.tools.perf.inputs.templates import TemplateSet
+from naiad.tools.perf.plan import (
     Concurrency,
     InputSettings,
     Load,
@@ -39,9 +40,8 @@ from naiad.perf.plan import (
     Ramp,
     Service,
 )
-from naiad.perf.result import Row
-from naiad.perf.session import run
-from naiad.perf.targets import make_target
+from naiad.tools.perf.session import run
+from naiad.tools.perf.targets import make_target
 
 HEADER = RequestHeader(model_name="identity", inputs=[TensorSpec("INPUT0", DataType.FP32, (1, 4))])
 DATA = [to_buffer(np.ones(4, np.float32))]

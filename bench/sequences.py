@@ -22,8 +22,8 @@ import onnxruntime
 
 from bench.peers import Naiad
 from bench.process_tree import CpuMeter
-from naiad.demo import voice, voice_model
-from naiad.demo.voice_model import CHUNK_SAMPLES, CONTEXT_SAMPLES, RATE_HZ, STATE_DIMS
+from naiad.tools.demo import voice, voice_model
+from naiad.tools.demo.voice_model import CHUNK_SAMPLES, CONTEXT_SAMPLES, RATE_HZ, STATE_DIMS
 
 Array = np.ndarray[Any, Any]
 

@@ -8,8 +8,8 @@ import onnxruntime.quantization as quantization
 import openvino
 import torch
 
-from naiad.analyze.variants.dimensions import THREADS
 from naiad.core.tensor import Array
+from naiad.tools.analyze.variants.dimensions import THREADS
 
 TOKENS, VOCABULARY = 32, 8000
 _WIDTH, _HEADS, _LAYERS, _CLASSES = 256, 4, 4, 8

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from airflow.sdk import DAG, Param, task
 
-from naiad.airflow.operators import NaiadPredictOperator, NaiadPublishModelOperator
-from naiad.airflow.sensors import NaiadModelReadySensor
+from naiad.integrations.airflow.operators import NaiadPredictOperator, NaiadPublishModelOperator
+from naiad.integrations.airflow.sensors import NaiadModelReadySensor
 
 FEATURES = ["area", "rooms"]
 

@@ -1,5 +1,5 @@
 """The types of `__init__.py`, whose import of `optimize` is lazy."""
 
-from naiad.optimizer.api import optimize as optimize
+from naiad.tools.optimize.api import optimize as optimize
 
 __version__: str

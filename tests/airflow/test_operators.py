@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, TaskDeferred
 
-from naiad.airflow.hooks import NaiadHook
-from naiad.airflow.operators import (
+from naiad.cli.key import new_key
+from naiad.integrations.airflow.hooks import NaiadHook
+from naiad.integrations.airflow.operators import (
     NaiadLoadModelOperator,
     NaiadPerfOperator,
     NaiadPublishModelOperator,
     NaiadUnloadModelOperator,
 )
-from naiad.airflow.sensors import NaiadModelReadySensor
-from naiad.cli.key import new_key
+from naiad.integrations.airflow.sensors import NaiadModelReadySensor
 from support import onnx_models
 from support.airflow_connections import connection
 from support.server_process import ServerProcess
@@ -95,7 +95,7 @@ def test_provider_is_known_to_airflow():
     manager = ProvidersManager()
     assert "naiad" in manager.providers
     found = manager.hooks["naiad"]
-    assert found.hook_class_name == "naiad.airflow.hooks.NaiadHook"
+    assert found.hook_class_name == "naiad.integrations.airflow.hooks.NaiadHook"
     assert found.hook_name == "naiad"
 
 

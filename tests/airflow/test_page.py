@@ -2,8 +2,8 @@
 
 from airflow.dag_processing.dagbag import DagBag
 
-from naiad.airflow import operators, sensors
-from naiad.airflow.connection import EXTRA
+from naiad.integrations.airflow import operators, sensors
+from naiad.integrations.airflow.connection import EXTRA
 from support.page_blocks import DOCS, section_blocks
 
 

@@ -6,8 +6,8 @@ import pytest
 import trustme
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from naiad.airflow.hooks import NaiadHook
-from naiad.airflow.operators import NaiadPredictOperator
+from naiad.integrations.airflow.hooks import NaiadHook
+from naiad.integrations.airflow.operators import NaiadPredictOperator
 from support import onnx_models
 from support.airflow_connections import connection
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from naiad.airflow.hooks import NaiadHook
-from naiad.airflow.operators import NaiadPublishModelOperator, NaiadRolloutOperator
 from naiad.client import InferError
+from naiad.integrations.airflow.hooks import NaiadHook
+from naiad.integrations.airflow.operators import NaiadPublishModelOperator, NaiadRolloutOperator
 from support import onnx_models
 from support.airflow_connections import connection
 

@@ -6,16 +6,16 @@ import torch
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
-from naiad.optimizer.candidate import Precision
-from naiad.optimizer.converters.plan import candidates, installed_packages
-from naiad.optimizer.converters.run import Converter
-from naiad.optimizer.correctness.gate import judge
-from naiad.optimizer.correctness.repository import write_repository
-from naiad.optimizer.correctness.runner import CallableRunner
-from naiad.optimizer.correctness.served import ServedRunner
-from naiad.optimizer.correctness.settings import Settings
-from naiad.optimizer.samples.reading import ArraySamples, shape_ranges
-from naiad.optimizer.source import Format, Source
+from naiad.tools.optimize.candidate import Precision
+from naiad.tools.optimize.converters.plan import candidates, installed_packages
+from naiad.tools.optimize.converters.run import Converter
+from naiad.tools.optimize.correctness.gate import judge
+from naiad.tools.optimize.correctness.repository import write_repository
+from naiad.tools.optimize.correctness.runner import CallableRunner
+from naiad.tools.optimize.correctness.served import ServedRunner
+from naiad.tools.optimize.correctness.settings import Settings
+from naiad.tools.optimize.samples.reading import ArraySamples, shape_ranges
+from naiad.tools.optimize.source import Format, Source
 from support.digits_classifier import digits_classifier
 from support.judged_conversions import ROWS, dense_source, files, reasons, verdict, verify_package
 from support.onnx_digits import onnx_digits

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from naiad.optimizer.candidate import Precision
+from naiad.tools.optimize.candidate import Precision
 from support.judged_conversions import ROWS, dense_source, files, reasons, verdict, verify_package
 from support.tflite_models import convert, digits_function
 

@@ -9,11 +9,11 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from tokenizers import BertWordPieceTokenizer
 
-from naiad.optimizer.candidate import Candidate, Conversion, Precision, Status
-from naiad.optimizer.converters.onnx.merge import CONFIG, merge_preprocessing
-from naiad.optimizer.correctness.repository import write_repository
-from naiad.optimizer.correctness.served import ServedRunner
-from naiad.optimizer.source import Format
+from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
+from naiad.tools.optimize.converters.onnx.merge import CONFIG, merge_preprocessing
+from naiad.tools.optimize.correctness.repository import write_repository
+from naiad.tools.optimize.correctness.served import ServedRunner
+from naiad.tools.optimize.source import Format
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world", "ser", "##ver", "!", "naiad"]
 STEPS = [

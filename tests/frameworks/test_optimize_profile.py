@@ -5,11 +5,11 @@ import pytest
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
-from naiad.optimizer import profile
-from naiad.optimizer.candidate import Candidate, Conversion, Precision, Status
-from naiad.optimizer.measurement import Runtime
-from naiad.optimizer.profile import serving, tuning
-from naiad.optimizer.source import Format, Source
+from naiad.tools.optimize import profile
+from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
+from naiad.tools.optimize.measurement import Runtime
+from naiad.tools.optimize.profile import serving, tuning
+from naiad.tools.optimize.source import Format, Source
 from support.judged_conversions import ROWS
 from support.openvino_models import digits_model
 from support.torch_digits import save_torchscript, trained_digits

@@ -4,13 +4,13 @@ import numpy as np
 import openvino
 from onnx import helper, numpy_helper
 
-from naiad.optimizer import sensitivity
-from naiad.optimizer.candidate import Candidate, Precision
-from naiad.optimizer.converters.run import Converter
-from naiad.optimizer.correctness.gate import judge
-from naiad.optimizer.correctness.runner import CallableRunner
-from naiad.optimizer.correctness.settings import Settings
-from naiad.optimizer.source import Format
+from naiad.tools.optimize import sensitivity
+from naiad.tools.optimize.candidate import Candidate, Precision
+from naiad.tools.optimize.converters.run import Converter
+from naiad.tools.optimize.correctness.gate import judge
+from naiad.tools.optimize.correctness.runner import CallableRunner
+from naiad.tools.optimize.correctness.settings import Settings
+from naiad.tools.optimize.source import Format
 from support.sensitive_networks import SAMPLES, SIZE, judge_onnx, onnx_runner, outlier_network, write_network
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from naiad.analyze.live import LiveInstrument, OwnServer, RunningServer, journal_path, restore_from_journal
-from naiad.analyze.measurement import ServerLostError
-from naiad.analyze.space import Point
-from naiad.analyze.variants import make_variant
 from naiad.client import InferError
-from naiad.perf.plan import InputSettings, ModelPlan, Protocol, Service
+from naiad.tools.analyze.live import LiveInstrument, OwnServer, RunningServer, journal_path, restore_from_journal
+from naiad.tools.analyze.measurement import ServerLostError
+from naiad.tools.analyze.space import Point
+from naiad.tools.analyze.variants import make_variant
+from naiad.tools.perf.plan import InputSettings, ModelPlan, Protocol, Service
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import write_identity, write_model, write_python_add_sub
 from support.server_process import SOURCE, ServerProcess
@@ -219,10 +219,10 @@ def test_override_from_before_comes_back(server, tmp_path):
 KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from naiad.analyze.live import LiveInstrument, RunningServer
-from naiad.analyze.space import Point
-from naiad.analyze.variants import make_variant
-from naiad.perf.plan import InputSettings, ModelPlan, Protocol, Service
+from naiad.tools.analyze.live import LiveInstrument, RunningServer
+from naiad.tools.analyze.space import Point
+from naiad.tools.analyze.variants import make_variant
+from naiad.tools.perf.plan import InputSettings, ModelPlan, Protocol, Service
 
 async def analyze(url, journal, number):
     models = [ModelPlan(name, inputs=InputSettings(shapes={"INPUT0": (4,)})) for name in ("identity", "other")]
@@ -339,8 +339,8 @@ def test_own_server_is_started_again_once(repository):
 def test_own_server_ends_with_the_analysis(repository, tmp_path):
     script = """
         import asyncio, os, signal
-        from naiad.analyze.live import LiveInstrument, OwnServer
-        from naiad.perf.plan import ModelPlan
+        from naiad.tools.analyze.live import LiveInstrument, OwnServer
+        from naiad.tools.perf.plan import ModelPlan
 
         async def analyze():
             server = OwnServer([{repository!r}])

@@ -22,11 +22,11 @@ from tritonclient.utils import InferenceServerException
 
 from naiad.client import Client
 from naiad.memory.cuda import CudaError, CudaRuntime
-from naiad.perf.inputs import memory_blocks
-from naiad.perf.inputs.shared_memory import in_shared_memory
-from naiad.perf.inputs.templates import prepare_inputs
-from naiad.perf.plan import InputSettings, ModelPlan
-from naiad.values.tensor import InputError
+from naiad.tools.perf.inputs import memory_blocks
+from naiad.tools.perf.inputs.shared_memory import in_shared_memory
+from naiad.tools.perf.inputs.templates import prepare_inputs
+from naiad.tools.perf.plan import InputSettings, ModelPlan
+from naiad.tools.values.tensor import InputError
 from support.model_repository import write_identity, write_python_add_sub
 from support.server_process import serving
 

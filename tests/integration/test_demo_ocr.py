@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from naiad.demo import ocr
+from naiad.tools.demo import ocr
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PACKAGES_MAY_TAKE_S = 300

@@ -8,18 +8,18 @@ import onnxruntime
 import pytest
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from naiad.optimizer.candidate import Candidate, Conversion, Precision, Status
-from naiad.optimizer.correctness.gate import judge
-from naiad.optimizer.correctness.isolated import IsolatedRunner, Limits
-from naiad.optimizer.correctness.repository import write_repository
-from naiad.optimizer.correctness.runner import CallableRunner, RunnerError
-from naiad.optimizer.correctness.served import ServedRunner
-from naiad.optimizer.correctness.settings import Settings
-from naiad.optimizer.measurement import Runtime
-from naiad.optimizer.source import Format
-from naiad.optimizer.sources import open_source
-from naiad.optimizer.steps.journal import Journal
-from naiad.optimizer.steps.judging import Judge
+from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
+from naiad.tools.optimize.correctness.gate import judge
+from naiad.tools.optimize.correctness.isolated import IsolatedRunner, Limits
+from naiad.tools.optimize.correctness.repository import write_repository
+from naiad.tools.optimize.correctness.runner import CallableRunner, RunnerError
+from naiad.tools.optimize.correctness.served import ServedRunner
+from naiad.tools.optimize.correctness.settings import Settings
+from naiad.tools.optimize.measurement import Runtime
+from naiad.tools.optimize.source import Format
+from naiad.tools.optimize.sources import open_source
+from naiad.tools.optimize.steps.journal import Journal
+from naiad.tools.optimize.steps.judging import Judge
 from support import sabotaged_conversions as models
 
 VISION, TEXT, HALVES = models.vision(), models.text(), models.halves()

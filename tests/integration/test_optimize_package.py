@@ -8,14 +8,14 @@ import pytest
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
-from naiad.optimizer import package
-from naiad.optimizer.candidate import Precision, Status
-from naiad.optimizer.correctness.runner import RenamedRunner
-from naiad.optimizer.correctness.settings import Budget, Settings
-from naiad.optimizer.package.contents import opened
-from naiad.optimizer.package.evidence import read_evidence
-from naiad.optimizer.package.manifest import MANIFEST, manifest_of
-from naiad.optimizer.source import Labels
+from naiad.tools.optimize import package
+from naiad.tools.optimize.candidate import Precision, Status
+from naiad.tools.optimize.correctness.runner import RenamedRunner
+from naiad.tools.optimize.correctness.settings import Budget, Settings
+from naiad.tools.optimize.package.contents import opened
+from naiad.tools.optimize.package.evidence import read_evidence
+from naiad.tools.optimize.package.manifest import MANIFEST, manifest_of
+from naiad.tools.optimize.source import Labels
 from support import sabotaged_conversions as models
 from support.packaged_models import CONFIG, VISION, naiad, result, source, write
 

@@ -7,13 +7,13 @@ import pytest
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
-from naiad.optimizer import choice, profile
-from naiad.optimizer.candidate import Candidate, Conversion, Precision, Status
-from naiad.optimizer.correctness.isolated import Limits
-from naiad.optimizer.measurement import Runtime
-from naiad.optimizer.profile import serving
-from naiad.optimizer.result import Objective, Outcome
-from naiad.optimizer.source import Format, Source
+from naiad.tools.optimize import choice, profile
+from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
+from naiad.tools.optimize.correctness.isolated import Limits
+from naiad.tools.optimize.measurement import Runtime
+from naiad.tools.optimize.profile import serving
+from naiad.tools.optimize.result import Objective, Outcome
+from naiad.tools.optimize.source import Format, Source
 from support import onnx_models
 
 SAMPLES = [{name: np.full(16, row, np.float32) for name in ("INPUT0", "INPUT1")} for row in range(4)]
@@ -71,7 +71,7 @@ def test_processes_end_with_the_iterator(source, convert):
     next(measured)
     measured.close()
     children = os.popen(f"ps --ppid {os.getpid()} -o args").read()
-    assert "naiad.optimizer.profile.child" not in children
+    assert "naiad.tools.optimize.profile.child" not in children
 
 
 def test_served_finalists(source, convert, monkeypatch):

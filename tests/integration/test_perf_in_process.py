@@ -10,9 +10,9 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec, to_array, to_buffer
-from naiad.perf.exchange import RequestTemplate
-from naiad.perf.plan import Protocol, Service
-from naiad.perf.targets import make_target
+from naiad.tools.perf.exchange import RequestTemplate
+from naiad.tools.perf.plan import Protocol, Service
+from naiad.tools.perf.targets import make_target
 from support.perf_targets import Sender, run, template
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)

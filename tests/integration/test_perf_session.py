@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
-from naiad.perf.measuring.level import Progress
-from naiad.perf.plan import (
+from naiad.telemetry.traffic import FORMAT_VERSION
+from naiad.tools.perf.measuring.level import Progress
+from naiad.tools.perf.plan import (
     Concurrency,
     InputSettings,
     Load,
@@ -28,9 +29,8 @@ from naiad.perf.plan import (
     Service,
     Stop,
 )
-from naiad.perf.session import Session, run
-from naiad.telemetry.traffic import FORMAT_VERSION
-from naiad.values.tensor import InputError
+from naiad.tools.perf.session import Session, run
+from naiad.tools.values.tensor import InputError
 from support.model_repository import write_identity, write_model
 from support.sequence_models import write_running_sum
 from support.server_process import serving
@@ -100,9 +100,9 @@ def test_processes_share_the_load(service):
 
 
 def test_busy_generator_gets_more_processes(service, monkeypatch):
-    monkeypatch.setattr("naiad.perf.session._BUSY_CPU_SHARE", -1.0)
+    monkeypatch.setattr("naiad.tools.perf.session._BUSY_CPU_SHARE", -1.0)
     idle = iter((1.5, 0.5))
-    monkeypatch.setattr("naiad.perf.session.IdleCores.mean", lambda _: next(idle))
+    monkeypatch.setattr("naiad.tools.perf.session.IdleCores.mean", lambda _: next(idle))
     (row,) = measured(service, Concurrency(4), measuring=COUNTED).rows
     assert (row.generator.processes, row.request_count) == (2, 40)
 
@@ -298,7 +298,7 @@ def test_data_that_does_not_fit_is_refused(server):
 
 
 def test_server_that_dies_ends_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("naiad.perf.measuring.level._FAILURES_ONLY_S", 1.0)
+    monkeypatch.setattr("naiad.tools.perf.measuring.level._FAILURES_ONLY_S", 1.0)
     write_identity(tmp_path)
     with serving(tmp_path / "log", f"--model-repository={tmp_path}") as server:
 

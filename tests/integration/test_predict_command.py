@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from naiad.batch import PredictJob, predict
 from naiad.core.errors import ErrorCode, InferError
+from naiad.tools.predict import PredictJob, predict
 from support import onnx_models
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import write_model

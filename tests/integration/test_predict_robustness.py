@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from naiad.batch import PredictJob, predict
-from naiad.batch import pipeline as batch_pipeline
 from naiad.core.errors import InferError
+from naiad.tools.predict import PredictJob, predict
+from naiad.tools.predict import pipeline as batch_pipeline
 from support import onnx_models
 from support.model_repository import write_model
 from support.predict_command import predict as run_predict

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from naiad.client import Client, InferError
-from naiad.optimizer.package import opened_source
-from naiad.publish import Publication, PublishError, Sample, SourceError, publish, read_source
-from naiad.publish.lock import publishing
 from naiad.repository.stores.store import list_version_dirs
+from naiad.tools.optimize.package import opened_source
+from naiad.tools.publish import Publication, PublishError, Sample, SourceError, publish, read_source
+from naiad.tools.publish.lock import publishing
 from support import onnx_models, packaged_models
 from support.server_process import serving
 from support.waiting import wait_until

@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
-from naiad.perf.inputs.recording import RecordedRequest, read_recording
+from naiad.tools.perf.inputs.recording import RecordedRequest, read_recording
 from support.model_repository import write_identity, write_model
 from support.sequence_models import write_running_sum
 from support.server_process import ServerProcess

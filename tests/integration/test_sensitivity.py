@@ -1,9 +1,9 @@
 """The search with the real converter and the real gate: int8 with one node that hurts."""
 
-from naiad.optimizer import sensitivity
-from naiad.optimizer.candidate import Candidate, Precision, Status
-from naiad.optimizer.converters.run import Converter
-from naiad.optimizer.source import Format
+from naiad.tools.optimize import sensitivity
+from naiad.tools.optimize.candidate import Candidate, Precision, Status
+from naiad.tools.optimize.converters.run import Converter
+from naiad.tools.optimize.source import Format
 from support.sensitive_networks import SAMPLES, judge_onnx, outlier_network
 
 SETTINGS = {Precision.INT8: {"calibration": "minmax"}, Precision.INT8_DYNAMIC: {}}

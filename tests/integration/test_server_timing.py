@@ -15,7 +15,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from naiad.client import Client, InferResult
-from naiad.perf.statistics.timing import RequestParts, ServerTiming, parse_server_timing, waterfall
+from naiad.tools.perf.statistics.timing import RequestParts, ServerTiming, parse_server_timing, waterfall
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import write_identity
 from support.server_process import ServerProcess, serving

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naiad.batch import PredictJob, checkpoint, pipeline, predict
-from naiad.batch.checkpoint import Checkpoint
-from naiad.batch.sinks.sink import PartFile
+from naiad.tools.predict import PredictJob, checkpoint, pipeline, predict
+from naiad.tools.predict.checkpoint import Checkpoint
+from naiad.tools.predict.sinks.sink import PartFile
 from support.batch_parts import Doubling, served
 
 

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.analyze.goal import Bound, Goal
-from naiad.analyze.measurement import Measured
-from naiad.analyze.search.goal_score import combine, compare, gain, rank
-from naiad.analyze.space import Point, Variant
-from naiad.perf.result import Interval
+from naiad.tools.analyze.goal import Bound, Goal
+from naiad.tools.analyze.measurement import Measured
+from naiad.tools.analyze.search.goal_score import combine, compare, gain, rank
+from naiad.tools.analyze.space import Point, Variant
+from naiad.tools.measure.result import Interval
 
 POINT = Point((Variant("m", "m_config_0", {}),), 1)
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.perf.statistics.timing import ServerTiming, parse_server_timing, part_percentiles, waterfall
 from naiad.telemetry import server_timing
 from naiad.telemetry.server_timing import RequestTiming
+from naiad.tools.perf.statistics.timing import ServerTiming, parse_server_timing, part_percentiles, waterfall
 
 MOMENT = st.integers(0, 10**13)
 TIMINGS = st.builds(ServerTiming, MOMENT, *[st.integers(0, 10**12)] * 8)

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from naiad.analyze.goal import Bound, Goal
-from naiad.analyze.measurement import Measured, Prediction, Ranking, ServerLostError
-from naiad.analyze.search.configurations import number
-from naiad.analyze.search.settings import SearchSettings
-from naiad.analyze.space import Dimension, Point, Space, Variant
-from naiad.perf.result import ClientFigures, GeneratorFigures, Interval, Latency, Row, ServerFigures
+from naiad.tools.analyze.goal import Bound, Goal
+from naiad.tools.analyze.measurement import Measured, Prediction, Ranking, ServerLostError
+from naiad.tools.analyze.search.configurations import number
+from naiad.tools.analyze.search.settings import SearchSettings
+from naiad.tools.analyze.space import Dimension, Point, Space, Variant
+from naiad.tools.measure.result import ClientFigures, GeneratorFigures, Interval, Latency, Row, ServerFigures
 
 CONFIGURED: Mapping[str, Any] = {"max_batch_size": 1, "instance_group.count": 1, "dynamic_batching.delay": 0}
 DELAY = "dynamic_batching.delay"

@@ -8,17 +8,17 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from naiad.batch import run
-from naiad.batch.job import PredictJob
-from naiad.batch.rows.chunk import Chunk
-from naiad.batch.signature import ModelSignature, read_signature
-from naiad.batch.sources.opening import find_files
-from naiad.batch.sources.reader import Reader
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, internal
 from naiad.core.model import ModelMetadata
 from naiad.core.tensor import Array, Shape, TensorSpec
+from naiad.tools.predict import run
+from naiad.tools.predict.job import PredictJob
+from naiad.tools.predict.rows.chunk import Chunk
+from naiad.tools.predict.signature import ModelSignature, read_signature
+from naiad.tools.predict.sources.opening import find_files
+from naiad.tools.predict.sources.reader import Reader
 
 Tensors = Mapping[str, tuple[DataType, Shape]]
 

@@ -5,10 +5,10 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from naiad.analyze.prediction.station import Station
-from naiad.analyze.prediction.timeline import Timeline
 from naiad.core.batch import Batch
 from naiad.scheduler.api import Scheduler
+from naiad.tools.analyze.simulation.station import Station
+from naiad.tools.analyze.simulation.timeline import Timeline
 from support.scheduling import waiting_request
 
 

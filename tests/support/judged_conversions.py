@@ -5,14 +5,14 @@ from dataclasses import replace
 from naiad.cli.main import main
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
-from naiad.optimizer import package
-from naiad.optimizer.candidate import Candidate, Conversion, Precision, Status
-from naiad.optimizer.correctness.gate import judge
-from naiad.optimizer.correctness.repository import write_repository
-from naiad.optimizer.correctness.runner import CallableRunner, RenamedRunner
-from naiad.optimizer.correctness.served import ServedRunner
-from naiad.optimizer.correctness.settings import Settings
-from naiad.optimizer.source import Format
+from naiad.tools.optimize import package
+from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
+from naiad.tools.optimize.correctness.gate import judge
+from naiad.tools.optimize.correctness.repository import write_repository
+from naiad.tools.optimize.correctness.runner import CallableRunner, RenamedRunner
+from naiad.tools.optimize.correctness.served import ServedRunner
+from naiad.tools.optimize.correctness.settings import Settings
+from naiad.tools.optimize.source import Format
 from support import optimizer_results as results
 from support.digits_classifier import digits_classifier
 

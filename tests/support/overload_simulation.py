@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from naiad.analyze.prediction.station import Station
-from naiad.analyze.prediction.timeline import Timeline
 from naiad.core.batch import Batch
 from naiad.core.request import InferRequest
 from naiad.scheduler.api import Dropped, Scheduler
+from naiad.tools.analyze.simulation.station import Station
+from naiad.tools.analyze.simulation.timeline import Timeline
 from support.scheduling import waiting_request
 
 SECOND = 1_000_000_000

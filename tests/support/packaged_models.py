@@ -10,9 +10,9 @@ import onnx
 import onnxruntime
 
 from naiad.cli.main import main
-from naiad.optimizer import package
-from naiad.optimizer.correctness.runner import CallableRunner
-from naiad.optimizer.result import Result
+from naiad.tools.optimize import package
+from naiad.tools.optimize.correctness.runner import CallableRunner
+from naiad.tools.optimize.result import Result
 from support import optimizer_results as results
 from support import sabotaged_conversions as models
 

@@ -8,9 +8,9 @@ import numpy as np
 from naiad.core.datatype import DataType
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec, to_buffer
-from naiad.perf.exchange import Exchange, RequestTemplate
-from naiad.perf.plan import Mode, Protocol, Service
-from naiad.perf.targets import make_target
+from naiad.tools.perf.exchange import Exchange, RequestTemplate
+from naiad.tools.perf.plan import Mode, Protocol, Service
+from naiad.tools.perf.targets import make_target
 from support.http2_peer import settings_frame
 
 ROW = np.arange(4, dtype=np.float32)

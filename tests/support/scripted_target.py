@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from naiad.client import ConnectionFailedError
-from naiad.perf.exchange import Exchange, Prepared, RequestTemplate
+from naiad.tools.perf.exchange import Exchange, Prepared, RequestTemplate
 
 
 class ScriptedPrepared:

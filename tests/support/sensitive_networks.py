@@ -9,11 +9,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
-from naiad.optimizer.correctness.gate import judge
-from naiad.optimizer.correctness.runner import CallableRunner
-from naiad.optimizer.correctness.settings import Settings
-from naiad.optimizer.samples.reading import ArraySamples
-from naiad.optimizer.source import Format, Source
+from naiad.tools.optimize.correctness.gate import judge
+from naiad.tools.optimize.correctness.runner import CallableRunner
+from naiad.tools.optimize.correctness.settings import Settings
+from naiad.tools.optimize.samples.reading import ArraySamples
+from naiad.tools.optimize.source import Format, Source
 
 SIZE = 16
 INPUTS = (TensorSpec("x", DataType.FP32, (-1, SIZE)),)

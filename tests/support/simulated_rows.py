@@ -4,12 +4,12 @@ import json
 
 from google.protobuf import json_format
 
-from naiad.analyze.measurement import Measured
-from naiad.analyze.prediction.fitted import load_of
-from naiad.analyze.prediction.system import simulate
-from naiad.analyze.space import Point, Variant
 from naiad.config.model_config_pb2 import ModelConfig
-from naiad.perf.result import ClientFigures, GeneratorFigures, Interval, Latency, Row, ServerFigures
+from naiad.tools.analyze.measurement import Measured
+from naiad.tools.analyze.simulation.fitted import load_of
+from naiad.tools.analyze.simulation.system import simulate
+from naiad.tools.analyze.space import Point, Variant
+from naiad.tools.measure.result import ClientFigures, GeneratorFigures, Interval, Latency, Row, ServerFigures
 
 
 def config_of(

@@ -11,21 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from naiad.analyze.live import restore_from_journal
-from naiad.analyze.measurement import ServerLostError
-from naiad.analyze.report.text import ranking_text
-from naiad.analyze.run import Analysis, analyze, restored_url
-from naiad.analyze.search import SearchProgress
-from naiad.analyze.settings.keys import KEYS, Key
-from naiad.analyze.settings.reader import read_file, read_settings
-from naiad.analyze.settings.settings import ModelSettings, Settings
-from naiad.analyze.settings.values import SettingsError, seconds
 from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail
 from naiad.cli.perf.flags import parse as parse_perf
 from naiad.cli.perf.planning import FlagError, make_plan
 from naiad.core.errors import InferError
-from naiad.perf.plan import InputSettings, Protocol, Service
-from naiad.perf.report.charts import ChartsMissingError, check_charts
+from naiad.tools.analyze.live import restore_from_journal
+from naiad.tools.analyze.measurement import ServerLostError
+from naiad.tools.analyze.report.text import ranking_text
+from naiad.tools.analyze.run import Analysis, analyze, restored_url
+from naiad.tools.analyze.search import SearchProgress
+from naiad.tools.analyze.settings.keys import KEYS, Key
+from naiad.tools.analyze.settings.reader import read_file, read_settings
+from naiad.tools.analyze.settings.settings import ModelSettings, Settings
+from naiad.tools.analyze.settings.values import SettingsError, seconds
+from naiad.tools.measure.charts import ChartsMissingError, check_charts
+from naiad.tools.perf.plan import InputSettings, Protocol, Service
 
 _LINE_INTERVAL_S = 10
 COMMANDS = ("profile", "analyze", "report")

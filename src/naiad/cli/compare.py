@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from naiad.cli.parser import BAD_OPTION, FAILED, Parser, fail
 
 if TYPE_CHECKING:
-    from naiad.optimizer.verdict import Tolerance, Verdict
+    from naiad.tools.optimize.verdict import Tolerance, Verdict
 
 _PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "mixed", "int8", "int8_dynamic")
 _DESCRIPTION = """\
@@ -30,11 +30,11 @@ def run(arguments: Sequence[str]) -> int:
     """Compare both models and return the exit status."""
     flags = make_parser().parse_args(arguments)
     # The gate imports the server.
-    from naiad.optimizer.candidate import Precision
-    from naiad.optimizer.comparing import Side, compare
-    from naiad.optimizer.correctness.runner import RunnerError
-    from naiad.optimizer.correctness.settings import Settings
-    from naiad.optimizer.steps.journal import to_json
+    from naiad.tools.optimize.candidate import Precision
+    from naiad.tools.optimize.comparing import Side, compare
+    from naiad.tools.optimize.correctness.runner import RunnerError
+    from naiad.tools.optimize.correctness.settings import Settings
+    from naiad.tools.optimize.steps.journal import to_json
 
     try:
         settings = Settings(tolerances=_tolerances(flags.tolerance), are_probed=not flags.no_probes)
@@ -84,7 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _tolerances(given: Sequence[str]) -> "dict[str, Tolerance]":
-    from naiad.optimizer.verdict import parse_tolerance
+    from naiad.tools.optimize.verdict import parse_tolerance
 
     return dict(parse_tolerance(text) for text in given)
 

@@ -26,10 +26,10 @@ The exit status is 1 if the demonstration failed, 2 for an invalid command line.
 """
 _PIPE_COLUMNS = 160
 _DEMOS = {
-    "models": "naiad.demo.run",
-    "ocr": "naiad.demo.ocr",
-    "voice": "naiad.demo.voice",
-    "formats": "naiad.demo.formats.run",
+    "models": "naiad.tools.demo.run",
+    "ocr": "naiad.tools.demo.ocr",
+    "voice": "naiad.tools.demo.voice",
+    "formats": "naiad.tools.demo.formats.run",
 }
 
 
@@ -48,7 +48,7 @@ def _run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     try:
         from rich.console import Console
 
-        from naiad.demo.server import NotReadyError, Settings
+        from naiad.tools.demo.server import NotReadyError, Settings
 
         demo = importlib.import_module(_DEMOS[options.what])
     except ModuleNotFoundError as missing:

@@ -16,25 +16,25 @@ import numpy as np
 
 from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail
 from naiad.core.tensor import TensorSpec
-from naiad.optimizer import package, preprocessing
-from naiad.optimizer.candidate import Precision
-from naiad.optimizer.converters.plan import candidates, installed_packages
-from naiad.optimizer.converters.process import Limits as ConverterLimits
-from naiad.optimizer.correctness.isolated import Limits as RunnerLimits
-from naiad.optimizer.correctness.runner import RunnerError
-from naiad.optimizer.correctness.settings import Budget, Settings, parse_max_drop
-from naiad.optimizer.options import Options
-from naiad.optimizer.preprocessing import read_steps
-from naiad.optimizer.profile import configuration
-from naiad.optimizer.report import text_table, write_csv, write_html
-from naiad.optimizer.result import SOURCE, Objective, Result, Strategy
-from naiad.optimizer.run import check_labels, optimize
-from naiad.optimizer.samples.reading import from_path, shape_ranges
-from naiad.optimizer.source import Format, Labels, Samples, Source
-from naiad.optimizer.sources import open_source, reference_runner
-from naiad.optimizer.sources.formats import detect, refuse_pickle
-from naiad.optimizer.verdict import Tolerance, parse_tolerance
-from naiad.perf.report.charts import ChartsMissingError
+from naiad.tools.measure.charts import ChartsMissingError
+from naiad.tools.optimize import package, preprocessing
+from naiad.tools.optimize.candidate import Precision
+from naiad.tools.optimize.converters.plan import candidates, installed_packages
+from naiad.tools.optimize.converters.process import Limits as ConverterLimits
+from naiad.tools.optimize.correctness.isolated import Limits as RunnerLimits
+from naiad.tools.optimize.correctness.runner import RunnerError
+from naiad.tools.optimize.correctness.settings import Budget, Settings, parse_max_drop
+from naiad.tools.optimize.options import Options
+from naiad.tools.optimize.preprocessing import read_steps
+from naiad.tools.optimize.profile import configuration
+from naiad.tools.optimize.report import text_table, write_csv, write_html
+from naiad.tools.optimize.result import SOURCE, Objective, Result, Strategy
+from naiad.tools.optimize.run import check_labels, optimize
+from naiad.tools.optimize.samples.reading import from_path, shape_ranges
+from naiad.tools.optimize.source import Format, Labels, Samples, Source
+from naiad.tools.optimize.sources import open_source, reference_runner
+from naiad.tools.optimize.sources.formats import detect, refuse_pickle
+from naiad.tools.optimize.verdict import Tolerance, parse_tolerance
 
 METRICS = ("accuracy", "top5", "f1", "mse")
 _DESCRIPTION = """\

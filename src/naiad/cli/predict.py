@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from naiad.batch import PredictJob, Progress, Summary, predict
-from naiad.batch.job import DEFAULT_TIMEOUT_S
-from naiad.batch.output import written_files
-from naiad.batch.sinks.opening import OUTPUT_SUFFIXES, check_suffix
-from naiad.batch.sources.opening import INPUT_SUFFIXES, find_files
 from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail, parse_header
 from naiad.client import ConnectionFailedError, InferError
+from naiad.tools.predict import PredictJob, Progress, Summary, predict
+from naiad.tools.predict.job import DEFAULT_TIMEOUT_S
+from naiad.tools.predict.output import written_files
+from naiad.tools.predict.sinks.opening import OUTPUT_SUFFIXES, check_suffix
+from naiad.tools.predict.sources.opening import INPUT_SUFFIXES, find_files
 
 SOME_FAILED = 3
 """Exit status when the output is complete and some of its rows have no prediction."""
@@ -118,7 +118,7 @@ def run(argv: Sequence[str]) -> int:
         return fail("naiad predict", _in_flags(str(error)), BAD_OPTION)
     progress = ConsoleProgress(is_quiet=flags.quiet)
     if flags.quiet:
-        logging.getLogger("naiad.batch").setLevel(logging.ERROR)
+        logging.getLogger("naiad.tools.predict").setLevel(logging.ERROR)
     try:
         summary = predict(job, progress)
     except ConnectionFailedError as error:

@@ -4,8 +4,8 @@ import importlib.util
 
 import pytest
 
-from naiad.analyze.search import SearchProgress
 from naiad.cli.analyze import _Progress, run
+from naiad.tools.analyze.search import SearchProgress
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from naiad.cli.perf.command import _report
 from naiad.cli.perf.flags import parse
 from naiad.cli.perf.planning import make_plan
-from naiad.perf.result import Result
+from naiad.tools.measure.result import Result
 
 RESULT = Result([], "2026-11-23T00:00:00", {}, None)
 

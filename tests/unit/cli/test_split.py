@@ -11,7 +11,7 @@ from naiad.cli.large_models import split
 def test_missing_package_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("naiad.split.")]:
+    for name in [name for name in sys.modules if name.startswith("naiad.tools.split.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "onnx", None)
     path = tmp_path / "model.onnx"

@@ -4,9 +4,9 @@ import pytest
 
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.perf.statistics.timing import parse_server_timing
 from naiad.telemetry import server_timing
 from naiad.telemetry.server_timing import RequestTiming
+from naiad.tools.perf.statistics.timing import parse_server_timing
 
 MS = 1_000_000
 HEADER = ResponseHeader("m", "1", ())

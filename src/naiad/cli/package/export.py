@@ -35,8 +35,8 @@ def run(arguments: Sequence[str]) -> int:
         parser.error(str(error))
     from naiad.client import ConnectionFailedError
     from naiad.core.errors import InferError
-    from naiad.optimizer import package
-    from naiad.optimizer.package.manifest import NoPackageError
+    from naiad.tools.optimize import package
+    from naiad.tools.optimize.package.manifest import NoPackageError
 
     try:
         if options.format_only:

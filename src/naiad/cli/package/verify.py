@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from naiad.cli.parser import BAD_OPTION, FAILED, Parser, fail
 
 if TYPE_CHECKING:
-    from naiad.optimizer.package.verification import Verification
+    from naiad.tools.optimize.package.verification import Verification
 
 _DESCRIPTION = """\
 Check every byte of PACKAGE against its manifest, load its model as naiad serves it, compare its answers to the stored
@@ -23,9 +23,9 @@ def run(arguments: Sequence[str]) -> int:
     """Verify a package and return the exit status."""
     options = make_parser().parse_args(arguments)
     # The gate imports the server.
-    from naiad.optimizer.package.manifest import NoPackageError
-    from naiad.optimizer.package.verification import verify
-    from naiad.optimizer.steps.journal import to_json
+    from naiad.tools.optimize.package.manifest import NoPackageError
+    from naiad.tools.optimize.package.verification import verify
+    from naiad.tools.optimize.steps.journal import to_json
 
     try:
         found = verify(options.package, is_quick=options.quick)

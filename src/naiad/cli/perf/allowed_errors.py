@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 
 from naiad.cli.perf.planning import FlagError
-from naiad.perf.exchange import UNANSWERED, WRONG_ANSWER
-from naiad.perf.report.text import row_title
-from naiad.perf.result import Row
+from naiad.tools.measure.result import Row
+from naiad.tools.perf.exchange import UNANSWERED, WRONG_ANSWER
+from naiad.tools.perf.report.text import row_title
 
 _DEFAULT = "1%"
 _NEVER_ALLOWED = {

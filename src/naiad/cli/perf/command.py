@@ -14,20 +14,20 @@ from naiad.cli.perf.flags import BAD_OPTION, make_parser
 from naiad.cli.perf.planning import FlagError, make_plan
 from naiad.client import ConnectionFailedError
 from naiad.core.errors import InferError
-from naiad.perf.generator.local import MAX_KEPT_BYTES
-from naiad.perf.plan import Load, Plan, Protocol, Stop
-from naiad.perf.records import Measurement
-from naiad.perf.report.charts import ChartsMissingError, check_charts
-from naiad.perf.report.html import report
-from naiad.perf.report.latency_csv import write_latency_csv
-from naiad.perf.report.profile_export import ProfileExport
-from naiad.perf.report.result_json import ResultFileError, from_json, to_json
-from naiad.perf.report.text import closing_text, comparison_text, settings_text, unstable_text
-from naiad.perf.result import Result, Row
-from naiad.perf.statistics.comparison import compare
+from naiad.tools.measure.charts import ChartsMissingError, check_charts
+from naiad.tools.measure.comparison import compare
+from naiad.tools.measure.result import Result, Row
+from naiad.tools.measure.result_json import ResultFileError, from_json, to_json
+from naiad.tools.perf.generator.local import MAX_KEPT_BYTES
+from naiad.tools.perf.plan import Load, Plan, Protocol, Stop
+from naiad.tools.perf.records import Measurement
+from naiad.tools.perf.report.html import report
+from naiad.tools.perf.report.latency_csv import write_latency_csv
+from naiad.tools.perf.report.profile_export import ProfileExport
+from naiad.tools.perf.report.text import closing_text, comparison_text, settings_text, unstable_text
 
 if TYPE_CHECKING:
-    from naiad.perf.session import Export
+    from naiad.tools.perf.session import Export
 
 WORSE, NOT_STABLE, FAILED = 1, 2, 99
 """Exit statuses; perf_analyzer's but for WORSE, which it does not have."""
@@ -90,7 +90,7 @@ def _check_outputs(flags: argparse.Namespace) -> None:
 
 
 def _measure(plan: Plan, command: Sequence[str], progress: ConsoleProgress, export_file: str) -> Result:
-    from naiad.perf.session import Session
+    from naiad.tools.perf.session import Session
 
     if not export_file:
         return _run_session(plan, command, progress, None)
@@ -110,7 +110,7 @@ def _measure(plan: Plan, command: Sequence[str], progress: ConsoleProgress, expo
 
 
 def _run_session(plan: Plan, command: Sequence[str], progress: ConsoleProgress, export: "Export | None") -> Result:
-    from naiad.perf.session import run
+    from naiad.tools.perf.session import run
 
     session = run(plan, progress, command=command, export=export)
     try:

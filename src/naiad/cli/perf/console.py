@@ -4,10 +4,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-from naiad.perf.measuring.level import Progress, Tick
-from naiad.perf.plan import Concurrency, Load, PeriodicConcurrency, RequestRate
-from naiad.perf.report.text import row_text
-from naiad.perf.result import Row
+from naiad.tools.measure.result import Row
+from naiad.tools.perf.measuring.level import Progress, Tick
+from naiad.tools.perf.plan import Concurrency, Load, PeriodicConcurrency, RequestRate
+from naiad.tools.perf.report.text import row_text
 
 _PLAIN_INTERVAL_S = 10.0
 """Between lines where the terminal cannot change one, in a log of CI for example."""

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from naiad.core.errors import InferError
 from naiad.core.parameters import ParameterValue
-from naiad.perf.load.search import check_loads
-from naiad.perf.plan import (
+from naiad.tools.perf.load.search import check_loads
+from naiad.tools.perf.plan import (
     Concurrency,
     InputSettings,
     Intervals,

@@ -1,5 +1,0 @@
-"""What a configuration would do under a load: fitted costs, and a simulation with the real schedulers."""
-
-from naiad.analyze.prediction.predictor import LearnedPredictor
-
-__all__ = ["LearnedPredictor"]

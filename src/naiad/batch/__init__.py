@@ -1,6 +1,0 @@
-"""Batch prediction: a model over the rows of files, in this process or on a server."""
-
-from naiad.batch.job import PredictJob, Progress, Summary
-from naiad.batch.run import predict
-
-__all__ = ["PredictJob", "Progress", "Summary", "predict"]

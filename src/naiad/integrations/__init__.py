@@ -1,0 +1,1 @@
+"""naiad in other programs: each one's plug-in."""

@@ -1,7 +1,0 @@
-"""Packages: a chosen model with the evidence that it answers as its source, which another machine can prove again."""
-
-from naiad.optimizer.package.export import export, export_files, opened_source
-from naiad.optimizer.package.verification import Verification, verify
-from naiad.optimizer.package.writing import check_target, write
-
-__all__ = ["Verification", "check_target", "export", "export_files", "opened_source", "verify", "write"]

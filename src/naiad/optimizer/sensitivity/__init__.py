@@ -1,5 +1,0 @@
-"""Which nodes of a rejected candidate stay in higher precision, so that its answers are right."""
-
-from naiad.optimizer.sensitivity.mixing import is_searchable, search
-
-__all__ = ["is_searchable", "search"]

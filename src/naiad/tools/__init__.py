@@ -1,0 +1,1 @@
+"""What users run beside a server: each tool is a package, over what they share."""

@@ -1,0 +1,161 @@
+"""The file of measurements: JSON lines, each written before the next measurement begins.
+
+A search that starts again with the same file takes recorded measurements instead of making them, in the order of the
+file. Lines of another fingerprint (changed model files, configuration or server) stay in the file and are not used.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from naiad.files.below import files_below
+from naiad.tools.analyze.measurement import Measured
+from naiad.tools.analyze.space import Point, Variant
+from naiad.tools.measure.result import Interval, Row
+from naiad.tools.measure.result_json import read_record
+
+_VERSION = 1
+_CHUNK_BYTES = 1 << 20
+
+
+class CheckpointError(ValueError):
+    """A file is not a checkpoint that this version can read; the message names the line."""
+
+
+class Checkpoint:
+    """Measurements of a search, in a file that survives the process."""
+
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        """Open a file, which is created where there is none. A torn last line, of a process that died, is removed.
+
+        Raises OSError and CheckpointError.
+        """
+        self.fingerprint = fingerprint
+        self._recorded: dict[tuple[str, str], deque[Measured]] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab+")
+        try:
+            for found, measured in _read(self._file_text(), path):
+                if found == fingerprint:
+                    self._recorded.setdefault((measured.point.key, measured.turn), deque()).append(measured)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _file_text(self) -> bytes:
+        self._file.seek(0)
+        text = self._file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        if len(whole) < len(text):
+            self._file.truncate(len(whole))
+        return whole
+
+    def take(self, point: Point) -> Measured | None:
+        """Return the next recorded measurement of a point, each once; None when there is none left."""
+        return self._take(point, "")
+
+    def take_turn(self, points: Sequence[Point], turn: str) -> list[Measured] | None:
+        """Return the recorded measurements of a whole turn of a comparison; None unless all were recorded.
+
+        What one process measured of a turn and another one measured later is no comparison.
+        """
+        if not all(self._recorded.get((each.key, turn)) for each in points):
+            return None
+        return [measured for each in points if (measured := self._take(each, turn)) is not None]
+
+    def _take(self, point: Point, turn: str) -> Measured | None:
+        recorded = self._recorded.get((point.key, turn))
+        return dataclasses.replace(recorded.popleft(), point=point) if recorded else None
+
+    @property
+    def waiting(self) -> int:
+        """Recorded measurements that were not taken yet."""
+        return sum(len(each) for each in self._recorded.values())
+
+    def append(self, measured: Measured) -> None:
+        """Write a measurement to the disk. Raises OSError."""
+        line = json.dumps(
+            {"version": _VERSION, "fingerprint": self.fingerprint, **dataclasses.asdict(measured)}, ensure_ascii=False
+        )
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_measurements(path: Path) -> list[Measured]:
+    """Return all measurements of a file, of any fingerprint. Raises OSError and CheckpointError."""
+    text = path.read_bytes()
+    return [measured for _, measured in _read(text[: text.rfind(b"\n") + 1], path)]
+
+
+def fingerprint(paths: Iterable[Path], facts: Iterable[str]) -> str:
+    """Return a digest of files and folders, and of facts: configurations, the version of the server, the input.
+
+    Raises OSError.
+    """
+    digest = hashlib.sha256()
+    for fact in facts:
+        digest.update(f"{len(fact)}:{fact}".encode())
+    for root in paths:
+        for path in files_below(root):
+            name = str(path.relative_to(root))
+            digest.update(f"{len(name)}:{name}:{path.stat().st_size}:".encode())
+            with path.open("rb") as file:
+                while chunk := file.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _read(text: bytes, path: Path) -> Iterator[tuple[str, Measured]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            document = json.loads(line)
+            if document["version"] != _VERSION:
+                raise CheckpointError(
+                    f"{path}:{number}: version {document['version']!r} of the checkpoint is not supported, "
+                    f"expected {_VERSION}; choose another file"
+                )
+            yield document["fingerprint"], _measured(document)
+        except CheckpointError:
+            raise
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CheckpointError(
+                f"{path}:{number} is not a measurement ({error}); remove the line or choose another file"
+            ) from error
+
+
+def _measured(document: Mapping[str, Any]) -> Measured:
+    point = document["point"]
+    variants = tuple(Variant(**each) for each in point.pop("variants"))
+    return Measured(
+        Point(variants, **point),
+        {model: read_record(Row, row, f"rows.{model}") for model, row in document["rows"].items()},
+        {
+            model: {name: read_record(Interval, each, f"metrics.{name}") for name, each in metrics.items()}
+            for model, metrics in document["metrics"].items()
+        },
+        document["error"],
+        document["duration_s"],
+        document["repeats"],
+        document.get("foreign_cores", 0.0),
+        document.get("loop_cores", 0.0),
+        document.get("turn", ""),
+    )

@@ -1,0 +1,1 @@
+"""What measurements have in common: rows, intervals, comparisons, charts and pages."""

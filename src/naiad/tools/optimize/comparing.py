@@ -1,0 +1,135 @@
+"""Two models beside each other: files of any format, or models on running servers, judged by the gate."""
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from naiad.core.tensor import TensorSpec
+from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
+from naiad.tools.optimize.correctness.gate import judge
+from naiad.tools.optimize.correctness.isolated import Limits
+from naiad.tools.optimize.correctness.names import with_names_of
+from naiad.tools.optimize.correctness.remote import RemoteRunner
+from naiad.tools.optimize.correctness.runner import Runner
+from naiad.tools.optimize.correctness.settings import Settings
+from naiad.tools.optimize.samples.reading import check_sample, from_path
+from naiad.tools.optimize.source import BACKENDS, Format, Samples, Source
+from naiad.tools.optimize.sources import open_source, reference_runner
+from naiad.tools.optimize.sources.reference import write_files
+from naiad.tools.optimize.steps.judging import open_conversion, with_open_lengths
+from naiad.tools.optimize.verdict import Verdict
+
+_ADDRESS = re.compile(r"[\w.-]+:\d+(/.*)?")
+_SCHEMES = ("http", "https", "grpc", "grpcs")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two models, as the user names it."""
+
+    place: str
+    """A model file or folder, or the URL of a server with the model: grpc://HOST:PORT/MODEL[/VERSION]."""
+    inputs: Sequence[str] = ()
+    """Of a file that does not say them: NAME:TYPE:SHAPE."""
+    outputs: Sequence[str] = ()
+    has_batch: bool | None = None
+    allow_pickle: bool = False
+
+    @property
+    def url(self) -> str:
+        """Return the URL of a model on a server, "" for a file; without a scheme it is HTTP."""
+        if urlsplit(self.place).scheme in _SCHEMES:
+            return self.place
+        is_address = _ADDRESS.fullmatch(self.place) and not Path(self.place).exists()
+        return f"http://{self.place}" if is_address else ""
+
+
+def compare(source: Side, candidate: Side, data: Path, precision: Precision, settings: Settings) -> Verdict:
+    """Return the gate's verdict on the candidate.
+
+    Raises ValueError for a place or data that cannot be read, RunnerError if one of the models does not load or the
+    source does not answer.
+    """
+    with contextlib.ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="naiad-compare-")))
+        opened = stack.enter_context(_opened(source, home / "source", data, None))
+        samples = _samples(opened, data)
+        chosen = with_open_lengths(replace(settings, has_batch=opened.model.has_batch), opened.model)
+        _check_outputs(chosen, opened.model.outputs)
+        other = stack.enter_context(_opened(candidate, home / "candidate", data, opened.model))
+        named = with_names_of(
+            opened.model.inputs, opened.model.outputs, other.runner, other.model.inputs, other.model.outputs
+        )
+        judged = Candidate("the candidate", other.model.format, precision, "")
+        return judge(opened.runner, named, samples, judged, chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    runner: Runner
+    model: Source
+
+
+@contextlib.contextmanager
+def _opened(side: Side, home: Path, data: Path, source: Source | None) -> Iterator[_Opened]:
+    """Open one side; a candidate has the batches that naiad may serve it with, and the tensors of `source`."""
+    made = _remote(side, data) if side.url else _local(side, home, data, source)
+    try:
+        yield made
+    finally:
+        made.runner.close()
+
+
+def _remote(side: Side, data: Path) -> _Opened:
+    parts = urlsplit(side.url)
+    names = [each for each in parts.path.split("/") if each]
+    if not 1 <= len(names) <= 2:
+        raise ValueError(
+            f"{side.place} names no model; write {parts.scheme}://{parts.netloc}/MODEL or /MODEL/VERSION"
+        )
+    runner = RemoteRunner(f"{parts.scheme}://{parts.netloc}", *names)
+    first = next(iter(from_path(data, ())), {})
+    ranks = {len(array.shape) for array in first.values()}
+    has_batch = side.has_batch
+    if has_batch is None:  # The shapes of a model with a batch dimension have it in front.
+        has_batch = any(len(spec.shape) - 1 in ranks and len(spec.shape) not in ranks for spec in runner.inputs)
+    # A server's format is unknown: it computes as its answers' datatypes say.
+    return _Opened(
+        runner,
+        Source(names[0], Format.PYTHON, Path(), tuple(runner.inputs), tuple(runner.outputs), has_batch),
+    )
+
+
+def _local(side: Side, home: Path, data: Path, source: Source | None) -> _Opened:
+    model = open_source(
+        Path(side.place),
+        samples=data,
+        inputs=side.inputs,
+        outputs=side.outputs,
+        has_batch=side.has_batch if source is None else source.has_batch,
+        allow_pickle=side.allow_pickle,
+    )
+    if source is None:
+        return _Opened(reference_runner(model, home), model)
+    candidate = Candidate("candidate", model.format, Precision.FP32, BACKENDS[model.format])
+    write_files(model, home / "files")
+    conversion = Conversion(candidate, Status.CONVERTED, home / "files")
+    runner = open_conversion(conversion, model, {}, home / "repositories", Limits())
+    return _Opened(runner, replace(model, inputs=tuple(runner.inputs), outputs=tuple(runner.outputs)))
+
+
+def _samples(opened: _Opened, data: Path) -> Samples:
+    samples = from_path(data, opened.model.inputs, opened.model.has_batch)
+    check_sample(next(iter(samples)), opened.model.inputs, opened.model.has_batch, str(data))
+    return samples
+
+
+def _check_outputs(settings: Settings, outputs: Sequence[TensorSpec]) -> None:
+    names = [spec.name for spec in outputs]
+    for name in settings.tolerances:
+        if name not in names:
+            raise ValueError(f"--tolerance names the output '{name}'; the model has {', '.join(names)}")

@@ -1,0 +1,244 @@
+"""Conversions in subprocesses, cached by the content of what they are made from."""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import naiad
+from naiad.core.tensor import TensorSpec
+from naiad.files.below import files_below
+from naiad.tools.optimize.candidate import Candidate, Conversion, Status
+from naiad.tools.optimize.converters import process
+from naiad.tools.optimize.converters.job import CALIBRATION_SAMPLES, Job, Tensor
+from naiad.tools.optimize.converters.operators import missing_operator
+from naiad.tools.optimize.converters.plan import installed_packages
+from naiad.tools.optimize.converters.process import Limits
+from naiad.tools.optimize.samples.chunks import ChunkedSamples, write_chunks
+from naiad.tools.optimize.samples.reading import digest, shape_ranges
+from naiad.tools.optimize.source import Samples, ShapeRange, Source
+
+_RESULT = "conversion.json"
+_LOG_CHARACTERS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Converter:
+    """Converts one source in a workspace."""
+
+    source: Source
+    samples: ChunkedSamples
+    samples_digest: str
+    ranges: Mapping[str, ShapeRange]
+    workspace: Path
+    limits: Limits = field(default_factory=Limits)
+
+    @staticmethod
+    def open(
+        source: Source,
+        samples: Samples,
+        workspace: Path,
+        ranges: Mapping[str, ShapeRange] | None = None,
+        limits: Limits | None = None,
+    ) -> "Converter":
+        """Return a converter that has the samples for tracing and calibration in its workspace."""
+        used = digest(samples)
+        chunks = write_chunks(samples, workspace / "samples" / used[:24], CALIBRATION_SAMPLES)
+        ranges = ranges or shape_ranges(samples, has_batch=source.has_batch)
+        return Converter(source, chunks, used, ranges, workspace, limits or Limits())
+
+    def convert_all(
+        self, candidates: Sequence[Candidate], interpreters: Mapping[str, Path] | None = None
+    ) -> Iterator[Conversion]:
+        """Convert all candidates in order; `interpreters` by name, for those with an environment of their own."""
+        done: dict[str, Conversion] = {}
+        for candidate in candidates:
+            python = (interpreters or {}).get(candidate.name)
+            done[candidate.name] = self.convert(candidate, done.get(candidate.after), python)
+            yield done[candidate.name]
+
+    def convert(
+        self, candidate: Candidate, after: Conversion | None = None, python: Path | None = None
+    ) -> Conversion:
+        """Convert, or return what an earlier call with the same content and versions has made.
+
+        A failure is a `Conversion`, not an exception. `after` is the conversion that this candidate is made from.
+        """
+        nothing = self.workspace / "conversions"
+        if candidate.not_run:
+            return Conversion(candidate, Status.NOT_RUN, nothing, reason=candidate.not_run)
+        if candidate.after and (after is None or after.status in (Status.FAILED, Status.NOT_RUN)):
+            why = f"made from '{candidate.after}', which has {after.status.value if after else 'not been made'}"
+            return Conversion(candidate, Status.FAILED, nothing, reason=why)
+        job = self._job(candidate, after, python)
+        folder = nothing / f"{candidate.name}-{self._key(job)[:24]}"
+        cached = _read(folder, candidate, self.limits)
+        if cached is None:
+            _Attempt(job, folder, self.limits, python).run()
+            cached = _read(folder, candidate, self.limits)
+        if cached is None:
+            raise FileNotFoundError(f"{folder}: removed while it was written")
+        return cached
+
+    def _job(self, candidate: Candidate, after: Conversion | None, python: Path | None) -> Job:
+        path, made_of = self.source.path, self.source.format
+        if after is not None and candidate.after:
+            path, made_of = model_file(after.folder), after.candidate.format
+        packages = installed_packages(python)
+        return Job(
+            made_of.value,
+            str(path.absolute()),
+            candidate.format.value,
+            candidate.precision.value,
+            json.loads(json.dumps(candidate.settings)),
+            _tensors(self.source.inputs),
+            _tensors(self.source.outputs),
+            self.source.has_batch,
+            {name: (each.minimum, each.typical, each.maximum) for name, each in self.ranges.items()},
+            str(self.samples.folder.absolute()),
+            environment={name: packages.get(name, "") for name in (*candidate.needs, "numpy")},
+        )
+
+    def _key(self, job: Job) -> str:
+        """Return a hash of the contents; the places of files do not count."""
+        sha = hashlib.sha256(f"{naiad.__version__} {self.samples_digest} {content_digest(Path(job.source))}".encode())
+        values = (job.source_format, job.format, job.precision, job.settings, job.inputs, job.outputs, job.has_batch)
+        sha.update(json.dumps([*values, job.ranges, job.environment], sort_keys=True, default=str).encode())
+        return sha.hexdigest()
+
+
+def model_file(folder: Path) -> Path:
+    """Return the file of a version folder that is the model: model.onnx, model.xml, ..."""
+    found = sorted(each for each in folder.iterdir() if each.suffix not in (".bin", ".data"))
+    if not found:
+        raise FileNotFoundError(f"{folder}: no model file")
+    return found[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One run of a subprocess, in a temporary folder that gets its name when all is complete."""
+
+    job: Job
+    folder: Path
+    limits: Limits
+    python: Path | None
+
+    def run(self) -> None:
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=self.folder.parent) as temporary:
+            unfinished = Path(temporary, "attempt")
+            (unfinished / "files").mkdir(parents=True)
+            record = self._convert(unfinished, Path(temporary))
+            if record["reason"]:
+                shutil.rmtree(unfinished / "files")
+                (unfinished / "files").mkdir()
+            (unfinished / _RESULT).write_text(json.dumps(record), encoding="utf-8")
+            _synchronize(unfinished)
+            shutil.rmtree(self.folder, ignore_errors=True)  # a failure under other limits
+            unfinished.rename(self.folder)
+
+    def _convert(self, unfinished: Path, temporary: Path) -> dict[str, Any]:
+        job_file, result_file, log = unfinished / "job.json", temporary / "result.json", unfinished / "log.txt"
+        replace(self.job, output=str(unfinished / "files")).write(job_file)
+        python = str(self.python or sys.executable)
+        command = [python, "-m", "naiad.tools.optimize.converters.worker", str(job_file), str(result_file)]
+        ended = process.run(command, self._environment(temporary), log, self.limits)
+        text = log.read_text(encoding="utf-8", errors="replace")[-_LOG_CHARACTERS:]
+        result = json.loads(result_file.read_text(encoding="utf-8")) if result_file.exists() else {}
+        reason = _failure(ended, result, text)
+        if not reason and not any((unfinished / "files").iterdir()):
+            reason = "the converter wrote no file"
+        return {
+            "reason": reason,
+            "backend_parameters": result.get("backend_parameters", {}),
+            "duration_s": ended.duration_s,
+            "peak_mib": ended.peak_mib,
+            "command": [*command[:3], str(self.folder / "job.json"), str(result_file)],
+            "log": text,
+            "limits": [self.limits.time_s, self.limits.memory_mib],
+        }
+
+    def _environment(self, temporary: Path) -> dict[str, str]:
+        variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "TMPDIR": str(temporary)}
+        if self.job.format != "tensorrt":  # Its builder measures on the GPU.
+            variables["CUDA_VISIBLE_DEVICES"] = ""
+        if self.python is None:
+            variables["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+            return variables
+        # Only naiad: the packages beside it are of another environment.
+        own = temporary / "naiad-only"
+        own.mkdir()
+        (own / "naiad").symlink_to(Path(naiad.__file__).parent)
+        variables["PYTHONPATH"] = str(own)
+        return variables
+
+
+def _failure(ended: process.Run, result: Mapping[str, Any], log: str) -> str:
+    """Return why the conversion failed, "" if it did not."""
+    if ended.exceeded:
+        return f"the converter was ended: {ended.exceeded}"
+    if "reason" in result:
+        reason, operator = str(result["reason"]), missing_operator(log)
+        known = "has no counterpart" in reason or not operator
+        return reason if known else f"operator {operator} has no counterpart: {reason}"
+    if not result:
+        how = f"signal {-ended.returncode}" if ended.returncode < 0 else f"exit status {ended.returncode}"
+        return f"the converter crashed ({how})"
+    return ""
+
+
+def _read(folder: Path, candidate: Candidate, limits: Limits) -> Conversion | None:
+    """Return a finished conversion; None if there is none, or it failed under other limits."""
+    try:
+        record = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    if record["reason"] and record["limits"] != [limits.time_s, limits.memory_mib]:
+        return None
+    return Conversion(
+        candidate,
+        Status.FAILED if record["reason"] else Status.CONVERTED,
+        folder / "files",
+        record["duration_s"],
+        record["peak_mib"],
+        record["command"],
+        record["reason"],
+        record["log"],
+        record["backend_parameters"],
+    )
+
+
+def _tensors(specs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(spec.name, spec.datatype.value, spec.shape) for spec in specs)
+
+
+def content_digest(path: Path) -> str:
+    """Return a hash of a file, or of the names and contents of a folder."""
+    sha = hashlib.sha256()
+    folder = path if path.is_dir() else path.parent
+    for file in files_below(path) if path.is_dir() else [path, *_beside(path)]:
+        sha.update(f"{file.relative_to(folder)} {file.stat().st_size};".encode())
+        with file.open("rb") as stream:
+            sha.update(hashlib.file_digest(stream, "sha256").digest())
+    return sha.hexdigest()
+
+
+def _beside(path: Path) -> list[Path]:
+    """Return the files with the weights of a model file: OpenVINO's .bin, ONNX's external data."""
+    names = (path.with_suffix(".bin"), path.with_name(f"{path.name}.data"), path.with_name(f"{path.name}_data"))
+    return [each for each in names if each.is_file()]
+
+
+def _synchronize(folder: Path) -> None:
+    """Write all files to the disk, so that a folder that has its name is complete after a power failure, too."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())

@@ -1,0 +1,133 @@
+"""Whether a candidate's answer depends on anything but its request: neighbours in a batch, other calls, order."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from naiad.core.tensor import Array
+from naiad.tools.optimize.candidate import Precision
+from naiad.tools.optimize.correctness.comparison import Comparison, describe, difference_of, worst_of
+from naiad.tools.optimize.correctness.elements import OutputDifference, compare_output
+from naiad.tools.optimize.correctness.runner import Arrays, Runner
+from naiad.tools.optimize.correctness.settings import Settings
+from naiad.tools.optimize.verdict import Difference
+
+_COPIES = 2
+"""Concurrent requests of each sample."""
+GREATEST = 32
+"""Rows that are tried of a model without a limit: the greatest batch that is measured and served."""
+_NOTHING = np.empty((0, 0))
+"""An output that is missing."""
+
+
+class BehaviourChecks:
+    """Compares answers of a candidate with its own answers to single requests."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        requests: Sequence[Arrays],
+        answers: Sequence[Arrays],
+        names: Sequence[str],
+        settings: Settings,
+        comparison: Comparison,
+    ) -> None:
+        """Take requests with one row each, what each is called, and the answers to them as single requests.
+
+        The first `settings.behaviour_samples` are repeated and sent at once; all of them are rows of batches.
+        """
+        self._runner = runner
+        self._requests = requests
+        self._answers = answers
+        self._names = names
+        self._settings = settings
+        self._comparison = comparison
+        self._beside_others = comparison.beside_others()
+        self._alone = range(min(len(requests), settings.behaviour_samples))
+
+    def failures(self) -> list[Difference]:
+        """Return the worst difference of each output and check. Raises RunnerError."""
+        found = [*self._repeated(), *self._concurrent()]
+        if self._settings.has_batch:
+            found += self._batched()
+        return worst_of(found)
+
+    def _repeated(self) -> Iterable[tuple[float, Difference]]:
+        # Equal calls have equal rounding: the tolerance is that of FP32 at every precision.
+        for sample in reversed(self._alone):
+            for _ in range(2):
+                answer = self._runner.infer(self._requests[sample])
+                yield from self._compare("repeated", sample, answer, "when it is repeated", is_same=True)
+
+    def _concurrent(self) -> Iterable[tuple[float, Difference]]:
+        alone = [self._requests[sample] for sample in self._alone]
+        answers = self._runner.infer_concurrently(alone * _COPIES)
+        for position, answer in enumerate(answers):
+            yield from self._compare("concurrent", position % len(alone), answer, "beside concurrent requests")
+
+    def _batched(self) -> Iterable[tuple[float, Difference]]:
+        most = self._runner.max_batch
+        for group in self._groups() if most != 1 else ():
+            for size in batch_sizes(self._settings.behaviour_batches, most):
+                yield from self._in_batch(rows_of(group, size))
+            # In the opposite order, and each end of the group among copies of the other one.
+            for order in (group[::-1], [group[-1], group[0], group[-1]], [group[0], group[-1], group[0]]):
+                yield from self._in_batch(order[: most or len(order)])
+
+    def _in_batch(self, order: Sequence[int]) -> Iterable[tuple[float, Difference]]:
+        names = self._requests[order[0]]
+        rows = {name: np.concatenate([self._requests[sample][name] for sample in order]) for name in names}
+        answer = self._runner.infer(rows)
+        shown = ", ".join(self._names[each] for each in order[:8]) + (", ..." if len(order) > 8 else "")
+        how = f"in row {{row}} of a batch of {len(order)} with samples [{shown}]"
+        for row, sample in enumerate(order):
+            own = {
+                name: array[row : row + 1] if array.ndim and len(array) == len(order) else array
+                for name, array in answer.items()
+            }
+            yield from self._compare("batched", sample, own, how.format(row=row))
+
+    def _groups(self) -> Iterable[list[int]]:
+        """Return the samples that fit in one batch: those with the same shapes and datatypes."""
+        groups: dict[object, list[int]] = {}
+        for sample, request in enumerate(self._requests):
+            key = tuple((name, array.shape, str(array.dtype)) for name, array in request.items())
+            groups.setdefault(key, []).append(sample)
+        return groups.values()
+
+    def _compare(
+        self, check: str, sample: int, answer: Arrays, how: str, *, is_same: bool = False
+    ) -> Iterable[tuple[float, Difference]]:
+        expected = self._answers[sample]
+        for name in expected:
+            if name not in self._comparison.outputs:
+                continue  # The source has no such output.
+            result = self._result(name, expected, answer.get(name, _NOTHING), is_same=is_same)
+            if not result.is_within:
+                assert result.worst is not None
+                which = self._names[sample]
+                text = describe(name, which, result.worst, "the single request", "the candidate") + f" {how}"
+                yield result.worst.excess, difference_of(name, check, sample, result.worst, text)
+
+    def _result(self, name: str, expected: Arrays, found: Array, *, is_same: bool) -> OutputDifference:
+        if not is_same:
+            return self._beside_others.compare(name, expected, found)
+        output = self._comparison.outputs[name]
+        tolerance = self._settings.tolerance_of(name, output.kind, Precision.FP32)
+        return compare_output(expected[name], found, output.kind, tolerance, output.reference.scales)
+
+
+def batch_sizes(wanted: Sequence[int], most: int) -> list[int]:
+    """Return the batches to try, with the greatest one; `most` of 0 is no limit."""
+    limit = most or GREATEST
+    return sorted({each for each in wanted if 1 <= each <= limit} | {limit})
+
+
+def rows_of(group: Sequence[int], size: int) -> list[int]:
+    """Return `size` of the group's samples; where rows occur again, they have other places and neighbours."""
+    count = len(group)
+    order: list[int] = []
+    for turn in range(-(-size // count)):
+        rotated = [group[(place + size + turn) % count] for place in range(count)]
+        order += rotated if turn % 2 == 0 else rotated[::-1]
+    return order[:size]

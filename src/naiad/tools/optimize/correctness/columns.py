@@ -1,0 +1,158 @@
+"""Columns over all samples: what share of a column's variance is left, its gain, and its shift.
+
+Each element of an answer may be within its limit, and yet a column may say nothing any more: int8 rounds the columns
+of an output with one scale. So each column is also judged by what all samples have in common.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from naiad.core.tensor import Array
+from naiad.tools.optimize.candidate import Precision
+from naiad.tools.optimize.correctness.scales import FEW_COLUMNS, Scales
+from naiad.tools.optimize.correctness.tolerances import FLOAT_ROUNDING, Kind
+from naiad.tools.optimize.verdict import Tolerance
+
+FEWEST_ROWS = 8
+_SMALL_SHARE = 0.01
+"""Of the mean variance: what a feature that hardly varies is related to."""
+_PROBABILITY_VARIANCE = 0.05**2
+_SURE = 3.0
+"""Standard errors that are allowed on top of the limits of gain and shift."""
+_NOISE = 1e-6
+"""Share of its size by which a constant column varies."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFinding:
+    """A property of a column, or of all of them, beside its limit."""
+
+    check: str
+    """`column`, `gain` or `bias`."""
+    column: int
+    """-1 for all columns together."""
+    value: float
+    limit: float
+
+    @property
+    def excess(self) -> float:
+        """Return the value by its limit; more than 1 fails."""
+        return self.value / self.limit if self.limit else 0.0
+
+
+class ColumnSums:
+    """Sums over the rows of all samples, by column."""
+
+    def __init__(self, scales: Scales, kind: Kind) -> None:
+        self._scales = scales
+        self._kind = kind
+        self.rows = 0
+        self._wanted, self._squares, self._differences, self._errors, self._products = (
+            np.zeros(scales.columns) for _ in range(5)
+        )
+
+    def add(self, expected: Array, found: Array) -> None:
+        """Add an answer; elements that are not finite in both do not count."""
+        wanted = self._scales.rows(expected).astype(np.float64) - self._scales.means
+        with np.errstate(invalid="ignore", over="ignore"):
+            difference = self._scales.rows(found).astype(np.float64) - self._scales.rows(expected)
+        is_finite = np.isfinite(wanted) & np.isfinite(difference)
+        wanted, difference = np.where(is_finite, wanted, 0), np.where(is_finite, difference, 0)
+        self.rows += len(wanted)
+        with np.errstate(over="ignore"):
+            self._wanted += wanted.sum(0)
+            self._squares += np.square(wanted).sum(0)
+            self._differences += difference.sum(0)
+            self._errors += np.square(difference).sum(0)
+            self._products += (wanted * difference).sum(0)
+
+    def r2(self) -> Array:
+        """Return R2 by column, NaN for columns that do not vary."""
+        variance = self._variance()
+        return 1 - np.divide(
+            self._errors / max(self.rows, 1),
+            variance,
+            out=np.full_like(variance, np.nan),
+            where=self._varies(variance),
+        )
+
+    def findings(self, tolerance: Tolerance, precision: Precision) -> Iterator[ColumnFinding]:
+        """Yield the worst column of each check; nothing where there are too few rows to say."""
+        if self.rows < FEWEST_ROWS:
+            return
+        variance = self._variance()
+        varies = self._varies(variance)
+        if tolerance.residual:
+            rounding = (
+                np.square(FLOAT_ROUNDING.get(precision, 0.0) * self._sizes()) if tolerance.residual > 1e-9 else 0
+            )
+            left = np.maximum(self._errors / self.rows - rounding, 0)
+            residuals = np.where(varies, left / np.maximum(self._reference_variance(variance), 1e-300), 0)
+            column = int(residuals.argmax())
+            yield ColumnFinding("column", column, float(residuals[column]), tolerance.residual)
+        varies &= variance >= self._least_variance(variance)
+        if varies.any() and tolerance.gain:
+            yield from self._gains(variance[varies], np.flatnonzero(varies), tolerance.gain)
+        if varies.any() and tolerance.bias:
+            yield from self._shifts(variance[varies], np.flatnonzero(varies), tolerance.bias)
+
+    def _gains(self, variance: Array, columns: Array, limit: float) -> Iterator[ColumnFinding]:
+        rows = self.rows
+        mean = self._wanted[columns] / rows
+        shift = self._differences[columns] / rows
+        gains = (self._products[columns] / rows - mean * shift) / variance
+        spread = np.maximum(self._errors[columns] / rows - np.square(shift) - np.square(gains) * variance, 0)
+        errors = np.sqrt(spread / variance / rows)
+        yield from _worst("gain", gains, errors, columns, limit)
+
+    def _shifts(self, variance: Array, columns: Array, limit: float) -> Iterator[ColumnFinding]:
+        shift = self._differences[columns] / self.rows
+        spread = np.maximum(self._errors[columns] / self.rows - np.square(shift), 0)
+        shifts, errors = shift / np.sqrt(variance), np.sqrt(spread / variance / self.rows)
+        typical = np.sqrt(max(float((np.square(shifts) - np.square(errors)).mean()), 0.0))
+        sure = _SURE * float(errors.mean()) / np.sqrt(len(columns))
+        all_columns = -1 if len(columns) > 1 else int(columns[0])
+        yield ColumnFinding("bias", all_columns, float(typical), limit + sure)
+        # A zero point that is off shifts all columns one way; shifts by rounding have both signs.
+        common = abs(float(shift.mean())) / np.sqrt(float(variance.mean()))
+        least = limit / 2 * (1 + 1 / np.sqrt(len(columns)))
+        sure = _SURE * float(np.sqrt(spread.sum() / self.rows)) / len(columns) / np.sqrt(float(variance.mean()))
+        yield ColumnFinding("bias", all_columns, float(common), float(least + sure))
+        yield from _worst("bias", shifts, errors, columns, 2 * limit, is_pooled=False)
+
+    def _variance(self) -> Array:
+        rows = max(self.rows, 1)
+        return np.maximum(self._squares / rows - np.square(self._wanted / rows), 0)
+
+    def _sizes(self) -> Array:
+        """Return the root mean square of each column."""
+        mean = self._scales.means + self._wanted / max(self.rows, 1)
+        return np.asarray(np.sqrt(self._variance() + np.square(mean)))
+
+    def _varies(self, variance: Array) -> Array:
+        return np.asarray(variance > np.square(_NOISE * self._sizes()))
+
+    def _least_variance(self, variance: Array) -> Array:
+        if self._kind is Kind.PROBABILITIES:
+            return np.full_like(variance, _PROBABILITY_VARIANCE)
+        share = np.where(
+            self._scales.zeros > 0.5, _SMALL_SHARE, 0.0 if self._scales.columns <= FEW_COLUMNS else _SMALL_SHARE
+        )
+        return np.asarray(share * variance.mean())
+
+    def _reference_variance(self, variance: Array) -> Array:
+        return np.maximum(variance, self._least_variance(variance))
+
+
+def _worst(
+    check: str, values: Array, errors: Array, columns: Array, limit: float, *, is_pooled: bool = True
+) -> Iterator[ColumnFinding]:
+    if is_pooled and len(columns) > 1:
+        sure = _SURE * float(np.sqrt(np.square(errors).mean() / len(columns)))
+        yield ColumnFinding(check, -1, abs(float(values.mean())), limit + sure)
+        limit *= 2
+    limits = limit + _SURE * errors
+    worst = int((np.abs(values) / limits).argmax())
+    yield ColumnFinding(check, int(columns[worst]), abs(float(values[worst])), float(limits[worst]))

@@ -1,0 +1,228 @@
+"""The verdict on a candidate."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from naiad.core.tensor import Array
+from naiad.tools.optimize.candidate import Candidate
+from naiad.tools.optimize.correctness import probes
+from naiad.tools.optimize.correctness.behaviour import BehaviourChecks
+from naiad.tools.optimize.correctness.comparison import Comparison, describe, difference_of, worst_of
+from naiad.tools.optimize.correctness.coverage import Coverage
+from naiad.tools.optimize.correctness.metrics import Score, drop
+from naiad.tools.optimize.correctness.probes import Probe
+from naiad.tools.optimize.correctness.reference import SourceAnswers
+from naiad.tools.optimize.correctness.runner import Arrays, Runner, RunnerError
+from naiad.tools.optimize.correctness.settings import Budget, Settings
+from naiad.tools.optimize.correctness.tolerances import Kind
+from naiad.tools.optimize.source import Samples
+from naiad.tools.optimize.verdict import Difference, Verdict
+
+_MOST_GAPS = 8
+
+
+def judge(
+    source: Runner, candidate_runner: Runner, samples: Samples, candidate: Candidate, settings: Settings
+) -> Verdict:
+    """Compare a candidate with the source over all samples and over probes, then check how it behaves.
+
+    Raises RunnerError if the source fails, ValueError if there are no samples or the source answers nothing. A
+    candidate that fails is rejected.
+    """
+    return _Judgement(source, candidate_runner, candidate, settings).judge(samples)
+
+
+class _Judgement:
+    def __init__(self, source: Runner, runner: Runner, candidate: Candidate, settings: Settings) -> None:
+        self._source = source
+        self._runner = runner
+        self._candidate = candidate
+        self._settings = settings
+        self._answers_of_source = SourceAnswers(source, settings)
+        self._coverage = Coverage()
+        self._scores = _Scores(settings.budget) if settings.budget else None
+        self._requests: list[Arrays] = []
+        self._answers: list[Arrays] = []
+        self._names: list[str] = []
+        self._failures: list[Difference] = []
+        self._not_shown: list[str] = []
+        self._sample = 0
+        self._comparison: Comparison
+
+    def judge(self, samples: Samples) -> Verdict:
+        for sample in samples:
+            self._coverage.add(sample)
+            self._answers_of_source.observe(self._source.infer(self._answers_of_source.request(sample)))
+        self._answers_of_source.finish()
+        references = self._answers_of_source.outputs
+        if not references:
+            raise ValueError("there is nothing to compare: no samples, or a source without outputs; pass samples")
+        self._comparison = Comparison(self._settings, self._candidate, references)
+        for self._sample, sample in enumerate(samples):
+            if not self._compare(self._sample, sample):
+                break
+        failures = [*self._comparison.failures(), *self._failures]
+        if not self._failures:
+            failures += self._beyond_samples(is_probed=self._settings.are_probed and not failures)
+        if self._scores and not self._failures:
+            failures += self._scores.failures()
+        outputs = self._comparison.outputs
+        return Verdict(
+            is_accepted=not failures,
+            failures=failures,
+            worst_absolute={name: output.worst_absolute for name, output in outputs.items()},
+            worst_relative={name: output.worst_relative for name, output in outputs.items()},
+            top1_agreement={name: each.top1_agreement for name, each in outputs.items() if each.has_classes},
+            metric=self._scores.candidate.value if self._scores else None,
+            source_metric=self._scores.source.value if self._scores else None,
+            samples=self._sample + 1,
+            summary=self._summary() if not failures else "",
+            notes=self._comparison.notes(),
+            not_shown=self._not_shown[:_MOST_GAPS],
+        )
+
+    def _summary(self) -> str:
+        if self._scores and isinstance(self._scores.budget.metric, str):
+            values = f"{self._scores.candidate.value:.6g}, the source's is {self._scores.source.value:.6g}"
+            return f"{self._scores.budget.metric} is {values}"
+        return self._comparison.summary()
+
+    def _compare(self, index: int, sample: Mapping[str, Array]) -> bool:
+        """Compare the answers to a sample; return whether the candidate has answered."""
+        request = self._answers_of_source.request(sample)
+        expected = self._answers_of_source.answer(index, sample)
+        try:
+            found = self._runner.infer(request)
+        except RunnerError as error:
+            self._failures.append(self._crash(str(error), expected))
+            return False
+        self._comparison.add(index, expected, found)
+        if self._scores:
+            self._scores.add(index, expected, found, has_batch=self._settings.has_batch)
+        if len(self._requests) < self._settings.behaviour_samples:
+            self._add_row(request, found, str(index))
+        return True
+
+    def _add_row(self, request: Arrays, answer: Arrays, name: str) -> None:
+        self._requests.append(request)
+        self._answers.append(answer)
+        self._names.append(name)
+
+    def _beyond_samples(self, *, is_probed: bool) -> list[Difference]:
+        """Try probes, batches, concurrent and repeated requests; probes of other lengths last, which may crash it."""
+        found: list[Difference] = []
+        if is_probed:
+            found += self._probe([*probes.perturbed(self._coverage), *self._special()])
+        found += self._behaviour()
+        if is_probed and not any(each.check == "run" for each in found):
+            found += self._probe(probes.lengths(self._coverage, self._settings.variable_axes))
+        self._not_shown += self._coverage.gaps()
+        return found
+
+    def _special(self) -> Iterable[Probe]:
+        outputs = self._comparison.outputs.values()
+        has_exact = any(
+            each.kind in (Kind.INTEGERS, Kind.STRINGS) and each.reference.labels is None for each in outputs
+        )
+        return probes.special(self._coverage, self._candidate.precision, has_exact=has_exact)
+
+    def _probe(self, tried: Iterable[Probe]) -> list[Difference]:
+        factor = probes.FACTORS.get(self._candidate.precision, probes.FACTOR)
+        comparison = self._comparison.widened(factor)
+        found: list[tuple[float, Difference]] = []
+        for number, probe in enumerate(tried):
+            request = self._answers_of_source.request(probe.sample)
+            expected = self._truth(request, probe)
+            if expected is None:
+                continue
+            try:
+                answer = self._runner.infer(request)
+            except RunnerError as error:
+                if probe.is_optional:
+                    self._miss(f"{probe.what}: {self._candidate.name} does not take them")
+                    continue
+                return [self._crash(f"{error} (a probe: {probe.what})", expected)]
+            if probe.is_of_batches:
+                self._add_row(request, answer, f"near {number % max(1, len(self._coverage.kept))}")
+            found += self._differences(comparison, probe, expected, answer)
+        return worst_of(found)
+
+    def _truth(self, request: Arrays, probe: Probe) -> Arrays | None:
+        """Return the source's answer to a probe; None if it has none that a candidate could be judged by."""
+        try:
+            expected = self._source.infer(request)
+        except RunnerError:
+            self._miss(f"{probe.what}: the source does not take them")
+            return None
+        numbers = [array for array in expected.values() if array.dtype.kind == "f"]
+        if not all(np.isfinite(array).all() for array in numbers):
+            self._miss(f"{probe.what}: the source answers with numbers that are not finite")
+            return None
+        return expected
+
+    def _differences(
+        self, comparison: Comparison, probe: Probe, expected: Arrays, answer: Arrays
+    ) -> Iterable[tuple[float, Difference]]:
+        budget = self._settings.budget
+        for name, array in expected.items():
+            is_free = budget is not None and budget.labels.output == name
+            if name not in comparison.outputs or name not in answer or is_free:
+                continue
+            if probe.only_exact and array.dtype.kind == "f":
+                continue
+            result = comparison.compare(name, expected, answer[name])
+            if not result.is_within:
+                assert result.worst is not None
+                text = describe(name, probe.what, result.worst, "the source", "the candidate", "a probe with")
+                yield result.worst.excess, difference_of(name, "probe", -1, result.worst, text)
+
+    def _miss(self, what: str) -> None:
+        if what not in self._not_shown:
+            self._not_shown.append(what)
+
+    def _behaviour(self) -> list[Difference]:
+        checks = BehaviourChecks(
+            self._runner, self._requests, self._answers, self._names, self._settings, self._comparison
+        )
+        try:
+            return checks.failures()
+        except RunnerError as error:
+            outputs = self._comparison.outputs
+            return [self._crash(f"{error} (in batches, concurrent or repeated requests)", outputs)]
+
+    def _crash(self, reason: str, outputs: Mapping[str, object]) -> Difference:
+        name = next(iter(outputs), "")
+        message = f"{self._candidate.name} does not answer sample {self._sample}: {reason}"
+        return Difference(name, "run", self._sample, (), "an answer", "none", 0.0, message)
+
+
+class _Scores:
+    """The metric of the user, of both models."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.source = Score(budget.metric)
+        self.candidate = Score(budget.metric)
+        self.output = budget.labels.output
+        self.budget = budget
+
+    def add(self, sample: int, expected: Arrays, found: Arrays, *, has_batch: bool) -> None:
+        wanted, given = expected[self.output], found.get(self.output)
+        if given is None or given.shape != wanted.shape:
+            return  # The comparison rejects it.
+        label = self.budget.labels.values[sample]
+        for score, answer in ((self.source, wanted), (self.candidate, given)):
+            score.add(answer[0] if has_batch else answer, label)
+
+    def failures(self) -> Sequence[Difference]:
+        source, candidate = self.source.value, self.candidate.value
+        lost = drop(self.budget.metric, source, candidate)
+        limit = self.budget.max_drop
+        if lost <= limit:
+            return []
+        metric = self.budget.metric if isinstance(self.budget.metric, str) else "the metric"
+        message = (
+            f"output '{self.output}': {metric} is {candidate:.6g}, the source's is {source:.6g}; "
+            f"the drop is {lost:.4g}, allowed is {limit:.4g}"
+        )
+        return [Difference(self.output, "metric", -1, (), source, candidate, limit, message)]

@@ -1,0 +1,133 @@
+"""Inputs that the samples do not have, made of them: the source's answers to them are the truth, too."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from naiad.core.tensor import Array
+from naiad.tools.optimize.candidate import Precision
+from naiad.tools.optimize.correctness.coverage import Coverage, InputCoverage, shared_lengths
+
+PERTURBED = 8
+"""Rows that are made of the samples for batches and for the comparison."""
+_NOISE = 0.02
+"""Of the range of an input."""
+_OWN_NOISE = 0.1
+"""Of a value, where samples have no range."""
+_LARGER = 3.0
+_WIDE = (Precision.FP32, Precision.TF32, Precision.BF16)
+"""Precisions with the range of FP32: others are calibrated on the range of the samples, or end at 65,504."""
+FACTORS = {Precision.INT8: 1.5, Precision.INT8_DYNAMIC: 1.5}
+"""By which tolerances are wider for probes, which the candidate was not calibrated for."""
+FACTOR = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """An input that no sample has."""
+
+    what: str
+    """What is shown by it, as `a mask with zeros`."""
+    sample: Mapping[str, Array]
+    is_optional: bool = False
+    """A candidate that refuses it is served for the samples' shapes only."""
+    only_exact: bool = False
+    """Only integers and strings are compared."""
+    is_of_batches: bool = False
+    """It is a row for batches, too."""
+
+
+def perturbed(coverage: Coverage) -> Iterator[Probe]:
+    """Yield rows near the samples: mixtures of two with noise, other orders of integers and strings."""
+    kept = coverage.kept
+    for number in range(PERTURBED):
+        random = np.random.default_rng(number)
+        first, second = kept[number % len(kept)], kept[(number * 3 + 1) % len(kept)]
+        made = {name: _perturbed(array, second[name], coverage.inputs[name], random) for name, array in first.items()}
+        yield Probe("inputs near the samples", made, is_of_batches=True)
+
+
+def special(coverage: Coverage, precision: Precision, *, has_exact: bool) -> Iterator[Probe]:
+    """Yield inputs for what the samples have in common; `has_exact`: an output has integers or strings."""
+    flags = [each for each in coverage.inputs.values() if each.is_flag]
+    for each in flags:
+        for number, sample in enumerate(coverage.kept[:2]):
+            array = sample[each.name].copy()
+            _tail(array, 2 + number)[...] = not each.low
+            what = f"zeros in '{each.name}'" if each.low else f"ones in '{each.name}'"
+            yield Probe(what, {**sample, each.name: array})
+    for each in coverage.inputs.values():
+        if each.equal_axis is not None:
+            sample = coverage.kept[0]
+            yield Probe(f"channels of '{each.name}' that differ", {**sample, each.name: _channels(sample, each)})
+    floats = [each for each in coverage.inputs.values() if each.kind == "f" and not each.is_flag]
+    if floats and precision in _WIDE:
+        for sample in coverage.kept[:2]:
+            larger = {each.name: sample[each.name] * sample[each.name].dtype.type(_LARGER) for each in floats}
+            yield Probe("values beyond the range of the samples", {**sample, **larger})
+    if floats and has_exact:
+        sample = coverage.kept[0]
+        flat = {each.name: np.full_like(sample[each.name], _middle(sample[each.name])) for each in floats}
+        yield Probe("equal elements, which tie", {**sample, **flat}, only_exact=True)
+
+
+def lengths(coverage: Coverage, variable: Mapping[str, Sequence[int]]) -> Iterator[Probe]:
+    """Yield samples of other lengths, if an axis that may vary has one length in all samples."""
+    for length, places in shared_lengths(coverage, variable).items():
+        names = ", ".join(sorted({f"'{name}'" for name, _ in places}))
+        for wanted in (max(1, length // 2), 2 * length):
+            sample = dict(coverage.kept[0])
+            for name, axis in places:
+                sample[name] = sample[name].take(np.arange(wanted) % length, axis)
+            yield Probe(f"other lengths of {names} than {length}", sample, is_optional=True)
+
+
+def _perturbed(array: Array, other: Array, seen: InputCoverage, random: np.random.Generator) -> Array:
+    if array.dtype.kind != "f" or seen.is_flag:
+        is_same = array.shape == other.shape and array.dtype == other.dtype
+        return array if seen.is_flag or not array.ndim else _reordered(array, other if is_same else array, random)
+    wide = np.where(np.isfinite(array), array, 0).astype(np.float64)
+    if array.shape == other.shape and seen.high > seen.low:
+        share = random.uniform(0.6, 0.9)
+        wide = share * wide + (1 - share) * np.where(np.isfinite(other), other, 0)
+    size = _NOISE * (seen.high - seen.low) if np.isfinite(seen.high - seen.low) else 0.0
+    if len(seen.contents) == 1:  # There is nothing to mix.
+        size = max(size, _OWN_NOISE * float(np.abs(wide).mean()))
+    made = wide + random.normal(size=array.shape) * (size or _OWN_NOISE)
+    if seen.high > seen.low:
+        made = np.clip(made, seen.low, seen.high)
+    made = np.where(np.isfinite(array), made, array)
+    return made.astype(array.dtype)
+
+
+def _reordered(array: Array, other: Array, random: np.random.Generator) -> Array:
+    """Return the elements of two samples in another order along the first axis."""
+    if array.ndim and len(array) > 1:
+        mixed = np.where(random.random(array.shape) < 0.7, array, other)
+        order = random.permutation(len(array))
+        return np.ascontiguousarray(mixed[order]).astype(array.dtype)
+    return other.copy()
+
+
+def _tail(array: Array, parts: int) -> Array:
+    """Return the last half, or third, along the longest axis."""
+    axis = int(np.argmax(array.shape))
+    count = max(1, array.shape[axis] // parts)
+    place: list[slice] = [slice(None)] * array.ndim
+    place[axis] = slice(array.shape[axis] - count, None)
+    return array[tuple(place)]
+
+
+def _channels(sample: Mapping[str, Array], seen: InputCoverage) -> Array:
+    array, axis = sample[seen.name], seen.equal_axis
+    assert axis is not None
+    shape = [1] * array.ndim
+    shape[axis] = array.shape[axis]
+    factors = 1.0 / (1 + np.arange(array.shape[axis])).reshape(shape)
+    return (array * factors).astype(array.dtype)
+
+
+def _middle(array: Array) -> float:
+    finite = array[np.isfinite(array)]
+    return float(np.median(finite)) if finite.size else 0.0

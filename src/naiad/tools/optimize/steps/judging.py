@@ -1,0 +1,128 @@
+"""The verdicts on conversions, each run in a process of its own and kept in the journal."""
+
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from naiad import __version__
+from naiad.config.model_config_pb2 import ModelConfig
+from naiad.tools.optimize.candidate import Conversion
+from naiad.tools.optimize.correctness.gate import judge
+from naiad.tools.optimize.correctness.isolated import IsolatedRunner, Limits
+from naiad.tools.optimize.correctness.names import with_names_of
+from naiad.tools.optimize.correctness.repository import write_repository
+from naiad.tools.optimize.correctness.runner import Runner, RunnerError
+from naiad.tools.optimize.correctness.settings import Settings
+from naiad.tools.optimize.measurement import Runtime
+from naiad.tools.optimize.profile.configuration import configuration, set_parameters, write_model
+from naiad.tools.optimize.profile.measuring import BATCHES
+from naiad.tools.optimize.source import Format, Samples, Source
+from naiad.tools.optimize.sources.declaration import declaration
+from naiad.tools.optimize.steps.journal import Journal, key_of
+from naiad.tools.optimize.verdict import Difference, Verdict
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Compares conversions with the answers of the source."""
+
+    source: Source
+    answers: Runner
+    """The source's."""
+    samples: Samples
+    samples_digest: str
+    settings: Settings
+    limits: Limits
+    journal: Journal
+
+    def verdict(self, conversion: Conversion, runtime: Runtime | None = None) -> tuple[Verdict, bool]:
+        """Return the verdict and whether the candidate was run now. Raises RunnerError if the source fails.
+
+        With a `runtime`, the conversion is run with its options.
+        """
+        options = runtime.parameters if runtime is not None else {}
+        budget = self.settings.budget
+        scored = (budget.metric, budget.max_drop, budget.labels.output, budget.labels.values) if budget else None
+        if budget and not isinstance(budget.metric, str):
+            return self._judge(conversion, options), True  # A function has no content that could be a key.
+        rules = (self.settings.tolerances, self.settings.kinds, self.settings.behaviour_samples, scored)
+        parts = (
+            __version__,
+            conversion.folder.parent.name,
+            self.source.has_batch,
+            self.samples_digest,
+            rules,
+            self.limits,
+            options,
+        )
+        return self.journal.step("verdict", key_of(parts), lambda: self._judge(conversion, options), read_verdict)
+
+    def _judge(self, conversion: Conversion, options: Mapping[str, str]) -> Verdict:
+        candidate = conversion.candidate
+        with tempfile.TemporaryDirectory(prefix="naiad-judge-") as home:
+            try:
+                runner = open_conversion(conversion, self.source, options, Path(home), self.limits)
+            except RunnerError as error:
+                return _unserved(f"naiad does not load {candidate.name}: {error}")
+            try:
+                named = with_names_of(self.source.inputs, self.source.outputs, runner, runner.inputs, runner.outputs)
+            except RunnerError as error:
+                runner.close()
+                return _unserved(f"{candidate.name} has other tensors: {error}")
+            try:
+                settings = with_open_lengths(self.settings, self.source)
+                return judge(self.answers, named, self.samples, candidate, settings)
+            finally:
+                runner.close()
+
+
+def open_conversion(
+    conversion: Conversion, source: Source, options: Mapping[str, str], home: Path, limits: Limits
+) -> IsolatedRunner:
+    """Load a conversion with the batches that it may be served with, or as its file is. Raises RunnerError.
+
+    `options` are parameters of the backend; the repository is written to `home`.
+    """
+    candidate = conversion.candidate
+    may_unpickle = candidate.format is Format.TORCH  # It was allowed when the file was opened.
+    if source.has_batch:
+        text = configuration(candidate, conversion, source, Runtime(parameters=options), BATCHES[-1])
+        write_model(home / "batches", conversion, text)
+        try:
+            return IsolatedRunner(home / "batches", candidate.name, limits, may_unpickle=may_unpickle)
+        except RunnerError as error:
+            # Its batch dimension does not vary, or it does not load at all; then the next attempt says why.
+            _log.debug("%s is not served with batches of %d: %s", candidate.name, BATCHES[-1], error)
+    config = ModelConfig()
+    set_parameters(config, options)
+    repository = write_repository(conversion, home / "declared", f"{declaration(conversion, source)}{config}")
+    return IsolatedRunner(repository, candidate.name, limits, may_unpickle=may_unpickle)
+
+
+def with_open_lengths(settings: Settings, source: Source) -> Settings:
+    """Return the settings with the lengths that the source leaves open."""
+    first = int(source.has_batch)
+    axes = {
+        spec.name: [axis - first for axis, length in enumerate(spec.shape) if length == -1 and axis >= first]
+        for spec in source.inputs
+    }
+    return replace(settings, variable_axes=axes)
+
+
+def _unserved(message: str) -> Verdict:
+    return Verdict(False, [Difference("", "run", -1, (), "an answer", "none", 0.0, message)])
+
+
+def read_verdict(values: Any) -> Verdict:
+    """Return a verdict from its JSON. Raises KeyError, TypeError."""
+    return Verdict(**{**values, "failures": [_difference(each) for each in values["failures"]]})
+
+
+def _difference(values: Mapping[str, Any]) -> Difference:
+    index: Sequence[int] = values["index"]
+    return Difference(**{**values, "index": tuple(index)})

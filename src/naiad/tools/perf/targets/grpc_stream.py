@@ -1,0 +1,131 @@
+"""Requests over `ModelStreamInfer`: a bidirectional stream on each connection, which several requests share."""
+
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import replace
+
+from naiad.core.errors import InferError
+from naiad.core.tensor import Buffer
+from naiad.protocol.grpc.client import StreamResponse, read_stream_response
+from naiad.tools.perf.exchange import Exchange, RequestTemplate
+from naiad.tools.perf.targets.ending import TIMEOUT, count_response, fail, finish
+from naiad.tools.perf.targets.grpc import GrpcTarget, PreparedMessage, SendingConnection, keep_body
+from naiad.tools.perf.targets.grpc_connection import Call
+from naiad.wire.grpc import GrpcError, GrpcStatus
+from naiad.wire.http2.headers import Fields
+
+_MIXER, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
+
+
+class StreamCall(Call):
+    """A stream and the requests on it, by id."""
+
+    __slots__ = ("pending",)
+
+    connection: "StreamConnection"
+
+    def __init__(self, connection: "StreamConnection") -> None:
+        super().__init__(connection)
+        self.pending: dict[str, Exchange] = {}
+        """In the order in which they were sent."""
+
+    @property
+    def outstanding(self) -> Iterable[Exchange]:
+        """The requests without a final response."""
+        return self.pending.values()
+
+    def message_received(self, message: Buffer) -> None:
+        """Take a response to one of the requests. Raises GrpcError for a malformed one."""
+        # hot: bench/micro_perf.py
+        try:
+            response = read_stream_response(message)
+        except InferError as error:
+            raise GrpcError(GrpcStatus.INTERNAL, error.message) from None
+        self.connection.has_served = True
+        self.connection.http2.message_count += 1
+        pending = self.pending
+        request_id = response.request_id
+        if not request_id and pending:
+            request_id = next(iter(pending))  # The server returns no ids: responses are in the order of requests.
+        exchange = pending.get(request_id)
+        if exchange is None:
+            return  # It has expired.
+        if not response.is_empty:
+            self._take(exchange, response)
+        if response.is_final:
+            del pending[request_id]
+            finish(exchange, self.connection.now_ns)
+
+    def _take(self, exchange: Exchange, response: StreamResponse) -> None:
+        if response.error:
+            # Triton: a stream carries the texts of errors, and no codes.
+            exchange.failure = exchange.failure or "unknown"
+            exchange.failure_message = exchange.failure_message or response.error
+            return
+        count_response(exchange, self.connection.now_ns)
+        if exchange.keeps(len(response.response)):
+            keep_body(exchange, response.response)
+
+    def ended(self, kind: str, text: str, trailers: Fields = ()) -> None:
+        """Fail the requests: a stream that ends takes them with it."""
+        self.connection.stream_ended(self)
+        pending, self.pending = self.pending, {}
+        for exchange in pending.values():
+            fail(exchange, kind or "internal", text or "the server ended the stream before its response")
+
+    def expire(self, before_ns: int, message: str) -> None:
+        """Fail the requests that have started before `before_ns`; the stream goes on."""
+        late = [key for key, exchange in self.pending.items() if exchange.start_ns < before_ns]
+        for key in late:
+            fail(self.pending.pop(key), TIMEOUT, message)
+
+
+class StreamConnection(SendingConnection):
+    """A connection with a stream, which is opened with the first request and again when it ends."""
+
+    _stream: StreamCall | None = None
+    _next_id = 0
+
+    @property
+    def can_open(self) -> bool:
+        """Whether it takes a request."""
+        return self._stream is not None or super().can_open
+
+    def send(self, prepared: PreparedMessage, exchange: Exchange) -> None:
+        """Send a request on the stream."""
+        stream = self._stream
+        if stream is None:
+            stream = self._stream = StreamCall(self)
+            self.http2.open(stream, self._target.block)
+        if not exchange.request_id or exchange.request_id in stream.pending:
+            self._next_id += 1
+            exchange.request_id += f"#{self._next_id}"
+        stream.pending[exchange.request_id] = exchange
+        self.http2.output.send_data(stream, prepared.varied(exchange))
+        self.send_soon(stream, exchange)
+
+    def stream_ended(self, stream: StreamCall) -> None:
+        """Open another stream with the next request."""
+        if self._stream is stream:
+            self._stream = None
+
+
+class StreamTarget(GrpcTarget[StreamConnection]):
+    """A server behind gRPC, called with `ModelStreamInfer`."""
+
+    _METHOD = "ModelStreamInfer"
+
+    def prepare(self, template: RequestTemplate) -> PreparedMessage:
+        """Encode a template. Raises InferError(INVALID_ARG) for one that gRPC cannot carry."""
+        header = copy(template.header)
+        header.wants_empty_final = True  # Without it the end of a decoupled model's responses is not known.
+        return super().prepare(replace(template, header=header))
+
+    def _position(self, exchange: Exchange) -> int:
+        # All requests of a sequence are on one stream, which keeps their order. Ids are often multiples of a number.
+        if exchange.sequence_id:
+            return (exchange.sequence_id * _MIXER & _MASK) >> 32
+        return super()._position(exchange)
+
+    def _make(self) -> StreamConnection:
+        return StreamConnection(self)

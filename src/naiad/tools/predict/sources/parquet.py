@@ -1,0 +1,154 @@
+"""Rows of `.parquet` files, read with pyarrow in pieces of a row group."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from naiad.core.datatype import DataType
+from naiad.core.errors import unsupported
+from naiad.core.tensor import Array
+from naiad.tools.predict.job import PredictJob
+from naiad.tools.predict.rows.chunk import Column, FileRows
+from naiad.tools.predict.signature import ModelSignature
+from naiad.tools.predict.sources.source import element_count, plan_columns, unreadable
+from naiad.tools.values.tensor import ModelTensor
+
+_BATCH_ROWS = 4096
+
+
+def pyarrow(path: Path) -> Any:
+    """Return the package. Raises InferError(UNSUPPORTED) with the command that installs it."""
+    try:
+        import pyarrow as package
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise unsupported(f"{path}: .parquet files need pyarrow; pip install 'naiad[batch]'") from None
+    return package
+
+
+class ParquetSource:
+    """One file. A null is a value that is missing in its row."""
+
+    def __init__(self, path: Path, job: PredictJob, signature: ModelSignature) -> None:
+        """Read the schema. Raises OSError, and InferError if an input or key has no column."""
+        self.path = path
+        self._arrow = pyarrow(path)
+        self._file = self._open()
+        self._tensors = signature.inputs
+        self._rows: int = self._file.metadata.num_rows
+        self.total_bytes = path.stat().st_size
+        self._row = 0
+        self._ahead: Any = None
+        self._place = 0
+        self._batches: Any = None
+        try:
+            self._plan = plan_columns(job, signature, path, self._file.schema_arrow.names)
+        except BaseException:
+            self.close()
+            raise
+        self.note = self._plan.note
+
+    @property
+    def done_bytes(self) -> int:
+        """How much of the file is read, by rows."""
+        return self.total_bytes * self._row // self._rows if self._rows else self.total_bytes
+
+    def skip(self, count: int) -> int:
+        """Pass over rows; whole row groups are not read."""
+        count = min(count, self._rows - self._row)
+        self._row += count
+        metadata = self._file.metadata
+        groups, rest = list(range(metadata.num_row_groups)), self._row
+        while groups and rest >= metadata.row_group(groups[0]).num_rows:
+            rest -= metadata.row_group(groups.pop(0)).num_rows
+        self._start(groups)
+        while rest and self._next():
+            self._place = min(rest, self._ahead.num_rows)
+            rest -= self._place
+        return count
+
+    def read(self, max_rows: int, max_bytes: int) -> FileRows | None:
+        """Return the next rows, all of one batch of the file; None at the end."""
+        if self._batches is None:
+            self._start(list(range(self._file.metadata.num_row_groups)))
+        if (self._ahead is None or self._place >= self._ahead.num_rows) and not self._next():
+            return None
+        row_bytes = max(1, self._ahead.nbytes // self._ahead.num_rows)
+        count = min(max_rows, self._ahead.num_rows - self._place, max(1, max_bytes // row_bytes))
+        piece = self._ahead.slice(self._place, count)
+        columns: dict[str, Column] = {}
+        for name, names in self._plan.inputs.items():
+            tensor = self._tensors[name] if len(names) == 1 else replace(self._tensors[name], dims=())
+            columns.update({each: _column(piece.column(each), tensor) for each in names})
+        columns |= {key: piece.column(key).to_pylist() for key in self._plan.keys}
+        rows = self._plan.rows(self.path.name, self._row, count, columns)
+        self._row += count
+        self._place += count
+        return rows
+
+    def close(self) -> None:
+        """Close the file."""
+        self._batches = self._ahead = None
+        self._file.close()
+
+    def _open(self) -> Any:
+        from pyarrow import parquet
+
+        try:
+            return parquet.ParquetFile(self.path)
+        except (self._arrow.ArrowException, ValueError) as error:
+            raise unreadable(self.path, "a .parquet file", error) from None
+
+    def _start(self, groups: Sequence[int]) -> None:
+        self._batches = self._file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=self._plan.columns)
+        self._ahead, self._place = None, 0
+
+    def _next(self) -> bool:
+        """Read the next batch that has rows; return whether there is one."""
+        self._place = 0
+        try:
+            self._ahead = next((batch for batch in self._batches if batch.num_rows), None)
+        except (self._arrow.ArrowException, ValueError) as error:
+            raise unreadable(self.path, "a .parquet file", error) from None
+        return self._ahead is not None
+
+
+def _column(column: Any, tensor: ModelTensor) -> Column:
+    """Return values without copying them one by one, if they are numbers without nulls; None for null."""
+    if tensor.datatype is not DataType.BYTES:
+        array = _numbers(column, tensor)
+        if array is not None:
+            return array
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _numbers(column: Any, tensor: ModelTensor) -> Array | None:
+    from pyarrow import types
+
+    kind = column.type
+    if column.null_count and not (tensor.null_is_nan and types.is_floating(kind)):
+        return None
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _lists(column, tensor)
+    if not types.is_primitive(kind) or types.is_temporal(kind) or element_count(tensor) not in (1, -1):
+        return None
+    if len(tensor.dims) > 1 and element_count(tensor) == -1:
+        return None
+    return np.asarray(column.to_numpy(zero_copy_only=False)).reshape(len(column), *([1] * len(tensor.dims)))
+
+
+def _lists(column: Any, tensor: ModelTensor) -> Array | None:
+    """Return numbers in lists of one length; None if they are something else."""
+    from pyarrow import types
+
+    count, kind, size = len(column), column.type, element_count(tensor)
+    values = column.flatten()
+    if not types.is_primitive(values.type) or values.null_count or size <= 0 or len(values) != count * size:
+        return None
+    if not types.is_fixed_size_list(kind) and (np.diff(np.asarray(column.offsets)) != size).any():
+        return None
+    return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(count, *tensor.dims)

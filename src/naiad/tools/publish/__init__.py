@@ -1,0 +1,21 @@
+"""Publishing: a model becomes the next version in the repository of a running server, or nothing changes."""
+
+from naiad.tools.publish.publication import Publication, Published, publish
+from naiad.tools.publish.push import push
+from naiad.tools.publish.sample import Sample, SampleError, read_sample
+from naiad.tools.publish.source import Source, SourceError, read_source
+from naiad.tools.publish.trial import PublishError
+
+__all__ = [
+    "Publication",
+    "PublishError",
+    "Published",
+    "Sample",
+    "SampleError",
+    "Source",
+    "SourceError",
+    "publish",
+    "push",
+    "read_sample",
+    "read_source",
+]

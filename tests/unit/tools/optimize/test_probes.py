@@ -1,0 +1,163 @@
+"""What samples cannot show, the probes that show it, and the batches that are tried."""
+
+import numpy as np
+import pytest
+
+from naiad.tools.optimize.candidate import Candidate, Precision
+from naiad.tools.optimize.correctness.behaviour import batch_sizes, rows_of
+from naiad.tools.optimize.correctness.coverage import Coverage, shared_lengths
+from naiad.tools.optimize.correctness.gate import judge
+from naiad.tools.optimize.correctness.probes import lengths, perturbed, special
+from naiad.tools.optimize.correctness.runner import CallableRunner
+from naiad.tools.optimize.correctness.settings import Settings
+from naiad.tools.optimize.source import Format
+
+RANDOM = np.random.default_rng(0)
+
+
+def coverage(samples):
+    found = Coverage()
+    for sample in samples:
+        found.add(sample)
+    return found
+
+
+def kinds(samples, precision=Precision.FP32, *, has_exact=False):
+    return [probe.what for probe in special(coverage(samples), precision, has_exact=has_exact)]
+
+
+def test_mask_of_ones_gets_zeros():
+    samples = [{"mask": np.ones(6, np.int64)}] * 3
+    made = list(special(coverage(samples), Precision.INT8, has_exact=False))
+    assert [each.what for each in made] == ["zeros in 'mask'"] * 2
+    assert made[0].sample["mask"].tolist() == [1, 1, 1, 0, 0, 0]
+    samples[2] = {"mask": np.array([1, 1, 1, 1, 1, 0])}
+    assert kinds(samples, Precision.INT8) == []
+
+
+def test_equal_channels_get_different_ones():
+    grey = np.repeat(RANDOM.uniform(size=(1, 4, 4)), 3, 0)
+    (probe,) = special(coverage([{"x": grey}]), Precision.INT8, has_exact=False)
+    assert not np.array_equal(probe.sample["x"][0], probe.sample["x"][1])
+    assert kinds([{"x": RANDOM.uniform(size=(3, 4, 4))}], Precision.INT8) == []
+
+
+def test_range_is_left_where_the_precision_allows():
+    samples = [{"x": RANDOM.normal(size=4).astype(np.float32)}]
+    assert "values beyond the range of the samples" in kinds(samples)
+    assert kinds(samples, Precision.INT8) == kinds(samples, Precision.FP16) == []
+
+
+def test_ties_are_tried_for_outputs_of_integers():
+    samples = [{"x": RANDOM.normal(size=4).astype(np.float32)}]
+    assert "equal elements, which tie" in kinds(samples, has_exact=True)
+    assert "equal elements, which tie" not in kinds(samples)
+
+
+def test_other_lengths_change_all_inputs_of_that_length():
+    samples = [{"ids": np.arange(6), "mask": np.ones(6, np.int64), "x": np.zeros(3)}] * 2
+    found = coverage(samples)
+    assert shared_lengths(found, {}) == {6: [("ids", 0), ("mask", 0)]}
+    assert [len(probe.sample["ids"]) for probe in lengths(found, {})] == [3, 12]
+    assert [len(probe.sample["mask"]) for probe in lengths(found, {})] == [3, 12]
+    assert shared_lengths(found, {"ids": [], "x": [0]}) == {3: [("x", 0)]}
+    assert shared_lengths(coverage([*samples, {**samples[0], "ids": np.arange(5), "mask": np.ones(5)}]), {}) == {}
+
+
+def test_rows_near_samples_differ_and_stay_in_range():
+    samples = [{"x": RANDOM.uniform(0, 1, 5).astype(np.float32), "ids": RANDOM.integers(3, 9, 4)} for _ in range(4)]
+    made = [probe.sample for probe in perturbed(coverage(samples))]
+    assert len({each["x"].tobytes() for each in made}) == len(made)
+    assert all(each["x"].min() >= 0 and each["x"].max() <= 1 and each["x"].dtype == np.float32 for each in made)
+    assert all(each["ids"].min() >= 3 and each["ids"].max() < 9 for each in made)
+    one = [probe.sample["x"] for probe in perturbed(coverage(samples[:1]))]
+    assert len({each.tobytes() for each in one}) == len(one)
+
+
+@pytest.mark.parametrize(
+    ("samples", "gap"),
+    [
+        ([{"x": np.ones(3)}], "a single sample"),
+        ([{"x": np.arange(3.0)}] * 9, "the 9 samples are equal"),
+        ([{"x": np.arange(3.0) + number} for number in range(4)], "4 are too few"),
+        ([{"ids": np.array([number, 7])} for number in range(9)], "not among the 9 values"),
+        ([{"t": np.array([b"a"]), "x": np.array([number])} for number in range(9)], "other strings of 't'"),
+        ([{"c": np.full(3, 7.0), "x": np.array([number])} for number in range(9)], "other values of 'c' than 7"),
+    ],
+)
+def test_gap_of_the_samples_is_named(samples, gap):
+    assert any(gap in each for each in coverage(samples).gaps())
+
+
+def test_plain_samples_have_no_gap():
+    assert list(coverage([{"x": row} for row in RANDOM.normal(size=(9, 3))]).gaps()) == []
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"), [(0, [1, 2, 3, 4, 5, 8, 16, 32]), (6, [1, 2, 3, 4, 5, 6]), (4, [1, 2, 3, 4]), (1, [1])]
+)
+def test_all_batches_up_to_the_greatest_are_tried(most, sizes):
+    assert batch_sizes((1, 2, 3, 4, 5, 8, 16), most) == sizes
+
+
+def test_repeated_rows_have_other_places():
+    order = rows_of(range(8), 32)
+    assert set(order) == set(range(8))
+    for period in (8, 16):
+        assert order[period : 2 * period] != order[:period]
+
+
+# --- verdicts -------------------------------------------------------------------------------------------------------
+
+
+def verdict(source, candidate, samples, precision=Precision.FP32):
+    runners = CallableRunner(source), CallableRunner(candidate)
+    return judge(*runners, samples, Candidate("c", Format.ONNX, precision, ""), Settings())
+
+
+def masked(inputs):
+    return {"Y": (inputs["x"] * inputs["mask"]).sum(-1, keepdims=True)}
+
+
+def test_ignored_mask_is_shown_by_a_probe():
+    samples = [{"x": row, "mask": np.ones(6)} for row in RANDOM.normal(size=(9, 6))]
+    found = verdict(masked, lambda inputs: {"Y": inputs["x"].sum(-1, keepdims=True)}, samples)
+    assert [failure.check for failure in found.failures] == ["probe"]
+    assert "a probe with zeros in 'mask'" in found.failures[0].message
+    assert verdict(masked, masked, samples).is_accepted
+
+
+def test_probe_that_the_source_refuses_is_named():
+    def strict(inputs):
+        if not inputs["mask"].all():
+            raise ValueError("a mask of ones only")
+        return masked(inputs)
+
+    samples = [{"x": row, "mask": np.ones(6)} for row in RANDOM.normal(size=(9, 6))]
+    found = verdict(strict, masked, samples)
+    assert found.is_accepted
+    assert "zeros in 'mask': the source does not take them" in found.not_shown
+
+
+def test_candidate_of_one_length_is_served_for_it():
+    def of_six(inputs):
+        if inputs["ids"].shape[1] != 6:
+            raise ValueError("six tokens only")
+        return {"Y": inputs["ids"].astype(np.float32).mean(1, keepdims=True)}
+
+    samples = [{"ids": row} for row in RANDOM.integers(0, 9, size=(9, 6))]
+    found = verdict(lambda inputs: {"Y": inputs["ids"].astype(np.float32).mean(1, keepdims=True)}, of_six, samples)
+    assert found.is_accepted
+    assert any("other lengths of 'ids' than 6: c does not take them" in each for each in found.not_shown)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 8, 16, 32])
+def test_fault_of_one_batch_size_is_rejected(size):
+    def source(inputs):
+        return {"Y": inputs["x"] * 2}
+
+    def wrong(inputs):
+        return {"Y": source(inputs)["Y"][::-1] if len(inputs["x"]) == size else source(inputs)["Y"]}
+
+    for samples in ([{"x": row} for row in RANDOM.normal(size=(9, 3))], [{"x": RANDOM.normal(size=3)}]):
+        assert {failure.check for failure in verdict(source, wrong, samples).failures} == {"batched"}

@@ -1,0 +1,27 @@
+import pytest
+
+from naiad.core.datatype import DataType
+from naiad.core.tensor import TensorSpec
+from naiad.tools.optimize.correctness.names import match_names
+from naiad.tools.optimize.correctness.runner import RunnerError
+
+
+def specs(*names):
+    return [TensorSpec(name, DataType.FP32, (-1,)) for name in names]
+
+
+def test_equal_names_match_in_any_order():
+    assert match_names(specs("a", "b"), specs("b", "a"), "inputs") == {"a": "a", "b": "b"}
+
+
+def test_renamed_tensors_match_in_order():
+    assert match_names(specs("a", "x", "b"), specs("INPUT__0", "x", "INPUT__1"), "inputs") == {
+        "a": "INPUT__0",
+        "x": "x",
+        "b": "INPUT__1",
+    }
+
+
+def test_missing_output_is_refused_with_names():
+    with pytest.raises(RunnerError, match=r"it has 1 outputs \(y\), the source has 2 \(y, z\)"):
+        match_names(specs("y", "z"), specs("y"), "outputs")
