@@ -18,7 +18,8 @@ def default_model(engine: Engine, name: str, advice: str) -> str:
     is_any_ready = any(row.state is ModelState.READY for row in rows)
     if engine.is_starting or (not is_any_ready and any(row.state is ModelState.LOADING for row in rows)):
         raise unavailable(
-            "the server is still loading its models: send the request again when the server is ready, or name the model"
+            "the server is still loading its models: send the request again when the server is ready, or name the "
+            "model"
         )
     return only_model(engine, advice)
 
