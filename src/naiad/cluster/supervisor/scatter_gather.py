@@ -318,9 +318,11 @@ def _added(one: _T, other: _T) -> _T:
         return values[0] + values[1]  # type: ignore[no-any-return]  # two integers
     if isinstance(one, Duration):
         return Duration(one.count + values[1].count, one.ns + values[1].ns)  # type: ignore[return-value]  # as `one`
-    names = _field_names(type(one))
+    kind: Any = type(one)
+    names = _field_names(kind)
     if names:
-        return type(one)(*(_added(getattr(one, name), getattr(other, name)) for name in names))
+        added: _T = kind(*(_added(getattr(one, name), getattr(other, name)) for name in names))
+        return added
     if isinstance(one, Mapping):
         return _added_mappings(*values)  # type: ignore[return-value]  # a mapping, as both are
     if isinstance(one, Sequence) and not isinstance(one, str):
