@@ -235,7 +235,7 @@ def respond_error(context: HttpContext, status: int, message: str, headers: Head
 
 
 def respond_infer_error(context: HttpContext, error: InferError) -> None:
-    """Respond with an error; a client that asks again after 503 is told when."""
+    """Respond with an error; with 503 the header says when to ask again."""
     status = status_of(error).http
     respond_error(context, status, error.message, (RETRY_AFTER,) if status == HTTPStatus.SERVICE_UNAVAILABLE else ())
 

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 def names_below(
     url: CloudUrl, credential: Credential, environ: Mapping[str, str], *, anonymous: bool
 ) -> tuple[list[str], list[str]] | None:
-    """Return the names of directories and of objects, whatever they are; None where boto3 cannot tell.
+    """Return the names of directories and of objects, also those that are no paths; None without an answer of boto3.
 
     That is for other stores than S3, without boto3, and if a request fails.
     """

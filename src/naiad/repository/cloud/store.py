@@ -275,7 +275,7 @@ _MAX_NAME_BYTES = 255
 def write_manifest(objects: ObjectStore, directory: Path) -> dict[str, str]:
     """Write what `naiad check` looks at to an empty directory; other files are holes of the right size.
 
-    Returns names that cannot be written, those of models and of other objects, with the reasons. Raises InferError
+    Returns names that cannot be written, of models and of other objects, with the reasons. Raises InferError
     when the store cannot be read.
     """
     refused: dict[str, str] = {}
@@ -294,7 +294,7 @@ def write_manifest(objects: ObjectStore, directory: Path) -> dict[str, str]:
 
 
 def _outline(objects: ObjectStore, refused: dict[str, str]) -> dict[str, list[StoredObject]]:
-    """Return the objects of each model, and those of no model as of a model without a name."""
+    """Return the objects of each model; objects of no model have an empty name."""
     try:
         found = objects.list_objects()
         top = [item for item in found if "/" not in item.key]
