@@ -221,8 +221,8 @@ class ScatterGather:
     async def _note(self, member: MemberProcess, query: AskStatistics | AskMetrics, answer: object) -> None:
         """Note the counters in an answer.
 
-        In a thread: the counters of a thousand models take a tenth of a second. A process may have exited before its answer
-        is noted; then its counters are retired without it.
+        In a thread: the counters of a thousand models take a tenth of a second. A process may have exited before its
+        answer is noted; then its counters are retired without it.
         """
         counters = self.exited_counters
         if isinstance(query, AskStatistics):
