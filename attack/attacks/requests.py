@@ -62,6 +62,21 @@ def long_names(target: Target) -> None:
                     break
 
 
+@attack(HTTP1, HTTP2, GRPC, limits=Limits(cpu_s=4.0))
+def huge_names(target: Target) -> None:
+    """Requests for models whose names have 100 KB: in the path, and in the messages of gRPC."""
+    for number in target.rounds(200):
+        name = f"{number:06d}{'n' * 100_000}"
+        with target.peer() as peer:
+            if isinstance(peer, Http2Peer) and peer.is_grpc:
+                text = name.encode()
+                # A length of three bytes, each with seven bits of it.
+                size = bytes((len(text) & 127 | 128, len(text) >> 7 & 127 | 128, len(text) >> 14))
+                peer.call(GRPC_INFER, b"\x0a" + size + text)
+            else:
+                peer.request(f"/v2/models/{name}/infer", b"{}", {"content-type": "application/json"})
+
+
 @attack(HTTP2, GRPC, limits=Limits(cpu_s=4.0))
 def distinct_heads(target: Target) -> None:
     """Requests with as many fields as are allowed, each head a new one."""

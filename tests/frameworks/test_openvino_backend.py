@@ -4,6 +4,7 @@ import numpy as np
 import openvino
 import pytest
 from openvino import opset15 as ops
+from openvino.op.util import Variable, VariableInfo
 
 from naiad.backend.openvino.backend import OpenVinoBackend
 from naiad.core.errors import InferError
@@ -257,3 +258,40 @@ def test_sizes_that_do_not_fit_fail_alone(tmp_path):
         with pytest.raises(ModelError, match=r"does not accept input 'X' of shape \[1,9\]"):
             model.infer(bad)
         assert model.infer(good)["Y"].shape == (1, 8)
+
+
+# --- what a file says besides its graph -----------------------------------------------------------------------------
+
+
+def save_running_sum(tmp_path):
+    """Save a model that keeps a sum: it answers with the sum of all that it was given since its state began."""
+    info = VariableInfo()
+    info.data_shape, info.data_type, info.variable_id = openvino.PartialShape([1, 1]), openvino.Type.f32, "sum"
+    x = parameter("X", [1, 1], np.float32)
+    variable = Variable(info)
+    total = ops.add(ops.read_value(np.zeros((1, 1), np.float32), variable), x)
+    kept = ops.assign(total, variable)
+    model = openvino.Model([ops.result(named(total, "Y"))], [kept], [x], "m")
+    return save(model, tmp_path, "m")
+
+
+SUM_CONFIG = """
+input { name: "X" data_type: TYPE_FP32 dims: [ 1, 1 ] }
+output { name: "Y" data_type: TYPE_FP32 dims: [ 1, 1 ] }
+"""
+
+
+@pytest.mark.parametrize(("more", "answers"), [("", [1, 1, 1]), ("sequence_batching { direct { } }", [1, 2, 3])])
+def test_state_stays_within_a_sequence_only(tmp_path, more, answers):
+    with load(save_running_sum(tmp_path), SUM_CONFIG + more) as model:
+        one = np.ones((1, 1), np.float32)
+        assert [float(model.infer({"X": one})["Y"].item()) for _ in answers] == answers
+
+
+def test_layouts_do_not_move_the_batch(tmp_path):
+    x = parameter("X", [1, 8], np.float32)
+    model = openvino.Model([named(ops.relu(x), "Y")], [x], "m")
+    model.inputs[0].node.set_layout(openvino.Layout("CN"))
+    with load(save(model, tmp_path, "m")) as served:
+        assert served.config.max_batch_size == 4
+        assert list(served.config.input[0].dims) == [8]

@@ -449,6 +449,43 @@ def test_a_key_that_leaves_its_model_is_refused(s3: S3Server, serve) -> None:
     assert "remove or rename that object" in text
 
 
+BAD_NAMES = ("../x", "/x", "identity/../../x", "zz\x01b/1/x", "n" * 300 + "/1/x")
+"""Keys below the path of a repository that no file system has, before and behind the names of its models."""
+
+
+def test_bad_names_beside_models_cost_nothing(s3: S3Server, serve) -> None:
+    for key in BAD_NAMES:
+        s3.put(BUCKET, f"models/{key}", b"x")
+    server = serve("--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=false")
+    server.wait_started()
+    s3.put(BUCKET, "models/scale/1/model.py", scale_source(4).encode())
+    until(lambda: scale(server) == 4, "the poll goes on beside names that are no paths")
+    assert is_ready(server, "add_sub")
+    server.wait_log(r"the key .models/zz\\+x01b/. cannot be the path of a file")
+
+
+def test_known_names_before_a_bad_one_stay(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("naiad.repository.cloud.objects.names_below", lambda *_, **__: None)  # no boto3
+    url = parse_cloud_url(s3.url(BUCKET))
+    objects = ObjectStore(url, find_credential(url, ENVIRONMENT), ENVIRONMENT)
+    s3.put(BUCKET, "models/zz\x01b/1/x", b"x")
+    assert objects.list_top(lambda: ["scale", "removed"])[0] == ["scale"]
+
+
+def test_check_names_each_bad_key(s3: S3Server, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    for key in BAD_NAMES:
+        s3.put(BUCKET, f"models/{key}", b"x")
+    assert check.run([s3.url(BUCKET)]) == 1
+    output = capsys.readouterr().out
+    for part in ("'models/../'", "'models//'", "identity/../../x", "zz\\x01b", "n" * 100):
+        assert part in output
+    assert "scale: ok" in output
+    assert "add_sub: ok" in output
+    assert "identity: ok" not in output
+
+
 def exit_text(server: ServerProcess) -> str:
     assert server.wait_exit() == 1
     return server.log_text()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,37 @@ def test_request_during_loading_gets_503(start_server: StartServer, root: Path, 
     (root / "slow" / "gate").unlink()
     server.wait_started()
     assert server.post("/v2/models/nothing/infer", BODY).status == 404
+
+
+@PROCESSES
+def test_request_without_model_waits_for_the_start(start_server: StartServer, root: Path, processes: str) -> None:
+    flags = ("--allow-azure-ml=true", "--azure-ml-port=0", "--azure-ml-address=127.0.0.1")
+    server = start_server(root, processes, *flags)
+    server.wait_log("successfully loaded 'base'")
+    # `base` is the only ready model, but not the only one.
+    rows = json.dumps({"instances": [{"INPUT0": [5]}]}).encode()
+    for path, url in (("/invocations", server.http_url), ("/score", server.cloud_url)):
+        answer = server.request("POST", path, rows, url=url)
+        assert answer.status == 503, answer.body
+        assert answer.headers["Retry-After"] == "1"
+        assert "still loading its models" in answer.json["error"]
+    (root / "slow" / "gate").unlink()
+    server.wait_started()
+    answer = server.request("POST", "/invocations", rows)
+    assert answer.status == 400
+    assert "2 models are ready" in answer.json["error"]
+
+
+def test_request_without_model_waits_for_a_load(start_server: StartServer, root: Path) -> None:
+    server = start_server(root, "--model-control-mode=explicit")
+    server.wait_started()
+    assert server.post("/invocations", {"instances": [[5]]}).status == 400
+    with ThreadPoolExecutor(1) as pool:
+        load = pool.submit(server.post, "/v2/repository/models/slow/load")
+        server.wait_log("loading: slow")
+        assert server.post("/invocations", {"instances": [[5]]}).status == 503
+        (root / "slow" / "gate").unlink()
+        assert load.result().status == 200
 
 
 def test_loaded_model_serves_while_another_loads(start_server: StartServer, root: Path) -> None:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from naiad.cluster.packed_statistics import PackedStatistics
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import ErrorCode
 from naiad.core.model import IndexEntry
 from naiad.options.options import ServerOptions
-from naiad.telemetry.statistics.version import VersionStatistics
 from naiad.wire.header_fields import Headers
 
 ControlKey = tuple[str, ...]
@@ -86,7 +86,7 @@ class IsModelReady:
 
 @dataclass(frozen=True, slots=True)
 class AskStatistics:
-    """Statistics of all ready model versions: a sequence of VersionStatistics."""
+    """Statistics of all ready model versions: PackedStatistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class AskRollouts:
 
 
 Query = IsReady | IsModelReady | AskStatistics | AskIndex | AskMetrics | AskRollouts
-Answer = bool | bytes | Sequence[VersionStatistics] | Sequence[IndexEntry] | Mapping[str, RolloutCounts]
+Answer = bool | bytes | PackedStatistics | Sequence[IndexEntry] | Mapping[str, RolloutCounts]
 
 
 # --- control calls, which every process executes --------------------------------------------------------------------

@@ -16,7 +16,7 @@ from naiad.engine.inference import Engine
 from naiad.frontend.access import FORWARDED
 from naiad.frontend.context import HttpContext, HttpContextLayer
 from naiad.frontend.control_audit import audited
-from naiad.frontend.default_model import default_model
+from naiad.frontend.default_model import default_model, only_model
 from naiad.frontend.multi_model import MultiModelRoutes, is_out_of_memory
 from naiad.frontend.router import Action, Route, Router
 from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
@@ -30,6 +30,7 @@ _VERTEX_MIME_TYPE = b"application/vnd.vertex-ai-triton.binary+json;json-header-s
 _INSUFFICIENT_STORAGE = 507
 """SageMaker then unloads models that were not used for long, and sends the request again."""
 _REDIRECT = b"x-vertex-ai-triton-redirect"
+_VERTEX_ADVICE = "set --vertex-ai-default-model"
 _POSTED = re.compile(
     r"/v2/models/[^/]+(?:/versions/[A-Za-z0-9_.-]+)?/(?:infer|generate|generate_stream)|/v2/repository/.*index"
 )
@@ -167,12 +168,12 @@ class VertexAi:
 
     def check_model(self) -> None:
         """Raise InferError if there is no default model. Triton: the server then does not start."""
-        model = self._default_model()
+        model = self._options.default_model or only_model(self._engine, _VERTEX_ADVICE)
         if all(model not in (row.name, getattr(row.name, "name", "")) for row in self._engine.repository_index(True)):
             raise invalid_argument(f"Expect the default model '{excerpt(model)}' is loaded")
 
     def _default_model(self) -> str:
-        return default_model(self._engine, self._options.default_model, "set --vertex-ai-default-model")
+        return default_model(self._engine, self._options.default_model, _VERTEX_ADVICE)
 
     def _predict(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         path = self._path(context)

@@ -7,9 +7,8 @@ from naiad.core.errors import InferError
 from naiad.core.tensor import Buffer
 from naiad.frontend.context import GrpcCall, HttpContext, HttpContextLayer
 from naiad.frontend.peer import address_of
-from naiad.frontend.router import Action, respond_error
+from naiad.frontend.router import Action, respond_infer_error
 from naiad.protocol.grpc.control import control_target
-from naiad.protocol.status import status_of
 from naiad.telemetry.logs.access import AccessEntry, audit
 from naiad.wire.grpc import GrpcStatus
 from naiad.wire.header_fields import Headers
@@ -26,7 +25,7 @@ def audited(action: Action) -> Action:
         try:
             action(context, arguments)
         except InferError as error:
-            respond_error(context, status_of(error).http, error.message)
+            respond_infer_error(context, error)
 
     return act
 

@@ -9,7 +9,7 @@ from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend.context import CancelReason, HttpContext, version_of
-from naiad.frontend.router import JSON_HEADERS
+from naiad.frontend.router import JSON_HEADERS, RETRY_AFTER
 from naiad.protocol.json.control import encode_error
 from naiad.protocol.json.document import SHORT_BYTES
 from naiad.protocol.json.infer import leading_id
@@ -25,7 +25,6 @@ _TRAILER_SAFE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 """The same for a trailer."""
 _REQUEST_ID = b"triton-request-id"
 _LOOKED_AT_BYTES = 1024
-_RETRY_AFTER = (b"Retry-After", b"1")
 
 
 def respond(context: HttpContext, request_id: str, model: str, version: str, error: InferError) -> None:
@@ -34,7 +33,7 @@ def respond(context: HttpContext, request_id: str, model: str, version: str, err
     status = status_of(error).http
     headers: Headers = (*JSON_HEADERS, id_header(request_id))
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers = (*headers, _RETRY_AFTER)
+        headers = (*headers, RETRY_AFTER)
     context.respond(status, headers, (encode_error(message),))
 
 

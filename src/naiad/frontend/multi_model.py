@@ -17,7 +17,7 @@ import orjson
 from naiad.core.errors import ErrorCode, InferError, excerpt, internal, invalid_argument, not_found, unsupported
 from naiad.engine.inference import Engine
 from naiad.frontend.context import HttpContext
-from naiad.frontend.router import JSON_HEADERS, respond_error
+from naiad.frontend.router import JSON_HEADERS, respond_error, respond_infer_error
 from naiad.frontend.thread_pool import RunInThread
 from naiad.protocol.json.tree import parse_control_document
 from naiad.protocol.status import status_of
@@ -167,7 +167,7 @@ class MultiModelRoutes:
         if not isinstance(error, InferError):
             _log.error("unloading '%s' failed", excerpt(model.name), exc_info=error)
             error = internal("internal error; see the server log")
-        respond_error(context, status_of(error).http, error.message)
+        respond_infer_error(context, error)
 
 
 def _row(name: str, model: _Model) -> dict[str, str]:

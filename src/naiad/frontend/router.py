@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import InferError, Rejection, excerpt
@@ -16,6 +17,8 @@ from naiad.telemetry.metrics.responses import rejections
 from naiad.wire.header_fields import Headers
 
 JSON_HEADERS = ((b"Content-Type", b"application/json"),)
+RETRY_AFTER = (b"Retry-After", b"1")
+"""Header field of every 503."""
 
 
 _CACHED_CHARACTERS = 1 << 20
@@ -119,7 +122,7 @@ class Router:
         try:
             action(context, found.arguments)
         except InferError as error:
-            respond_error(context, status_of(error).http, error.message)
+            respond_infer_error(context, error)
 
     def reject(self, context: HttpContext) -> None:
         """Respond to a request without its body if its headers are enough to reject it."""
@@ -137,7 +140,7 @@ class Router:
             try:
                 found.check(context, found.arguments)
             except InferError as error:
-                respond_error(context, status_of(error).http, error.message)
+                respond_infer_error(context, error)
 
     def _respond_not_found(self, context: HttpContext) -> None:
         """Refuse a path without a route: to clients that no rule lets in it looks as its neighbours do."""
@@ -229,6 +232,12 @@ def json_action(work: Callable[[Mapping[str, str], Buffer], bytes | None]) -> Ac
 def respond_error(context: HttpContext, status: int, message: str, headers: Headers = ()) -> None:
     """Respond with the error body of every failure."""
     context.respond(status, (*JSON_HEADERS, *headers) if headers else JSON_HEADERS, (encode_error(message),))
+
+
+def respond_infer_error(context: HttpContext, error: InferError) -> None:
+    """Respond with an error; with 503 the header says when to ask again."""
+    status = status_of(error).http
+    respond_error(context, status, error.message, (RETRY_AFTER,) if status == HTTPStatus.SERVICE_UNAVAILABLE else ())
 
 
 def refuse(context: HttpContext, status: int, message: str, headers: Headers = (), key: str = "") -> None:

@@ -20,8 +20,10 @@ from naiad.cluster.messages import (
     IsReady,
     Outcome,
 )
+from naiad.cluster.packed_statistics import PackedStatistics, pack
 from naiad.core.errors import InferError, internal, unavailable
 from naiad.core.model import IndexEntry, ModelState
+from naiad.core.slices import finish
 from naiad.core.tensor import Buffer
 from naiad.frontend.context import HttpContext
 from naiad.frontend.router import JSON_HEADERS, Route, Router
@@ -209,7 +211,7 @@ def test_grpc_questions() -> None:
     shared, asked = sharing(lambda query: False)
     assert pb.ServerReadyResponse.FromString(grpc(shared, "ServerReady").body).ready is False
     assert asked == [IsReady()]
-    shared, asked = sharing(lambda query: [])
+    shared, asked = sharing(lambda query: PackedStatistics(()))
     assert grpc(shared, "ModelStatistics").status == 0
     assert asked == [AskStatistics()]
 
@@ -269,10 +271,10 @@ def test_knowledge_ends_with_an_error_too() -> None:
 def test_single_process_does_not_list_unknown_models() -> None:
     one = engine()
     answers: list[Any] = [one.answer(query) for query in (IsReady(), IsModelReady("m", ""), AskStatistics())]
-    assert answers == [True, False, []]
+    assert answers == [True, False, PackedStatistics(())]
 
 
 def test_statistics_of_others_do_not_make_models_known() -> None:
     one = engine()
-    with one.with_answer(AskStatistics(), [VersionStatistics("m", "1")]):
+    with one.with_answer(AskStatistics(), finish(pack([VersionStatistics("m", "1")]))):
         assert one.statistics() == []

@@ -96,13 +96,15 @@ def test_counters_of_ended_processes_are_added() -> None:
 def test_model_series_are_removed_at_any_label_position() -> None:
     lines = ['c{model="m",version="1"} 1', 'c{a="b",model="m"} 1', 'c{model="mm"} 2', 'c{submodel="m"} 3', "c 4"]
     one = exposition_sum.parse(text("# HELP c Help", "# TYPE c counter", *lines))
-    assert exposition_sum.without_model(one, "m").samples == {"c": {'c{model="mm"}': 2, 'c{submodel="m"}': 3, "c": 4}}
+    assert exposition_sum.without_models(one, {("", "m")}).samples == {
+        "c": {'c{model="mm"}': 2, 'c{submodel="m"}': 3, "c": 4}
+    }
 
 
 def test_series_are_removed_by_namespace() -> None:
     lines = ['c{model="m",version="1",namespace="/a"} 1', 'c{model="m",version="1",namespace="/b"} 2']
     one = exposition_sum.parse(text("# HELP c Help", "# TYPE c counter", *lines))
-    assert list(exposition_sum.without_model(one, "m", "/a").samples["c"].values()) == [2]
+    assert list(exposition_sum.without_models(one, {("/a", "m")}).samples["c"].values()) == [2]
 
 
 def test_a_real_exposition_survives_unchanged() -> None:

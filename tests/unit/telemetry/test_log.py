@@ -158,6 +158,24 @@ class TestBackgroundHandler:
         assert stream.getvalue().splitlines() == [str(number) for number in range(1000)]
         handler.close()
 
+    def test_gathered_lines_are_written_together(self, monkeypatch):
+        gathering, go_on = threading.Event(), threading.Event()
+
+        def sleep(seconds):
+            gathering.set()
+            go_on.wait(60)
+
+        monkeypatch.setattr("naiad.telemetry.logs.output.time.sleep", sleep)
+        stream = _Counted()
+        handler = BackgroundHandler(stream, gather_s=0.02)
+        handler.handle(record("first"))
+        gathering.wait(60)
+        for _ in range(8):
+            handler.handle(record("more"))
+        go_on.set()
+        handler.close()
+        assert stream.writes == ["first\n" + 8 * "more\n"]
+
     def test_what_does_not_fit_is_counted_and_said(self):
         stream = _Stalled()
         handler = BackgroundHandler(stream, capacity=5)
@@ -194,6 +212,18 @@ class TestBackgroundHandler:
         handler.close()
         handler.close()
         assert stream.closed
+
+
+class _Counted(io.StringIO):
+    """A stream that lists what it is given in one piece."""
+
+    def __init__(self):
+        super().__init__()
+        self.writes = []
+
+    def write(self, text):
+        self.writes.append(text)
+        return len(text)
 
 
 class _Stalled(io.StringIO):

@@ -14,7 +14,8 @@ from naiad.backend.cores import gpu_count
 from naiad.backend.registry import BackendRegistry
 from naiad.cli.check.check_load import LoadRules, load_reported
 from naiad.cli.parser import Parser, fail
-from naiad.core.errors import InferError
+from naiad.config.problem import Problem
+from naiad.core.errors import InferError, excerpt
 from naiad.repository.check import ModelReport, check_path
 from naiad.repository.check_contents import check_contents
 from naiad.repository.cloud.url import is_cloud_url, parse_cloud_url
@@ -84,8 +85,10 @@ def _check(
     with tempfile.TemporaryDirectory(prefix="naiad-check-") as home:
         directory = Path(home) / (url.prefix.rpartition("/")[2] or url.bucket)
         directory.mkdir()
-        write_manifest(open_objects(url), directory)
-        reports = check_path(directory, known_backends=backends, strict=strict, gpu_count=gpu_count())
+        refused = write_manifest(open_objects(url), directory)
+        reports = []
+        if not refused or any(directory.iterdir()):
+            reports = check_path(directory, known_backends=backends, strict=strict, gpu_count=gpu_count())
     for report in reports:
         report.not_tried.append("contents of model files: only configurations are downloaded")
         report.problems = [
@@ -97,6 +100,8 @@ def _check(
             )
             for problem in report.problems
         ]
+    for name, message in refused.items():
+        reports.append(ModelReport(excerpt(name), Path(name), problems=[Problem(message=message)]))
     return reports
 
 

@@ -15,11 +15,12 @@ from naiad.cluster.messages import (
     Query,
     RolloutControl,
 )
+from naiad.cluster.packed_statistics import PackedStatistics, pack, unpack
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.config.rollout.state import RolloutState
 from naiad.core.errors import InferError
 from naiad.core.model import IndexEntry, ModelState
-from naiad.core.slices import Slices
+from naiad.core.slices import Slices, finish
 from naiad.engine.inference import Engine
 from naiad.telemetry.statistics.version import VersionStatistics
 
@@ -57,7 +58,7 @@ class MemberEngine(Engine):
         if isinstance(query, IsModelReady):
             return self._has_ready(query)
         if isinstance(query, AskStatistics):
-            return super().statistics()
+            return finish(self.answer_in_slices(query))
         if isinstance(query, AskIndex):
             return super().survey_repository()
         if isinstance(query, AskRollouts):
@@ -67,7 +68,7 @@ class MemberEngine(Engine):
     def answer_in_slices(self, query: AskStatistics | AskMetrics) -> Slices[Answer]:
         """Return the answer of this process alone to a query that takes long; yields about every millisecond."""
         if isinstance(query, AskStatistics):
-            return (yield from super().statistics_in_slices())
+            return (yield from pack((yield from super().statistics_in_slices())))
         return b"".join((yield from self.metrics_in_slices()))
 
     def _has_ready(self, query: IsModelReady) -> bool:
@@ -163,8 +164,6 @@ class MemberEngine(Engine):
             self.request(ModelControl(name, is_load=False, parameters=parameters))
 
 
-def _summed(
-    own: Slices[Sequence[VersionStatistics]], sums: Sequence[VersionStatistics]
-) -> Slices[Sequence[VersionStatistics]]:
-    by_key = {row.key: row for row in sums}
+def _summed(own: Slices[Sequence[VersionStatistics]], sums: PackedStatistics) -> Slices[Sequence[VersionStatistics]]:
+    by_key = {row.key: row for row in (yield from unpack(sums))}
     return [by_key.get(row.key, row) for row in (yield from own)]

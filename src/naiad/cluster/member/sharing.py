@@ -44,11 +44,10 @@ from naiad.frontend.grpc.control import RepositoryCalls
 from naiad.frontend.grpc.service import InferenceGrpcService
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest.metrics import respond_metrics
-from naiad.frontend.router import Action, Router, respond_error
+from naiad.frontend.router import Action, Router, respond_error, respond_infer_error
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.protocol.grpc import control as control_grpc
 from naiad.protocol.grpc.walk import last_text
-from naiad.protocol.status import status_of
 from naiad.telemetry.last_resort import begin_task
 
 _SERVICE = "/inference.GRPCInferenceService/"
@@ -321,7 +320,7 @@ async def _respond_on_failure(context: HttpContext, work: Coroutine[object, obje
     try:
         await work
     except InferError as error:
-        respond_error(context, status_of(error).http, error.message)
+        respond_infer_error(context, error)
     except Exception:
         _log.exception("%s %s failed", context.method, context.path)
         respond_error(context, 500, f"internal error of the server in {context.path}; see its log")

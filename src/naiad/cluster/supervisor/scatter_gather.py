@@ -7,8 +7,9 @@ version is ready if all processes have it ready.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from itertools import zip_longest
 from typing import Any, TypeVar
 
@@ -23,13 +24,15 @@ from naiad.cluster.messages import (
     IsReady,
     Query,
 )
+from naiad.cluster.packed_statistics import PackedStatistics, pack, unpack
 from naiad.cluster.supervisor.member_process import MemberProcess
 from naiad.cluster.supervisor.restarts import Supervision
 from naiad.config.rollout.guard import RolloutCounts
 from naiad.core.model import IndexEntry, ModelState
+from naiad.core.slices import finish
 from naiad.telemetry.metrics import exposition as exposition_sum
 from naiad.telemetry.metrics.exposition import Exposition, format_rows
-from naiad.telemetry.statistics.version import BatchStatistics, VersionStatistics
+from naiad.telemetry.statistics.version import BatchStatistics, Duration, VersionStatistics
 
 
 class ExitedCounters:
@@ -52,14 +55,22 @@ class ExitedCounters:
         of it end as well.
         """
         counts = {row.key: _request_count(row) for row in statistics}
-        for row in self._statistics.get(slot, ()):
-            if counts.get(row.key, -1) < _request_count(row):
-                self._forget_model(row.namespace, row.name)
+        self._forget_models(
+            {
+                (row.namespace, row.name)
+                for row in self._statistics.get(slot, ())
+                if counts.get(row.key, -1) < _request_count(row)
+            }
+        )
         self._statistics[slot] = statistics
 
     def note_metrics(self, slot: int, text: bytes) -> None:
         """Note the metrics of a process."""
-        self._metrics[slot] = exposition_sum.parse(text)
+        self.take_metrics(slot, exposition_sum.parse(text))
+
+    def take_metrics(self, slot: int, metrics: Exposition) -> None:
+        """Note the metrics of a process that are parsed already."""
+        self._metrics[slot] = metrics
 
     def retire(self, slot: int) -> None:
         """Keep the counters of an exited process; another process may take its slot."""
@@ -68,23 +79,32 @@ class ExitedCounters:
         if metrics is not None:
             self._left_metrics = exposition_sum.add([self._left_metrics, exposition_sum.cumulative(metrics)])
 
-    def _forget_model(self, namespace: str, model: str) -> None:
+    def _forget_models(self, models: Set[tuple[str, str]]) -> None:
+        if not models:
+            return
         self._left_statistics = [
-            counts for counts in self._left_statistics if (counts.namespace, counts.name) != (namespace, model)
+            counts for counts in self._left_statistics if (counts.namespace, counts.name) not in models
         ]
-        self._left_metrics = exposition_sum.without_model(self._left_metrics, model, namespace)
+        self._left_metrics = exposition_sum.without_models(self._left_metrics, models)
 
     def statistics(self) -> list[VersionStatistics]:
         """Return the sums of the model versions of the live processes."""
+        return sum_statistics(self.statistics_to_add())
+
+    def statistics_to_add(self) -> Sequence[Sequence[VersionStatistics]]:
+        """Return what the sums are made of; it does not change."""
         living = {counts.key for rows in self._statistics.values() for counts in rows}
         left = [counts for counts in self._left_statistics if counts.key in living]
         rows = [self._statistics[slot] for slot in sorted(self._statistics)]
-        return sum_statistics([*rows, left])
+        return [*rows, left]
 
     def metrics(self) -> Exposition:
         """Return the sums of the series of the live processes."""
-        shown = exposition_sum.add([self._metrics[slot] for slot in sorted(self._metrics)])
-        return exposition_sum.add_exited(shown, self._left_metrics)
+        return sum_metrics(*self.metrics_to_add())
+
+    def metrics_to_add(self) -> tuple[Sequence[Exposition], Exposition]:
+        """Return what the sums are made of, of live processes and of exited ones; it does not change."""
+        return [self._metrics[slot] for slot in sorted(self._metrics)], self._left_metrics
 
 
 def _request_count(row: VersionStatistics) -> int:
@@ -147,6 +167,8 @@ class ScatterGather:
         self._serving = serving
         self._supervision = supervision
         self.exited_counters = ExitedCounters()
+        self._noting = asyncio.Lock()
+        """Answers are noted in the order in which they came: counters of a process that decrease mean a reload."""
         self.restart_count = 0
         """Processes that replaced a dead one."""
 
@@ -156,9 +178,11 @@ class ScatterGather:
         if isinstance(query, AskIndex) and not answers:
             raise ChannelError("no process has answered; see the log")
         if isinstance(query, AskStatistics):
-            return self.exited_counters.statistics()
+            return await asyncio.to_thread(_packed_sum, self.exited_counters.statistics_to_add())
         if isinstance(query, AskMetrics):
-            return self._exposition()
+            own = self._own_metrics()
+            sums = await asyncio.to_thread(_rendered_sum, *self.exited_counters.metrics_to_add())
+            return sums + own
         if isinstance(query, AskRollouts):
             return sum_rollouts([counts for counts in answers if isinstance(counts, Mapping)])
         if isinstance(query, AskIndex):
@@ -189,15 +213,28 @@ class ScatterGather:
         except ChannelError as error:
             _log.warning("%s was left out of a merged answer: %s", member.name, error)
             return None
-        # The process has exited meanwhile, and its counters are retired without this answer.
-        if member.is_alive:
-            if isinstance(query, AskStatistics):
-                self.exited_counters.note_statistics(member.slot, answer)  # type: ignore[arg-type]  # as asked
-            elif isinstance(query, AskMetrics):
-                self.exited_counters.note_metrics(member.slot, answer)  # type: ignore[arg-type]  # as asked
+        if isinstance(query, AskStatistics | AskMetrics):
+            async with self._noting:
+                await self._note(member, query, answer)
         return answer
 
-    def _exposition(self) -> bytes:
+    async def _note(self, member: MemberProcess, query: AskStatistics | AskMetrics, answer: object) -> None:
+        """Note the counters in an answer.
+
+        In a thread: the counters of a thousand models take a tenth of a second. A process may have exited before its
+        answer is noted; then its counters are retired without it.
+        """
+        counters = self.exited_counters
+        if isinstance(query, AskStatistics):
+            rows = await asyncio.to_thread(finish, unpack(answer))  # type: ignore[arg-type]  # as asked
+            if member.is_alive:
+                counters.note_statistics(member.slot, rows)
+        else:
+            metrics = await asyncio.to_thread(exposition_sum.parse, answer)  # type: ignore[arg-type]  # as asked
+            if member.is_alive:
+                counters.take_metrics(member.slot, metrics)
+
+    def _own_metrics(self) -> bytes:
         text = "Server processes that were started again after one died"
         failing_count = len(self._supervision.failing(time.monotonic_ns()))
         own = [
@@ -205,7 +242,20 @@ class ScatterGather:
             format_rows("naiad_process_restarts_total", "counter", text, [({}, self.restart_count)]),
             format_rows("naiad_processes_failing", "gauge", _FAILING, [({}, failing_count)]),
         ]
-        return self.exited_counters.metrics().render() + ("\n".join(own) + "\n").encode()
+        return ("\n".join(own) + "\n").encode()
+
+
+def _packed_sum(groups: Iterable[Sequence[VersionStatistics]]) -> PackedStatistics:
+    return finish(pack(sum_statistics(groups)))
+
+
+def _rendered_sum(living: Iterable[Exposition], left: Exposition) -> bytes:
+    return sum_metrics(living, left).render()
+
+
+def sum_metrics(living: Iterable[Exposition], left: Exposition) -> Exposition:
+    """Return the sums of the series of live processes, with the counts of exited ones."""
+    return exposition_sum.add_exited(exposition_sum.add(living), left)
 
 
 def sum_rollouts(groups: Iterable[Mapping[str, RolloutCounts]]) -> dict[str, RolloutCounts]:
@@ -232,34 +282,57 @@ def sum_statistics(groups: Iterable[Sequence[VersionStatistics]]) -> list[Versio
 
 def add_statistics(one: VersionStatistics, other: VersionStatistics) -> VersionStatistics:
     """Return the sum of two counts of the same model version; the last inference is the later one."""
-    return replace(
-        _added(one, other),
+    values: dict[str, Any] = {name: _added(getattr(one, name), getattr(other, name)) for name in _STATISTICS}
+    return VersionStatistics(
         last_inference_ms=max(one.last_inference_ms, other.last_inference_ms),
         batch_stats=_added_batches(one.batch_stats, other.batch_stats),
+        **values,
     )
+
+
+_STATISTICS = tuple(f.name for f in fields(VersionStatistics) if f.name not in ("last_inference_ms", "batch_stats"))
+"""Fields that add up by themselves."""
 
 
 def _added_batches(one: Sequence[BatchStatistics], other: Sequence[BatchStatistics]) -> Sequence[BatchStatistics]:
     sizes: dict[int, BatchStatistics] = {entry.batch_size: entry for entry in one}
     for entry in other:
         known = sizes.get(entry.batch_size)
-        added = entry if known is None else replace(_added(known, entry), batch_size=entry.batch_size)
-        sizes[entry.batch_size] = added
+        sizes[entry.batch_size] = entry if known is None else _added_batch(known, entry)
     return [sizes[size] for size in sorted(sizes)]
+
+
+def _added_batch(one: BatchStatistics, other: BatchStatistics) -> BatchStatistics:
+    return BatchStatistics(
+        one.batch_size,
+        _added(one.compute_input, other.compute_input),
+        _added(one.compute_infer, other.compute_infer),
+        _added(one.compute_output, other.compute_output),
+    )
 
 
 def _added(one: _T, other: _T) -> _T:
     """Add values of the same form: numbers, and structures of numbers; names are from `one`."""
     values: tuple[Any, Any] = (one, other)
-    if is_dataclass(one) and not isinstance(one, type):
-        return replace(one, **{f.name: _added(getattr(one, f.name), getattr(other, f.name)) for f in fields(one)})
     if isinstance(one, int):
         return values[0] + values[1]  # type: ignore[no-any-return]  # two integers
+    if isinstance(one, Duration):
+        return Duration(one.count + values[1].count, one.ns + values[1].ns)  # type: ignore[return-value]  # as `one`
+    kind: Any = type(one)
+    names = _field_names(kind)
+    if names:
+        added: _T = kind(*(_added(getattr(one, name), getattr(other, name)) for name in names))
+        return added
     if isinstance(one, Mapping):
         return _added_mappings(*values)  # type: ignore[return-value]  # a mapping, as both are
     if isinstance(one, Sequence) and not isinstance(one, str):
         return _added_sequences(*values)  # type: ignore[return-value]  # a sequence, as both are
     return one
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
 
 
 def _added_mappings(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> dict[Any, Any]:

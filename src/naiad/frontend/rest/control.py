@@ -13,7 +13,7 @@ from naiad.engine.inference import Engine
 from naiad.frontend.access import MayBringFiles, check_files
 from naiad.frontend.context import HttpContext
 from naiad.frontend.control_audit import audited
-from naiad.frontend.router import JSON_HEADERS, Route, json_action, respond_error
+from naiad.frontend.router import JSON_HEADERS, Route, json_action, respond_infer_error
 from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.memory.regions import SharedMemory
 from naiad.protocol.json.control import (
@@ -30,7 +30,6 @@ from naiad.protocol.json.control import (
     encode_system_status,
     encode_trace_settings,
 )
-from naiad.protocol.status import status_of
 from naiad.telemetry.logs import log
 
 _REGION = r"(?:/region/(?P<region>[^/]++))?"
@@ -164,4 +163,4 @@ def respond_failure(context: HttpContext, error: Exception) -> None:
     if not isinstance(error, InferError):
         _log.error("%s %s failed", context.method, excerpt(context.path), exc_info=error)
         error = internal("internal error; see the server log")
-    respond_error(context, status_of(error).http, error.message)
+    respond_infer_error(context, error)

@@ -7,9 +7,8 @@ from naiad.core.errors import InferError, unavailable
 from naiad.engine.inference import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.control_audit import audited
-from naiad.frontend.router import JSON_HEADERS, Route, respond_error
+from naiad.frontend.router import JSON_HEADERS, Route, respond_infer_error
 from naiad.protocol.json.rollout import decode_change, encode_status
-from naiad.protocol.status import status_of
 
 PATH = r"/v2/models/(?P<model>[^/]++)/rollout"
 
@@ -45,7 +44,7 @@ def _change(engine: Engine, context: HttpContext, model: str, fields: Mapping[st
                 engine.report_rollback(key, before, "client", figures(before, counts))
             _respond(engine, context, model)
         else:
-            respond_error(context, status_of(error).http, error.message)
+            respond_infer_error(context, error)
 
     engine.rollout_changes.change(model, fields, done)
 
@@ -59,4 +58,4 @@ def _answer(context: HttpContext, work: Callable[[], None]) -> None:
     try:
         work()
     except InferError as error:
-        respond_error(context, status_of(error).http, error.message)
+        respond_infer_error(context, error)

@@ -16,7 +16,7 @@ from naiad.frontend.rest.control import RepositoryRoutes, settings_routes, share
 from naiad.frontend.rest.generate import GenerateRoutes
 from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferRoute, cancel_job
 from naiad.frontend.rest.rollout import rollout_routes
-from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, json_action, respond_error
+from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, json_action, respond_error, respond_infer_error
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.protocol.json.control import (
@@ -26,7 +26,6 @@ from naiad.protocol.json.control import (
     encode_server_metadata,
     statistics_in_slices,
 )
-from naiad.protocol.status import status_of
 from naiad.telemetry.statistics.version import VersionStatistics
 
 _NO_BODY: tuple[bytes, ...] = ()
@@ -136,7 +135,7 @@ class RestApi:
                 _encoded(engine.statistics_in_slices(*arguments.values())),
                 0,
                 lambda body: context.respond(200, JSON_HEADERS, (body,)),
-                lambda error: respond_error(context, status_of(error).http, error.message),
+                lambda error: respond_infer_error(context, error),
             )
             if not job.is_over:
                 context.on_disconnect = partial(cancel_job, runner, job)

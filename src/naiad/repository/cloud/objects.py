@@ -13,7 +13,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from naiad.core.errors import ErrorCode, InferError, excerpt, internal, invalid_argument, not_found, unavailable
 from naiad.repository.cloud.credentials import Credential
+from naiad.repository.cloud.names import names_below
 from naiad.repository.cloud.provider import FIXES, is_installed, make_client
 from naiad.repository.cloud.url import CloudUrl
 
@@ -189,35 +190,49 @@ class ObjectStore:
         self._lock = threading.Lock()
         self._client: Any = None
         self._is_anonymous = False
-        self._reported: set[str] = set()
-        """Keys that are no paths and were logged."""
+        self.bad_names: dict[str, str] = {}
+        """Names that are no paths, directly below the URL, with the errors that were logged."""
         self._parts = ThreadPoolExecutor(_PART_THREADS, thread_name_prefix="download")
 
     # --- what there is ----------------------------------------------------------------------------------------------
 
-    def list_top(self) -> tuple[list[str], list[str]]:
+    def list_top(self, known: Callable[[], Iterable[str]] = tuple) -> tuple[list[str], list[str]]:
         """Return the names of directories and of objects directly below the URL, sorted. Raises InferError.
 
-        Those that are no paths, such as `..`, are logged and left out.
+        Those that are no paths, such as `..`, are logged and left out. `known` returns names that were there before.
         """
         try:
             return self._list_top()
         except BadKeyError as error:
-            return self._list_top_without(error)
+            found = names_below(self.url, self._credential, self._environ, anonymous=self._is_anonymous)
+            if found is None:
+                return self._list_top_without(error, known())
+        directories, objects = found
+        for name in directories:
+            if not is_path(name):
+                key = f"{self.url.prefix}/{name}/".removeprefix("/")
+                self._report(_bad_key(f"listing {self.url.text}", f"the key {excerpt(repr(key))}", key))
+        return list(filter(is_path, directories)), list(filter(is_path, objects))
+
+    def _report(self, error: BadKeyError) -> None:
+        if error.key not in self.bad_names:
+            self.bad_names[error.key] = error.message
+            _log.error("%s", error.message)
 
     def _list_top(self) -> tuple[list[str], list[str]]:
         found = self._attempt(f"listing {self.url.text}", lambda: _library().list_with_delimiter(self._connected()))
         objects = [str(meta["path"]) for meta in found["objects"]]
         return sorted(map(str, found["common_prefixes"])), sorted(name for name in objects if name)
 
-    def _list_top_without(self, error: BadKeyError) -> tuple[list[str], list[str]]:
-        """Return the same from listings of all objects, each of which begins behind a name that is no path."""
-        found: list[str] = []
+    def _list_top_without(self, error: BadKeyError, known: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Return the same from listings of all objects, each of which begins behind a name that is no path.
+
+        What comes before such a name is not in its listing: of that, the `known` names are looked for one by one.
+        """
+        found = [f"{name}/" for name in known if self._is_there(name)]
         behind = ""
         for _ in range(_MOST_BAD_NAMES):
-            if error.key not in self._reported:
-                self._reported.add(error.key)
-                _log.error("%s; names before it may be missing", error.message)
+            self._report(error)
             name = error.key.removeprefix(f"{self.url.prefix}/" if self.url.prefix else "").partition("/")[0]
             if is_path(name):
                 found.append(f"{name}/")  # a directory with a name, whose objects are looked at when it is opened
@@ -232,6 +247,12 @@ class ObjectStore:
                 error = further
         directories = {key.partition("/")[0] for key in found if "/" in key}
         return sorted(directories), sorted(key for key in found if "/" not in key)
+
+    def _is_there(self, directory: str) -> bool:
+        try:
+            return bool(self.list_objects(directory))
+        except BadKeyError:
+            return True
 
     def top_objects(self) -> list[StoredObject]:
         """Return the objects directly below the URL. Raises InferError."""
@@ -417,8 +438,7 @@ class ObjectStore:
         if failure.kind is Kind.BAD_KEY:
             found = _BAD_PATH.search(failure.text)
             key = found[1] if found else ""
-            text = f"the key '{excerpt(key)}' cannot be the path of a file" if key else excerpt(failure.text)
-            return BadKeyError(f"{action} failed: {text}; remove or rename that object", key)
+            return _bad_key(action, f"the key {excerpt(repr(key))}" if key else excerpt(failure.text), key)
         return internal(f"{action} failed: {failure.text}; credential used: {source}")
 
     def _connected(self) -> Any:
@@ -426,6 +446,10 @@ class ObjectStore:
             if self._client is None:
                 self._client = make_client(self.url, self._credential, self._environ, anonymous=self._is_anonymous)
             return self._client
+
+
+def _bad_key(action: str, what: str, key: str) -> BadKeyError:
+    return BadKeyError(f"{action} failed: {what} cannot be the path of a file; remove or rename that object", key)
 
 
 def is_path(part: str) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from naiad.core.errors import ErrorCode, InferError, invalid_argument, not_found, unavailable
+from naiad.core.errors import ErrorCode, InferError, excerpt, invalid_argument, not_found, unavailable
 from naiad.repository.cloud.cache import LocalModel, ModelCache, WantedFile
 from naiad.repository.cloud.last_listing import LastListing, Listing
 from naiad.repository.cloud.last_notes import LastNotes
@@ -104,7 +104,7 @@ class CloudStore(Store):
         return self._ask(self._list_models, sorted)
 
     def _list_models(self) -> Sequence[str]:
-        names, objects = self._objects.list_top()
+        names, objects = self._objects.list_top(self._last.read)
         self._check_is_repository(bool(names or objects), objects)
         return [name for name in names if not name.startswith(".")]
 
@@ -268,23 +268,49 @@ def _fingerprint(items: Sequence[StoredObject]) -> bytes:
 
 
 _THREADS = 16
+_MAX_NAME_BYTES = 255
+"""Of a directory."""
 
 
-def write_manifest(objects: ObjectStore, directory: Path) -> None:
+def write_manifest(objects: ObjectStore, directory: Path) -> dict[str, str]:
     """Write what `naiad check` looks at to an empty directory; other files are holes of the right size.
 
-    Raises InferError when the store cannot be read and for names that cannot be paths.
+    Returns names that cannot be written, of models and of other objects, with the reasons. Raises InferError
+    when the store cannot be read.
     """
-    found = objects.list_objects()
-    models = _by_model(found)
-    files = [item for item in found if "/" not in item.key and item.size_bytes and not item.key.startswith(".")]
-    if top := [replace(item, key=f"/{item.key}") for item in files]:
-        models[""] = top
+    refused: dict[str, str] = {}
+    models = _outline(objects, refused)
     texts: list[tuple[StoredObject, Path]] = []
     for name, items in models.items():
-        texts += _write_model(directory / name, *split_directories(name, items))
+        try:
+            if len(name.encode()) > _MAX_NAME_BYTES:
+                raise invalid_argument(f"the name '{excerpt(name)}' is longer than {_MAX_NAME_BYTES} bytes")
+            texts += _write_model(directory / name, *split_directories(name, items))
+        except InferError as error:
+            refused[name] = error.message
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="outline") as pool:
         list(pool.map(lambda each: objects.fetch(*each), texts))
+    return refused
+
+
+def _outline(objects: ObjectStore, refused: dict[str, str]) -> dict[str, list[StoredObject]]:
+    """Return the objects of each model; objects of no model have an empty name."""
+    try:
+        found = objects.list_objects()
+        top = [item for item in found if "/" not in item.key]
+        models = _by_model(found)
+    except BadKeyError:
+        names, top_names = objects.list_top()
+        refused |= objects.bad_names
+        models = {}
+        top = [StoredObject(name, 0, "") for name in top_names]
+        for name in (each for each in names if not each.startswith(".")):
+            try:
+                models |= _by_model(objects.list_objects(name))
+            except BadKeyError as error:
+                refused[name] = error.message
+    files = [replace(item, key=f"/{item.key}") for item in top if item.size_bytes and not item.key.startswith(".")]
+    return {**models, "": files} if files else models
 
 
 def _write_model(

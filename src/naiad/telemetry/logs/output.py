@@ -161,8 +161,17 @@ class BackgroundHandler(logging.Handler):
     slow reader of the log thus costs log lines, not requests.
     """
 
-    def __init__(self, stream: "TextIO | LogFile", *, closes_stream: bool = False, capacity: int = 10_000) -> None:
+    def __init__(
+        self,
+        stream: "TextIO | LogFile",
+        *,
+        closes_stream: bool = False,
+        capacity: int = 10_000,
+        gather_s: float = 0.0,
+    ) -> None:
+        """`gather_s`: how long the thread waits after the first line for others, to write them together."""
         super().__init__()
+        self._gather_s = gather_s
         self._stream = stream
         self._closes_stream = closes_stream
         self._capacity = capacity
@@ -213,6 +222,8 @@ class BackgroundHandler(logging.Handler):
         is_open = True
         while is_open:
             item = self._lines.get()
+            if self._gather_s and isinstance(item, str):
+                time.sleep(self._gather_s)
             lines: list[str] = []
             flushed: list[threading.Event] = []
             # Lines that have accumulated meanwhile are written together.

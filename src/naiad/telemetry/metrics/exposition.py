@@ -6,7 +6,8 @@ is shown.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Literal
 
 from naiad.core.errors import encodable
@@ -191,19 +192,23 @@ def add_exited(shown: Exposition, left: Exposition) -> Exposition:
     return add((shown, visible))
 
 
-def without_model(one: Exposition, model: str, namespace: str = "") -> Exposition:
-    """Return the exposition without the series of a model; `namespace` selects between models of equal names."""
-    labels = [f'model="{escape_label(model)}"']
-    if namespace:
-        labels.append(f'namespace="{escape_label(namespace)}"')
+_MODEL_LABEL = re.compile(r'[{,]model="((?:[^"\\]|\\.)*+)"')
+_NAMESPACE_LABEL = re.compile(r'[{,]namespace="((?:[^"\\]|\\.)*+)"')
+
+
+def without_models(one: Exposition, models: Set[tuple[str, str]]) -> Exposition:
+    """Return the exposition without the series of models, each with its namespace before it; empty: in any."""
+    escaped = {(escape_label(namespace), escape_label(name)) for namespace, name in models}
     rest = Exposition()
     rest.openings, rest.kinds = one.openings, one.kinds
     for family, samples in one.samples.items():
-        rest.samples[family] = {
-            s: value for s, value in samples.items() if not all(_has_label(s, label) for label in labels)
-        }
+        rest.samples[family] = {s: value for s, value in samples.items() if not _is_about(s, escaped)}
     return rest
 
 
-def _has_label(series: str, label: str) -> bool:
-    return f"{{{label}" in series or f",{label}" in series
+def _is_about(series: str, models: Set[tuple[str, str]]) -> bool:
+    model = _MODEL_LABEL.search(series)
+    if model is None:
+        return False
+    namespace = _NAMESPACE_LABEL.search(series)
+    return ("", model[1]) in models or (namespace is not None and (namespace[1], model[1]) in models)

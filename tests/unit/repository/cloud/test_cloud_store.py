@@ -20,7 +20,7 @@ class Objects(ObjectStore):
         self.fetched: list[str] = []
         self.listed: list[str] = []
 
-    def list_top(self) -> tuple[list[str], list[str]]:
+    def list_top(self, known: object = None) -> tuple[list[str], list[str]]:
         self.listed.append("/")
         names = {key.split("/")[0] for key in self.contents if "/" in key}
         return sorted(names), sorted(key for key in self.contents if "/" not in key)
