@@ -3,7 +3,7 @@
     python -m bench.perf_scripted [--times 20] [--only WORD] [--record FILE]
 
 Each case is a test of tests/integration/test_perf_scripted*.py: a scripted server over HTTP or gRPC, and what the
-report must say of it. All cases run `--times` times, a line for each round; the table counts right and wrong runs by case.
+report must say of it. All cases run `--times` times, with a line for each round; the table counts right runs by case.
 With `--record` finished rounds are kept, and the same command continues. Exit status 1 if a run was wrong.
 """
 
