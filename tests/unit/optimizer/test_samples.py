@@ -145,7 +145,7 @@ def test_incomplete_folder_is_no_samples(tmp_path):
         ChunkedSamples(tmp_path)
 
 
-def test_digest_tells_strings_apart():
+def test_digest_differs_for_other_strings():
     def of(*texts):
         return digest([{"x": np.array(texts, object)}])
 
