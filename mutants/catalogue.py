@@ -311,13 +311,13 @@ MUTANTS: tuple[Mutant, ...] = (
         text=(
             '        facts = f"{path}\\0{status.st_ino}\\0"\n'
             "        if not stat.S_ISDIR(status.st_mode):\n"
-            "            # The times and the size of a directory follow its entries, which are walked, and those that are skipped.\n"
+            "            # The times and the size of a directory follow its entries, also those that are skipped.\n"
             '            facts += f"{status.st_size}\\0{status.st_mtime_ns}\\0{status.st_ctime_ns}\\0"\n'
         ),
         replacement=(
             '        facts = f"{path}\\0"\n'
             "        if not stat.S_ISDIR(status.st_mode):\n"
-            "            # The times and the size of a directory follow its entries, which are walked, and those that are skipped.\n"
+            "            # The times and the size of a directory follow its entries, also those that are skipped.\n"
             '            facts += f"{status.st_size}\\0{status.st_mtime_ns}\\0"\n'
         ),
         tests=("unit/repository/test_fingerprint.py",),

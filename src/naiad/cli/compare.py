@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "mixed", "int8", "int8_dynamic")
 _DESCRIPTION = """\
 Compare the answers of CANDIDATE with the answers of SOURCE: over all samples of DATA, over inputs near them, in
-batches, at the same time, and repeated. Each of both is a model file or folder of any format that naiad serves, or a
-model on a running server: grpc://HOST:PORT/MODEL, http://HOST:PORT/MODEL/VERSION.
+batches, at the same time, and repeated. Each of both is a model file or folder, as of naiad optimize, or a model on a
+running server: grpc://HOST:PORT/MODEL, http://HOST:PORT/MODEL/VERSION.
 """
 _EPILOG = """\
 examples:

@@ -69,7 +69,7 @@ def _digest(paths: Iterable[str]) -> bytes:
             continue  # a dangling link, or deleted meanwhile: the next fingerprint differs
         facts = f"{path}\0{status.st_ino}\0"
         if not stat.S_ISDIR(status.st_mode):
-            # The times and the size of a directory follow its entries, which are walked, and those that are skipped.
+            # The times and the size of a directory follow its entries, also those that are skipped.
             facts += f"{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}\0"
         digest.update(facts.encode(errors="replace"))
     return digest.digest()

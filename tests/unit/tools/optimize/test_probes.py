@@ -110,9 +110,9 @@ def test_repeated_rows_have_other_places():
 # --- verdicts -------------------------------------------------------------------------------------------------------
 
 
-def verdict(source, candidate, samples, precision=Precision.FP32):
+def verdict(source, candidate, samples, precision=Precision.FP32, **settings):
     runners = CallableRunner(source), CallableRunner(candidate)
-    return judge(*runners, samples, Candidate("c", Format.ONNX, precision, ""), Settings())
+    return judge(*runners, samples, Candidate("c", Format.ONNX, precision, ""), Settings(**settings))
 
 
 def masked(inputs):
@@ -151,7 +151,7 @@ def test_candidate_of_one_length_is_served_for_it():
     assert any("other lengths of 'ids' than 6: c does not take them" in each for each in found.not_shown)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 5, 8, 16, 32])
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 7, 8, 13, 16, 27, 31, 32])
 def test_fault_of_one_batch_size_is_rejected(size):
     def source(inputs):
         return {"Y": inputs["x"] * 2}
@@ -161,3 +161,79 @@ def test_fault_of_one_batch_size_is_rejected(size):
 
     for samples in ([{"x": row} for row in RANDOM.normal(size=(9, 3))], [{"x": RANDOM.normal(size=3)}]):
         assert {failure.check for failure in verdict(source, wrong, samples).failures} == {"batched"}
+
+
+def doubled(inputs):
+    return {"Y": inputs["x"] * 2}
+
+
+def test_sizes_without_time_are_named():
+    samples = [{"x": row} for row in RANDOM.normal(size=(9, 3))]
+    found = verdict(doubled, doubled, samples, other_batches_s=0)
+    (text,) = (each for each in found.not_shown if "no time" in each)
+    assert text.startswith("batches of 6, 7, 9, ")
+    assert not any("no time" in each for each in verdict(doubled, doubled, samples).not_shown)
+
+
+def test_rows_of_batches_come_from_all_samples():
+    """Data is often in order of class: a fault in a batch that shows for the last class only."""
+    samples = [{"x": np.full(2, float(number // 50))} for number in range(100)]
+
+    def wrong(inputs):
+        is_last = (inputs["x"] == 1) & (np.arange(len(inputs["x"])) > 0)[:, None]
+        return {"Y": np.where(is_last, 9.0, inputs["x"] * 2)}
+
+    (failure,) = verdict(doubled, wrong, samples, are_probed=False).failures
+    assert failure.check == "batched"
+    assert failure.sample >= 50
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 100, 1000])
+def test_held_samples_are_few_and_spread(count):
+    found = coverage([{"x": np.full(2, float(number))} for number in range(count)])
+    places = found.places
+    assert len(places) == min(count, 8)
+    assert [each["x"][0] for each in found.kept] == places
+    assert places[0] == 0
+    assert count < 9 or places[-1] >= 0.8 * count
+    assert len(found._held) < 16
+
+
+def imputed(inputs):
+    return {"Y": np.where(np.isnan(inputs["x"]), 7.0, inputs["x"])}
+
+
+def test_missing_values_spoil_no_other_row():
+    samples = [{"x": row} for row in RANDOM.normal(size=(60, 3))]
+    samples[41]["x"][1] = np.nan
+
+    def wrong(inputs):
+        spoilt = np.isnan(inputs["x"]).any() and len(inputs["x"]) > 1
+        return {"Y": imputed(inputs)["Y"] + spoilt}
+
+    assert {each.check for each in verdict(imputed, wrong, samples).failures} == {"batched"}
+    assert verdict(imputed, imputed, samples).is_accepted
+
+
+def test_missing_values_of_no_sample_are_named():
+    samples = [{"x": row} for row in RANDOM.normal(size=(9, 3))]
+    found = verdict(imputed, lambda inputs: {"Y": np.nan_to_num(inputs["x"])}, samples)
+    assert found.is_accepted
+    assert "missing values (NaN) in 'x': c answers them otherwise than the source" in found.not_shown
+    for source in (doubled, imputed):  # NaN has no answer, or the right one.
+        assert not any("NaN" in each for each in verdict(source, source, samples).not_shown)
+
+
+def test_longer_strings_are_tried_and_named():
+    def upper(inputs):
+        return {"Y": np.array([[each.upper() for each in row] for row in inputs["x"]], object)}
+
+    def cut(inputs):
+        return {"Y": np.array([[each.upper()[:12] for each in row] for row in inputs["x"]], object)}
+
+    samples = [{"x": np.array([text], object)} for text in (b"Z\xc3\xbcrich", b"Bern", b"", b"Lugano") * 2]
+    found = verdict(upper, cut, samples)
+    assert found.is_accepted
+    assert "longer strings of 'x': c answers them otherwise than the source" in found.not_shown
+    found = verdict(upper, upper, samples)
+    assert found.not_shown == ["strings of 'x' that are not among the 4 of the samples"]

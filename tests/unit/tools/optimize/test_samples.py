@@ -143,3 +143,11 @@ def test_digest_depends_on_values():
 def test_incomplete_folder_is_no_samples(tmp_path):
     with pytest.raises(FileNotFoundError):
         ChunkedSamples(tmp_path)
+
+
+def test_digest_differs_for_other_strings():
+    def of(*texts):
+        return digest([{"x": np.array(texts, object)}])
+
+    assert of("Zürich") == of("Zürich".encode())
+    assert len({of(b"a", b"b"), of(b"ab", b""), of(b"a\x00", b"b"), of(b"a")}) == 4

@@ -1,5 +1,6 @@
 """Whether a candidate's answer depends on anything but its request: neighbours in a batch, other calls, order."""
 
+import time
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -44,6 +45,8 @@ class BehaviourChecks:
         self._comparison = comparison
         self._beside_others = comparison.beside_others()
         self._alone = range(min(len(requests), settings.behaviour_samples))
+        self.sizes_left: list[int] = []
+        """Rows of batches that were not tried, for lack of time."""
 
     def failures(self) -> list[Difference]:
         """Return the worst difference of each output and check. Raises RunnerError."""
@@ -67,12 +70,24 @@ class BehaviourChecks:
 
     def _batched(self) -> Iterable[tuple[float, Difference]]:
         most = self._runner.max_batch
-        for group in self._groups() if most != 1 else ():
+        groups = self._groups() if most != 1 else []
+        for group in groups:
             for size in batch_sizes(self._settings.behaviour_batches, most):
                 yield from self._in_batch(rows_of(group, size))
             # In the opposite order, and each end of the group among copies of the other one.
             for order in (group[::-1], [group[-1], group[0], group[-1]], [group[0], group[-1], group[0]]):
                 yield from self._in_batch(order[: most or len(order)])
+        if groups:
+            yield from self._in_other_batches(max(groups, key=len), most)
+
+    def _in_other_batches(self, group: Sequence[int], most: int) -> Iterable[tuple[float, Difference]]:
+        """Try the sizes between the usual ones: a buffer or a kernel may be wrong for one of them only."""
+        usual = batch_sizes(self._settings.behaviour_batches, most)
+        self.sizes_left = [size for size in range(1, min(usual[-1], GREATEST) + 1) if size not in usual]
+        end_s = time.monotonic() + self._settings.other_batches_s
+        while self.sizes_left and time.monotonic() < end_s:
+            yield from self._in_batch(rows_of(group, self.sizes_left[0]))
+            del self.sizes_left[0]
 
     def _in_batch(self, order: Sequence[int]) -> Iterable[tuple[float, Difference]]:
         names = self._requests[order[0]]
@@ -87,13 +102,13 @@ class BehaviourChecks:
             }
             yield from self._compare("batched", sample, own, how.format(row=row))
 
-    def _groups(self) -> Iterable[list[int]]:
+    def _groups(self) -> list[list[int]]:
         """Return the samples that fit in one batch: those with the same shapes and datatypes."""
         groups: dict[object, list[int]] = {}
         for sample, request in enumerate(self._requests):
             key = tuple((name, array.shape, str(array.dtype)) for name, array in request.items())
             groups.setdefault(key, []).append(sample)
-        return groups.values()
+        return list(groups.values())
 
     def _compare(
         self, check: str, sample: int, answer: Arrays, how: str, *, is_same: bool = False
@@ -107,7 +122,8 @@ class BehaviourChecks:
                 assert result.worst is not None
                 which = self._names[sample]
                 text = describe(name, which, result.worst, "the single request", "the candidate") + f" {how}"
-                yield result.worst.excess, difference_of(name, check, sample, result.worst, text)
+                number = int(which) if which.isdigit() else -1
+                yield result.worst.excess, difference_of(name, check, number, result.worst, text)
 
     def _result(self, name: str, expected: Arrays, found: Array, *, is_same: bool) -> OutputDifference:
         if not is_same:

@@ -13,7 +13,7 @@ FEW_SAMPLES = 8
 _MOST_VALUES = 4096
 """Different integers that are remembered."""
 _MOST_CHANNELS = 4
-_KEPT = 8
+KEPT = 8
 """Samples that probes are made of."""
 
 
@@ -26,9 +26,13 @@ class InputCoverage:
     """Of numpy's datatype: `f`, `i`, `u`, `b`, `S`, ..."""
     low: float = np.inf
     high: float = -np.inf
+    has_gaps: bool = False
+    """A sample has NaN, which stands for a value that is missing."""
     shapes: set[tuple[int, ...]] = field(default_factory=set)
     values: set[int] = field(default_factory=set)
     """Of integers."""
+    texts: set[str] = field(default_factory=set)
+    """Different strings, as digests."""
     contents: set[str] = field(default_factory=set)
     equal_axis: int | None = None
     """An axis of a few channels that are equal in all samples."""
@@ -56,8 +60,11 @@ class InputCoverage:
         self.equal_axis = axis if not self.shapes or self.equal_axis == axis else None
         self.shapes.add(array.shape)
         if not self.is_number or not array.size:
+            if len(self.texts) < _MOST_VALUES:
+                self.texts.update(digest([{self.name: np.array([each], object)}]) for each in array.ravel())
             return
         numbers = array.astype(np.float64)
+        self.has_gaps |= bool(np.isnan(numbers).any())
         finite = numbers[np.isfinite(numbers)]
         if finite.size:
             self.low, self.high = min(self.low, float(finite.min())), max(self.high, float(finite.max()))
@@ -66,23 +73,59 @@ class InputCoverage:
 
 
 class Coverage:
-    """What all samples have in common. Holds the first of them."""
+    """What all samples have in common. Holds a few of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int = KEPT) -> None:
+        """Hold `kept` samples, and twice as many while they are added."""
         self.inputs: dict[str, InputCoverage] = {}
-        self.kept: list[Mapping[str, Array]] = []
         self.samples = 0
+        self._wanted = max(kept, 1)
+        self._held: dict[int, Mapping[str, Array]] = {}
+        self._stride = 1
+        self._incomplete: tuple[int, Mapping[str, Array]] | None = None
         self._contents: set[str] = set()
 
     def add(self, sample: Mapping[str, Array]) -> None:
         """Add a sample, without the batch dimension."""
+        index = self.samples
         self.samples += 1
-        if len(self.kept) < _KEPT:
-            self.kept.append(sample)
+        self._hold(index, sample)
         if len(self._contents) < 2:
             self._contents.add(digest([sample]))
         for name, array in sample.items():
             self.inputs.setdefault(name, InputCoverage(name, array.dtype.kind)).add(array)
+
+    @property
+    def places(self) -> list[int]:
+        """The indices of the samples that are held, from all parts of the data, as data is often in order of class.
+
+        One of them has missing values, if any has.
+        """
+        held = sorted(self._held)
+        count = min(self._wanted, len(held))
+        chosen = [held[number * (len(held) - 1) // max(count - 1, 1)] for number in range(count)]
+        if self._incomplete and not any(_is_incomplete(self._held[each]) for each in chosen):
+            chosen[-1] = self._incomplete[0]
+        return sorted(set(chosen))
+
+    @property
+    def kept(self) -> list[Mapping[str, Array]]:
+        """The samples at `places`, which probes are made of."""
+        return [self._held[each] if each in self._held else self._incomplete_one() for each in self.places]
+
+    def _incomplete_one(self) -> Mapping[str, Array]:
+        assert self._incomplete is not None
+        return self._incomplete[1]
+
+    def _hold(self, index: int, sample: Mapping[str, Array]) -> None:
+        if self._incomplete is None and _is_incomplete(sample):
+            self._incomplete = (index, sample)
+        if index % self._stride:
+            return
+        self._held[index] = sample
+        if len(self._held) >= 2 * self._wanted:
+            self._stride *= 2
+            self._held = {each: held for each, held in self._held.items() if each % self._stride == 0}
 
     @property
     def are_equal(self) -> bool:
@@ -103,6 +146,8 @@ class Coverage:
                 yield f"integers of '{each.name}' that are not among the {count} values of the samples"
             elif not each.is_number and len(each.contents) == 1:
                 yield f"other strings of '{each.name}' than the samples have, which are equal"
+            elif not each.is_number:
+                yield f"strings of '{each.name}' that are not among the {len(each.texts)} of the samples"
             elif each.is_constant and not each.is_flag:
                 yield f"other values of '{each.name}' than {each.low:g}, which all samples have"
 
@@ -125,6 +170,10 @@ def shared_lengths(
             if axis < len(shape) and shape[axis] > 1:
                 found.setdefault(shape[axis], []).append((each.name, axis))
     return found
+
+
+def _is_incomplete(sample: Mapping[str, Array]) -> bool:
+    return any(array.dtype.kind == "f" and bool(np.isnan(array).any()) for array in sample.values())
 
 
 def _equal_axis(array: Array) -> int | None:

@@ -9,7 +9,7 @@ from naiad.tools.optimize.candidate import Candidate
 from naiad.tools.optimize.correctness import probes
 from naiad.tools.optimize.correctness.behaviour import BehaviourChecks
 from naiad.tools.optimize.correctness.comparison import Comparison, describe, difference_of, worst_of
-from naiad.tools.optimize.correctness.coverage import Coverage
+from naiad.tools.optimize.correctness.coverage import KEPT, Coverage
 from naiad.tools.optimize.correctness.metrics import Score, drop
 from naiad.tools.optimize.correctness.probes import Probe
 from naiad.tools.optimize.correctness.reference import SourceAnswers
@@ -40,7 +40,9 @@ class _Judgement:
         self._candidate = candidate
         self._settings = settings
         self._answers_of_source = SourceAnswers(source, settings)
-        self._coverage = Coverage()
+        self._coverage = Coverage(max(KEPT, settings.behaviour_samples))
+        self._rows: set[int] = set()
+        """Samples that are rows of batches."""
         self._scores = _Scores(settings.budget) if settings.budget else None
         self._requests: list[Arrays] = []
         self._answers: list[Arrays] = []
@@ -55,6 +57,7 @@ class _Judgement:
             self._coverage.add(sample)
             self._answers_of_source.observe(self._source.infer(self._answers_of_source.request(sample)))
         self._answers_of_source.finish()
+        self._rows = set(self._coverage.places[: self._settings.behaviour_samples])
         references = self._answers_of_source.outputs
         if not references:
             raise ValueError("there is nothing to compare: no samples, or a source without outputs; pass samples")
@@ -100,7 +103,7 @@ class _Judgement:
         self._comparison.add(index, expected, found)
         if self._scores:
             self._scores.add(index, expected, found, has_batch=self._settings.has_batch)
-        if len(self._requests) < self._settings.behaviour_samples:
+        if index in self._rows:
             self._add_row(request, found, str(index))
         return True
 
@@ -116,7 +119,12 @@ class _Judgement:
             found += self._probe([*probes.perturbed(self._coverage), *self._special()])
         found += self._behaviour()
         if is_probed and not any(each.check == "run" for each in found):
-            found += self._probe(probes.lengths(self._coverage, self._settings.variable_axes))
+            found += self._probe(
+                [
+                    *probes.lengths(self._coverage, self._settings.variable_axes),
+                    *probes.unusual(self._coverage),
+                ]
+            )
         self._not_shown += self._coverage.gaps()
         return found
 
@@ -145,7 +153,11 @@ class _Judgement:
                 return [self._crash(f"{error} (a probe: {probe.what})", expected)]
             if probe.is_of_batches:
                 self._add_row(request, answer, f"near {number % max(1, len(self._coverage.kept))}")
-            found += self._differences(comparison, probe, expected, answer)
+            differences = list(self._differences(comparison, probe, expected, answer))
+            if differences and probe.is_only_named:
+                self._miss(f"{probe.what}: {self._candidate.name} answers them otherwise than the source")
+            else:
+                found += differences
         return worst_of(found)
 
     def _truth(self, request: Arrays, probe: Probe) -> Arrays | None:
@@ -153,11 +165,11 @@ class _Judgement:
         try:
             expected = self._source.infer(request)
         except RunnerError:
-            self._miss(f"{probe.what}: the source does not take them")
+            self._miss_of(probe, "the source does not take them")
             return None
         numbers = [array for array in expected.values() if array.dtype.kind == "f"]
         if not all(np.isfinite(array).all() for array in numbers):
-            self._miss(f"{probe.what}: the source answers with numbers that are not finite")
+            self._miss_of(probe, "the source answers with numbers that are not finite")
             return None
         return expected
 
@@ -177,6 +189,10 @@ class _Judgement:
                 text = describe(name, probe.what, result.worst, "the source", "the candidate", "a probe with")
                 yield result.worst.excess, difference_of(name, "probe", -1, result.worst, text)
 
+    def _miss_of(self, probe: Probe, why: str) -> None:
+        if not probe.is_only_named:  # A source that refuses them says that they are wrong.
+            self._miss(f"{probe.what}: {why}")
+
     def _miss(self, what: str) -> None:
         if what not in self._not_shown:
             self._not_shown.append(what)
@@ -186,7 +202,10 @@ class _Judgement:
             self._runner, self._requests, self._answers, self._names, self._settings, self._comparison
         )
         try:
-            return checks.failures()
+            found = checks.failures()
+            if checks.sizes_left:
+                self._miss(f"batches of {', '.join(map(str, checks.sizes_left))}: there was no time to try them")
+            return found
         except RunnerError as error:
             outputs = self._comparison.outputs
             return [self._crash(f"{error} (in batches, concurrent or repeated requests)", outputs)]

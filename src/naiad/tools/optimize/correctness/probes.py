@@ -16,6 +16,10 @@ _NOISE = 0.02
 _OWN_NOISE = 0.1
 """Of a value, where samples have no range."""
 _LARGER = 3.0
+_INCOMPLETE = 3
+"""Samples that get missing values or longer strings."""
+_TIMES = 4
+"""How often a longer string has the text of a sample."""
 _WIDE = (Precision.FP32, Precision.TF32, Precision.BF16)
 """Precisions with the range of FP32: others are calibrated on the range of the samples, or end at 65,504."""
 FACTORS = {Precision.INT8: 1.5, Precision.INT8_DYNAMIC: 1.5}
@@ -36,6 +40,8 @@ class Probe:
     """Only integers and strings are compared."""
     is_of_batches: bool = False
     """It is a row for batches, too."""
+    is_only_named: bool = False
+    """Whether users send such inputs is not known: a difference is named, and rejects no candidate."""
 
 
 def perturbed(coverage: Coverage) -> Iterator[Probe]:
@@ -81,6 +87,32 @@ def lengths(coverage: Coverage, variable: Mapping[str, Sequence[int]]) -> Iterat
             for name, axis in places:
                 sample[name] = sample[name].take(np.arange(wanted) % length, axis)
             yield Probe(f"other lengths of {names} than {length}", sample, is_optional=True)
+
+
+def unusual(coverage: Coverage) -> Iterator[Probe]:
+    """Yield rows with missing values, unless samples have them, and longer strings: services get both some day."""
+    for each in coverage.inputs.values():
+        if each.kind == "f" and not each.has_gaps:
+            for number, sample in enumerate(coverage.kept[:_INCOMPLETE]):
+                if sample[each.name].ndim > 1:
+                    break  # No row of a table.
+                array = sample[each.name].copy()
+                array.reshape(-1)[number % 2 :: 2 if array.size > 1 else 1] = np.nan
+                yield _named(f"missing values (NaN) in '{each.name}'", {**sample, each.name: array})
+        elif each.kind in "OSU":
+            for sample in coverage.kept[:_INCOMPLETE]:
+                yield _named(f"longer strings of '{each.name}'", {**sample, each.name: _longer(sample[each.name])})
+
+
+def _named(what: str, sample: Mapping[str, Array]) -> Probe:
+    return Probe(what, sample, is_optional=True, is_only_named=True)
+
+
+def _longer(array: Array) -> Array:
+    made = np.empty(array.shape, object)
+    texts = [each if isinstance(each, bytes) else str(each).encode() for each in array.ravel()]
+    made.reshape(-1)[:] = [b" ".join([text] * _TIMES) for text in texts]
+    return made
 
 
 def _perturbed(array: Array, other: Array, seen: InputCoverage, random: np.random.Generator) -> Array:

@@ -35,10 +35,12 @@ class Settings:
     """By output."""
     budget: Budget | None = None
     behaviour_samples: int = 8
-    """Samples of the checks of batches, concurrency and order, the first ones; these are held in memory."""
+    """Samples of the checks of batches, concurrency and order, from all parts of the data; held in memory."""
 
     behaviour_batches: Sequence[int] = (1, 2, 3, 4, 5, 8, 16)
-    """Rows of the batches that are tried, as far as the model takes them, and the greatest that it takes."""
+    """Rows of the batches that are tried always, as far as the model takes them, and the greatest that it takes."""
+    other_batches_s: float = 10.0
+    """Time for batches of all other sizes; the report names those that were not tried."""
     are_probed: bool = True
     """Whether inputs that the samples do not have are tried, with the source's answers as the truth."""
 

@@ -123,10 +123,15 @@ def digest(samples: Samples) -> str:
     sha = hashlib.sha256()
     for sample in samples:
         for name in sorted(sample):
-            array = sample[name].astype(np.bytes_) if sample[name].dtype == object else sample[name]
+            array = sample[name]
             sha.update(f"{name}/{array.dtype.str}/{array.shape};".encode())
-            sha.update(np.ascontiguousarray(array).tobytes())
+            sha.update(_strings(array) if array.dtype == object else np.ascontiguousarray(array).tobytes())
     return sha.hexdigest()
+
+
+def _strings(array: Array) -> bytes:
+    texts = [each if isinstance(each, bytes) else str(each).encode("utf-8", "surrogateescape") for each in array.flat]
+    return b"".join(b"%d:%b" % (len(text), text) for text in texts)
 
 
 def check_sample(sample: Mapping[str, Array], inputs: Inputs, has_batch: bool, where: str) -> None:

@@ -1,0 +1,204 @@
+"""What naiad perf says of gRPC servers that hang, die, lie or fail; drift and two modes over both protocols."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from naiad.cli.perf.command import run
+from support import scripted_server as http
+from support.scripted_grpc_server import GrpcAnswer, GrpcScript, right, scripted_grpc_server
+from support.scripted_server import hang, scripted_server
+
+SHORT = ("-p", "1000", "-r", "2", "-q")
+Perf = Callable[..., tuple[int, dict[str, Any], str]]
+
+
+@pytest.fixture
+def perf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Perf:
+    """Run naiad perf; return its exit status, its only row, and all of its text."""
+
+    def perf(url: str, *flags: str, protocol: str = "grpc") -> tuple[int, dict[str, Any], str]:
+        file = tmp_path / "result.json"
+        status = run(["-m", "echo", "-u", url, "-i", protocol, "--json", str(file), *SHORT, *flags])
+        (row,) = json.loads(file.read_text())["rows"]
+        text = capsys.readouterr()
+        return status, row, text.out + text.err
+
+    return perf
+
+
+def errors_of(row: dict[str, Any]) -> dict[str, int]:
+    return {error["kind"]: error["count"] for error in row["errors"]}
+
+
+def answering(other: GrpcAnswer, share: int = 0, of: int = 1) -> GrpcScript:
+    """Return a script that gives another answer to one of each `of` requests."""
+
+    async def script(number: int) -> GrpcAnswer:
+        await asyncio.sleep(0.002)
+        return other if number % of == share else right()
+
+    return script
+
+
+WRONG: dict[str, GrpcAnswer] = {
+    "another shape": right(shape=[2, 4], data=bytes(32)),
+    "another rank": right(shape=[4]),
+    "data too short": right(data=bytes(4)),
+    "another datatype": right(datatype="INT32"),
+    "another name": right(name="OTHER"),
+    "no outputs": b"\x0a\x04echo",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_wrong_answers_are_no_successes(wrong: GrpcAnswer, perf: Perf) -> None:
+    with scripted_grpc_server(answering(wrong)) as server:
+        status, row, text = perf(server.url, "--request-count", "20")
+    assert status == 1
+    assert (row["request_count"], errors_of(row)) == (0, {"wrong_answer": 20})
+    assert "no request succeeded" in text
+
+
+def test_bytes_that_are_no_message_are_errors(perf: Perf) -> None:
+    with scripted_grpc_server(answering(b"\xff\xff\xff")) as server:
+        status, row, text = perf(server.url, "--request-count", "20")
+    assert (status, row["request_count"], sum(errors_of(row).values())) == (1, 0, 20)
+    assert "no request succeeded" in text
+
+
+def test_wrong_answers_after_right_ones_are_found(perf: Perf) -> None:
+    with scripted_grpc_server(answering(WRONG["no outputs"], share=149, of=200)) as server:
+        status, row, text = perf(server.url, "--request-count", "200")
+    assert (status, row["request_count"], errors_of(row)) == (1, 199, {"wrong_answer": 1})
+    assert "had a wrong answer" in text
+
+
+@pytest.mark.parametrize(("flags", "status"), [((), 1), (("--max-errors", "5%"), 0), (("--max-errors", "4.9%"), 1)])
+def test_errors_over_the_limit_fail_the_run(flags: tuple[str, ...], status: int, perf: Perf) -> None:
+    with scripted_grpc_server(answering(grpc.StatusCode.UNAVAILABLE, of=20)) as server:
+        found, row, _ = perf(server.url, "--request-count", "200", *flags)
+    assert (row["request_count"], errors_of(row)) == (190, {"unavailable": 10})
+    assert found == status
+
+
+def test_right_answers_pass(perf: Perf) -> None:
+    with scripted_grpc_server(answering(right())) as server:
+        status, row, _ = perf(server.url, "--request-count", "100")
+    assert (status, row["request_count"], row["errors"]) == (0, 100, [])
+
+
+@pytest.mark.parametrize("numbers", [(80,), (40, 80), (40, 80, 120, 121)])
+def test_stuck_slots_are_named(numbers: tuple[int, ...], perf: Perf) -> None:
+    async def script(number: int) -> GrpcAnswer:
+        await asyncio.sleep(0.002)
+        if number in numbers:
+            await hang()
+        return right()
+
+    with scripted_grpc_server(script) as server:
+        status, row, text = perf(server.url, "--concurrency-range", "4", "-s", "0.001")
+    assert status == 1
+    assert errors_of(row) == {"unanswered": len(numbers)}
+    assert f"NOT STABLE: {len(numbers)} of 4 slots wait" in text.replace("slots waits", "slots wait")
+    assert row["latency"]["percentiles"]["99"]["value"] > 10e6
+
+
+def test_hanging_requests_of_an_open_loop_are_errors(perf: Perf) -> None:
+    async def script(number: int) -> GrpcAnswer:
+        if number % 2:
+            await hang()
+        return right()
+
+    with scripted_grpc_server(script) as server:
+        status, row, text = perf(server.url, "--request-rate-range", "40", "-s", "0.001")
+    assert status == 1
+    assert errors_of(row)["unanswered"] == pytest.approx(row["request_count"], abs=20)
+    assert "NOT STABLE" in text
+    assert row["latency"]["percentiles"]["90"]["value"] > 10e6
+
+
+def test_server_that_answers_nothing_fails_the_run(perf: Perf) -> None:
+    async def script(number: int) -> GrpcAnswer:
+        await hang()
+        return right()
+
+    with scripted_grpc_server(script) as server:
+        status, row, text = perf(server.url, "--concurrency-range", "2")
+    assert (status, row["request_count"], errors_of(row)) == (1, 0, {"unanswered": 2})
+    assert "2 of 2 slots wait since" in text
+
+
+@pytest.mark.parametrize("load", [("--concurrency-range", "4"), ("--request-rate-range", "100")])
+def test_death_in_the_middle_accounts_for_every_request(load: tuple[str, ...], perf: Perf) -> None:
+    async def script(number: int) -> GrpcAnswer:
+        await asyncio.sleep(0.002)
+        if number == 60:
+            server.die()
+        return right()
+
+    with scripted_grpc_server(script) as server:
+        status, row, text = perf(server.url, "--request-count", "400", *load)
+    assert status in (1, 99)
+    assert row["request_count"] <= 64
+    assert row["request_count"] + sum(errors_of(row).values()) == 400
+    assert "THE GENERATOR" not in text
+
+
+def test_stall_is_in_the_percentiles(perf: Perf) -> None:
+    ends_s = [0.0]
+
+    async def script(number: int) -> GrpcAnswer:
+        ends_s[0] = time.monotonic() + 1 if number == 60 else ends_s[0]
+        await asyncio.sleep(ends_s[0] - time.monotonic())  # The whole server stands still.
+        return right()
+
+    with scripted_grpc_server(script) as server:
+        _, row, text = perf(server.url, "--request-rate-range", "100", "--request-count", "200")
+    assert row["request_count"] == 200
+    assert row["latency"]["percentiles"]["99"]["value"] == pytest.approx(1e6, rel=0.2)
+    assert "THE GENERATOR" not in text
+
+
+# --- both protocols -------------------------------------------------------------------------------------------------
+
+
+def delayed(protocol: str, delay_s: Callable[[int], float]) -> AbstractContextManager[Any]:
+    """Return a server whose answers take a time by their number."""
+
+    async def of_grpc(number: int) -> GrpcAnswer:
+        await asyncio.sleep(delay_s(number))
+        return right()
+
+    async def of_http(number: int) -> http.Answer:
+        await asyncio.sleep(delay_s(number))
+        return http.right()
+
+    return scripted_grpc_server(of_grpc) if protocol == "grpc" else scripted_server(of_http)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_latency_that_grows_is_not_stable(protocol: str, perf: Perf) -> None:
+    with delayed(protocol, lambda number: 0.005 + number * 2e-4) as server:
+        _, row, text = perf(server.url, "--concurrency-range", "2", "--duration", "4", protocol=protocol)
+    assert "NOT STABLE" in text
+    assert "rises by" in text or "falls by" in text
+    assert not row["errors"]
+
+
+@pytest.mark.parametrize("load", [("--concurrency-range", "2"), ("--request-rate-range", "40")])
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_two_modes_are_named(protocol: str, load: tuple[str, ...], perf: Perf) -> None:
+    slow = np.random.default_rng(0).random(10_000) < 0.1
+    with delayed(protocol, lambda number: 0.25 if slow[number] else 0.01) as server:
+        _, row, text = perf(server.url, *load, "--duration", "6", "-s", "0.001", protocol=protocol)
+    assert "latency has two modes: " in text
+    assert not row["errors"]
