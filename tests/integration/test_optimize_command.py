@@ -1,20 +1,21 @@
 """`naiad optimize` from an ONNX file to a served winner, as a user runs it."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from support.commands import RunningCommand
+from support.waiting import wait_until
+
 CASE_TIMEOUT_S = 240
 FLAGS = (
     "--seconds",
     "0.1",
     "--tuning-seconds",
-    "2",
+    "0.5",
     "--sensitivity-steps",
     "0",
     "--finalists",
@@ -53,9 +54,12 @@ def folder(tmp_path_factory):
     return folder
 
 
-def optimize(folder, *arguments, source="digits.onnx"):
-    command = [sys.executable, "-m", "naiad", "optimize", source, "--data", "samples.npz", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=CASE_TIMEOUT_S)
+def start(folder, *arguments):
+    return RunningCommand("optimize", "digits.onnx", "--data", "samples.npz", *arguments, folder=folder)
+
+
+def optimize(folder, *arguments):
+    return start(folder, *arguments).end()
 
 
 @pytest.fixture(scope="module")
@@ -85,17 +89,15 @@ def test_second_run_repeats_no_step(folder, finished):
 
 def kill_after(folder, stage, arguments):
     """Run until the second step of a stage has ended, kill the command, and return its lines."""
-    command = [sys.executable, "-m", "naiad", "optimize", "digits.onnx", "--data", "samples.npz", *arguments]
-    with subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as process:
-        lines = []
-        for line in process.stderr:
-            lines.append(line)
-            if sum(each.startswith(stage) for each in lines) == 2:
-                break
-        process.kill()
-    return lines
+    running = start(folder, *arguments)
+
+    def has_ended_two_steps():
+        steps = [line for line in running.errors.splitlines() if line.startswith(stage)]
+        return len(steps) >= 2 or running.process.poll() is not None
+
+    wait_until(has_ended_two_steps, f"no second {stage}", CASE_TIMEOUT_S)
+    running.process.kill()
+    return running.end().stderr.splitlines()
 
 
 def test_killed_run_repeats_no_finished_step(folder):
