@@ -84,7 +84,7 @@ def test_interrupt_restores_and_reports(tmp_path, server):
     process = start(tmp_path, "identity", "--url", f"http://{server.http_url}", *SHORT, "--shape", "INPUT0:4")
     wait_until(lambda: len(recorded(file)) >= 2, "the analysis measured nothing")
     process.process.send_signal(signal.SIGINT)
-    done = process.end(30)
+    done = process.end()
     assert "interrupted after" in done.stdout
     assert done.returncode == 130
     assert served(server) == before
@@ -97,7 +97,7 @@ def test_interrupt_spares_the_next_models(tmp_path, repository):
     file = tmp_path / "analysis/identity.measurements.jsonl"
     wait_until(lambda: len(recorded(file)) >= 2, "the analysis measured nothing")
     process.process.send_signal(signal.SIGINT)
-    done = process.end(30)
+    done = process.end()
     assert done.returncode == 130, done.stdout
     assert "next" not in done.stdout + done.stderr
     assert [path.name for path in (tmp_path / "analysis").glob("*.html")] == ["identity.html"]
