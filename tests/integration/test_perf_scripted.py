@@ -13,8 +13,8 @@ from naiad.cli.perf.command import run
 from naiad.perf.measuring import level
 from support.scripted_server import Answer, Script, ScriptedServer, hang, right, scripted_server
 
-SHORT = ("-p", "500", "-r", "2", "-q")
-PATIENCE_S = 2.0
+SHORT = ("-p", "1000", "-r", "2", "-q")
+PATIENCE_S = 4.0
 """How long a response is waited for here, in place of 10 s."""
 
 
