@@ -1,8 +1,6 @@
 """`naiad compare`: two files, a file and a server, two servers; its three statuses."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import onnx
@@ -10,11 +8,11 @@ import pytest
 from onnx import numpy_helper
 
 from support import onnx_models
+from support.commands import run_command
 
 
 def compare(folder, *arguments):
-    command = [sys.executable, "-m", "naiad", "compare", *map(str, arguments), "--data", "samples.npz"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    return run_command("compare", *arguments, "--data", "samples.npz", folder=folder, status=None)
 
 
 @pytest.fixture(scope="module")

@@ -1,61 +1,15 @@
 """`naiad optimize` from an ONNX file to a served winner, as a user runs it."""
 
 import json
-import subprocess
-import sys
 
-import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
-CASE_TIMEOUT_S = 240
-FLAGS = (
-    "--seconds",
-    "0.1",
-    "--tuning-seconds",
-    "2",
-    "--sensitivity-steps",
-    "0",
-    "--finalists",
-    "2",
-    "--accept",
-    "source",
-)
-"""On a machine that other tests use, no winner would be proven."""
-
-
-def write_model(path, scale=1.0):
-    random = np.random.default_rng(0)
-    weights = [random.standard_normal(shape).astype(np.float32) * 0.1 for shape in ((64, 128), (128, 10))]
-    weights[1] *= scale
-    names = ["image", "first", "hidden", "logits"]
-    nodes = [
-        helper.make_node("MatMul", [names[0], "w0"], [names[1]], name="matmul0"),
-        helper.make_node("Relu", [names[1]], [names[2]], name="relu"),
-        helper.make_node("MatMul", [names[2], "w1"], [names[3]], name="matmul1"),
-    ]
-    tensors = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])
-        for name, size in ((names[0], 64), (names[3], 10))
-    ]
-    arrays = [numpy_helper.from_array(array, f"w{index}") for index, array in enumerate(weights)]
-    graph = helper.make_graph(nodes, "m", tensors[:1], tensors[1:], arrays)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+from support.optimize_command import FLAGS, optimize, write_files
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("optimize")
-    write_model(folder / "digits.onnx")
-    np.savez(folder / "samples.npz", image=np.random.default_rng(1).random((24, 64), np.float32))
-    np.save(folder / "one_label.npy", np.zeros(1, np.int64))
-    return folder
-
-
-def optimize(folder, *arguments, source="digits.onnx"):
-    command = [sys.executable, "-m", "naiad", "optimize", source, "--data", "samples.npz", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=CASE_TIMEOUT_S)
+    return write_files(tmp_path_factory.mktemp("optimize"))
 
 
 @pytest.fixture(scope="module")
@@ -81,38 +35,6 @@ def test_second_run_repeats_no_step(folder, finished):
     assert again.returncode == 0, again.stderr
     lines = [line for line in again.stderr.splitlines() if line.startswith(("compared", "measured"))]
     assert all("from an earlier run" in line for line in lines), again.stderr
-
-
-def kill_after(folder, stage, arguments):
-    """Run until the second step of a stage has ended, kill the command, and return its lines."""
-    command = [sys.executable, "-m", "naiad", "optimize", "digits.onnx", "--data", "samples.npz", *arguments]
-    with subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as process:
-        lines = []
-        for line in process.stderr:
-            lines.append(line)
-            if sum(each.startswith(stage) for each in lines) == 2:
-                break
-        process.kill()
-    return lines
-
-
-def test_killed_run_repeats_no_finished_step(folder):
-    arguments = ("--candidates", "onnx-optimized-all,onnx-optimized-basic", "--workspace", "killed", *FLAGS)
-    finished, made = set(), {}
-    for stage in ("conversion", "compared", "measured"):
-        lines = kill_after(folder, stage, arguments)
-        assert {line for line in lines if line.split(":")[0] in finished and "earlier run" not in line} == set()
-        finished |= {line.split(":")[0] for line in lines if line.startswith("compared")}
-        found = {each: each.stat().st_mtime_ns for each in (folder / "killed/conversions").glob("*/conversion.json")}
-        assert all(found[each] == time_ns for each, time_ns in made.items())
-        made = found
-    done = optimize(folder, *arguments, "--output", "survivor")
-    assert done.returncode == 0, done.stderr
-    lines = done.stderr.splitlines()
-    assert all("earlier run" in line for line in lines if line.startswith("compared"))
-    assert len(finished) == len([line for line in lines if line.startswith("compared")])
 
 
 def test_list_shows_the_plan(folder):
@@ -158,20 +80,3 @@ def test_no_accepted_candidate_writes_no_package(folder):
     rejected = next(each for each in found["outcomes"] if each["candidate"]["name"] == "onnx-int8-dynamic")
     assert rejected["status"] == "rejected"
     assert found["winner"] == "source"
-
-
-def test_own_conversion_is_judged_and_packaged(folder):
-    write_model(folder / "own.onnx")
-    write_model(folder / "other.onnx", scale=1.5)
-    own = ("--candidates", "none", "--candidate", "own=own.onnx", "--candidate", "other=other.onnx")
-    flags = [*FLAGS[:-1], "own", "--workspace", "own", "--output", "packaged"]
-    done = optimize(folder, *own, *flags)
-    assert done.returncode == 0, done.stderr
-    found = json.loads((folder / "own/result.json").read_text())
-    outcomes = {each["candidate"]["name"]: each for each in found["outcomes"]}
-    assert (found["winner"], outcomes["own"]["status"], outcomes["other"]["status"]) == ("own", "passed", "rejected")
-    assert outcomes["own"]["served"]["cpu"]["value"] > 0
-    assert (folder / "packaged/1/model.onnx").read_bytes() == (folder / "own.onnx").read_bytes()
-    refused = optimize(folder, *own, *FLAGS[:-1], "other", "--workspace", "own")
-    assert refused.returncode == 1
-    assert "'other' cannot be accepted: it is rejected" in refused.stderr

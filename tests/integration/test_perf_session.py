@@ -35,7 +35,7 @@ from support.model_repository import write_identity, write_model
 from support.sequence_models import write_running_sum
 from support.server_process import serving
 
-SHORT = Measuring(window_ms=600, max_trials=1)
+SHORT = Measuring(window_ms=300, max_trials=1)
 COUNTED = Measuring(Stop.REQUEST_COUNT, request_count=40)
 IDENTITY = ModelPlan("identity", inputs=InputSettings(shapes={"INPUT0": (4,)}))
 
@@ -115,7 +115,12 @@ def test_models_share_the_load_by_weight(server):
 
 def test_metrics_are_scraped(server):
     url = server.metrics_url if "://" in server.metrics_url else f"http://{server.metrics_url}"
-    (row,) = measured(http(server), Concurrency(1), metrics_url=f"{url}/metrics", metrics_interval_ms=100).rows
+    settings = {
+        "measuring": replace(SHORT, window_ms=600),
+        "metrics_url": f"{url}/metrics",
+        "metrics_interval_ms": 100,
+    }
+    (row,) = measured(http(server), Concurrency(1), **settings).rows
     assert {"nv_cpu_utilization"} <= {series.name for series in row.metrics}
     assert max(len(series.values) for series in row.metrics) >= 3
 

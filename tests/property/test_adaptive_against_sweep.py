@@ -19,7 +19,11 @@ _FIXED_NS, _ROW_NS = 200 * _US, 20 * _US
 """A batch of 32 does 8.5 times as much in a second as one row at a time."""
 _CAPACITY_PER_S = _MAX_ROWS * 1e9 / (_FIXED_NS + _MAX_ROWS * _ROW_NS)
 _DELAYS_US = (0, 50, 100, 200, 400, 800)
+<<<<<<< HEAD
 _REQUESTS = 8_000
+=======
+_REQUESTS = 7_000
+>>>>>>> tooltime
 _LEARNING = 2000
 """Requests at the start that do not count: the adaptive batcher does not know the model yet."""
 
@@ -46,6 +50,7 @@ def p99_ns(outcome: Outcome) -> int:
     return ascending[int(0.99 * len(ascending))]
 
 
+@cache
 def run_fixed(device: Device, rate_per_s: float, delay_us: int) -> Outcome:
     scheduler = DynamicScheduler(max_batch_size=_MAX_ROWS, delay_ns=delay_us * _US)
     return Simulation(scheduler, device).run(poisson(rate_per_s, _REQUESTS))
@@ -60,6 +65,7 @@ def new_adaptive(device: Device) -> AdaptiveScheduler:
     return AdaptiveScheduler(max_batch_size=_MAX_ROWS, instance_count=device.instance_count)
 
 
+@cache
 def run_adaptive(device: Device, rate_per_s: float) -> Outcome:
     return Simulation(new_adaptive(device), device).run(poisson(rate_per_s, _REQUESTS))
 

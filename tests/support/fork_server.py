@@ -1,12 +1,12 @@
-"""Servers that start without importing naiad again: a process that has imported it forks for each of them.
+"""Servers and commands that start without importing naiad again: a process that has imported it forks for each.
 
 Importing costs about a second of CPU time, and the integration tests start more than a thousand servers.
 
-Theory of operation. Each pytest process has at most one fork server, which this file is too when it is run. It
-imports what a server needs, and does nothing else: it has no threads and no event loop when it forks. Both sides talk
-over a pair of SOCK_SEQPACKET sockets, a JSON object in a message:
+Theory of operation. Each pytest process has at most one fork server for servers and one for commands, which this file
+is too when it is run. It imports what they need, and does nothing else: it has no threads and no event loop when it
+forks. Both sides talk over a pair of SOCK_SEQPACKET sockets, a JSON object in a message:
 
-    to the fork server    {"arguments": [...], "folder": "...", "environment": {...}}, with the file of the output
+    to the fork server    {"arguments": [...], "folder": "...", "environment": {...}}, with the files of both outputs
     back, at once         {"pid": 12}
     back, when it ends    {"pid": 12, "status": 0}       as `Popen.returncode`
 
@@ -28,7 +28,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-_PRELOADED = ("naiad.cli.serve", "naiad.server.app", "uvloop")
+_SERVER_MODULES = ("naiad.cli.serve", "naiad.server.app", "uvloop")
+_COMMAND_MODULES = (
+    *(f"naiad.cli.{name}" for name in ("analyze", "compare", "optimize", "perf.command", "predict")),
+    "naiad.tools.measure.charts",
+)
 _MOST_BYTES = 1 << 17
 _START_S = 120.0
 _STEP_S = 0.005
@@ -68,27 +72,40 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """The fork server of this process."""
+    """A fork server of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str]) -> None:
         self._lock = threading.Lock()
         self._statuses: dict[int, int] = {}
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         source = Path(__file__).resolve().parents[2] / "src"
         with other:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(other.fileno())],
+                [sys.executable, __file__, str(other.fileno()), *modules],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
                 env={**os.environ, "PYTHONPATH": str(source)},
             )
 
-    def start(self, arguments: Sequence[str], output: BinaryIO, environment: Mapping[str, str]) -> ForkedProcess:
-        """Start `python -m naiad` with these arguments."""
-        order = {"arguments": list(arguments), "folder": os.getcwd(), "environment": dict(environment)}
+    def start(
+        self,
+        arguments: Sequence[str],
+        output: BinaryIO,
+        environment: Mapping[str, str],
+        *,
+        errors: BinaryIO | None = None,
+        folder: Path | None = None,
+    ) -> ForkedProcess:
+        """Start `python -m naiad` with these arguments. Without `errors` both outputs go to the same file."""
+        order = {
+            "arguments": list(arguments),
+            "folder": str(folder or os.getcwd()),
+            "environment": dict(environment),
+        }
+        files = [output.fileno(), (errors or output).fileno()]
         with self._lock:
-            socket.send_fds(self._socket, [json.dumps(order).encode()], [output.fileno()])
+            socket.send_fds(self._socket, [json.dumps(order).encode()], files)
             self._socket.settimeout(_START_S)
             while True:
                 answer = self._receive()
@@ -119,13 +136,19 @@ class ForkServer:
 
 @cache
 def fork_server() -> ForkServer:
-    """Return the fork server of this process, started when it is first used."""
-    return ForkServer()
+    """Return what forks servers, started when it is first used."""
+    return ForkServer(_SERVER_MODULES)
 
 
-def _serve(orders: socket.socket) -> None:
+@cache
+def command_server() -> ForkServer:
+    """Return what forks commands that users run in a terminal, started when it is first used."""
+    return ForkServer(_COMMAND_MODULES)
+
+
+def _serve(orders: socket.socket, modules: Sequence[str]) -> None:
     """Fork for each order until the other end is closed."""
-    for module in _PRELOADED:
+    for module in modules:
         __import__(module)
     selector = selectors.DefaultSelector()
     selector.register(orders, selectors.EVENT_READ)
@@ -138,7 +161,7 @@ def _serve(orders: socket.socket) -> None:
                 ended = {"pid": key.data, "status": os.waitstatus_to_exitcode(status)}
                 orders.send(json.dumps(ended).encode())
                 continue
-            data, files, _, _ = socket.recv_fds(orders, _MOST_BYTES, 1)
+            data, files, _, _ = socket.recv_fds(orders, _MOST_BYTES, 2)
             if not data:
                 os._exit(0)
             pid = os.fork()
@@ -147,11 +170,12 @@ def _serve(orders: socket.socket) -> None:
                     os.close(other.fd)
                 orders.detach()
                 selector.close()
-                os.dup2(files[0], 1)
-                os.dup2(files[0], 2)
-                os.close(files[0])
+                for number, file in zip((1, 2), files, strict=True):
+                    os.dup2(file, number)
+                    os.close(file)
                 return _run(json.loads(data))
-            os.close(files[0])
+            for file in files:
+                os.close(file)
             selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
             orders.send(json.dumps({"pid": pid}).encode())
 
@@ -169,4 +193,4 @@ def _run(order: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     del sys.path[0]  # the folder of this file
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

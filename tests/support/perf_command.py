@@ -1,15 +1,15 @@
 """`naiad perf` as a process of its own."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from support.server_process import SOURCE, ServerProcess
+from support.commands import ENVIRONMENT, run_command
+from support.server_process import ServerProcess
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE)}
+__all__ = ["ENVIRONMENT", "address", "command", "perf", "requests", "rows"]
 
 
 def command(*flags: str) -> list[str]:
@@ -23,9 +23,7 @@ def address(server: ServerProcess, protocol: str) -> tuple[str, ...]:
 
 def perf(*flags: str, status: int = 0) -> "subprocess.CompletedProcess[str]":
     """Run it to its end; fails unless it exits with `status`."""
-    done = subprocess.run(command(*flags), capture_output=True, text=True, env=ENVIRONMENT, timeout=90, check=False)
-    assert done.returncode == status, f"exited with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-    return done
+    return run_command("perf", *flags, status=status, timeout_s=90)
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

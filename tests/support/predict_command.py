@@ -1,12 +1,11 @@
 """`naiad predict` as a process of its own."""
 
-import os
 import subprocess
 import sys
 
-from support.server_process import SOURCE
+from support.commands import ENVIRONMENT, run_command
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])}
+__all__ = ["ENVIRONMENT", "command", "predict"]
 
 
 def command(*arguments: object) -> list[str]:
@@ -15,8 +14,4 @@ def command(*arguments: object) -> list[str]:
 
 def predict(*arguments: object, status: int = 0) -> "subprocess.CompletedProcess[str]":
     """Run it to its end; fails unless it exits with `status`."""
-    done = subprocess.run(
-        command(*arguments), capture_output=True, text=True, env=ENVIRONMENT, timeout=90, check=False
-    )
-    assert done.returncode == status, f"exited with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-    return done
+    return run_command("predict", *arguments, status=status, timeout_s=90)

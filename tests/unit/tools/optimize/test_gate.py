@@ -130,6 +130,8 @@ def test_shared_buffer_of_concurrent_calls_is_rejected():
     meeting = threading.Barrier(2, timeout=0.2)
 
     def racing(inputs):
+        if threading.current_thread() is threading.main_thread():
+            return source(inputs)  # the only call at this time
         buffer["X"] = inputs["X"]
         try:
             meeting.wait()

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from naiad.config.forms.json_form import config_from_json
@@ -153,6 +154,7 @@ def test_too_many_combinations_are_an_error():
         combinations(model(), dimensions)
 
 
+@examples(max_examples=30)  # Each one makes and validates all variants of a space.
 @given(
     cores=st.integers(1, 5),
     gpus=st.integers(0, 1),
