@@ -75,7 +75,7 @@ class Supervisor:
         self._scatter_gather = ScatterGather(self._serving, self._supervision)
         self._control_broadcast = ControlBroadcast(self._serving)
         self._acceptors: dict[str, Acceptor] = {}
-        self._stop = StopSignal(self._exit_now)
+        self._stop = StopSignal(self._exit_now, log_format=options.log.format)
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_leaving = False

@@ -197,6 +197,7 @@ class ModelLoader:
         context = self._context(plan, version, config, backend)
         count = backend.default_instance_count(context)
         config = finish_config(config, config, plan.source, count, self._usable_gpus(backend, config))
+        self._check_budget(config, plan)
         # The resources of instances are fixed when a version is loaded.
         is_limited = self._resources is not None and needs_resources(config)
         kept = None if is_limited else kept_instances(model, config)
@@ -307,10 +308,14 @@ class ModelLoader:
         count = backend.default_instance_count(replace(context, config=completed))
         gpus = self._usable_gpus(backend, plan.config)
         config = finish_config(plan.config, completed, plan.source, count, gpus)
+        self._check_budget(config, plan)
+        return replace(context, config=config)
+
+    def _check_budget(self, config: ModelConfig, plan: ModelPlan) -> None:
+        """Raise InferError if a complete configuration, with the counts that backends choose, asks for too much."""
         excess = self._excess(config, len(plan.versions))
         if excess is not None:
             raise excess
-        return replace(context, config=config)
 
     def _usable_gpus(self, backend: Backend, config: ModelConfig) -> int:
         """Return the number of usable GPUs. Raises InferError if instances require one and none is usable."""
