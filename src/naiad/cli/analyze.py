@@ -22,10 +22,10 @@ from naiad.tools.analyze.run import Analysis, analyze, restored_url
 from naiad.tools.analyze.search import SearchProgress
 from naiad.tools.analyze.settings.keys import KEYS, Key
 from naiad.tools.analyze.settings.reader import read_file, read_settings
-from naiad.tools.analyze.settings.settings import ModelSettings, Settings
+from naiad.tools.analyze.settings.settings import AnalysisSettings, ModelSettings
 from naiad.tools.analyze.settings.values import SettingsError, seconds
 from naiad.tools.measure.charts import ChartsMissingError, check_charts
-from naiad.tools.perf.plan import InputSettings, Protocol, Service
+from naiad.tools.perf.plan import InputSettings, Protocol, ServerTarget
 
 _LINE_INTERVAL_S = 10
 COMMANDS = ("profile", "analyze", "report")
@@ -206,7 +206,7 @@ def run(argv: Sequence[str]) -> int:
         return fail("naiad analyze", getattr(error, "message", None) or error)
 
 
-def _model_analyzer_settings(command: str, arguments: Sequence[str]) -> Settings:
+def _model_analyzer_settings(command: str, arguments: Sequence[str]) -> AnalysisSettings:
     given, file = parse_model_analyzer(command, arguments)
     document: dict[str, Any] = {"run_config_search_mode": "brute"}  # Model Analyzer's default
     if file:
@@ -214,7 +214,7 @@ def _model_analyzer_settings(command: str, arguments: Sequence[str]) -> Settings
     return read_settings(document | given)
 
 
-def _analyze(settings: Settings, *, is_quiet: bool) -> int:
+def _analyze(settings: AnalysisSettings, *, is_quiet: bool) -> int:
     _check_outputs(settings)
     for note in settings.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -231,7 +231,7 @@ def _analyze(settings: Settings, *, is_quiet: bool) -> int:
     return 0 if all(each.ranking.winner for each in found) else FAILED
 
 
-def _check_outputs(settings: Settings) -> None:
+def _check_outputs(settings: AnalysisSettings) -> None:
     """Raise SettingsError or ChartsMissingError for what could not be written after the measurements."""
     if settings.writes_summary:
         check_charts()
@@ -275,7 +275,7 @@ def _show(analysis: Analysis) -> None:
 async def _restore(journal: Path) -> int:
     url = restored_url(journal)
     protocol = Protocol.GRPC if url.startswith("grpc") else Protocol.HTTP
-    models = await restore_from_journal(journal, Service(url, protocol))
+    models = await restore_from_journal(journal, ServerTarget(url, protocol))
     print(f"restored at {url}: {', '.join(models)}")
     return 0
 

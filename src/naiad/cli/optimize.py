@@ -21,14 +21,14 @@ from naiad.tools.optimize import package, preprocessing
 from naiad.tools.optimize.candidate import Precision
 from naiad.tools.optimize.converters.plan import candidates, installed_packages
 from naiad.tools.optimize.converters.process import Limits as ConverterLimits
-from naiad.tools.optimize.correctness.isolated import Limits as RunnerLimits
+from naiad.tools.optimize.correctness.isolated import CandidateLimits as RunnerLimits
 from naiad.tools.optimize.correctness.runner import RunnerError
 from naiad.tools.optimize.correctness.settings import Budget, Settings, parse_max_drop
 from naiad.tools.optimize.options import Options
 from naiad.tools.optimize.preprocessing import read_steps
 from naiad.tools.optimize.profile import configuration
 from naiad.tools.optimize.report import text_table, write_csv, write_html
-from naiad.tools.optimize.result import SOURCE, Objective, Result, Strategy
+from naiad.tools.optimize.result import SOURCE, Objective, OptimizationResult, Strategy
 from naiad.tools.optimize.run import check_labels, optimize
 from naiad.tools.optimize.samples.reading import from_path, shape_ranges
 from naiad.tools.optimize.source import Format, Labels, Samples, Source
@@ -246,7 +246,7 @@ _STAGES = {
 }
 
 
-class ConsoleProgress:
+class OptimizeProgress:
     """Shows steps on stderr, with the time left in a stage of several steps.
 
     A step that is left may take as long as the longest one so far: the estimate is a range.
@@ -350,7 +350,7 @@ def _optimize(
     flags: argparse.Namespace, argv: Sequence[str], source: Source, samples: Samples, options: Options
 ) -> int:
     command = ["naiad", "optimize", *argv]
-    progress = ConsoleProgress(is_quiet=flags.quiet)
+    progress = OptimizeProgress(is_quiet=flags.quiet)
     workspace: Path = flags.workspace
     workspace.mkdir(parents=True, exist_ok=True)
     result = optimize(source, samples, workspace, options, progress, command)
@@ -373,7 +373,7 @@ def _optimize(
     return 0
 
 
-def _write_page(result: Result, page: Path) -> None:
+def _write_page(result: OptimizationResult, page: Path) -> None:
     try:
         write_html(result, page)
     except ChartsMissingError as error:
@@ -382,7 +382,7 @@ def _write_page(result: Result, page: Path) -> None:
         print(f"\nreport: {page}")
 
 
-def _configuration(result: Result) -> str:
+def _configuration(result: OptimizationResult) -> str:
     """Return the winner's `config.pbtxt` under which its figures were measured."""
     chosen = result.chosen
     if chosen is None or chosen.conversion is None:

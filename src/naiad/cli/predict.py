@@ -10,7 +10,7 @@ from pathlib import Path
 
 from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail, parse_header
 from naiad.client import ConnectionFailedError, InferError
-from naiad.tools.predict import PredictJob, Progress, Summary, predict
+from naiad.tools.predict import JobProgress, PredictJob, Summary, predict
 from naiad.tools.predict.job import DEFAULT_TIMEOUT_S
 from naiad.tools.predict.output import written_files
 from naiad.tools.predict.sinks.opening import OUTPUT_SUFFIXES, check_suffix
@@ -116,7 +116,7 @@ def run(argv: Sequence[str]) -> int:
         job = read_job(flags)
     except (ValueError, InferError) as error:
         return fail("naiad predict", _in_flags(str(error)), BAD_OPTION)
-    progress = ConsoleProgress(is_quiet=flags.quiet)
+    progress = PredictProgress(is_quiet=flags.quiet)
     if flags.quiet:
         logging.getLogger("naiad.tools.predict").setLevel(logging.ERROR)
     try:
@@ -176,7 +176,7 @@ def _next(summary: Summary) -> str:
     return f"head -n 3 {shlex.quote(path)}"
 
 
-class ConsoleProgress:
+class PredictProgress:
     """One line on stderr that changes in a terminal; elsewhere a line every 10 s."""
 
     def __init__(self, *, is_quiet: bool) -> None:
@@ -184,7 +184,7 @@ class ConsoleProgress:
         self._is_terminal = sys.stderr.isatty()
         self._line_s = time.monotonic()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: JobProgress) -> None:
         """Show the state of the job."""
         if self._is_quiet:
             return
@@ -202,7 +202,7 @@ class ConsoleProgress:
             sys.stderr.flush()
 
 
-def progress_text(progress: Progress) -> str:
+def progress_text(progress: JobProgress) -> str:
     """Return the state of a job in one line."""
     if progress.phase == "load":
         return "loading the model"

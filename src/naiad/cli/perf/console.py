@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from naiad.tools.measure.result import Row
-from naiad.tools.perf.measuring.level import Progress, Tick
+from naiad.tools.perf.measuring.level import PerfProgress, Tick
 from naiad.tools.perf.plan import Concurrency, Load, PeriodicConcurrency, RequestRate
 from naiad.tools.perf.report.text import row_text
 
@@ -13,7 +13,7 @@ _PLAIN_INTERVAL_S = 10.0
 """Between lines where the terminal cannot change one, in a log of CI for example."""
 
 
-class ConsoleProgress(Progress):
+class ConsoleProgress(PerfProgress):
     """Shows progress on stderr, and results on stdout."""
 
     def __init__(self, percentile: int | None, verbosity: int, *, is_quiet: bool) -> None:
