@@ -1,7 +1,8 @@
 """A class name means one thing: few public names occur twice in src.
 
-A class has its owner's word in its name: `SearchCheckpoint`, `JobCheckpoint`. Searches, stack traces and logs then say
-which one is meant. SHARED lists the names that occur twice, with the reason. A new one is renamed, or adds its line.
+A class has its owner's word in its name: `SearchCheckpoint`, `JobCheckpoint`. Searches, stack traces and logs then
+say which one is meant. SHARED lists the names that occur twice, with the reason. A new one is renamed, or adds its
+line.
 """
 
 import ast

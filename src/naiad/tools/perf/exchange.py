@@ -1,8 +1,8 @@
 """A request and its responses as the generator sees them, and the interface of what requests are sent to.
 
-The generator prepares a `RequestTemplate` once for each target. For each request it makes a `SentRequest`, fills in its
-variation, and calls `Target.send`, which returns at once. The target fills in the times and calls `on_end`, once, on
-the event loop. All times are CLOCK_MONOTONIC in ns.
+The generator prepares a `RequestTemplate` once for each target. For each request it makes a `SentRequest`, fills in
+its variation, and calls `Target.send`, which returns at once. The target fills in the times and calls `on_end`,
+once, on the event loop. All times are CLOCK_MONOTONIC in ns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
