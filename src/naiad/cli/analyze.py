@@ -5,7 +5,6 @@ import asyncio
 import re
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail
 from naiad.cli.perf.flags import parse as parse_perf
 from naiad.cli.perf.planning import FlagError, make_plan
+from naiad.cli.status_line import StatusLine
 from naiad.core.errors import InferError
 from naiad.tools.analyze.live import restore_from_journal
 from naiad.tools.analyze.measurement import ServerLostError
@@ -27,7 +27,6 @@ from naiad.tools.analyze.settings.values import SettingsError, seconds
 from naiad.tools.measure.charts import ChartsMissingError, check_charts
 from naiad.tools.perf.plan import InputSettings, Protocol, ServerTarget
 
-_LINE_INTERVAL_S = 10
 COMMANDS = ("profile", "analyze", "report")
 """Model Analyzer's."""
 _DESCRIPTION = """\
@@ -281,28 +280,18 @@ async def _restore(journal: Path) -> int:
 
 
 class _Progress:
-    """One line that changes in a terminal; elsewhere a line for each phase, and for each 10 seconds."""
+    """Shows how many measurements are made, and the time left."""
 
     def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._phase = ""
-        self._line_s = 0.0
+        self._status = StatusLine()
 
     def __call__(self, models: str, where: SearchProgress) -> None:
         line = f"{models}: {where.phase}, {where.done} of about {where.expected} measurements"
         if where.remaining_s:
             line += f", {'at most ' if where.is_at_most else ''}{where.remaining_s:.0f} s left"
-        if self._is_terminal:
-            sys.stderr.write(f"\r\x1b[2K{line}")
-            sys.stderr.flush()
-            return
         # "prediction of configuration 1 of 149" is the same phase as "... 2 of 149".
-        phase, now_s = re.sub(r"\d+", "", where.phase), time.monotonic()
-        if phase != self._phase or now_s - self._line_s >= _LINE_INTERVAL_S:
-            print(line, file=sys.stderr, flush=True)
-            self._phase, self._line_s = phase, now_s
+        self._status.show(line, re.sub(r"\d+", "", where.phase))
 
     def clear(self) -> None:
         """Remove the line."""
-        if self._is_terminal:
-            sys.stderr.write("\r\x1b[2K")
+        self._status.clear()

@@ -70,7 +70,7 @@ def _tensors(ports: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _assign_layers(name: str, parts: Sequence[Part]) -> None:
-    """Set the layer of each step above those of the steps that write its inputs; outputs are in the last layer."""
+    """Set the layer of each step above the steps that write its inputs; outputs are in the last layer."""
     writer = {tensor: part for part in parts for tensor in _tensors(part.writes)}
     left = [part for part in parts if part.kind == "step"]
     placed = {id(part) for part in parts if part.kind == "input"}
