@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 from naiad.backend.cores import resolve_policies
 from naiad.cluster.connection_passing import Acceptor, Balance
-from naiad.cluster.messages import BroadcastRequest, Failed, Finish, Listening, Loaded, StopBeingReady, Welcome
+from naiad.cluster.messages import BroadcastRequest, Failed, Finish, Listening, ModelsLoaded, StopBeingReady, Welcome
 from naiad.cluster.supervisor.control_broadcast import ControlBroadcast
 from naiad.cluster.supervisor.member_process import MemberProcess, StartedProcess, end_unused, fork_members
 from naiad.cluster.supervisor.restarts import Supervision, share_of
@@ -82,7 +82,7 @@ class Supervisor:
         self._directory = ""
         self._bound: Mapping[str, int] = {}
         """The bound ports by the prefixes of their flags, in the order of the addresses."""
-        self._loaded: dict[int, Loaded] = {}
+        self._loaded: dict[int, ModelsLoaded] = {}
         """The first report of each slot."""
 
     async def run(self) -> int:
@@ -239,7 +239,7 @@ class Supervisor:
             member.failure = message.reason
         elif isinstance(message, Listening):
             self._pass_connections(member)
-        elif isinstance(message, Loaded):
+        elif isinstance(message, ModelsLoaded):
             self._loaded.setdefault(member.slot, message)
             self._spawn(self._catch_up(member))
 

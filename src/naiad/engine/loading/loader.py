@@ -41,7 +41,7 @@ from naiad.engine.loading.version_choice import VersionChoice
 from naiad.engine.loading.warmup import WarmUp
 from naiad.engine.resources import ModelResources, Resources, needs_resources
 from naiad.engine.rollout.rollouts import Rollouts
-from naiad.engine.serving.served import Router, Served
+from naiad.engine.serving.served import ModelRouter, Served
 from naiad.engine.serving.served_model import InstanceUpdate, ServedModel, kept_instances
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.options.artificial_delays import ArtificialDelays
@@ -73,7 +73,7 @@ class ModelLoader:
         usable_cores: int,
         auto_complete: bool = True,
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
-        router: Router | None = None,
+        router: ModelRouter | None = None,
         response_store: ResponseStore | None = None,
         port: InferencePort | None = None,
         resources: Resources | None = None,
