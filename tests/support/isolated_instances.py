@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from naiad.backend.api import Instance, InstanceSpec, ModelContext
 from naiad.backend.isolation.adapter import InstanceAdapter
 from naiad.backend.isolation.backend import IsolatedBackend
-from naiad.backend.python.conversation.codec import BatchEncoder, ResponseDecoder, join_ids
-from naiad.backend.python.conversation.tensors import TensorRules
+from naiad.backend.workers.conversation.server_codec import BatchEncoder, ResponseDecoder, join_ids
+from naiad.backend.workers.conversation.tensor_rules import TensorRules
 from naiad.config.backends import BUILT_IN
 from naiad.core.batch import Batch
 from naiad.core.response import InferResponse

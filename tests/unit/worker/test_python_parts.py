@@ -15,8 +15,8 @@ import pytest
 
 import naiad.worker
 from naiad.backend.python.backend import find_model_file, may_complete
-from naiad.backend.python.settings import read_settings, worker_environment
-from naiad.backend.python.worker.process import LineSplitter, describe_exit, log_line
+from naiad.backend.workers.process.worker_process import LineSplitter, describe_exit, log_line
+from naiad.backend.workers.worker_settings import read_settings, worker_environment
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
 from naiad.worker.api.logger import LineStream, Logger, set_sink
@@ -102,7 +102,7 @@ def test_threads_times_workers_do_not_exceed_the_cores(monkeypatch):
 
 @pytest.mark.parametrize("is_charged", [True, False])
 def test_quota_disables_busy_polling_in_workers(monkeypatch, is_charged):
-    monkeypatch.setattr("naiad.backend.python.settings.is_charged_for_waiting", lambda: is_charged)
+    monkeypatch.setattr("naiad.backend.workers.worker_settings.is_charged_for_waiting", lambda: is_charged)
     assert ("NAIAD_WORKER_NEVER_AWAKE" in worker_environment(context())) == is_charged
 
 

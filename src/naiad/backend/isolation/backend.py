@@ -15,9 +15,9 @@ from typing import Any
 import naiad
 from naiad.backend.api import Backend, InstanceSpec, Model, ModelContext
 from naiad.backend.python.backend import PythonModel, ask_once
-from naiad.backend.python.conversation.tensors import TensorRules
-from naiad.backend.python.settings import WorkerSettings, WorkerSource, read_settings, thread_count
-from naiad.backend.python.worker.environment import BASE_PARAMETER, PARAMETER
+from naiad.backend.workers.conversation.tensor_rules import TensorRules
+from naiad.backend.workers.process.execution_environment import BASE_PARAMETER, PARAMETER
+from naiad.backend.workers.worker_settings import WorkerSettings, WorkerSource, read_settings, thread_count
 from naiad.config.forms.json_form import config_from_dict, config_to_json
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.problem import raise_problems

@@ -26,12 +26,17 @@ from naiad.backend.api import (
 )
 from naiad.backend.custom_metrics import InstanceMetrics
 from naiad.backend.load_stop import LoadStop
-from naiad.backend.python.calls import BlsChannel
-from naiad.backend.python.conversation.conversation import Conversation, Terms
-from naiad.backend.python.conversation.open_requests import DecoupledConversation, OrdinaryConversation
-from naiad.backend.python.conversation.tensors import TensorRules
-from naiad.backend.python.ranks import RankConversation, RankGroup
-from naiad.backend.python.settings import (
+from naiad.backend.registry import PYTHON_RUNTIME
+from naiad.backend.workers.bls_channel import BlsChannel
+from naiad.backend.workers.conversation.conversation import Conversation, Terms
+from naiad.backend.workers.conversation.open_requests import DecoupledConversation, OrdinaryConversation
+from naiad.backend.workers.conversation.tensor_rules import TensorRules
+from naiad.backend.workers.life_cycle import WorkerLife, begin, end
+from naiad.backend.workers.process.execution_environment import PARAMETER
+from naiad.backend.workers.process.server_channel import ServerChannel
+from naiad.backend.workers.process.worker_process import WorkerProcess
+from naiad.backend.workers.ranks.rank_group import RankConversation, RankGroup
+from naiad.backend.workers.worker_settings import (
     WorkerSettings,
     WorkerSource,
     instance_args,
@@ -39,11 +44,6 @@ from naiad.backend.python.settings import (
     read_settings,
     worker_environment,
 )
-from naiad.backend.python.worker.channel import ServerChannel
-from naiad.backend.python.worker.environment import PARAMETER
-from naiad.backend.python.worker.process import WorkerProcess
-from naiad.backend.python.worker_life import WorkerLife, begin, end
-from naiad.backend.registry import PYTHON_RUNTIME
 from naiad.config.execution import execution_config
 from naiad.config.forms.json_form import config_from_dict
 from naiad.config.model_config_pb2 import ModelConfig

@@ -8,8 +8,8 @@ from pathlib import Path
 from naiad.backend.api import ModelContext
 from naiad.backend.cores import usable_cores
 from naiad.backend.python.backend import PythonModel
-from naiad.backend.python.rendezvous import NodeRanks, RejectedError
 from naiad.backend.registry import BackendRegistry
+from naiad.backend.workers.ranks.rendezvous import NodeRanks, RejectedError
 from naiad.cli.parser import Parser, fail
 from naiad.cli.sources import NoModelError, find_models
 from naiad.core.errors import InferError

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from naiad.backend.api import InstanceDiedError, RemoteInstance
-from naiad.backend.python.conversation.codec import BatchEncoder, ResponseDecoder, join_ids
-from naiad.backend.python.conversation.tensors import TensorRules
-from naiad.backend.python.worker.process import WorkerProcess
+from naiad.backend.workers.conversation.server_codec import BatchEncoder, ResponseDecoder, join_ids
+from naiad.backend.workers.conversation.tensor_rules import TensorRules
+from naiad.backend.workers.process.worker_process import WorkerProcess
 from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest

@@ -2,8 +2,8 @@
 
 import pytest
 
-from naiad.backend.python.conversation.codec import ResponseDecoder
-from naiad.backend.python.conversation.tensors import ANY_ROWS, TensorRules
+from naiad.backend.workers.conversation.server_codec import ResponseDecoder
+from naiad.backend.workers.conversation.tensor_rules import ANY_ROWS, TensorRules
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import naiad.worker
-from naiad.backend.python.worker.channel import ServerChannel
+from naiad.backend.workers.process.server_channel import ServerChannel
 from naiad.core.errors import excerpt
 from naiad.worker.calls import LINE
 from naiad.worker.channel.flags_page import create_board

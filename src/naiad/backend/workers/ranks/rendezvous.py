@@ -29,9 +29,9 @@ from typing import Any
 
 import naiad
 from naiad.backend.api import ModelContext
-from naiad.backend.python.settings import WorkerSettings, worker_environment
-from naiad.backend.python.worker.channel import ServerChannel
-from naiad.backend.python.worker.process import CallsDoor, Event, WorkerProcess
+from naiad.backend.workers.process.server_channel import ServerChannel
+from naiad.backend.workers.process.worker_process import CallsDoor, Event, WorkerProcess
+from naiad.backend.workers.worker_settings import WorkerSettings, worker_environment
 from naiad.core.errors import invalid_argument
 from naiad.telemetry.last_resort import keep_running, report
 from naiad.worker.channel.flags_page import create_board
