@@ -12,7 +12,7 @@ _MODULES = ("client", "decorators", "exceptions", "model_config", "triton")
 def __getattr__(name: str) -> Any:
     """Import a module when it is used: a client does not need the server."""
     if name in _MODULES:
-        return importlib.import_module(f"naiad.bind.{name}")
+        return importlib.import_module(f"{__name__}.{name}")
     if name == "__version__":
         return importlib.import_module("naiad").__version__
     raise AttributeError(f"module 'naiad.bind' has no attribute '{name}'")

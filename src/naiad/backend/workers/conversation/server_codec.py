@@ -121,7 +121,7 @@ class ResponseShape:
         self.layout = TensorLayout(sizes_of(specs))
 
 
-class ResponseDecoder:
+class BatchResponseDecoder:
     """Decodes the executed frames of one worker."""
 
     may_vary: ClassVar[bool] = False
