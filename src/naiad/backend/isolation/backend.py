@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import naiad
 from naiad.backend.api import Backend, InstanceSpec, Model, ModelContext
 from naiad.backend.workers.conversation.tensor_rules import TensorRules
 from naiad.backend.workers.process.execution_environment import BASE_PARAMETER, PARAMETER
@@ -22,6 +21,7 @@ from naiad.config.backends import ISOLATION_ADAPTER
 from naiad.config.forms.json_form import config_from_dict, config_to_json
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.problem import raise_problems
+from naiad.core.version import PACKAGE_DIR
 
 _NEEDS = ("numpy", "protobuf>=5.29", "ml_dtypes>=0.4", "orjson>=3.10")
 """What the adapter imports, installed with the packages of a requirements file."""
@@ -74,7 +74,7 @@ class IsolatedBackend(Backend):
     def _source(self, settings: WorkerSettings) -> "BackendSource":
         has_own_packages = settings.interpreter.executable != sys.executable
         source = self.source_on(() if has_own_packages else sys.path)
-        return replace(source, package_dir=str(Path(naiad.__file__).parent)) if has_own_packages else source
+        return replace(source, package_dir=str(PACKAGE_DIR)) if has_own_packages else source
 
 
 @dataclass(frozen=True, slots=True)
