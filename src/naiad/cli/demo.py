@@ -65,14 +65,20 @@ def _run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 def _import_demo(what: str) -> Callable[..., int]:
     """Return the function that runs a demo. Raises ModuleNotFoundError without the packages that it needs."""
     if what == "ocr":
-        from naiad.tools.demo.ocr import run as run_demo
-    elif what == "voice":
-        from naiad.tools.demo.voice import run as run_demo
-    elif what == "formats":
-        from naiad.tools.demo.formats.run import run as run_demo
-    else:
-        from naiad.tools.demo.run import run as run_demo
-    return run_demo
+        from naiad.tools.demo import ocr
+
+        return ocr.run
+    if what == "voice":
+        from naiad.tools.demo import voice
+
+        return voice.run
+    if what == "formats":
+        from naiad.tools.demo.formats import run as formats
+
+        return formats.run
+    from naiad.tools.demo import run as models
+
+    return models.run
 
 
 def _console() -> "Console":

@@ -138,7 +138,7 @@ class WorkerInstance(RemoteInstance):
                 conversation.begin(batch)
             finally:
                 if not conversation.is_busy:
-                    self._let_go(conversation)
+                    self._release(conversation)
             return
         life = self._life
         # Held until `finish`, on any thread: the channel must not be closed or trimmed in between.
@@ -167,7 +167,7 @@ class WorkerInstance(RemoteInstance):
             return conversation.finish()
         finally:
             if not conversation.is_busy:
-                self._let_go(conversation)
+                self._release(conversation)
 
     def _has_no_worker(self) -> InstanceDiedError:
         """Return the error for a batch that was not sent, and can be executed by another instance."""
@@ -176,7 +176,7 @@ class WorkerInstance(RemoteInstance):
         error.has_begun = False
         return error
 
-    def _let_go(self, conversation: Conversation) -> None:
+    def _release(self, conversation: Conversation) -> None:
         self._running = None
         if conversation is not self._conversation_with_blocks and conversation.has_blocks:
             # From now on the watching thread must check for idle memory.

@@ -28,7 +28,7 @@ from typing import Any
 
 from naiad.backend.api import ModelContext
 from naiad.backend.workers.process.server_channel import ServerChannel
-from naiad.backend.workers.process.worker_process import CallsDoor, Event, WorkerProcess
+from naiad.backend.workers.process.worker_process import CallsListener, Event, WorkerProcess
 from naiad.backend.workers.worker_settings import WorkerSettings, worker_environment
 from naiad.core.errors import invalid_argument
 from naiad.core.version import PACKAGE_DIR
@@ -211,7 +211,7 @@ class RemoteWorker(WorkerProcess):
         self._model = model
         self._node = int(hello["node_rank"])
         self._place: Mapping[str, Any] = hello["place"]
-        self._calls = CallsDoor(None)
+        self._calls = CallsListener(None)
         self._control = control
         self.gone, self.settled = threading.Event(), threading.Event()
         self.exit_text = self.kill_text = ""

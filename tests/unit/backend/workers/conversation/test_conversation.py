@@ -16,7 +16,7 @@ from naiad.backend.workers.conversation.open_requests import DecoupledConversati
 from naiad.backend.workers.conversation.tensor_rules import TensorRules
 from naiad.backend.workers.process import worker_process
 from naiad.backend.workers.process.server_channel import ServerChannel
-from naiad.backend.workers.process.worker_process import CallsDoor, WorkerProcess
+from naiad.backend.workers.process.worker_process import CallsListener, WorkerProcess
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.errors import InferError
@@ -173,10 +173,10 @@ def test_partial_response_does_not_block_reader(length: int, monkeypatch: pytest
 
 def test_incomplete_descriptors_are_closed() -> None:
     descriptors = os.pipe()
-    door = CallsDoor(None)
-    door.passed.extend(descriptors)
+    listener = CallsListener(None)
+    listener.passed.extend(descriptors)
     with pytest.raises(OSError, match="2 descriptors for a line of calls"):
-        door.open()
+        listener.open()
     for descriptor in descriptors:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)
