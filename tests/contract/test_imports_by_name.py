@@ -43,7 +43,7 @@ def names_a_module(text: str) -> bool:
 
 
 def strings_with_modules(tree: ast.AST) -> Iterator[str]:
-    """Yield the strings that name modules, or begin with "naiad." and are put together; not those of loggers."""
+    """Yield the strings that name modules, or begin with "naiad." and are put together; no names of loggers."""
     for node in ast.iter_child_nodes(tree):
         match node:
             case ast.Expr(value=ast.Constant()):
