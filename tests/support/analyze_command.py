@@ -39,8 +39,9 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def recorded(path: Path) -> list[dict[str, Any]]:
-    """Return the measurements of a checkpoint."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """Return the measurements of a checkpoint; a line that is still being written is none."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def served(server: ServerProcess) -> dict[str, Any]:

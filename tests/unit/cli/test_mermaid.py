@@ -8,7 +8,7 @@ from naiad.config.forms.pbtxt.text_format import parse_pbtxt
 from naiad.config.model_config_pb2 import DataType, ModelConfig
 
 ROOT = Path(__file__).parents[3]
-DEMO = ROOT / "src" / "naiad" / "demo" / "models"
+DEMO = ROOT / "src" / "naiad" / "tools" / "demo" / "models"
 
 
 def ensemble(*steps: tuple[str, dict[str, str], dict[str, str]]) -> ModelConfig:

@@ -175,7 +175,7 @@ SCRIPT = """
 import sys
 sys.path[:0] = sys.argv[2:]
 from pathlib import Path
-from tests.unit.optimizer.test_conversion_run import candidate, make
+from tests.unit.tools.optimize.test_conversion_run import candidate, make
 folder = Path(sys.argv[1])
 converter = make(folder)
 converter.convert(candidate(folder))
@@ -184,7 +184,7 @@ converter.convert(candidate(folder, "hang"))
 
 
 def test_kill_in_the_middle_repeats_nothing_finished(converter, tmp_path):
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, tmp_path, root, root / "src", tmp_path / "modules"])
     deadline = time.monotonic() + 60
     while not ((tmp_path / "runs").exists() and runs(tmp_path) == 2):

@@ -154,7 +154,7 @@ def test_wrong_documents_are_explained(tmp_path, document, words):
 
 
 def test_example_of_the_page_is_read(tmp_path):
-    page = Path(__file__).resolve().parents[4] / "docs" / "perf-data.md"
+    page = Path(__file__).resolve().parents[5] / "docs" / "perf-data.md"
     example = page.read_text().split("```json")[1].split("```")[0]
     names = [
         {name: ModelTensor(name, DataType.INT32, (-1,)) for name in group}
