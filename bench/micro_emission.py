@@ -22,7 +22,8 @@ import psutil
 import uvloop
 
 from naiad.backend.api import InstanceSpec, ModelContext
-from naiad.backend.python.backend import PythonBackend, PythonInstance
+from naiad.backend.python.backend import PythonBackend
+from naiad.backend.workers.worker_instance import WorkerInstance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.request import InferRequest, RequestHeader
@@ -132,7 +133,7 @@ async def measure(body: str, clients: int, count: int) -> None:
 
     every = [Client(served, count, done) for _ in range(clients)]
     instance = served.instances[0]
-    assert isinstance(instance, PythonInstance)
+    assert isinstance(instance, WorkerInstance)
     server = psutil.Process()
     (worker,) = server.children()
     before, start = (_cpu_us(server), _cpu_us(worker)), time.perf_counter()

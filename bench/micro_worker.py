@@ -25,8 +25,9 @@ import numpy as np
 import psutil
 
 from naiad.backend.api import Instance, InstanceSpec, ModelContext
-from naiad.backend.python.backend import PythonBackend, PythonInstance
+from naiad.backend.python.backend import PythonBackend
 from naiad.backend.registry import BackendRegistry
+from naiad.backend.workers.worker_instance import WorkerInstance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch
 from naiad.core.datatype import DataType
@@ -55,7 +56,7 @@ class TritonPythonModel:
 """
 
 
-def load(model: str, width: int) -> PythonInstance:
+def load(model: str, width: int) -> WorkerInstance:
     directory = Path(tempfile.mkdtemp(prefix="naiad-bench-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     (directory / "1").mkdir()
@@ -66,7 +67,7 @@ def load(model: str, width: int) -> PythonInstance:
         config.output.add(name=f"OUTPUT{number}", data_type="TYPE_FP32", dims=[width])
     context = ModelContext("m", 1, config, directory, directory / "1", 1)
     instance = PythonBackend().load(context).create_instance(InstanceSpec("m_0", 0, "KIND_CPU"))
-    assert isinstance(instance, PythonInstance)
+    assert isinstance(instance, WorkerInstance)
     return instance
 
 
@@ -86,7 +87,7 @@ def cpu_us(process: psutil.Process) -> float:
     return 1e6 * (times.user + times.system)
 
 
-def measure(instance: PythonInstance, count: int, width: int, seconds: float = 1.0) -> tuple[float, float, float]:
+def measure(instance: WorkerInstance, count: int, width: int, seconds: float = 1.0) -> tuple[float, float, float]:
     """Return wall, server CPU and worker CPU in us per request."""
     server = psutil.Process()
     worker = server.children()[0]
@@ -150,7 +151,7 @@ def requests_to_a_model() -> None:
     instance.close()
 
 
-def identities(width: int) -> tuple[Instance, PythonInstance]:
+def identities(width: int) -> tuple[Instance, WorkerInstance]:
     """Return an instance of the identity backend in this process, and one in a worker."""
     config = ModelConfig(name="m", backend="identity", max_batch_size=64)
     for number in range(2):
@@ -161,7 +162,7 @@ def identities(width: int) -> tuple[Instance, PythonInstance]:
     inside = BackendRegistry({}).get("identity").load(context).create_instance(spec)
     config.parameters["isolation"].string_value = "process"
     isolated = BackendRegistry({}).get_for(config, "m").load(context).create_instance(spec)
-    assert isinstance(isolated, PythonInstance)
+    assert isinstance(isolated, WorkerInstance)
     return inside, isolated
 
 

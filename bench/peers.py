@@ -189,7 +189,9 @@ class Naiad(Peer):
 
     def version(self) -> str:
         """Return the version of the checkout."""
-        return str(runpy.run_path(str(self.source / "naiad" / "__init__.py"))["__version__"])
+        files = [self.source / "naiad" / "core" / "version.py", self.source / "naiad" / "__init__.py"]
+        # A checkout to compare with may be older than the first file.
+        return str(runpy.run_path(str(next(file for file in files if file.is_file())))["__version__"])
 
     def command(self, repository: Path, work: Path, ports: Sequence[int]) -> tuple[list[str], dict[str, str]]:
         """Start `naiad serve`."""

@@ -333,10 +333,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="archive_checksum",
-        file="src/naiad/backend/python/worker/environment.py",
+        file="src/naiad/backend/workers/process/execution_environment.py",
         text="            _read_to_the_end(opened)\n",
         replacement="",
-        tests=("unit/backend/test_environment_archive.py",),
+        tests=("unit/backend/workers/process/test_execution_environment.py",),
         harm="an archive of an environment with a changed bit is used",
     ),
     # worker
@@ -353,7 +353,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="src/naiad/worker/api/iteration.py",
         text="            self._calls.cancel(self._number, is_listening=True)\n",
         replacement="            self._calls.cancel(self._number)\n",
-        tests=("unit/backend/test_python_calls.py",),
+        tests=("unit/backend/workers/test_bls_channel.py",),
         harm="the responses of a called model that ignores its cancellation are lost",
     ),
     Mutant(
@@ -369,18 +369,18 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="restart_limit",
-        file="src/naiad/backend/python/worker_life.py",
+        file="src/naiad/backend/workers/life_cycle.py",
         text="        elif count >= max(1, settings.restart_limit):\n",
         replacement="        elif count > max(1, settings.restart_limit):\n",
-        tests=("unit/backend/test_python_life.py",),
+        tests=("unit/backend/workers/test_life_cycle.py",),
         harm="a worker that dies at every start is restarted once more than configured",
     ),
     Mutant(
         name="deaths_before_trial",
-        file="src/naiad/backend/python/worker_life.py",
+        file="src/naiad/backend/workers/life_cycle.py",
         text="            self._is_on_trial = False\n            self._deaths.clear()\n",
         replacement="            self._is_on_trial = False\n",
-        tests=("unit/backend/test_python_life.py",),
+        tests=("unit/backend/workers/test_life_cycle.py",),
         harm="a worker that recovered is taken out of service at its next exit",
     ),
     # backends of frameworks

@@ -1,13 +1,17 @@
 """naiad: an inference server, wire- and file-compatible with NVIDIA Triton Inference Server."""
 
-import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+from naiad.core.version import __version__ as __version__
 
 
 def __getattr__(name: str) -> Any:
-    """Import `naiad.optimize` when it is used, so that `import naiad` stays cheap. `__init__.pyi` has its type."""
+    """Import `naiad.optimize` when it is used, so that `import naiad` stays cheap. `__init__.pyi` has its type.
+
+    Modules of this package import `naiad.core.version`, never `naiad`: it stands above all of them.
+    """
     if name == "optimize":
-        return importlib.import_module("naiad.tools.optimize.api").optimize
+        from naiad.tools.optimize.api import optimize
+
+        return optimize
     raise AttributeError(f"module 'naiad' has no attribute '{name}'")

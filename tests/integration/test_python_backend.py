@@ -21,7 +21,8 @@ import psutil
 import pytest
 
 from naiad.backend.api import Instance, InstanceDiedError, InstanceSpec, InstanceState
-from naiad.backend.python.backend import PythonBackend, PythonInstance
+from naiad.backend.python.backend import PythonBackend
+from naiad.backend.workers.worker_instance import WorkerInstance
 from naiad.config.autofill import merge_auto_completed
 from naiad.config.forms.pbtxt import text_format as pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
@@ -56,7 +57,7 @@ def value(request, name="IN"):
 
 """
 
-MakeInstance = Callable[..., PythonInstance]
+MakeInstance = Callable[..., WorkerInstance]
 
 
 class Models:
@@ -64,7 +65,7 @@ class Models:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._instances: list[PythonInstance] = []
+        self._instances: list[WorkerInstance] = []
 
     def config(
         self,
@@ -93,20 +94,20 @@ class Models:
         backend_config: Mapping[str, str] | None = None,
         index: int = 0,
         **parameters: str,
-    ) -> PythonInstance:
+    ) -> WorkerInstance:
         config = config or self.config(parameters=parameters)
         context = make_context(config, self.write(source), backend_config=backend_config)
         model = PythonBackend().load(context)
         instance = model.create_instance(InstanceSpec(f"m_0_{index}", index, "KIND_CPU"))
         return self.adopt(instance)
 
-    def adopt(self, instance: Instance) -> PythonInstance:
+    def adopt(self, instance: Instance) -> WorkerInstance:
         """See to it that an instance is closed."""
-        assert isinstance(instance, PythonInstance)
+        assert isinstance(instance, WorkerInstance)
         self._instances.append(instance)
         return instance
 
-    def executing(self, statements: str, config: ModelConfig | None = None, **parameters: str) -> PythonInstance:
+    def executing(self, statements: str, config: ModelConfig | None = None, **parameters: str) -> WorkerInstance:
         """Start a model whose `execute(self, requests)` consists of these statements."""
         body = textwrap.indent(textwrap.dedent(statements), " " * 8)
         return self.start(f"class TritonPythonModel:\n    def execute(self, requests):\n{body}", config, **parameters)
@@ -126,11 +127,11 @@ def models(tmp_path: Path) -> Iterator[Models]:
 FLOATS = np.arange(4, dtype=np.float32)
 
 
-def ask(instance: PythonInstance, array: Array = FLOATS) -> Array:
+def ask(instance: WorkerInstance, array: Array = FLOATS) -> Array:
     return infer(instance, {"IN": array})["OUT"]
 
 
-def failure(instance: PythonInstance, array: Array = FLOATS) -> InferError:
+def failure(instance: WorkerInstance, array: Array = FLOATS) -> InferError:
     with pytest.raises(InferError) as caught:
         ask(instance, array)
     return caught.value
@@ -742,7 +743,7 @@ class TritonPythonModel:
 """
 
 
-def mortal(models: Models, **parameters: str) -> PythonInstance:
+def mortal(models: Models, **parameters: str) -> WorkerInstance:
     config = models.config(parameters=parameters)
     config.output[0].data_type = "TYPE_FP64"
     return models.start(MORTAL, config)
@@ -1060,8 +1061,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
 
 
 @pytest.fixture
-def example(models) -> Callable[[str], PythonInstance]:
-    def start(name: str) -> PythonInstance:
+def example(models) -> Callable[[str], WorkerInstance]:
+    def start(name: str) -> WorkerInstance:
         directory = EXAMPLES / name
         config = pbtxt.parse_pbtxt((directory / "config.pbtxt").read_text()).config
         config.name = name

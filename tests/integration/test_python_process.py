@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from naiad.backend.api import InstanceSpec
-from naiad.backend.python.backend import PythonBackend, PythonInstance
+from naiad.backend.python.backend import PythonBackend
+from naiad.backend.workers.worker_instance import WorkerInstance
 from naiad.config.model_config_pb2 import ModelConfig
 from support.backend_parts import infer, make_context
 
@@ -56,7 +57,7 @@ class TritonPythonModel:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PythonInstance]:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerInstance]:
     directory: Path = tmp_path_factory.mktemp("models") / "m"
     (directory / "1").mkdir(parents=True)
     (directory / "1" / "model.py").write_text(textwrap.dedent(SOURCE))
@@ -64,12 +65,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PythonInstance]:
     config.input.add(name="IN", data_type="TYPE_STRING", dims=[1])
     config.output.add(name="OUT", data_type="TYPE_STRING", dims=[1])
     instance = PythonBackend().load(make_context(config, directory)).create_instance(InstanceSpec("m", 0, "KIND_CPU"))
-    assert isinstance(instance, PythonInstance)
+    assert isinstance(instance, WorkerInstance)
     yield instance
     instance.close()
 
 
-def ask(model: PythonInstance, expression: str) -> Any:
+def ask(model: WorkerInstance, expression: str) -> Any:
     return json.loads(infer(model, {"IN": np.array([expression.encode()], object)})["OUT"][0])
 
 

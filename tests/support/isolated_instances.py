@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from naiad.backend.api import Instance, InstanceSpec, ModelContext
 from naiad.backend.isolation.adapter import InstanceAdapter
 from naiad.backend.isolation.backend import IsolatedBackend
-from naiad.backend.python.conversation.codec import BatchEncoder, ResponseDecoder, join_ids
-from naiad.backend.python.conversation.tensors import TensorRules
+from naiad.backend.workers.conversation.server_codec import BatchEncoder, BatchResponseDecoder, join_ids
+from naiad.backend.workers.conversation.tensor_rules import TensorRules
 from naiad.config.backends import BUILT_IN
 from naiad.core.batch import Batch
 from naiad.core.response import InferResponse
@@ -24,7 +24,7 @@ class LoopbackInstance(Instance):
         self.adapter = InstanceAdapter()
         self.adapter.initialize(adapter_args(source.args(context, InstanceSpec("m_0_0", 0, "KIND_CPU")), context))
         rules = TensorRules(context.config)
-        self._encoder, self._decoder = BatchEncoder(rules), ResponseDecoder(context.name, "1", rules)
+        self._encoder, self._decoder = BatchEncoder(rules), BatchResponseDecoder(context.name, "1", rules)
         self._requests = RequestDecoder(frozenset(output.name for output in context.config.output))
         self._responses = ResponseEncoder()
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from naiad.backend.api import InstanceSpec
-from naiad.backend.python.backend import PythonBackend, PythonInstance
+from naiad.backend.python.backend import PythonBackend
+from naiad.backend.workers.worker_instance import WorkerInstance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
@@ -56,7 +57,7 @@ def decoupled_config(datatype: str = "TYPE_FP32", **parameters: str) -> ModelCon
 class Streams:
     """A served decoupled model; what it answers is collected by request."""
 
-    def __init__(self, model: ServedModel, instance: PythonInstance, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, model: ServedModel, instance: WorkerInstance, loop: asyncio.AbstractEventLoop) -> None:
         self.model = model
         self.instance = instance
         self._loop = loop
@@ -132,7 +133,7 @@ def serve_decoupled(
     context = make_context(config, directory, backend_config=backend_config)
     backend_model = PythonBackend().load(context)
     instance = backend_model.create_instance(InstanceSpec("m_0_0", 0, "KIND_CPU"))
-    assert isinstance(instance, PythonInstance)
+    assert isinstance(instance, WorkerInstance)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -4,7 +4,6 @@ Triton calls the last ones Python-based backends: a directory `NAME` in `--backe
 executes all models with `backend: "NAME"`. A package of that name wins unless `runtime` is `model.py`.
 """
 
-import importlib
 import os
 import sys
 import threading
@@ -14,15 +13,14 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from naiad.backend.api import Backend
-from naiad.config.backends import BUILT_IN, EXTRAS, RUNTIMES, canonical_name
+from naiad.backend.loading import load_backend, load_class
+from naiad.config.backends import BUILT_IN, ISOLATED, PYTHON_BASED, PYTHON_RUNTIME, RUNTIMES, canonical_name
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.naiad_parameters import is_isolated
 from naiad.config.problem import nearest
-from naiad.core.errors import internal, invalid_argument
+from naiad.core.errors import invalid_argument
 
 _Key = TypeVar("_Key")
-PYTHON_RUNTIME = "model.py"
-"""Triton: the `runtime` of Python-based backends."""
 
 
 class BackendRegistry:
@@ -94,8 +92,7 @@ class BackendRegistry:
     def _get_isolated(self, name: str, model: str) -> Backend:
         """Return what runs instances of the backend `name` in worker processes, without importing it here."""
         point = self._point(name)
-        module = importlib.import_module("naiad.backend.isolation.backend")
-        return self._kept(self._isolated, (name, model), lambda: module.IsolatedBackend(name, point))
+        return self._kept(self._isolated, (name, model), lambda: load_class(name, ISOLATED)(name, point))
 
     def _kept(self, backends: dict[_Key, Backend], key: _Key, make: Callable[[], Backend]) -> Backend:
         with self._lock:
@@ -128,8 +125,8 @@ class BackendRegistry:
                 f"unable to find Python backend based backend library '{PYTHON_RUNTIME}' for model '{model}', "
                 f"{searched}"
             )
-        module = importlib.import_module("naiad.backend.python.backend")
-        return self._kept(self._python_based, name, lambda: module.PythonBasedBackend(self._file(name).parent))
+        directory = self._file(name).parent
+        return self._kept(self._python_based, name, lambda: load_class(name, PYTHON_BASED)(directory))
 
     def _point(self, name: str) -> str:
         """Return `module:class` of a backend. Raises InferError(INVALID_ARG)."""
@@ -141,30 +138,6 @@ class BackendRegistry:
             f"unknown backend '{name}'{hint} available backends: {', '.join(self.names())}. Others come as packages "
             f"with an entry point in the group '{ENTRY_POINT_GROUP}'"
         )
-
-
-def load_backend(name: str, point: str) -> Backend:
-    """Import `module:class` and return an object of the class. Raises InferError(INTERNAL)."""
-    module_name, _, class_name = point.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-        backend_class = getattr(module, class_name)
-    except (ImportError, AttributeError) as error:
-        missing, extra = getattr(error, "name", None) or "", EXTRAS.get(name)
-        if extra and isinstance(error, ModuleNotFoundError) and not missing.startswith("naiad"):
-            raise internal(
-                f"backend '{name}' needs the package '{missing}', which is not installed: pip install "
-                f"'naiad[{extra}]'"
-            ) from error
-        raise internal(f"backend '{name}' cannot be used: importing {point} failed: {error}") from error
-    if not (isinstance(backend_class, type) and issubclass(backend_class, Backend)):
-        raise internal(f"backend '{name}': {point} is not a subclass of naiad.backend.api.Backend")
-    backend = backend_class()
-    if backend.name != canonical_name(name):
-        raise internal(
-            f"backend '{name}': {point} calls itself '{backend.name}'; its entry point must have that name"
-        )
-    return backend
 
 
 ENTRY_POINT_GROUP = "naiad.backends"

@@ -1,11 +1,10 @@
 """`naiad demo`: serve real models from PyPI packages and send requests."""
 
 import argparse
-import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +24,7 @@ naiad demo formats         one classifier of digits in every format whose framew
 The exit status is 1 if the demonstration failed, 2 for an invalid command line.
 """
 _PIPE_COLUMNS = 160
-_DEMOS = {
-    "models": "naiad.tools.demo.run",
-    "ocr": "naiad.tools.demo.ocr",
-    "voice": "naiad.tools.demo.voice",
-    "formats": "naiad.tools.demo.formats.run",
-}
+_DEMOS = ("models", "ocr", "voice", "formats")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -50,7 +44,7 @@ def _run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
         from naiad.tools.demo.server import DemoSettings, NotReadyError
 
-        demo = importlib.import_module(_DEMOS[options.what])
+        run_demo = _import_demo(options.what)
     except ModuleNotFoundError as missing:
         parser.exit(1, f"naiad demo needs {missing.name}: pip install 'naiad[demo]'\n")
     # SIGTERM leaves by way of every `finally`, so that the server stops too.
@@ -59,13 +53,32 @@ def _run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     settings = DemoSettings(repository, options.keep_running, options.http_port, options.grpc_port)
     extra: Sequence[Any] = {"ocr": (options.file, options.output), "voice": (options.file,)}.get(options.what, ())
     try:
-        return int(demo.run(settings, _console(), *extra))
+        return int(run_demo(settings, _console(), *extra))
     except NotReadyError as error:
         reason = f"the server did not become ready\n{error}"
     except (RuntimeError, ValueError, OSError) as error:
         reason = str(error)
     Console(stderr=True).print(f"naiad demo: {reason}", style="red", markup=False, highlight=False, soft_wrap=True)
     return 1
+
+
+def _import_demo(what: str) -> Callable[..., int]:
+    """Return the function that runs a demo. Raises ModuleNotFoundError without the packages that it needs."""
+    if what == "ocr":
+        from naiad.tools.demo import ocr
+
+        return ocr.run
+    if what == "voice":
+        from naiad.tools.demo import voice
+
+        return voice.run
+    if what == "formats":
+        from naiad.tools.demo.formats import run as formats
+
+        return formats.run
+    from naiad.tools.demo import run as models
+
+    return models.run
 
 
 def _console() -> "Console":

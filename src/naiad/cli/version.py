@@ -3,14 +3,14 @@
 import argparse
 from collections.abc import Sequence
 
-import naiad
 from naiad.cli.parser import Parser
+from naiad.core.version import __version__
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the version and return the exit status."""
     make_parser().parse_args(arguments)
-    print(naiad.__version__)
+    print(__version__)
     return 0
 
 

@@ -1,7 +1,8 @@
 """Table of all known backends: their model files, platforms, modules and pip extras.
 
 Backends without a module are Triton's: their files are recognised, so that messages can name what is missing.
-Installed packages may add a backend of any name (`naiad.backend.registry`).
+Installed packages may add a backend of any name (`naiad.backend.registry`). The modules are strings, because a server
+imports only the backends that its models use; they are the only backends that the registry imports by a string.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -133,6 +134,18 @@ KNOWN_BACKENDS: Sequence[KnownBackend] = (
     KnownBackend("identity", {}, module="naiad.backend.identity:IdentityBackend"),
     KnownBackend("repeat", {}, module="naiad.backend.repeat:RepeatBackend"),
 )
+
+PYTHON_RUNTIME = "model.py"
+"""Triton: the `runtime` of Python-based backends."""
+
+PYTHON_BASED = "naiad.backend.python.backend:PythonBasedBackend"
+"""`module:class` of the backend for a directory with a `model.py` that executes all models of that backend."""
+
+ISOLATED = "naiad.backend.isolation.backend:IsolatedBackend"
+"""`module:class` of the backend for models of any other backend with `isolation: process`."""
+
+ISOLATION_ADAPTER = "naiad.backend.isolation.adapter:InstanceAdapter"
+"""`module:class` that a worker process of an isolated model imports."""
 
 FORMATS: Sequence[ModelFormat] = tuple(
     ModelFormat(filename, backend.name, platform)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import naiad
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.rollout.declaration import NAMES
 from naiad.config.rollout.guard import RolloutCounts
@@ -21,6 +20,7 @@ from naiad.core.request import InferRequest
 from naiad.core.request_limits import RequestLimits
 from naiad.core.slices import Slices, finish
 from naiad.core.tensor import TensorSpec
+from naiad.core.version import __version__
 from naiad.engine.missing import (
     bad_version,
     is_version,
@@ -292,7 +292,7 @@ class Engine:
 
     def server_metadata(self) -> ServerMetadata:
         """Return name, version and extensions of this server."""
-        return ServerMetadata(self._server_id, naiad.__version__, EXTENSIONS)
+        return ServerMetadata(self._server_id, __version__, EXTENSIONS)
 
     def model_config(self, name: str, version: str = "") -> ModelConfig:
         """Return the complete configuration of a ready model. Raises InferError if it is not ready."""

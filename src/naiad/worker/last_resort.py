@@ -1,7 +1,7 @@
 """The last resort of the worker's own threads: without one of them requests would wait forever.
 
 A worker cannot go on without its threads, but the server can go on without this worker: it fails the open requests
-with the reason and starts another one, after a pause that grows with each death (`backend/python/worker_life.py`).
+with the reason and starts another one, after a pause that grows with each death (`backend/workers/life_cycle.py`).
 """
 
 from __future__ import annotations

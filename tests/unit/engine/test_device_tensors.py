@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from naiad.backend.python.backend import PythonInstance
 from naiad.backend.tensor_instance import TensorInstance
+from naiad.backend.workers.worker_instance import WorkerInstance
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.device_tensor import Device
@@ -368,4 +368,4 @@ def test_outputs_on_a_device_are_checked() -> None:
 
 
 def test_isolated_instances_have_no_device() -> None:
-    assert PythonInstance.device is None
+    assert WorkerInstance.device is None

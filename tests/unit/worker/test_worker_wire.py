@@ -10,8 +10,8 @@ import triton_python_backend_utils as pb_utils
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.backend.python.conversation.codec import BatchEncoder, ResponseDecoder, join_ids
-from naiad.backend.python.conversation.tensors import TensorRules
+from naiad.backend.workers.conversation.server_codec import BatchEncoder, BatchResponseDecoder, join_ids
+from naiad.backend.workers.conversation.tensor_rules import TensorRules
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode
@@ -52,8 +52,8 @@ class AnythingGoes(TensorRules):
         return True
 
 
-def decoder() -> ResponseDecoder:
-    return ResponseDecoder("m", "1", AnythingGoes())
+def decoder() -> BatchResponseDecoder:
+    return BatchResponseDecoder("m", "1", AnythingGoes())
 
 
 def some_requests(count: int) -> list[InferRequest]:

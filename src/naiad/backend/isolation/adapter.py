@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
-from naiad.backend.registry import load_backend
+from naiad.backend.loading import load_backend
 from naiad.config.forms.json_form import config_from_dict, config_to_json
 from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.datatype import BY_NAME

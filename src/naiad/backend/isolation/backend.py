@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import naiad
 from naiad.backend.api import Backend, InstanceSpec, Model, ModelContext
-from naiad.backend.python.backend import PythonModel, ask_once
-from naiad.backend.python.conversation.tensors import TensorRules
-from naiad.backend.python.settings import WorkerSettings, WorkerSource, read_settings, thread_count
-from naiad.backend.python.worker.environment import BASE_PARAMETER, PARAMETER
+from naiad.backend.workers.conversation.tensor_rules import TensorRules
+from naiad.backend.workers.process.execution_environment import BASE_PARAMETER, PARAMETER
+from naiad.backend.workers.worker_model import WorkerModel, ask_once
+from naiad.backend.workers.worker_settings import WorkerSettings, WorkerSource, read_settings, thread_count
+from naiad.config.backends import ISOLATION_ADAPTER
 from naiad.config.forms.json_form import config_from_dict, config_to_json
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.config.problem import raise_problems
+from naiad.core.version import PACKAGE_DIR
 
-_ADAPTER = "naiad.backend.isolation.adapter:InstanceAdapter"
 _NEEDS = ("numpy", "protobuf>=5.29", "ml_dtypes>=0.4", "orjson>=3.10")
 """What the adapter imports, installed with the packages of a requirements file."""
 
@@ -62,7 +62,7 @@ class IsolatedBackend(Backend):
         for tensor in (*shown.input, *shown.output):
             tensor.ClearField("reshape")
         rules = TensorRules(shown, version=str(context.version), is_strict=settings.has_strict_outputs)
-        return PythonModel(context, self._source(settings), settings, rules)
+        return WorkerModel(context, self._source(settings), settings, rules)
 
     def _settings(self, context: ModelContext) -> WorkerSettings:
         return read_settings(_with_environment(context), context.worker_config, needs=_NEEDS)
@@ -74,7 +74,7 @@ class IsolatedBackend(Backend):
     def _source(self, settings: WorkerSettings) -> "BackendSource":
         has_own_packages = settings.interpreter.executable != sys.executable
         source = self.source_on(() if has_own_packages else sys.path)
-        return replace(source, package_dir=str(Path(naiad.__file__).parent)) if has_own_packages else source
+        return replace(source, package_dir=str(PACKAGE_DIR)) if has_own_packages else source
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class BackendSource(WorkerSource):
     def notes(self, context: ModelContext) -> dict[str, Any]:
         """Return the notes that a worker needs before it loads the model."""
         return {
-            "adapter": _ADAPTER,
+            "adapter": ISOLATION_ADAPTER,
             "import_paths": self.import_paths,
             "package_dir": self.package_dir,
             "version_dir": str(context.version_dir),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import orjson
 
-from naiad.backend.registry import load_backend
+from naiad.backend.loading import load_backend
 from naiad.cli.config import INSTALL, build_config
 from naiad.cli.inspect.archives import read_keras, read_skops, read_torch
 from naiad.cli.inspect.messages import read_graph_def, read_onnx, read_saved_model

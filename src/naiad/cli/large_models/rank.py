@@ -7,9 +7,9 @@ from pathlib import Path
 
 from naiad.backend.api import ModelContext
 from naiad.backend.cores import usable_cores
-from naiad.backend.python.backend import PythonModel
-from naiad.backend.python.rendezvous import NodeRanks, RejectedError
 from naiad.backend.registry import BackendRegistry
+from naiad.backend.workers.ranks.rendezvous import NodeRanks, RejectedError
+from naiad.backend.workers.worker_model import WorkerModel
 from naiad.cli.parser import Parser, fail
 from naiad.cli.sources import NoModelError, find_models
 from naiad.core.errors import InferError
@@ -29,8 +29,8 @@ def run(argv: Sequence[str]) -> int:
         context = _context_of(options.directory.absolute())
         # Loading reads the settings; instances would start workers.
         model = BackendRegistry().get_for(context.config, context.name).load(context)
-        nnodes = model.settings.nnodes if isinstance(model, PythonModel) else 1
-        if not isinstance(model, PythonModel) or not 0 < options.node_rank < nnodes:
+        nnodes = model.settings.nnodes if isinstance(model, WorkerModel) else 1
+        if not isinstance(model, WorkerModel) or not 0 < options.node_rank < nnodes:
             return fail(
                 "naiad rank",
                 f"--node-rank is {options.node_rank}, and model '{context.name}' has {nnodes} nodes (parameter "

@@ -254,7 +254,7 @@ def _add_ignored(parser: argparse.ArgumentParser) -> None:
 
 
 def _version() -> str:
-    from naiad import __version__
+    from naiad.core.version import __version__
 
     return f"naiad {__version__}"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.custom_metrics import CustomMetrics
-from naiad.backend.registry import PYTHON_RUNTIME, BackendRegistry
+from naiad.backend.registry import BackendRegistry
 from naiad.backend.signature import DEFAULT_MAX_BATCH_SIZE_SETTING
 from naiad.config.autofill import NO_VERSION, is_ensemble
-from naiad.config.backends import canonical_name
+from naiad.config.backends import PYTHON_RUNTIME, canonical_name
 from naiad.config.changes import renewed
 from naiad.config.features import ensemble_features, write_features
 from naiad.config.forms.pbtxt.lexer import ParsedConfig

@@ -24,7 +24,7 @@ class NaiadModelReadyTrigger(BaseTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class and its arguments."""
         return (
-            "naiad.integrations.airflow.triggers.NaiadModelReadyTrigger",
+            f"{__name__}.NaiadModelReadyTrigger",
             {
                 "conn_id": self.conn_id,
                 "model": self.model,

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP = "naiad.repository_agents"
 
-_BUILT_IN: Mapping[str, str] = {"checksum": "naiad.repository.agents.checksum:ChecksumAgent"}
+_BUILT_IN: Mapping[str, str] = {"checksum": f"{__package__}.checksum:ChecksumAgent"}
 """Known without metadata too, like the backends."""
 
 

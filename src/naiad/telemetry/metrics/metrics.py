@@ -5,8 +5,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-import naiad
 from naiad.core.slices import Slices, finish
+from naiad.core.version import __version__
 from naiad.options.network.endpoints import DEFAULT_QUANTILES, MetricsOptions, parse_quantiles
 from naiad.telemetry.metrics import model as model_metrics
 from naiad.telemetry.metrics.exposition import Kind, Row, format_opening, format_rows, series_names
@@ -168,7 +168,7 @@ def _measured(cpu: CpuMeter) -> list[str]:
 
 
 def _process() -> list[str]:
-    info = {"version": naiad.__version__, "python": platform.python_version()}
+    info = {"version": __version__, "python": platform.python_version()}
     parts = [
         # Triton's pool; naiad uses no such memory, so the value is 0.
         _gauge("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0),

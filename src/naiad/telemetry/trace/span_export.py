@@ -17,14 +17,14 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 from opentelemetry.trace.status import Status, StatusCode
 
-import naiad
 from naiad.core.errors import encodable
+from naiad.core.version import __version__
 from naiad.options.trace import OpenTelemetryOptions
 from naiad.telemetry.trace.file import TraceSeries
 from naiad.telemetry.trace.record import Stamp, TraceRecord, new_id
 
 _SERVICE_NAME = "triton-inference-server"
-_SCOPE = InstrumentationScope("triton-server", naiad.__version__)
+_SCOPE = InstrumentationScope("triton-server", __version__)
 _REQUEST_STAMPS = frozenset(("REQUEST_START", "QUEUE_START", "INFER_RESPONSE_COMPLETE", "REQUEST_END"))
 _COMPUTE = "COMPUTE_"
 

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from naiad import __version__
 from naiad.backend.cores import usable_cores
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.version import __version__
 from naiad.tools.analyze.goal import Goal
 from naiad.tools.analyze.live import (
     AnalyzedServer,

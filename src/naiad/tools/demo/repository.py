@@ -35,7 +35,7 @@ def copy_model(root: Path, name: str) -> Path:
     home = root / name
     if home.exists():
         shutil.rmtree(home)
-    with as_file(files("naiad.tools.demo") / "models" / name) as source:
+    with as_file(files(__package__) / "models" / name) as source:
         shutil.copytree(source, home, ignore=shutil.ignore_patterns("__pycache__"))
     (home / "1").mkdir(exist_ok=True)
     return home / "1"

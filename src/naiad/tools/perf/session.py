@@ -14,10 +14,10 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from naiad import __version__
 from naiad.client import Client
 from naiad.core.errors import invalid_argument
 from naiad.core.model import ServerMetadata
+from naiad.core.version import __version__
 from naiad.tools.measure.result import Result, Row
 from naiad.tools.perf.exchange import Target
 from naiad.tools.perf.generator.local import LocalGenerator

@@ -7,8 +7,9 @@ Theory of operation.
   per message and side where a socketpair costs 6.5 us (bench/micro_worker.py); the socket only passes descriptors.
 - Turns. Ordinary models alternate: the server sends a batch, the worker sends its responses. So each side writes only
   while the other reads, and a blocking write cannot deadlock. Decoupled models and calls of other models also send
-  out of turn; a thread that sends then holds `lock`, and the server's end (`backend/python/worker/channel.py`) never
-  blocks: its `flush` continues a partial write when the pipe is writable.
+  out of turn; a thread that sends then holds `lock`, and the server's end
+  (`backend/workers/process/server_channel.py`) never blocks: its `flush` continues a partial write when the pipe is
+  writable.
 - Notices. Each frame may carry notices about blocks: opened, freed, dropped. The notices and the descriptors that
   belong to them must arrive in the same order, so an encoding failure leaves both for the next frame.
 - Back pressure. A full pipe stops the writer. A pool at its limit stops `send` with TransportFullError; the sender

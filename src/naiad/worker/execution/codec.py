@@ -1,6 +1,6 @@
 """Frames to requests of a model, and its responses to frames; its calls of other models, and their responses.
 
-The server's part is `backend.python.conversation.codec`; `channel.layout` has what all of them share.
+The server's part is `backend.workers.conversation.server_codec`; `channel.layout` has what all of them share.
 """
 
 from __future__ import annotations

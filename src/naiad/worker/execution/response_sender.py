@@ -8,7 +8,7 @@ ones wait for a block when shared memory is at its limit; and a sender waits for
 A thread that sends for several requests must not delay all of them for one slow client. The message that queries the
 client's state therefore names the request, and whether the thread is known to be shared. The server lets the thread
 continue when other requests wait, and cancels the request when too much is queued for its client
-(backend/python/conversation/open_requests.py).
+(backend/workers/conversation/open_requests.py).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import naiad
 from naiad.core.tensor import TensorSpec
+from naiad.core.version import PACKAGE_DIR, __version__
 from naiad.files.below import files_below
 from naiad.tools.optimize.candidate import Candidate, Conversion, Status
 from naiad.tools.optimize.converters import process
@@ -107,7 +107,7 @@ class Converter:
 
     def _key(self, job: ConversionJob) -> str:
         """Return a hash of the contents; the places of files do not count."""
-        sha = hashlib.sha256(f"{naiad.__version__} {self.samples_digest} {content_digest(Path(job.source))}".encode())
+        sha = hashlib.sha256(f"{__version__} {self.samples_digest} {content_digest(Path(job.source))}".encode())
         values = (job.source_format, job.format, job.precision, job.settings, job.inputs, job.outputs, job.has_batch)
         sha.update(json.dumps([*values, job.ranges, job.environment], sort_keys=True, default=str).encode())
         return sha.hexdigest()
@@ -175,7 +175,7 @@ class _Attempt:
         # Only naiad: the packages beside it are of another environment.
         own = temporary / "naiad-only"
         own.mkdir()
-        (own / "naiad").symlink_to(Path(naiad.__file__).parent)
+        (own / "naiad").symlink_to(PACKAGE_DIR)
         variables["PYTHONPATH"] = str(own)
         return variables
 

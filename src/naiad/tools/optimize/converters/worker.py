@@ -14,7 +14,6 @@ from pathlib import Path
 from naiad.tools.optimize.converters.job import ConversionJob
 from naiad.tools.optimize.converters.operators import missing_operator
 
-_HERE = "naiad.tools.optimize.converters"
 _MODULES: Mapping[str, str] = {
     "onnx": "onnx.export",
     "torchscript": "torch_formats",
@@ -46,11 +45,11 @@ def _convert(job: ConversionJob) -> Mapping[str, str]:
     if own := job.settings.get("module"):
         name = own
     elif job.source_format == job.format and not (job.settings or job.precision != "fp32"):
-        name = f"{_HERE}.source_files"
+        name = f"{__package__}.source_files"
     elif job.source_format == job.format == "onnx":
-        name = f"{_HERE}.onnx.graph"
+        name = f"{__package__}.onnx.graph"
     else:
-        name = f"{_HERE}.{_MODULES[job.format]}"
+        name = f"{__package__}.{_MODULES[job.format]}"
     parameters: Mapping[str, str] | None = importlib.import_module(name).convert(job)
     return parameters or {}
 

@@ -5,7 +5,7 @@ import platform
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from naiad import __version__
+from naiad.core.version import __version__
 
 
 def describe(packages: Mapping[str, str], wanted: Iterable[str] = ()) -> dict[str, str]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from naiad import __version__
 from naiad.config.model_config_pb2 import ModelConfig
+from naiad.core.version import __version__
 from naiad.tools.optimize.candidate import Conversion
 from naiad.tools.optimize.correctness.gate import judge
 from naiad.tools.optimize.correctness.isolated import CandidateLimits, IsolatedRunner

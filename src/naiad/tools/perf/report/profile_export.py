@@ -14,9 +14,9 @@ from typing import Self
 
 import numpy as np
 
-from naiad import __version__
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Array, Buffer, TensorSpec, to_array
+from naiad.core.version import __version__
 from naiad.tools.perf.inputs.templates import TemplateSet
 from naiad.tools.perf.plan import Load, Protocol, ServerTarget
 from naiad.tools.perf.records import KeptRequest, Measurement

@@ -5,13 +5,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from naiad import __version__
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError
 from naiad.core.model import ModelMetadata, ServerMetadata
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer
+from naiad.core.version import __version__
 from naiad.protocol.json.client import decode_statistics
 from naiad.protocol.json.control import encode_statistics
 from naiad.server.embedded import EmbeddedServer

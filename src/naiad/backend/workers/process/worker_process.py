@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import naiad.worker
-from naiad.backend.python.worker.channel import ServerChannel
+from naiad.backend.workers.process.server_channel import ServerChannel
 from naiad.core.errors import excerpt
 from naiad.worker.calls import LINE
 from naiad.worker.channel.flags_page import create_board
@@ -144,7 +144,7 @@ class WorkerProcess:
         *thread* that created it.
         """
         self._model = model
-        self._calls = CallsDoor(partial(on_line, self) if on_line is not None else None)
+        self._calls = CallsListener(partial(on_line, self) if on_line is not None else None)
         self._lines = LineSplitter()
         self._exit_fd = -1
         self._side_begun = b""
@@ -361,7 +361,7 @@ def _open_exit(pid: int) -> int:
         return -1
 
 
-class CallsDoor:
+class CallsListener:
     """Receives the descriptors of a worker's channel of calls."""
 
     def __init__(self, on_line: Callable[[ServerChannel], Callable[[], None]] | None) -> None:

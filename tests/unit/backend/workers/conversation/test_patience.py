@@ -1,4 +1,4 @@
-from naiad.backend.python.conversation.patience import Patience
+from naiad.backend.workers.conversation.patience import Patience
 
 MS = 1_000_000
 BEGIN_NS = 10**12

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from naiad.backend.api import InstanceDiedError, RemoteInstance
-from naiad.backend.python.conversation.codec import BatchEncoder, ResponseDecoder, join_ids
-from naiad.backend.python.conversation.tensors import TensorRules
-from naiad.backend.python.worker.process import WorkerProcess
+from naiad.backend.workers.conversation.server_codec import BatchEncoder, BatchResponseDecoder, join_ids
+from naiad.backend.workers.conversation.tensor_rules import TensorRules
+from naiad.backend.workers.process.worker_process import WorkerProcess
 from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest
@@ -48,7 +48,7 @@ class Conversation:
         self._instance = terms.instance
         self._cap_bytes = self._transport_bytes = terms.transport_bytes
         self._encoder = BatchEncoder(terms.rules)
-        self._decoder = ResponseDecoder(terms.model, terms.version, terms.rules)
+        self._decoder = BatchResponseDecoder(terms.model, terms.version, terms.rules)
         self._inline_bytes = channel_module.INLINE_BYTES
         self._has_marks = False
         self._broken: ChannelError | None = None

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from naiad.backend.python.conversation.codec import CallDecoder, CallResponseEncoder
+from naiad.backend.workers.conversation.server_codec import CallDecoder, CallResponseEncoder
 from naiad.core.datatype import DataType, from_numpy
 from naiad.core.errors import ErrorCode, InferError
 from naiad.core.response import InferResponse, ResponseHeader

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from naiad.backend.python.worker.channel import ServerChannel
+from naiad.backend.workers.process.server_channel import ServerChannel
 from naiad.worker.channel.channel import Channel
 from naiad.worker.channel.frame import ChannelClosedError, Frame
 

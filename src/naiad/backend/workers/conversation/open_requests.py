@@ -20,11 +20,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from naiad.backend.api import InstanceDiedError
-from naiad.backend.python.conversation.codec import ResponseDecoder, ResponseShape
-from naiad.backend.python.conversation.conversation import Conversation, Emit, Terms
-from naiad.backend.python.conversation.patience import Patience
-from naiad.backend.python.conversation.tensors import TensorRules
-from naiad.backend.python.worker.process import WorkerProcess
+from naiad.backend.workers.conversation.conversation import Conversation, Emit, Terms
+from naiad.backend.workers.conversation.patience import Patience
+from naiad.backend.workers.conversation.server_codec import BatchResponseDecoder, ResponseShape
+from naiad.backend.workers.conversation.tensor_rules import TensorRules
+from naiad.backend.workers.process.worker_process import WorkerProcess
 from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError, internal
 from naiad.core.request import InferRequest
@@ -54,7 +54,7 @@ _UNTOLD = internal("the model sent an error")
 """Placeholder of the error of a failed response, which follows in the notes of the same frame."""
 
 
-class DecoupledDecoder(ResponseDecoder):
+class DecoupledDecoder(BatchResponseDecoder):
     """Decodes the emitted frames of one worker."""
 
     may_vary: ClassVar[bool] = True

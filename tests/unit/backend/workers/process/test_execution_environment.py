@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from naiad.backend.load_stop import LoadStop
-from naiad.backend.python.worker.environment import UnusableError, find_interpreter, unpack
+from naiad.backend.workers.process.execution_environment import UnusableError, find_interpreter, unpack
 from naiad.core.errors import InferError
 from support.waiting import wait_until
 

@@ -24,11 +24,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from naiad.backend.python.conversation.conversation import Conversation, Terms
-from naiad.backend.python.rendezvous import RemoteWorker, Rendezvous, listen
-from naiad.backend.python.settings import WorkerSettings
-from naiad.backend.python.worker.process import Event, WorkerProcess
-from naiad.backend.python.worker_life import StartError, begin, end
+from naiad.backend.workers.conversation.conversation import Conversation, Terms
+from naiad.backend.workers.life_cycle import StartError, begin, end
+from naiad.backend.workers.process.worker_process import Event, WorkerProcess
+from naiad.backend.workers.ranks.rendezvous import RemoteWorker, Rendezvous, listen
+from naiad.backend.workers.worker_settings import WorkerSettings
 from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.errors import ErrorCode, InferError, cause_of, invalid_argument
 from naiad.core.response import InferResponse

@@ -2,8 +2,8 @@
 
 import pytest
 
-from naiad.backend.python.conversation.codec import ResponseDecoder
-from naiad.backend.python.conversation.tensors import ANY_ROWS, TensorRules
+from naiad.backend.workers.conversation.server_codec import BatchResponseDecoder
+from naiad.backend.workers.conversation.tensor_rules import ANY_ROWS, TensorRules
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.errors import ErrorCode
@@ -115,7 +115,7 @@ def test_other_batch_sizes_are_passed_on(caplog) -> None:
 def test_outputs_without_rows_are_another_batch_size() -> None:
     assert batching().rows_of(out(DataType.FP32, 0, 2)) == 0
     assert batching().rows_of([]) == rules().rows_of(ONE) == ANY_ROWS
-    decoder = ResponseDecoder("m", "1", batching(is_strict=True))
+    decoder = BatchResponseDecoder("m", "1", batching(is_strict=True))
     described = {"headers": [(1, [("OUT", "FP32", (0, 2))])]}
     for rows, has_failed in ((1, True), (0, False)):
         asked = request(Answers(), made=RequestHeader(model_name="m"))

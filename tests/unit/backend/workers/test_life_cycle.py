@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from naiad.backend.python import worker_life as python_life
-from naiad.backend.python.worker.process import Event
-from naiad.backend.python.worker_life import StartError, WorkerLife, begin
+from naiad.backend.workers import life_cycle
+from naiad.backend.workers.life_cycle import StartError, WorkerLife, begin
+from naiad.backend.workers.process.worker_process import Event
 from naiad.core.errors import InferError
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.frame import Frame
@@ -19,7 +19,7 @@ from naiad.worker.channel.frame import Frame
 
 @pytest.fixture
 def life(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerLife]:
-    monkeypatch.setattr(python_life, "_RELEASE_S", 0.001)
+    monkeypatch.setattr(life_cycle, "_RELEASE_S", 0.001)
     anything: Any = None
     made = WorkerLife("m_0", anything, anything, {}, anything, lambda health: None)
     yield made
@@ -129,7 +129,7 @@ class Dying(Starting):
 
 def restarting(monkeypatch: pytest.MonkeyPatch, answering: Sequence[int], **settings: float) -> Generator[str]:
     """Yield what an instance says of each death of its worker; the workers numbered in `answering` answer a batch."""
-    monkeypatch.setattr(python_life, "_FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(life_cycle, "_FIRST_DELAY_S", 0.0)
     deaths: queue.Queue[str] = queue.Queue()
     numbers = itertools.count()
     chosen: Any = SimpleNamespace(

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from naiad.backend.python.conversation.conversation import Conversation, Terms
-from naiad.backend.python.conversation.open_requests import DecoupledConversation
-from naiad.backend.python.conversation.tensors import TensorRules
-from naiad.backend.python.worker import process as python_process
-from naiad.backend.python.worker.channel import ServerChannel
-from naiad.backend.python.worker.process import CallsDoor, WorkerProcess
+from naiad.backend.workers.conversation.conversation import Conversation, Terms
+from naiad.backend.workers.conversation.open_requests import DecoupledConversation
+from naiad.backend.workers.conversation.tensor_rules import TensorRules
+from naiad.backend.workers.process import worker_process
+from naiad.backend.workers.process.server_channel import ServerChannel
+from naiad.backend.workers.process.worker_process import CallsListener, WorkerProcess
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.batch import Batch, SequenceEnd
 from naiad.core.errors import InferError
@@ -173,10 +173,10 @@ def test_partial_response_does_not_block_reader(length: int, monkeypatch: pytest
 
 def test_incomplete_descriptors_are_closed() -> None:
     descriptors = os.pipe()
-    door = CallsDoor(None)
-    door.passed.extend(descriptors)
+    listener = CallsListener(None)
+    listener.passed.extend(descriptors)
     with pytest.raises(OSError, match="2 descriptors for a line of calls"):
-        door.open()
+        listener.open()
     for descriptor in descriptors:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)
@@ -209,8 +209,8 @@ def test_failed_worker_start_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch
         opened.extend(made := make())
         return made
 
-    monkeypatch.setattr(python_process.os, "pipe", note)
-    monkeypatch.setattr(python_process, "create_board", fail)
+    monkeypatch.setattr(worker_process.os, "pipe", note)
+    monkeypatch.setattr(worker_process, "create_board", fail)
     with pytest.raises(OSError, match="Too many open files"):
         WorkerProcess("python", {}, model="m", transport_bytes=0)
     assert len(opened) == 6

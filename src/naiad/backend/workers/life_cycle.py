@@ -25,9 +25,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from naiad.backend.api import InstanceState
-from naiad.backend.python.conversation.conversation import Conversation
-from naiad.backend.python.settings import WorkerSettings
-from naiad.backend.python.worker.process import Event, WorkerProcess
+from naiad.backend.workers.conversation.conversation import Conversation
+from naiad.backend.workers.process.worker_process import Event, WorkerProcess
+from naiad.backend.workers.worker_settings import WorkerSettings
 from naiad.core.errors import ErrorCode, InferError, cause_of, internal
 from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import IDLE_S

@@ -12,8 +12,8 @@ from typing import Any
 from naiad.backend.api import InstanceSpec, ModelContext
 from naiad.backend.cores import is_charged_for_waiting
 from naiad.backend.onnx import telemetry as onnx_telemetry
-from naiad.backend.python.conversation.tensors import STRICT_PARAMETER
-from naiad.backend.python.worker.environment import Interpreter, find_interpreter
+from naiad.backend.workers.conversation.tensor_rules import STRICT_PARAMETER
+from naiad.backend.workers.process.execution_environment import Interpreter, find_interpreter
 from naiad.config.forms.json_form import config_to_json
 from naiad.config.naiad_parameters import TENSOR_PARALLEL
 from naiad.core.errors import invalid_argument

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from naiad.backend.python import calls as python_calls
-from naiad.backend.python.calls import BlsChannel
-from naiad.backend.python.worker.channel import ServerChannel
+from naiad.backend.workers import bls_channel
+from naiad.backend.workers.bls_channel import BlsChannel
+from naiad.backend.workers.process.server_channel import ServerChannel
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError, unavailable
 from naiad.core.model_call import ModelCall, ModelCommand
@@ -255,10 +255,10 @@ def test_a_timeout_answers_and_cancels(pair):
 
 
 def test_fast_sender_is_paused_then_cancelled(pair, monkeypatch):
-    monkeypatch.setattr(python_calls, "_MOST_AHEAD", 100)
+    monkeypatch.setattr(bls_channel, "_MOST_AHEAD", 100)
     responses = pair.ask()
     (call,) = pair.port.calls
-    for _ in range(python_calls._AHEAD):
+    for _ in range(bls_channel._AHEAD):
         assert not call.is_paused
         pair.answer(call, final=False)
     assert call.is_paused
@@ -326,7 +326,7 @@ def test_open_calls_are_bounded_on_both_sides(pair, monkeypatch):
     with pytest.raises(TritonModelException, match="the model has 3 calls of other models open"):
         pair.ask()
     monkeypatch.setattr(calls_module, "MOST_CALLS", 4096)
-    monkeypatch.setattr(python_calls, "MOST_CALLS", 1)
+    monkeypatch.setattr(bls_channel, "MOST_CALLS", 1)
     assert error_of(next(pair.ask()))[0] is WorkerCode.UNAVAILABLE
     assert len(kept) == len(pair.port.calls)
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from naiad.backend.python.conversation.tensors import ANY_ROWS, TensorRules
+from naiad.backend.workers.conversation.tensor_rules import ANY_ROWS, TensorRules
 from naiad.core.datatype import BY_NAME, DataType
 from naiad.core.errors import ErrorCode, InferError, internal
 from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
@@ -121,7 +121,7 @@ class ResponseShape:
         self.layout = TensorLayout(sizes_of(specs))
 
 
-class ResponseDecoder:
+class BatchResponseDecoder:
     """Decodes the executed frames of one worker."""
 
     may_vary: ClassVar[bool] = False

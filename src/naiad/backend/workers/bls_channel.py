@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from naiad.backend.custom_metrics import MetricHolder, define
-from naiad.backend.python.conversation.codec import CallDecoder, CallResponseEncoder
-from naiad.backend.python.worker.channel import ServerChannel
-from naiad.backend.python.worker.process import WorkerProcess
-from naiad.backend.python.worker_life import WorkerLife
+from naiad.backend.workers.conversation.server_codec import CallDecoder, CallResponseEncoder
+from naiad.backend.workers.life_cycle import WorkerLife
+from naiad.backend.workers.process.server_channel import ServerChannel
+from naiad.backend.workers.process.worker_process import WorkerProcess
 from naiad.core.errors import ErrorCode, InferError, invalid_argument, unavailable
 from naiad.core.model_call import ModelCall, ModelCommand
 from naiad.core.ports import InferencePort, TimerHandle

@@ -24,15 +24,14 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import naiad
 from naiad.backend.api import ModelContext
-from naiad.backend.python.settings import WorkerSettings, worker_environment
-from naiad.backend.python.worker.channel import ServerChannel
-from naiad.backend.python.worker.process import CallsDoor, Event, WorkerProcess
+from naiad.backend.workers.process.server_channel import ServerChannel
+from naiad.backend.workers.process.worker_process import CallsListener, Event, WorkerProcess
+from naiad.backend.workers.worker_settings import WorkerSettings, worker_environment
 from naiad.core.errors import invalid_argument
+from naiad.core.version import PACKAGE_DIR
 from naiad.telemetry.last_resort import keep_running, report
 from naiad.worker.channel.flags_page import create_board
 
@@ -212,7 +211,7 @@ class RemoteWorker(WorkerProcess):
         self._model = model
         self._node = int(hello["node_rank"])
         self._place: Mapping[str, Any] = hello["place"]
-        self._calls = CallsDoor(None)
+        self._calls = CallsListener(None)
         self._control = control
         self.gone, self.settled = threading.Event(), threading.Event()
         self.exit_text = self.kill_text = ""
@@ -329,7 +328,7 @@ class NodeRanks:
             "place": {
                 "model_dir": str(self._context.model_dir),
                 "import_paths": sys.path,
-                "package_dir": str(Path(naiad.__file__).parent),
+                "package_dir": str(PACKAGE_DIR),
             },
         }
         control = socket.create_connection(settings.rendezvous, _CONNECT_S)

@@ -1,0 +1,1 @@
+"""Instances whose model is distributed over several worker processes, on one or several machines."""
