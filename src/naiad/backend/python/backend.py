@@ -283,7 +283,7 @@ class PythonInstance(RemoteInstance):
                 conversation.begin(batch)
             finally:
                 if not conversation.is_busy:
-                    self._let_go(conversation)
+                    self._release(conversation)
             return
         life = self._life
         # Held until `finish`, on any thread: the channel must not be closed or trimmed in between.
@@ -312,7 +312,7 @@ class PythonInstance(RemoteInstance):
             return conversation.finish()
         finally:
             if not conversation.is_busy:
-                self._let_go(conversation)
+                self._release(conversation)
 
     def _has_no_worker(self) -> InstanceDiedError:
         """Return the error for a batch that was not sent, and can be executed by another instance."""
@@ -321,7 +321,7 @@ class PythonInstance(RemoteInstance):
         error.has_begun = False
         return error
 
-    def _let_go(self, conversation: Conversation) -> None:
+    def _release(self, conversation: Conversation) -> None:
         self._running = None
         if conversation is not self._conversation_with_blocks and conversation.has_blocks:
             # From now on the watching thread must check for idle memory.
@@ -372,8 +372,8 @@ class PythonInstance(RemoteInstance):
 
     @property
     def health(self) -> str:
-        """Empty while the worker lives; otherwise the cause of its death, or the hindrance."""
-        return self._life.health or self.hindrance
+        """Empty while the worker lives; otherwise the cause of its death, or the unavailable_reason."""
+        return self._life.health or self.unavailable_reason
 
     @property
     def says_ready(self) -> bool:
