@@ -18,7 +18,7 @@ def measure(room: Room) -> None:
     os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
     rows = 4
     image = torch.randn(rows, *room.size((3, 224, 224), (16,)))
-    if room.is_rehearsal:
+    if room.is_dry_run:
         module: Any = torch.nn.Sequential(torch.nn.Linear(16, 10), torch.nn.ReLU()).eval()
     else:
         module = networks.module_of(networks.resnet(tiny=False), room.work, "resnet").to(room.device)

@@ -26,7 +26,7 @@ def measure(room: Room) -> None:
     repository = room.work / "models"
     expected: dict[str, tuple[dict[str, Array], Array, float]] = {}
     for name, make in _MODELS.items():
-        if room.is_rehearsal and name in _NOT_REHEARSED:
+        if room.is_dry_run and name in _NOT_IN_DRY_RUN:
             continue
         with room.check(f"{name}: made"):
             expected[name] = make(room, repository, name)
@@ -90,7 +90,7 @@ def _image_config(room: Room, classes: int) -> str:
 
 
 def _resnet(room: Room) -> Any:
-    return networks.module_of(networks.resnet(tiny=room.is_rehearsal), room.work, "resnet")
+    return networks.module_of(networks.resnet(tiny=room.is_dry_run), room.work, "resnet")
 
 
 def _resnet_export(room: Room, repository: Path, name: str) -> tuple[dict[str, Array], Array, float]:
@@ -128,7 +128,7 @@ def _bert_config(room: Room, width: int, length: int = -1) -> str:
 
 
 def _bert_module(room: Room, repository: Path, name: str) -> tuple[dict[str, Array], Array, float]:
-    source, tokens = networks.bert(tiny=room.is_rehearsal), _tokens(room)
+    source, tokens = networks.bert(tiny=room.is_dry_run), _tokens(room)
     answer = _answer(room, networks.module_of(source, room.work, "bert"), tokens)
     write_model(repository, name, _bert_config(room, answer.shape[1]), {"model.py": source})
     return {"input_ids": tokens.numpy()}, answer, EXACT
@@ -138,7 +138,7 @@ def _bert_export(room: Room, repository: Path, name: str) -> tuple[dict[str, Arr
     import torch
 
     tokens = _tokens(room)
-    module = networks.module_of(networks.bert(tiny=room.is_rehearsal), room.work, "bert")
+    module = networks.module_of(networks.bert(tiny=room.is_dry_run), room.work, "bert")
     exported = torch.export.export(module, (tokens,), strict=False)
     answer = _answer(room, module, tokens)
     text = config(
@@ -236,7 +236,7 @@ def _cupy_model(room: Room, repository: Path, name: str) -> tuple[dict[str, Arra
     return {"X": rows}, cupy.asnumpy(cupy.sqrt(device * device + 1)), EXACT
 
 
-_NOT_REHEARSED = ("python_torch_numpy", "python_torch_capsule")
+_NOT_IN_DRY_RUN = ("python_torch_numpy", "python_torch_capsule")
 """On a CPU they are the same as python_torch_dlpack, and each starts a process with PyTorch."""
 _MODELS = {
     "resnet50_export": _resnet_export,

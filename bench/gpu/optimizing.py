@@ -23,7 +23,7 @@ def measure(room: Room) -> None:
     import numpy as np
     import torch
 
-    module = networks.module_of(networks.resnet(tiny=room.is_rehearsal), room.work, "resnet")
+    module = networks.module_of(networks.resnet(tiny=room.is_dry_run), room.work, "resnet")
     side = room.size(224, 32)
     image = torch.randn(2, 3, side, side)
     rows = torch.export.Dim("rows", min=1, max=16)
@@ -48,10 +48,10 @@ def measure(room: Room) -> None:
     with room.check("naiad optimize"):
         # A whole run takes minutes on a CPU, and tests/frameworks has it.
         status, text = room.run([*command, *room.size([], ["--list"])], "optimize")
-        _tell(room, report, status, text)
+        _report(room, report, status, text)
 
 
-def _tell(room: Room, report: Path, status: int, text: str) -> None:
+def _report(room: Room, report: Path, status: int, text: str) -> None:
     table = report / "candidates.csv"
     rows = list(csv.DictReader(table.read_text().splitlines())) if table.exists() else []
     for candidate in rows:

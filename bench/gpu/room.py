@@ -59,7 +59,7 @@ class Room:
     rows_file: Path
     seconds: float
     has_gpu: bool
-    is_rehearsal: bool
+    is_dry_run: bool
     began_s: float = field(default_factory=time.monotonic)
 
     @property
@@ -79,7 +79,7 @@ class Room:
 
     def size(self, full: T, tiny: T) -> T:
         """Return the size for the GPU, or with --rehearse."""
-        return tiny if self.is_rehearsal else full
+        return tiny if self.is_dry_run else full
 
     def row(self, check: str, verdict: str, note: str = "", **figures: Any) -> None:
         """Write a row at once: it is kept if the part fails later."""

@@ -42,7 +42,7 @@ class Collection:
 
     out: Path
     minutes: float
-    is_rehearsal: bool
+    is_dry_run: bool
     command: Sequence[str]
     rows: list[Row] = field(default_factory=list)
     spent_s: dict[str, float] = field(default_factory=dict)
@@ -74,14 +74,14 @@ class Collection:
 
     def _run(self, part: Part, work: Path) -> list[Row]:
         problem = self.problem_of(part.free_gib if part.needs_gpu else 0.0)
-        if part.needs_gpu and problem and not self.is_rehearsal:
+        if part.needs_gpu and problem and not self.is_dry_run:
             return [_row(part, NOT_RUN, problem)]
-        seconds = min(part.limit_s * (_SLOWER if self.is_rehearsal else 1), self.left_s)
-        if seconds < (_LEAST_S if self.is_rehearsal else part.least_s):
+        seconds = min(part.limit_s * (_SLOWER if self.is_dry_run else 1), self.left_s)
+        if seconds < (_LEAST_S if self.is_dry_run else part.least_s):
             return [_row(part, NOT_RUN, f"no time left; run it alone: --parts {part.name}")]
         work.mkdir()
         rows_file = work / "rows.jsonl"
-        has_gpu = not problem and not self.is_rehearsal
+        has_gpu = not problem and not self.is_dry_run
         command = [
             sys.executable,
             "-m",
@@ -92,7 +92,7 @@ class Collection:
             str(rows_file),
             f"{seconds:.1f}",
         ]
-        command += [f"--gpu={int(has_gpu)}", f"--rehearse={int(self.is_rehearsal)}"]
+        command += [f"--gpu={int(has_gpu)}", f"--rehearse={int(self.is_dry_run)}"]
         how = _watched(command, work / "part.log", seconds)
         rows = _read(rows_file)
         if how:
@@ -100,7 +100,7 @@ class Collection:
         return rows or [_row(part, FAILED, "the part wrote no row")]
 
     def _save(self, facts: Row, work: Path) -> None:
-        document = {"facts": facts, "is_rehearsal": self.is_rehearsal, "seconds": self.spent_s, "rows": self.rows}
+        document = {"facts": facts, "is_dry_run": self.is_dry_run, "seconds": self.spent_s, "rows": self.rows}
         unfinished = self.out / "results.json.part"
         unfinished.write_text(json.dumps(document, indent=1) + "\n")
         unfinished.rename(self.out / "results.json")

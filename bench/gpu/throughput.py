@@ -100,7 +100,7 @@ def measure(room: Room) -> None:
         with room.serve(repository, "--http-max-input-size=268435456") as served:
             _load(room, served, loop)
             for case in _cases(room):
-                if room.left_s < _LAST_S and not room.is_rehearsal:
+                if room.left_s < _LAST_S and not room.is_dry_run:
                     room.row(case.name, NOT_RUN, "no time left")
                     continue
                 with room.check(case.name):
@@ -131,7 +131,7 @@ def _load(room: Room, served: Served, loop: Obedient) -> None:
 
 
 def _cases(room: Room) -> list[Case]:
-    if room.is_rehearsal:
+    if room.is_dry_run:
         return [
             Case("bert_bf16", 4),
             Case("bert_bf16", 1, 8, 4, "_dynamic", label=" dynamic, 8 clients"),
@@ -157,7 +157,7 @@ def _source(room: Room, network: str) -> str:
     kind, precision = network.split("_")
     dtype, matmul = PRECISIONS[precision]
     make = networks.bert if kind == "bert" else networks.resnet
-    return make(tiny=room.is_rehearsal, dtype=dtype, matmul=matmul)
+    return make(tiny=room.is_dry_run, dtype=dtype, matmul=matmul)
 
 
 def _write(room: Room, repository: Path, sizes: Sizes) -> None:
@@ -211,7 +211,7 @@ def _pairs(room: Room, served: Served, case: Case, sizes: Sizes, loop: Obedient,
                     servers.append(generator(_ORDER_S, **sent, seconds=turn_s))
             ratios.append(servers[-1]["requests"] * case.rows / servers[-1]["seconds"] / loops[-1])
         after = _statistics(served, model)
-    verdict, note = (OK, "") if room.is_rehearsal else judged(ratios)
+    verdict, note = (OK, "") if room.is_dry_run else judged(ratios)
     room.row(
         case.name,
         verdict,

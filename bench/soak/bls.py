@@ -107,7 +107,7 @@ def asked(request):
     return [int(pb_utils.get_input_tensor_by_name(request, name).as_numpy().ravel()[0]) for name in names]
 
 
-KINDS = ("plain", "error", "nested", "timeout", "stream", "stream_error", "let_go", "cancelled")
+KINDS = ("plain", "error", "nested", "timeout", "stream", "stream_error", "early_end", "cancelled")
 """
 _CALLER = """
 class TritonPythonModel:
@@ -142,9 +142,9 @@ class TritonPythonModel:
         got = [value_of(each) for each in asking("stream", -x).exec(decoupled=True) if each.has_error()]
         found.check("stream_error", got, "negative")
 
-    def let_go(self, found, x):
+    def early_end(self, found, x):
         got = [value_of(each) for each, _ in zip(asking("stream", 50 + x).exec(decoupled=True), range(3))]
-        found.check("let_go", got, [0.0, 1.0, 2.0])
+        found.check("early_end", got, [0.0, 1.0, 2.0])
 
     def cancelled(self, found, x):
         responses = asking("stream", 50 + x).exec(decoupled=True)
@@ -186,10 +186,10 @@ class TritonPythonModel:
         responses = await asking("stream", -x).async_exec(decoupled=True)
         found.check("stream_error", [value_of(each) async for each in responses if each.has_error()], "negative")
 
-    async def let_go(self, found, x):
+    async def early_end(self, found, x):
         responses = await asking("stream", 50 + x).async_exec(decoupled=True)
         async for first in responses:
-            found.check("let_go", value_of(first), 0.0)
+            found.check("early_end", value_of(first), 0.0)
             break
 
     async def cancelled(self, found, x):

@@ -17,7 +17,7 @@ from bench.process_tree import MIB, memory
 
 ANSWER_S = 300.0
 """A request that is not answered within this is counted as hung: much, for a machine that has other things to do."""
-_TOLD = 5
+_SHOWN = 5
 """Mistakes that are reported in full."""
 _BEAT_S = 0.02
 _STALL_S = 0.2
@@ -87,7 +87,7 @@ class Soak:
             f"{len(self.wrong)} wrong, {self.hung} hung, {self.left or 'nothing'} left behind; "
             f"memory {self.settled_mib:.0f} -> {self.end_mib:.0f} MiB; {outcomes}: {verdict}"
         )
-        return "\n".join([found, *self.wrong[:_TOLD]])
+        return "\n".join([found, *self.wrong[:_SHOWN]])
 
 
 Work = Callable[[Soak, random.Random, int], Awaitable[None]]
@@ -124,8 +124,8 @@ async def what_is_left(server: Running, models: Sequence[str], timeout_s: float)
     """Wait until the models have nothing to do any more; return what they still have then, or nothing."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
-        told = {model: _explain(server, model) for model in models}
-        busy = {m: (t["waiting"], t["executing"]) for m, t in told.items() if t["waiting"] or t["executing"]}
+        explained = {model: _explain(server, model) for model in models}
+        busy = {m: (t["waiting"], t["executing"]) for m, t in explained.items() if t["waiting"] or t["executing"]}
         if not busy:
             return ""
         if asyncio.get_running_loop().time() > deadline:

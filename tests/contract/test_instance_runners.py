@@ -40,7 +40,7 @@ class Blocking(Instance):
 
     @property
     def health(self) -> str:
-        return self.reason or self.hindrance
+        return self.reason or self.unavailable_reason
 
     def execute(self, batch: Batch) -> Sequence[InferResponse]:
         self.sizes.append(batch.size)
@@ -65,7 +65,7 @@ class Remote(RemoteInstance):
 
     @property
     def health(self) -> str:
-        return self.reason or self.hindrance
+        return self.reason or self.unavailable_reason
 
     def fileno(self) -> int:
         return self._readable

@@ -38,7 +38,7 @@ def test_comments_in_python_are_checked(tmp_path: Path) -> None:
 
 def test_code_in_python_is_skipped(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
-    module.write_text("who = told = 5\n")
+    module.write_text("print(who.told)\n")
     assert check(str(module)).returncode == 0
 
 
@@ -48,6 +48,13 @@ def test_names_of_tests_are_checked(tmp_path: Path) -> None:
     lines = check(str(module)).stdout.splitlines()
     assert "test_module.py:1: 'told'" in lines[0]
     assert "test_module.py:2: 'a b c d e f g h i' is too long" in lines[1]
+
+
+def test_defined_names_are_checked_as_words(tmp_path: Path) -> None:
+    module = tmp_path / "let_go.py"
+    module.write_text("class OnNobody:\n    def f(self, told):\n        self.every_one = who = told\n")
+    found = [line.split("; ")[0].rpartition("/")[2] for line in check(str(module)).stdout.splitlines()]
+    assert found == ["let_go.py:1: 'let go'", "let_go.py:1: 'Nobody'", "let_go.py:2: 'told'", "let_go.py:3: 'who'"]
 
 
 def test_missing_file_is_an_error() -> None:

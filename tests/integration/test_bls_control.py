@@ -203,7 +203,7 @@ def test_unloading_the_called_model_lets_calls_finish(server, notes):
         notes.wait("unloaded", "began")
         unloading = pool.submit(server.post, "/v2/repository/models/slow/unload")
         wait_until(lambda: not is_ready(server, "slow"))
-        notes.let_go("unloaded")
+        notes.release("unloaded")
         assert unloading.result(timeout=60).status == 200
         first, refused = asked.result(timeout=60)
     assert first == [[0, 2, 4]]
@@ -232,7 +232,7 @@ def test_caller_is_unloaded_when_its_calls_are_answered(server, notes):
         notes.wait("called", "began")
         unloading = pool.submit(server.post, "/v2/repository/models/loaded/unload")
         wait_until(lambda: not is_ready(server, "loaded"))
-        notes.let_go("called")
+        notes.release("called")
         assert unloading.result(timeout=60).status == 200
         assert asked.result(timeout=60) == [[0, 2, 4]]
 
@@ -275,7 +275,7 @@ def test_a_server_that_ends_lets_calls_finish(start, tmp_path):
         notes.wait("last", "began")
         running.signal()
         running.wait_log(r"Signal \(15\) received")
-        notes.let_go("last")
+        notes.release("last")
         assert asked.result(timeout=60) == [[[0, 2, 4]]] * 2
     assert running.wait_exit() == 0
 

@@ -95,7 +95,7 @@ class Place:
     def unblock(self) -> None:
         """Release what a failed test has left."""
         for request_id in self._blocking:
-            self.notes.let_go(request_id)
+            self.notes.release(request_id)
         self._blocking.clear()
 
     def metric(self, name: str, model: str, **labels: str) -> float:
@@ -237,7 +237,7 @@ def test_what_waits_is_dropped_while_instance_is_busy(place: Place, way: str, le
     place.wait_pending("held", 0)
     assert time.monotonic() - left < PROMPT_S
     assert not place.notes.has(blocking, "go")
-    place.notes.let_go(blocking)
+    place.notes.release(blocking)
     assert answer().status == 200
     assert not place.notes.has(request_id, "began")
     assert place.executions("held") == executions + 1
@@ -284,8 +284,8 @@ def test_batch_mates_get_their_answers(place: Place, way: str, leaves: CancelRea
     place.notes.wait(gone, "cancelled")
     assert not place.notes.has(first, "cancelled")
     assert not place.notes.has(second, "cancelled")
-    place.notes.let_go(first)
-    place.notes.let_go(second)
+    place.notes.release(first)
+    place.notes.release(second)
     assert [answer().json["outputs"][0]["data"] for answer in answers] == [[4.0], [6.0]]
 
 
@@ -302,7 +302,7 @@ def test_an_ensemble_stops_after_the_step_that_executes(place: Place, way: str) 
     leave()
     place.notes.wait(request_id, "cancelled")
     other = fresh("next")
-    place.notes.let_go(other)
+    place.notes.release(other)
     assert place.ask("chain", other)().status == 200
     assert place.executions("second") == executions + 1
     assert place.metric("naiad_inference_cancelled_total", "chain", where="execution") == before + 1
@@ -320,7 +320,7 @@ def test_an_ensemble_whose_step_waits_is_dropped(place: Place, way: str, model: 
     leave()
     place.wait_pending(waits_in, 0)
     place.wait_in_flight(model, 1)
-    place.notes.let_go(blocking)
+    place.notes.release(blocking)
     assert answer().status == 200
     assert not place.notes.has(request_id, "began")
 
@@ -364,11 +364,11 @@ def test_sequence_ends_when_request_that_waits_is_cancelled(place: Place, strate
         assert done[names[2]].wait(60)
         assert answers[names[2]].status() == "StatusCode.CANCELLED"
         place.wait_pending(strategy, 0)
-        place.notes.let_go(names[0])
+        place.notes.release(names[0])
         assert done[names[0]].wait(60)
         assert answers[names[0]] == [[2.0]]
         # The slot is free although no END has come.
-        place.notes.let_go(names[3])
+        place.notes.release(names[3])
         send(names[3], 8, start=True, end=True)
         assert done[names[3]].wait(60)
         assert answers[names[3]] == [[2.0]]
@@ -389,7 +389,7 @@ def test_waiters_for_one_response_survive_first_cancellation(place: Place) -> No
     place.wait_in_flight("cached", 1)
     executions = place.executions("cached")
     assert not place.notes.has(first, "cancelled")
-    place.notes.let_go(first)
+    place.notes.release(first)
     assert answer().json["outputs"][0]["data"] == [2.0]
     assert place.executions("cached") == executions + 1
     assert not place.notes.has(other, "began")
@@ -427,7 +427,7 @@ def test_timeout_in_queue_is_answered_on_time(
         assert (status, message) == (14, "Request timeout expired")
     assert waits_s <= time.monotonic() - start < waits_s + PROMPT_S
     assert not place.notes.has(blocking, "go")
-    place.notes.let_go(blocking)
+    place.notes.release(blocking)
     assert answer().status == 200
     assert not place.notes.has(request_id, "began")
     assert place.metric("nv_inference_request_failure", model, reason="REJECTED") == rejected + 1
@@ -442,7 +442,7 @@ def test_a_grpc_deadline_is_answered_on_time(place: Place, model: str) -> None:
     # Asserts the status and the request's id.
     grpc_deadline(place.server, model, fresh("late"))()
     assert CLIENT_DEADLINE_S <= time.monotonic() - start < CLIENT_DEADLINE_S + PROMPT_S
-    place.notes.let_go(blocking)
+    place.notes.release(blocking)
     assert answer().status == 200
 
 
@@ -462,7 +462,7 @@ def test_full_queue_refuses_at_once_until_cancellation(place: Place) -> None:
     coming = place.ask("full", comes)
     place.wait_pending("full", 2)
     for request_id in (waits, comes, blocking):
-        place.notes.let_go(request_id)
+        place.notes.release(request_id)
     assert [wait().status for wait in (answer, waiting, coming)] == [200, 200, 200]
 
 
@@ -474,7 +474,7 @@ def test_a_timeout_of_a_step_is_the_ensembles(place: Place) -> None:
     assert "in ensemble 'strict', Request timeout expired" in late.json["error"]
     status, message = grpc_infer(place.server, "strict", fresh("late"))
     assert (status, "Request timeout expired" in message) == (14, True)
-    place.notes.let_go(blocking)
+    place.notes.release(blocking)
     assert answer().status == 200
 
 
@@ -505,7 +505,7 @@ def test_what_waits_behind_cancelled_request_of_its_sequence(place: Place) -> No
     answer = last()
     assert answer.status == 499
     assert "a request before it in its sequence was cancelled" in answer.json["error"]
-    place.notes.let_go(names[0])
+    place.notes.release(names[0])
     assert first().status == 200
 
 
@@ -555,7 +555,7 @@ def test_a_storm_leaves_nothing(
     assert cancelled == count if storm is grpc_storm else 0 < cancelled <= count
     # Each would hold some KB, were it still there.
     assert resources.resident_bytes() - resident_bytes < 16 << 20
-    place.notes.let_go(blocking)
+    place.notes.release(blocking)
     assert answer().status == 200
     place.wait_in_flight(model, 0)
     assert not place.notes.has("storm", "began")

@@ -48,13 +48,13 @@ def test_models_are_loaded_and_real_errors_shown(repository: Path, capsys: pytes
 
     assert check.run([str(repository), "--load", "--jobs=2"]) == 1
     text = capsys.readouterr().out
-    told = {line.partition(": ")[0]: line for line in text.splitlines()}
-    assert told["fine"].startswith("fine: ok (onnxruntime, version 1, loaded in ")
-    assert told["good_pipeline"].startswith("good_pipeline: ok (ensemble, version 1, loaded in ")
-    assert "the model does not load: version 1: " in told[f"{repository}/garbage"]
-    assert "no weights in /nowhere" in told[f"{repository}/raises"]
-    assert "its process ended with SIGKILL" in told[f"{repository}/deadly"]
-    assert "depends on 'raises' which has no loaded version" in told[f"{repository}/bad_pipeline"]
+    reported = {line.partition(": ")[0]: line for line in text.splitlines()}
+    assert reported["fine"].startswith("fine: ok (onnxruntime, version 1, loaded in ")
+    assert reported["good_pipeline"].startswith("good_pipeline: ok (ensemble, version 1, loaded in ")
+    assert "the model does not load: version 1: " in reported[f"{repository}/garbage"]
+    assert "no weights in /nowhere" in reported[f"{repository}/raises"]
+    assert "its process ended with SIGKILL" in reported[f"{repository}/deadly"]
+    assert "depends on 'raises' which has no loaded version" in reported[f"{repository}/bad_pipeline"]
     assert text.splitlines()[-1] == "4 errors, 0 warnings in 6 models"
 
 

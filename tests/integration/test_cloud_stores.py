@@ -351,13 +351,13 @@ def test_a_profile(s3: S3Server, serve, user, tmp_path: Path) -> None:
 def test_a_public_bucket_needs_no_credential(s3: S3Server, start_server, tmp_path: Path) -> None:
     for item in s3.client.list_objects_v2(Bucket=BUCKET)["Contents"]:
         s3.client.put_object_acl(Bucket=BUCKET, Key=item["Key"], ACL="public-read")
-    nobody = {"HOME": str(tmp_path), "AWS_METADATA_ENDPOINT": "http://127.0.0.1:9"}
+    no_credential = {"HOME": str(tmp_path), "AWS_METADATA_ENDPOINT": "http://127.0.0.1:9"}
     flags = s3.url(BUCKET), f"--cloud-cache-directory={tmp_path / 'cache'}"
-    server = start_server(*flags, environment=nobody)
+    server = start_server(*flags, environment=no_credential)
     server.wait_ready()
     assert scale(server) == 2
     s3.door = lambda method, path: (403, error_body("AccessDenied", "Access Denied"))
-    text = exit_text(start_server(*flags, environment=nobody))
+    text = exit_text(start_server(*flags, environment=no_credential))
     assert "no credential was found (none of AWS_ACCESS_KEY_ID, AWS_PROFILE and AWS_WEB_IDENTITY_TOKEN_FILE" in text
 
 

@@ -380,6 +380,6 @@ def test_an_ensemble_finishes_while_the_server_drains(tmp_path: Path, start_serv
         notes.wait("first", "began")
         server.signal()
         server.wait_log(r"Signal \(15\) received")
-        notes.let_go("first")
+        notes.release("first")
         np.testing.assert_array_equal(asked.result(60).as_numpy("OUT"), np.full((1, 4), 4))
     assert server.wait_exit() == 0

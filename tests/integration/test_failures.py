@@ -405,7 +405,7 @@ class TestLogOfRefusals:
             mischief.wait_requests("queued", waiting=1)
             status, refusal = ask("q-full")
             for request_id in ("q-runs", "q-waits"):
-                notes.let_go(request_id)
+                notes.release(request_id)
             assert [runs.result(60), waits.result(60)] == [(200, "")] * 2
         assert status == 503
         assert "Exceeds maximum queue size" in refusal
@@ -435,6 +435,6 @@ class TestLogOfRefusals:
         # What executes is notified at once, and ends when its model returns.
         wait_until(lambda: executions(mischief, "slow") == 1)
         # What waited would follow.
-        notes.let_go("last")
+        notes.release("last")
         assert mischief.request("POST", "/v2/models/slow/infer", json_body("last")).status == 200
         assert executions(mischief, "slow") == 2

@@ -84,17 +84,17 @@ def test_workers_run_on_the_cores_of_their_policies(server: ServerProcess) -> No
 def test_replacement_worker_keeps_cores_of_its_predecessor(server: ServerProcess) -> None:
     pid, _, cores = ask(server, "last")
     os.kill(pid, signal.SIGKILL)
-    told: list[tuple[int, int, list[int]]] = []
+    reported: list[tuple[int, int, list[int]]] = []
 
     def is_back() -> bool:
         try:
-            told.append(ask(server, "last"))
+            reported.append(ask(server, "last"))
         except InferenceServerException:
             return False
-        return told[-1][0] != pid
+        return reported[-1][0] != pid
 
     wait_until(is_back, "the worker never came back")
-    assert told[-1][2] == cores
+    assert reported[-1][2] == cores
 
 
 def test_onnx_threads_run_on_cores_of_policy(server: ServerProcess) -> None:

@@ -108,7 +108,7 @@ def test_command_serves_and_finishes_requests(start: Start, tmp_path: Path, comm
     notes.wait("last", "began")
     running.signal(signal.SIGTERM)
     running.wait_log(r"Signal \(15\) received")
-    notes.let_go("last")
+    notes.release("last")
     response = connection.getresponse()
     assert response.status == 200
     assert json.loads(response.read())["outputs"][0]["data"] == [2, 4, 6, 8]

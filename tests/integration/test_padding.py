@@ -224,6 +224,6 @@ def test_share_of_padding_is_metric_and_explained(server: ServerProcess) -> None
     metrics = server.get("/metrics", url=server.metrics_url).body.decode()
     for kind, count in counts.items():
         assert f'naiad_padded_input_elements_total{{kind="{kind}",model="counted",version="1"}} {count}' in metrics
-    told = server.get("/v2/models/counted/explain").json
-    assert told["padding"] == counts
-    assert "Its DATA is padded to the next of 4, 8; longer inputs stay unchanged." in told["rules"]
+    explained = server.get("/v2/models/counted/explain").json
+    assert explained["padding"] == counts
+    assert "Its DATA is padded to the next of 4, 8; longer inputs stay unchanged." in explained["rules"]

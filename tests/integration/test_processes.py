@@ -346,10 +346,10 @@ def test_members_end_with_a_killed_supervisor(start_server: StartServer, tmp_pat
     write_python_add_sub(tmp_path / "models")
     running = start_server(tmp_path / "models", "--processes=2")
     running.wait_ready()
-    everyone = psutil.Process(running.process.pid).children(recursive=True)
-    assert len(everyone) == 4  # two members, each with the worker of its Python model
+    processes = psutil.Process(running.process.pid).children(recursive=True)
+    assert len(processes) == 4  # two members, each with the worker of its Python model
     running.process.kill()
-    gone, alive = psutil.wait_procs(everyone, timeout=60)
+    gone, alive = psutil.wait_procs(processes, timeout=60)
     assert len(gone) == 4
     assert alive == []
 

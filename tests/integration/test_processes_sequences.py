@@ -259,7 +259,7 @@ def test_cancelled_requests_are_cancelled_at_their_owner(trio: ServerProcess, cl
     for number in range(len(calls)):
         assert "cancel" in str(done[f"waits-{number}"].get(timeout=60)).lower()
     wait_until(lambda: statistics_of(trio, "held")["inference_stats"]["fail"]["count"] == 3)
-    notes.let_go("first")
+    notes.release("first")
     assert done["first"].get(timeout=60) is None
     wait_until(lambda: statistics_of(trio, "held")["inference_count"] == 1)
     assert not any(notes.has(f"waits-{number}", "began") for number in range(len(calls)))
@@ -289,9 +289,9 @@ def test_dead_owner_is_reported_and_replaced(start_server: StartServer, tmp_path
         )
         running.wait_requests("held", waiting=number, executing=1)
     os.kill(members(running)[owner], signal.SIGKILL)
-    told = [str(failures.get(timeout=60)) for _ in opened]
+    reported = [str(failures.get(timeout=60)) for _ in opened]
     # One came over the connection that died with the process.
-    assert sum("has ended with sequence" in text and "begin the sequence again" in text for text in told) == 2
+    assert sum("has ended with sequence" in text and "begin the sequence again" in text for text in reported) == 2
     wait_until(
         lambda: b"naiad_processes %d" % PROCESSES in running.get("/metrics", url=running.metrics_url).body,
         running.log_text,

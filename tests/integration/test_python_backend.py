@@ -758,8 +758,8 @@ def command(number: int) -> Array:
 )
 def test_death_is_reported_and_worker_restarts(models, number, said):
     instance = mortal(models)
-    told: list[str] = []
-    instance.health_listener = lambda _, health: told.append(health)
+    reported: list[str] = []
+    instance.health_listener = lambda _, health: reported.append(health)
     before = ask(instance, command(0))[0]
     started = time.monotonic()
     error = failure(instance, command(number))
@@ -767,11 +767,11 @@ def test_death_is_reported_and_worker_restarts(models, number, said):
     assert isinstance(error, InstanceDiedError)
     assert error.code is ErrorCode.UNAVAILABLE
     assert error.message == f"the worker of instance 'm_0_0' {said} while it executed this request"
-    wait_until(lambda: bool(told))
+    wait_until(lambda: bool(reported))
     wait_until(lambda: not instance.health)
     assert ask(instance, command(0))[0] != before
     assert instance.restart_count == 1
-    assert told == [f"the worker of instance 'm_0_0' {said}; it is being restarted", ""]
+    assert reported == [f"the worker of instance 'm_0_0' {said}; it is being restarted", ""]
 
 
 @pytest.mark.parametrize("number", [4, 5])

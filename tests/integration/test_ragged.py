@@ -24,7 +24,7 @@ max_batch_size: 8
 input [ { name: "DATA" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]
 output [ { name: "SUM" data_type: TYPE_FP32 dims: [ 1 ] }, { name: "TOGETHER" data_type: TYPE_INT32 dims: [ 1 ] } ]
 """
-TOLD_CONFIG = "\n".join(
+STATED_CONFIG = "\n".join(
     [
         'backend: "onnxruntime"',
         "max_batch_size: 8",
@@ -57,7 +57,7 @@ class TritonPythonModel:
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     config = 'backend: "onnxruntime"\n' + RAGGED_CONFIG + "instance_group { count: 1 }\ndynamic_batching { }\n"
     write_model(tmp_path / "models", "ragged", config, {"1/model.onnx": ragged()})
-    config = TOLD_CONFIG + "\ninstance_group { count: 1 }\ndynamic_batching { }\n"
+    config = STATED_CONFIG + "\ninstance_group { count: 1 }\ndynamic_batching { }\n"
     write_model(tmp_path / "models", "batch_inputs", config, {"1/model.onnx": batch_inputs()})
     config = PYTHON_CONFIG + "instance_group { count: 1 }\ndynamic_batching { }\n"
     write_model(tmp_path / "models", "lengths", config, {"1/model.py": PYTHON})

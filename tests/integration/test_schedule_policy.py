@@ -92,10 +92,10 @@ class Asker:
         """Wait until a request is refused without another one released, and return the error of its client."""
         return wait_until(lambda: self.errors.get(name), lambda: f"{name} was not refused: {self.errors}")
 
-    def let_go(self) -> Sequence[str]:
+    def release(self) -> Sequence[str]:
         """Let everything be executed and answered; return what was executed, in its order."""
         for name in reversed(self._threads):
-            self._place.notes.let_go(f"{self._mark} {name}")
+            self._place.notes.release(f"{self._mark} {name}")
         for thread in self._threads.values():
             thread.join(60)
         served = [name for name in self._threads if not self.errors[name]]
@@ -123,7 +123,7 @@ def test_higher_priority_overtakes(place):
     asker.send("low", waits=2, priority=3)
     asker.send("middle", waits=3, priority=2)
     asker.send("high", waits=4, priority=1)
-    assert asker.let_go() == ["first", "high", "middle", "default", "low"]
+    assert asker.release() == ["first", "high", "middle", "default", "low"]
 
 
 def test_priority_beyond_the_levels_is_the_default(place):
@@ -131,7 +131,7 @@ def test_priority_beyond_the_levels_is_the_default(place):
     asker.send("first", waits=0)
     asker.send("beyond", waits=1, priority=9)
     asker.send("middle", waits=2, priority=2)
-    assert asker.let_go() == ["first", "middle", "beyond"]
+    assert asker.release() == ["first", "middle", "beyond"]
 
 
 def test_request_that_waits_beyond_its_timeout_is_refused(place):
@@ -140,7 +140,7 @@ def test_request_that_waits_beyond_its_timeout_is_refused(place):
     asker.send("patient", waits=1, timeout=500_000_000)
     asker.send("hasty", timeout=BRIEF_US)
     assert "Request timeout expired" in asker.refused("hasty")
-    assert asker.let_go() == ["first", "patient"]
+    assert asker.release() == ["first", "patient"]
 
 
 def is_unavailable(error: str) -> bool:
@@ -162,7 +162,7 @@ def test_full_queue_of_each_level_refuses(place):
     for refusal in refusals:
         assert "Exceeds maximum queue size" in refusal
         assert is_unavailable(refusal)
-    assert asker.let_go() == ["first", "urgent", "second", "third"]
+    assert asker.release() == ["first", "urgent", "second", "third"]
 
 
 def test_timeout_of_the_model_rejects(place):
@@ -172,7 +172,7 @@ def test_timeout_of_the_model_rejects(place):
     error = asker.refused("second")
     assert "Request timeout expired" in error
     assert is_unavailable(error)
-    assert asker.let_go() == ["first"]
+    assert asker.release() == ["first"]
 
 
 def test_timeout_of_request_needs_allowance_of_model(place):
@@ -180,7 +180,7 @@ def test_timeout_of_request_needs_allowance_of_model(place):
     asker.send("first", waits=0)
     asker.send("hasty", waits=1, timeout=BRIEF_US)
     time.sleep(20 * BRIEF_US / 1e6)
-    assert asker.let_go() == ["first", "hasty"]
+    assert asker.release() == ["first", "hasty"]
 
 
 def test_delayed_timed_out_request_precedes_next_level(place):
@@ -190,4 +190,4 @@ def test_delayed_timed_out_request_precedes_next_level(place):
     asker.send("late", waits=2, priority=1, timeout=BRIEF_US)
     asker.send("in time", waits=3, priority=1)
     time.sleep(20 * BRIEF_US / 1e6)
-    assert asker.let_go() == ["first", "in time", "late", "low"]
+    assert asker.release() == ["first", "in time", "late", "low"]

@@ -157,11 +157,11 @@ class Crowd:
 def ask_held(crowd: Crowd, notes: Notes, request_id: str, words: str, refusals: int) -> None:
     """Ask a held model, and release it after `refusals` refusals: they come while its instance is busy."""
 
-    def let_go() -> None:
+    def release() -> None:
         wait_until(lambda: crowd.refused(words) >= refusals, lambda: str(crowd.said))
-        notes.let_go(request_id)
+        notes.release(request_id)
 
-    asyncio.run(crowd.ask(request_id, let_go, factor=2))
+    asyncio.run(crowd.ask(request_id, release, factor=2))
 
 
 class TestCodes:

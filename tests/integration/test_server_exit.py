@@ -34,7 +34,7 @@ def signal_while_executing(running: ServerProcess, notes: Notes) -> None:
     notes.wait("last", "began")
     running.signal()
     running.wait_log(r"Signal \(15\) received")
-    notes.let_go("last")
+    notes.release("last")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -162,7 +162,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert len(set(wanted)) == len(wanted)
 
     @invariant()
-    def nobody_is_forgotten(self):
+    def no_request_is_forgotten(self):
         if hasattr(self, "served"):
             assert self.model.in_flight_count == len(self.asked) - len(self.answers)
 

@@ -226,7 +226,7 @@ class EnsembleMachine(RuleBasedStateMachine):
             assert len(set(self.members.started)) == len(self.members.started), "a step was executed twice"
 
     @invariant()
-    def nobody_waits_for_nothing(self):
+    def no_request_waits_for_nothing(self):
         if hasattr(self, "model"):
             waiting = self.asked.keys() - self.final.keys()
             assert self.model.in_flight_count == len(waiting)

@@ -78,7 +78,7 @@ class LimiterMachine(RuleBasedStateMachine):
             )
 
     @invariant()
-    def somebody_waits_for_a_reason(self):
+    def requests_wait_for_a_reason(self):
         """The earliest of those that wait cannot be granted, so no resource lies idle that would let it execute."""
         waiting = [claim for claim in getattr(self, "claims", ()) if claim.state == WAITING]
         if not waiting:
@@ -92,7 +92,7 @@ class LimiterMachine(RuleBasedStateMachine):
                 assert not fits or not others.isdisjoint(claim.needs)
 
     @invariant()
-    def everybody_gets_a_turn(self):
+    def each_instance_gets_a_turn(self):
         """When all that is held is given back, those that wait are granted one after the other."""
         if any(claim.state == WAITING for claim in getattr(self, "claims", ())):
             assert self.holders(), "a claim waits although no resource is held"

@@ -177,7 +177,7 @@ class BatcherMachine(RuleBasedStateMachine):
             assert self.scheduler.pending_count == len(self.waiting)
 
     @invariant()
-    def nobody_waits_beyond_the_delay(self):
+    def no_request_waits_beyond_the_delay(self):
         """While an instance is free a request waits no longer than the delay."""
         if hasattr(self, "scheduler") and self.waiting and not self.is_busy:
             oldest_ns = min(request.arrival_ns for request in self.waiting)

@@ -391,7 +391,7 @@ class SequenceMachine(RuleBasedStateMachine):
             assert max(s.number for s in seated) < min(s.number for s in backlog), "the backlog was overtaken"
 
     @invariant()
-    def nobody_sleeps_over_work(self):
+    def no_instance_sleeps_over_work(self):
         if not hasattr(self, "scheduler"):
             return
         for instance, requests in enumerate(self.running):

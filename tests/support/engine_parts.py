@@ -77,7 +77,7 @@ class ScriptedInstance(Instance):
 
     @property
     def health(self) -> str:
-        return self.reason or self.hindrance
+        return self.reason or self.unavailable_reason
 
     def execute(self, batch: Batch) -> Sequence[InferResponse]:
         self.batches.append(batch)

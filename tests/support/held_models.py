@@ -73,7 +73,7 @@ class Notes:
         wait_until(lambda: self.has(request_id, what), f"request '{request_id}' never {what}")
         return float((self.where / f"{request_id}.{what}").read_text())
 
-    def let_go(self, request_id: str) -> None:
+    def release(self, request_id: str) -> None:
         """Let a request be answered."""
         (self.where / f"{request_id}.go").touch()
 

@@ -101,7 +101,7 @@ class Instance(abc.ABC):
     """Where it computes, if `execute` takes a `DeviceTensor` of any device in place of a buffer, and may return one
     for an output that stays on its device. Then all instances of the version take them, also those without a device.
     """
-    hindrance: str = ""
+    unavailable_reason: str = ""
     """Why it cannot execute, set by the engine: an execution hangs."""
     cores: frozenset[int] = frozenset()
     """Cores that it is bound to by its host policy, set by the engine; empty for any.
@@ -135,7 +135,7 @@ class Instance(abc.ABC):
     @property
     def health(self) -> str:
         """Empty while the instance can execute; otherwise the reason why it cannot (a dead worker)."""
-        return self.hindrance
+        return self.unavailable_reason
 
     @property
     def says_ready(self) -> bool:

@@ -226,7 +226,7 @@ class CustomMetrics:
     def leave_family(self, holder: "MetricHolder", number: int) -> None:
         """Note that one fewer has a family; does nothing when that has been done. Never waits for the lock."""
         self._leaving.append((holder, number))
-        self._let_go()
+        self._release()
 
     def leave(self, holder: "MetricHolder") -> None:
         """Note that a holder has nothing any more."""
@@ -240,9 +240,9 @@ class CustomMetrics:
             with self._lock:
                 yield
         finally:
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Remove released families, or leave that to the thread that holds the lock, which checks afterwards."""
         while self._leaving and self._lock.acquire(blocking=False):
             try:

@@ -19,7 +19,7 @@ from naiad.telemetry.last_resort import begin_task, report
 _log = logging.getLogger(__name__)
 
 _HEAD = struct.Struct("!QBQ")
-_TELL, _ASK, _ANSWER, _FAILURE = range(4)
+_NOTICE, _ASK, _ANSWER, _FAILURE = range(4)
 
 
 class ClusterChannelError(Exception):
@@ -62,7 +62,7 @@ class ClusterChannel(asyncio.Protocol):
 
     def send(self, message: object) -> None:
         """Send a message; no effect when the other side has exited."""
-        self._send(_TELL, 0, message)
+        self._send(_NOTICE, 0, message)
 
     async def ask(self, query: object, timeout_s: float | None = None) -> object:
         """Send a query and return its answer. Raises ChannelError."""
@@ -145,7 +145,7 @@ class ClusterChannel(asyncio.Protocol):
     # --- receiving --------------------------------------------------------------------------------------------------
 
     def _take(self, kind: int, number: int, value: object) -> None:
-        if kind == _TELL:
+        if kind == _NOTICE:
             self._peer.on_message(value)
         elif kind == _ASK:
             begin_task("answering another process", self._answer(number, value), self._tasks)
@@ -174,7 +174,7 @@ class ClusterChannel(asyncio.Protocol):
 def send_first(connected: socket.socket, message: object) -> None:
     """Send a message before the channel is open, blocking; `receive_first` reads it. Raises OSError."""
     payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-    connected.sendall(_HEAD.pack(len(payload), _TELL, 0) + payload)
+    connected.sendall(_HEAD.pack(len(payload), _NOTICE, 0) + payload)
 
 
 def receive_first(connected: socket.socket) -> object:

@@ -258,11 +258,11 @@ class Calls:
                 channel.lock.release()
             self._send_left()
 
-    def forsake(self) -> None:
+    def close_in_child(self) -> None:
         """Close the channel in a forked process: it belongs to the parent."""
         self.is_over = self._is_forked = True
         if self._channel is not None:
-            self._channel.forsake()
+            self._channel.close_in_child()
 
     # --- sending ----------------------------------------------------------------------------------------------------
 

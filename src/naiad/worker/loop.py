@@ -72,7 +72,7 @@ def run(arguments: list[str]) -> None:
     channel = Channel(read_fd, write_fd, socket.socket(fileno=blocks_fd), limit_bytes=0, own=bytearray)
     worker = Worker(channel, side, board, read_fd)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=worker.forsake)
+        os.register_at_fork(after_in_child=worker.close_in_child)
     worker.run()
 
 
@@ -171,10 +171,10 @@ class Worker:
         except ChannelClosedError:
             return
 
-    def forsake(self) -> None:
+    def close_in_child(self) -> None:
         """Close the channels in a forked process."""
-        self._channel.forsake()
-        self._calls.forsake()
+        self._channel.close_in_child()
+        self._calls.close_in_child()
 
     def _next_frame(self) -> Frame:
         channel = self._channel

@@ -19,7 +19,7 @@ class TwoGpus:
 
 
 @pytest.fixture(autouse=True)
-def asks_anew():
+def asks_again():
     cores.gpu_count.cache_clear()
     yield
     cores.gpu_count.cache_clear()

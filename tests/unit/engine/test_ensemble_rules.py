@@ -216,12 +216,12 @@ def test_concurrent_requests_of_a_step_are_limited() -> None:
         [("one", {"X": "IN"}, {"Y": "OUT"})],
         extra="ensemble_scheduling { max_inflight_requests: 2 }",
     )
-    everybody = [ask(model) for _ in range(5)]
+    requests = [ask(model) for _ in range(5)]
     assert len(members.asked) == 2
     for _ in range(5):
         members.answer("one")
         assert len(members.asked) <= 2
-    assert [len(answers) for answers in everybody] == [1] * 5
+    assert [len(answers) for answers in requests] == [1] * 5
 
 
 # --- outputs that are needed, and outputs that do not come ----------------------------------------------------------

@@ -19,7 +19,7 @@ class Scene:
         self.placement = Placement()
         self.cpu_ns = self.switches = 0
         monkeypatch.setattr(time, "thread_time_ns", lambda: self.cpu_ns)
-        monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_nvcsw=self.switches))
+        monkeypatch.setattr(resource, "getrusage", lambda of: SimpleNamespace(ru_nvcsw=self.switches))
 
     def execute(self, wall_ns: int, cpu_ns: int | None = None, *, waits: bool = False, size: int = 1) -> bool:
         """Execute a batch; whether the loop did it."""
@@ -121,7 +121,7 @@ def test_kernel_is_asked_only_after_a_long_execution(scene: Scene, monkeypatch: 
     scene.prove()
     assert scene.execute(250 * US)  # the doubt
     calls: list[int] = []
-    monkeypatch.setattr(resource, "getrusage", lambda who: calls.append(who) or SimpleNamespace(ru_nvcsw=0))
+    monkeypatch.setattr(resource, "getrusage", lambda target: calls.append(target) or SimpleNamespace(ru_nvcsw=0))
     assert all(scene.execute(50 * US) for _ in range(1000))
     assert len(calls) == 64
 

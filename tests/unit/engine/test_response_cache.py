@@ -460,17 +460,17 @@ class TestCachedModel:
         seen: list[int] = []
 
         def happens(timeout_s: float) -> bool:
-            assert not model._nobody_waits.is_set()
+            assert not model._nothing_waits.is_set()
             store.questions[0][1](None)
-            assert not model._nobody_waits.is_set()
+            assert not model._nothing_waits.is_set()
             served.answer()
-            return model._nobody_waits.is_set()
+            return model._nothing_waits.is_set()
 
         def stop(timeout_s: float) -> bool:
             seen.append(len(answers))
             return True
 
-        monkeypatch.setattr(model._nobody_waits, "wait", happens)
+        monkeypatch.setattr(model._nothing_waits, "wait", happens)
         served.stop = stop
         # It was reloaded, for example: requests that were accepted before are executed nevertheless.
         assert model.stop(60.0)

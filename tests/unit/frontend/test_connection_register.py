@@ -18,10 +18,10 @@ SECOND_NS = 10**9
 class Connection:
     def __init__(self, idle_s=None):
         self.idle_since_ns = 0 if idle_s is None else time.monotonic_ns() - int(idle_s * SECOND_NS)
-        self.has_made_way = False
+        self.is_replaced = False
 
     def close_idle(self):
-        self.has_made_way = True
+        self.is_replaced = True
 
 
 class From:
@@ -55,20 +55,20 @@ def test_longest_idle_connection_is_closed():
     register = full(*idle)
     for _ in range(2):
         assert register.register(Connection(), UNIX) == ""
-    assert [connection.has_made_way for connection in idle] == [False, True, True, False]
+    assert [connection.is_replaced for connection in idle] == [False, True, True, False]
     assert len(register.connections) == 4
 
 
 def test_busy_connections_stay_and_new_one_is_rejected():
     busy = Connection()
     assert "the limit is 1" in full(busy).register(Connection(), UNIX)
-    assert not busy.has_made_way
+    assert not busy.is_replaced
 
 
 def test_a_connection_that_has_just_begun_stays():
     young = Connection(0.1)
     assert "the limit is 1" in full(young).register(Connection(), UNIX)
-    assert not young.has_made_way
+    assert not young.is_replaced
 
 
 def test_a_connection_that_was_used_since_stays():
@@ -76,10 +76,10 @@ def test_a_connection_that_was_used_since_stays():
     other = Connection(60)
     register = full(used, idle, other)
     assert register.register(Connection(), UNIX) == ""
-    assert other.has_made_way
+    assert other.is_replaced
     used.idle_since_ns = 0
     assert register.register(Connection(), UNIX) == ""
-    assert (used.has_made_way, idle.has_made_way) == (False, True)
+    assert (used.is_replaced, idle.is_replaced) == (False, True)
 
 
 def test_connections_are_sorted_at_most_once_a_second():
@@ -127,7 +127,7 @@ def test_address_over_its_limit_closes_no_idle_connection():
     assert register.register(idle, UNIX) == ""
     assert register.register(own, From(("10.0.0.1", 1))) == ""
     assert "one address; the limit is 1" in register.register(Connection(), From(("10.0.0.1", 2)))
-    assert not idle.has_made_way
+    assert not idle.is_replaced
     assert register.connections == {idle, own}
 
 

@@ -43,9 +43,9 @@ def test_values_do_not_leak_between_requests_sharing_header() -> None:
     forward = forwarding("x-user")
     ada = forward.apply(shared, [(b"x-user", b"ada")])
     bob = forward.apply(shared, [(b"x-user", b"bob")])
-    nobody = forward.apply(shared, [(b"host", b"h")])
+    unchanged = forward.apply(shared, [(b"host", b"h")])
     assert (ada.parameters, bob.parameters) == ({"x-user": "ada"}, {"x-user": "bob"})
-    assert nobody is shared
+    assert unchanged is shared
     assert shared.parameters == {}
 
 

@@ -663,7 +663,7 @@ def test_force_reloads_unchanged_model(scene: Scene) -> None:
     assert len(scene.loader.loaded) == 2
 
 
-class TestRehearsal:
+class TestDryRun:
     def test_dry_run_loads_and_publishes_nothing(self, scene: Scene) -> None:
         model = scene.write("a")
         scene.load("a")

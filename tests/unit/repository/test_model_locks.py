@@ -7,7 +7,7 @@ def test_lock_blocks_only_its_name():
     claims = ModelLocks()
     order: list[str] = []
     begun = threading.Event()
-    let_go = threading.Event()
+    release = threading.Event()
 
     def work(names: set[str], mark: str) -> None:
         with claims.hold(names):
@@ -16,7 +16,7 @@ def test_lock_blocks_only_its_name():
     def hold() -> None:
         with claims.hold({"a", "b"}):
             begun.set()
-            let_go.wait(60)
+            release.wait(60)
             order.append("first")
 
     first = threading.Thread(target=hold)
@@ -26,7 +26,7 @@ def test_lock_blocks_only_its_name():
     second.start()
     work({"c", "d"}, "beside")
     assert not claims.wait_idle(0.0)
-    let_go.set()
+    release.set()
     first.join(60)
     second.join(60)
     assert order == ["beside", "first", "second"]

@@ -10,7 +10,7 @@ from naiad.telemetry import process as heap
 
 
 @pytest.fixture(autouse=True)
-def _found_anew() -> Iterator[None]:
+def _found_again() -> Iterator[None]:
     heap._find_malloc_trim.cache_clear()
     yield
     heap._find_malloc_trim.cache_clear()

@@ -197,11 +197,11 @@ def test_large_response_is_sent_without_collected_ones(ends):
 def test_full_memory_waits_for_released_blocks(ends):
     """The server says on the board which blocks it has read, when it is asked."""
 
-    def let_go() -> None:
+    def release() -> None:
         for block in list(ends.channel.buffer_owner._lent):
             ends.server_board.blocks[block % NUMBERS] = 1
 
-    ends.channel.on_waiting = let_go
+    ends.channel.on_waiting = release
     sender = ends.sender()
     for n in range(8):
         sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.full(GRANULE_BYTES, n, np.float32))]))

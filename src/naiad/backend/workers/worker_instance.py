@@ -227,8 +227,8 @@ class WorkerInstance(RemoteInstance):
 
     @property
     def health(self) -> str:
-        """Empty while the worker lives; otherwise the cause of its death, or the hindrance."""
-        return self._life.health or self.hindrance
+        """Empty while the worker lives; otherwise the cause of its death, or why it is unavailable."""
+        return self._life.health or self.unavailable_reason
 
     @property
     def says_ready(self) -> bool:

@@ -350,15 +350,15 @@ def _respond(request: InferRequest, response: InferResponse) -> None:
 class _ForwardedRequest(InferRequest):
     """A request of a client of another process, which reports what the client has not read."""
 
-    __slots__ = ("told_unread_bytes",)
+    __slots__ = ("reported_unread_bytes",)
 
-    told_unread_bytes: int
+    reported_unread_bytes: int
     """Set with the first pause."""
 
     @property
     def unread_bytes(self) -> int:
         """Bytes of its responses that its client has not taken yet."""
-        return self.told_unread_bytes if self.is_paused else -1
+        return self.reported_unread_bytes if self.is_paused else -1
 
 
 class Incoming:
@@ -384,7 +384,7 @@ class Incoming:
                 self._engine.cancel(request)
             else:
                 request.is_paused = message.is_paused
-                request.told_unread_bytes = message.unread_bytes
+                request.reported_unread_bytes = message.unread_bytes
 
     def _submit(self, submit: Submit) -> None:
         request = _ForwardedRequest(

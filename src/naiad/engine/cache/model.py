@@ -75,7 +75,7 @@ class CachedModel(ServedProxy):
         self._places: dict[InferRequest, _Pending] = {}
         """The key in progress of each waiting request."""
         self._is_stopping = False
-        self._nobody_waits = threading.Event()
+        self._nothing_waits = threading.Event()
         """Set while the version stops."""
         self._asked_count = 0
         self._error_header = ResponseHeader(served.name, served.version, ())
@@ -142,7 +142,7 @@ class CachedModel(ServedProxy):
     def _displace(self, request: InferRequest, pending: _Pending) -> None:
         del pending.waiting[request], self._places[request]
         if self._is_stopping and not self._places:
-            self._nobody_waits.set()
+            self._nothing_waits.set()
 
     def _forget(self, pending: _Pending) -> None:
         """Remove a key in progress, so that the next equal request starts again."""
@@ -292,7 +292,7 @@ class CachedModel(ServedProxy):
         deadline_s = time.monotonic() + timeout_s
         self._is_stopping = True
         if self._places:
-            self._nobody_waits.wait(timeout_s)
+            self._nothing_waits.wait(timeout_s)
         return super().stop(max(0.0, deadline_s - time.monotonic()))
 
     # --- state of the served version --------------------------------------------------------------------------------

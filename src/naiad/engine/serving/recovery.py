@@ -10,7 +10,7 @@ from naiad.telemetry.last_resort import Relapses, report
 class Recovery:
     """Keeps an instance from executing for a while after each failure of its runner, longer after each further one.
 
-    Meanwhile its `hindrance` has the reason: the model is not ready if no other instance can execute, and its
+    Meanwhile its `unavailable_reason` is set: the model is not ready if no other instance can execute, and its
     requests are refused. Used by the runner alone.
     """
 
@@ -34,7 +34,7 @@ class Recovery:
         pause_s = self._relapses.next_pause_s(now_s)
         self._due_s = now_s + pause_s
         self.reason = f"{self._what} failed unexpectedly: {cause_of(error)}; it is tried again in {pause_s:g} s"
-        self._instance.hindrance = self.reason
+        self._instance.unavailable_reason = self.reason
         report(self._what, error, f"; it gets no requests for {pause_s:g} s")
 
     def error(self) -> InferError:
@@ -44,6 +44,6 @@ class Recovery:
     def end_if_due(self) -> None:
         """Let the instance execute again when its pause is over."""
         if self.reason and time.monotonic() >= self._due_s:
-            if self._instance.hindrance == self.reason:
-                self._instance.hindrance = ""
+            if self._instance.unavailable_reason == self.reason:
+                self._instance.unavailable_reason = ""
             self.reason = ""

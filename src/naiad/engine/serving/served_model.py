@@ -228,7 +228,7 @@ class ServedModel(Served):
         for request in () if decoupled_responses is None else decoupled_responses.slow_clients(now_ns):
             self._give_up_client(request, SLOW_CLIENT_S)
         for runner in self._dispatcher.runners:
-            if runner.instance.hindrance:
+            if runner.instance.unavailable_reason:
                 self._dispatcher.reject_unexecutable(runner)
             elif self._execute_timeout_s:
                 self._check_execution(runner, now_ns)

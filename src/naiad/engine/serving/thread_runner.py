@@ -342,19 +342,20 @@ class ThreadRunner:
         A thread cannot be killed. Called on the loop; returns False if nothing executes.
         """
         # First: when the thread finds its batch removed, it reverts this.
-        self.instance.hindrance = error.message
+        self.instance.unavailable_reason = error.message
         try:
             batch = self._executing.pop()
         except IndexError:
-            self.instance.hindrance = ""
+            self.instance.unavailable_reason = ""
             return False
         self._executor.fail(batch, error, on_loop=True)
         return True
 
     def _note_return(self, batch: Batch) -> None:
         seconds = (time.monotonic_ns() - batch.exec_start_ns) / 1e9
-        _log.warning("%s: it has returned after %.1f s, and the instance continues", self.instance.hindrance, seconds)
-        self.instance.hindrance = ""
+        reason = self.instance.unavailable_reason
+        _log.warning("%s: it has returned after %.1f s, and the instance continues", reason, seconds)
+        self.instance.unavailable_reason = ""
         self._was_given_up = False
 
     def _next(self) -> Batch | None:

@@ -214,7 +214,7 @@ class ModelController(Generic[V]):
             if record.retirement is not None:
                 record.retirement.join(max(0.0, deadline_s - time.monotonic()))
                 in_time = in_time and not record.retirement.is_alive()
-            record.let_go()
+            record.release_files()
         return in_time
 
     # --- what would be loaded ---------------------------------------------------------------------------------------
@@ -496,7 +496,7 @@ class ModelController(Generic[V]):
         """Let replaced versions finish their requests and stop them, while the new ones serve."""
         if not replaced:
             if previous is not None:
-                previous.let_go()
+                previous.release_files()
             return None
 
         def stop() -> None:
@@ -508,7 +508,7 @@ class ModelController(Generic[V]):
                 stop_version(version, FINISH_TIMEOUT_S)
             trim_heap()
             if previous is not None:
-                previous.let_go()
+                previous.release_files()
             _log.info("released the versions of '%s' that were replaced", name)
 
         thread = threading.Thread(target=stop, name=f"retire-{name}", daemon=True)
@@ -530,7 +530,7 @@ class ModelController(Generic[V]):
             return
         if record.retirement is not None:
             record.retirement.join()
-        record.let_go()
+        record.release_files()
 
 
 _UPLOADED = "uploaded"

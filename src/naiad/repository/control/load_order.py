@@ -199,7 +199,7 @@ class LoadRecord:
     retirement: threading.Thread | None = None
     """Stops what the last load replaced."""
 
-    def let_go(self) -> None:
+    def release_files(self) -> None:
         """Delete the files, which are not in use any more."""
         if self.files is not None:
             self.files.remove()

@@ -98,7 +98,7 @@ class LeaderFollowerLock:
             waiter.bell.put(None)
 
 
-_TELL_COUNT = 16
+_SHOWN_COUNT = 16
 """Taken responses per report to the server, which sends slightly more than that ahead."""
 
 
@@ -283,7 +283,7 @@ class ResponseIterator:
         if self._arrivals.has_ended:
             return response
         self._taken_count += 1
-        if self._taken_count >= _TELL_COUNT:
+        if self._taken_count >= _SHOWN_COUNT:
             self._calls.taken(self._number, self._taken_count)
             self._taken_count = 0
         return response

@@ -15,8 +15,8 @@ Theory of operation.
 - Back pressure. A full pipe stops the writer. A pool at its limit stops `send` with TransportFullError; the sender
   waits for released blocks. The prefix of each frame has the allowance of the receiver's pool, so the server divides
   the memory of all channels of a worker. Slow clients are handled above the channel (`flags_page.py`).
-- End. End of file means that the peer has exited; a forked child must close its copies (`forsake`), or the peer would
-  not notice.
+- End. End of file means that the peer has exited; a forked child must close its copies (`close_in_child`), or the
+  peer would not notice.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class Channel:
                 except (LookupError, ValueError) as error:
                     raise ChannelError(f"a payload in block {frame.block}: {error!r}") from None
 
-    def forsake(self) -> None:
+    def close_in_child(self) -> None:
         """Close pipes and socket in a forked process: they belong to the parent.
 
         The peer detects the parent's end only when no other process has its ends of the pipes.

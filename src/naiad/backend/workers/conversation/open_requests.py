@@ -325,7 +325,7 @@ class DecoupledConversation(OpenConversation):
         if self._channel.buffer_user.held:
             self._release_blocks()
         if self._paused or self._untaken_bytes:
-            self._see_who_caught_up()
+            self._see_which_caught_up()
         if self._blocking:
             self._unblock()
         if outcome is None:
@@ -492,7 +492,7 @@ class DecoupledConversation(OpenConversation):
                 del self._open[slot]
                 self._free.append(slot)
 
-    def _see_who_caught_up(self) -> None:
+    def _see_which_caught_up(self) -> None:
         """Release models that wait for clients that caught up; the worker asks periodically."""
         for slot in list(self._paused):
             request = self._open.get(slot)
