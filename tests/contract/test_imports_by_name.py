@@ -7,22 +7,40 @@ program that is started as `python -m`. A module that imports others of its own 
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from naiad.cli.verbs import VERBS
+from naiad.config.backends import BUILT_IN, ISOLATED, ISOLATION_ADAPTER, PYTHON_BASED
 
 SOURCE = Path(__file__).parents[2] / "src"
 
 TABLES = {
     "naiad/config/backends.py": "a server imports only the backends that its models use",
-    "naiad/cli/main.py": "a command imports only the module of its verb",
+    "naiad/cli/verbs.py": "a command imports only the module of its verb",
 }
 EXCEPTIONS = {
     "naiad/integrations/airflow/__init__.py": "the description of the provider, whose modules Airflow imports",
 }
+IMPORTED_BY_NAME = {
+    "naiad.backend.loading": {*BUILT_IN.values(), PYTHON_BASED, ISOLATED},
+    "naiad.worker.loading": {ISOLATION_ADAPTER},
+    "naiad.cli.main": {module for module, _ in VERBS.values()},
+    "naiad.cli.completion": {module for module, _ in VERBS.values() if module != "naiad.cli.completion"},
+}
+"""The modules that import what the tables name."""
 _NAME = re.compile(r"naiad(\.\w+)+(:\w+)?")
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def is_module(name: str) -> bool:
     path = SOURCE.joinpath(*name.split("."))
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
@@ -65,7 +83,7 @@ def files_with_modules() -> dict[str, list[str]]:
     for path in sorted((SOURCE / "naiad").rglob("*.py")):
         if path.name.endswith("_pb2.py"):  # generated: protobuf names the module that it makes
             continue
-        if strings := list(strings_with_modules(ast.parse(path.read_text(encoding="utf-8")))):
+        if strings := list(strings_with_modules(tree_of(path))):
             found[path.relative_to(SOURCE).as_posix()] = strings
     return found
 
@@ -94,3 +112,41 @@ def test_only_the_tables_name_modules_in_strings() -> None:
 )
 def test_names_in_strings_are_found(source: str, expected: list[str]) -> None:
     assert list(strings_with_modules(ast.parse(source))) == expected
+
+
+def imports_of(tree: ast.AST) -> Iterator[str]:
+    """Yield the names of modules that statements import, those in functions too; not those for types alone."""
+    for node in ast.iter_child_nodes(tree):
+        match node:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                continue
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), names=names):
+                for each in (f"{module}.{alias.name}" for alias in names):
+                    yield each if is_module(each) else module
+        yield from imports_of(node)
+
+
+def graph() -> dict[str, set[str]]:
+    """Return the modules of naiad, each with the modules that it imports."""
+    found: dict[str, set[str]] = {}
+    for path in (SOURCE / "naiad").rglob("*.py"):
+        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+        imported = imports_of(tree_of(path))
+        found[name] = {each for each in imported if each.partition(".")[0] == "naiad"} - {name}
+    return found
+
+
+def test_no_circle_of_imports_even_by_name() -> None:
+    modules = graph()
+    for importer, named in IMPORTED_BY_NAME.items():
+        modules[importer] |= {name.partition(":")[0] for name in named}
+    assert len(list(TopologicalSorter(modules).static_order())) == len(modules)
+
+
+def test_circle_by_a_name_is_found() -> None:
+    modules = graph()
+    modules["naiad.backend.loading"].add("naiad.backend.registry")
+    with pytest.raises(CycleError, match="in a cycle"):
+        TopologicalSorter(modules).prepare()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.cli.main import VERBS
+from naiad.cli.verbs import VERBS
 from naiad.options.flags import all_flags
 
 SOURCE = Path(__file__).parents[2] / "src"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from naiad.cli.parser import Parser
+from naiad.cli.verbs import VERBS
 from naiad.options.flag import Flag, ValueKind
 from naiad.options.flags import all_flags
 
@@ -56,8 +57,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 def verbs() -> dict[str, Verb]:
     """Return every verb with its arguments."""
-    from naiad.cli.main import VERBS
-
     found: dict[str, Verb] = {}
     for name, (module, text) in VERBS.items():
         found[name] = verb = Verb(text)

@@ -16,15 +16,11 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from naiad.worker.api.failure import text_of
+from naiad.worker.api.failure import LoadError, text_of
 from naiad.worker.api.logger import Logger
 from naiad.worker.channel.flags_page import FlagsPage
 from naiad.worker.last_resort import start_thread
 from naiad.worker.model_source import SourceLoader, import_from_source
-
-
-class LoadError(Exception):
-    """The file has no model; the text names the missing part."""
 
 
 def load_model_class(model_file: str, model_dir: str) -> Any:

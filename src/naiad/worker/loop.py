@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from naiad.worker.api import pb_utils
-from naiad.worker.api.failure import ErrorCode, describe, format_traceback
+from naiad.worker.api.failure import ErrorCode, LoadError, describe, format_traceback
 from naiad.worker.api.logger import LineStream, SinkHandler, set_sink
 from naiad.worker.api.metrics import set_metric_server
 from naiad.worker.api.request import InferenceRequest, set_caller, set_rescheduling
@@ -49,7 +49,7 @@ from naiad.worker.execution.execution import (
     with_rescheduled,
 )
 from naiad.worker.execution.response_sender import ResponseSender
-from naiad.worker.loading import LoadError, Readiness, join_group, leave_group, load_class
+from naiad.worker.loading import Readiness, join_group, leave_group, load_class
 
 _PR_SET_PDEATHSIG = 1
 

@@ -4,8 +4,9 @@ import importlib
 
 import pytest
 
-from naiad.cli.main import VERBS, main
+from naiad.cli.main import main
 from naiad.cli.parser import Parser, fail
+from naiad.cli.verbs import VERBS
 
 WITH_ARGUMENTS = [verb for verb in VERBS if verb not in ("serve", "version", "demo", "analyze")]
 

@@ -20,7 +20,7 @@ from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import RESCHEDULE, InferResponse, ResponseHeader
 from naiad.core.tensor import Buffer, TensorSpec, to_buffer
 from naiad.worker.api.failure import ErrorCode as WorkerErrorCode
-from naiad.worker.api.failure import TritonError
+from naiad.worker.api.failure import LoadError, TritonError
 from naiad.worker.api.request import (
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
@@ -30,7 +30,6 @@ from naiad.worker.api.request import (
 )
 from naiad.worker.api.response import TRITONSERVER_RESPONSE_COMPLETE_FINAL, InferenceResponse
 from naiad.worker.api.tensor import ReceivedStrings, ReceivedTensor, Tensor, TensorPlan
-from naiad.worker.loading import LoadError
 
 _log = logging.getLogger(__name__)
 _CODES = {code.value: code for code in WorkerErrorCode}

@@ -1,4 +1,4 @@
-"""`TritonError` and `TritonModelException`, and the text of a model's exception for the server."""
+"""`TritonError`, `TritonModelException` and `LoadError`, and the text of a model's exception for the server."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from naiad.worker.api.arguments import NativeEnum, instance, text
 
 _WORKER_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 """The package `naiad.worker`. Error texts and tracebacks leave its frames out."""
+
+
+class LoadError(Exception):
+    """The file has no model; the text names the missing part."""
 
 
 class ErrorCode(NativeEnum):
