@@ -222,11 +222,11 @@ from pathlib import Path
 from naiad.tools.analyze.live import LiveInstrument, RunningServer
 from naiad.tools.analyze.space import Point
 from naiad.tools.analyze.variants import make_variant
-from naiad.tools.perf.plan import InputSettings, ModelPlan, Protocol, Service
+from naiad.tools.perf.plan import InputSettings, ModelLoad, Protocol, ServerTarget
 
 async def analyze(url, journal, number):
-    models = [ModelPlan(name, inputs=InputSettings(shapes={"INPUT0": (4,)})) for name in ("identity", "other")]
-    server = RunningServer(Service(url, Protocol.HTTP))
+    models = [ModelLoad(name, inputs=InputSettings(shapes={"INPUT0": (4,)})) for name in ("identity", "other")]
+    server = RunningServer(ServerTarget(url, Protocol.HTTP))
     async with LiveInstrument(server, models, journal=Path(journal)) as instrument:
         variants = [make_variant(config, {"max_batch_size": 2}, name) for name, config in instrument.configs.items()]
         measured = await instrument.measure(Point(tuple(variants), concurrency=2), 0.3)
@@ -340,11 +340,11 @@ def test_own_server_ends_with_the_analysis(repository, tmp_path):
     script = """
         import asyncio, os, signal
         from naiad.tools.analyze.live import LiveInstrument, OwnServer
-        from naiad.tools.perf.plan import ModelPlan
+        from naiad.tools.perf.plan import ModelLoad
 
         async def analyze():
             server = OwnServer([{repository!r}])
-            await LiveInstrument(server, [ModelPlan("identity")]).open()
+            await LiveInstrument(server, [ModelLoad("identity")]).open()
             print(server.pid, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,5 +1,7 @@
 """The model of requests that name none."""
 
+from collections.abc import Sequence
+
 from naiad.core.errors import excerpt, invalid_argument, unavailable
 from naiad.core.model import ModelState, name_of
 from naiad.engine.inference import Engine
@@ -14,19 +16,29 @@ def default_model(engine: Engine, name: str, advice: str) -> str:
     """
     if name:
         return name
-    rows = engine.repository_index()
-    is_any_ready = any(row.state is ModelState.READY for row in rows)
-    if engine.is_starting or (not is_any_ready and any(row.state is ModelState.LOADING for row in rows)):
+    ready = _ready_models(engine)
+    if engine.is_starting or (not ready and _is_loading(engine)):
         raise unavailable(
             "the server is still loading its models: send the request again when the server is ready, or name the "
             "model"
         )
-    return only_model(engine, advice)
+    return _only(ready, advice)
 
 
 def only_model(engine: Engine, advice: str) -> str:
     """Return the name of the only ready model. Raises InferError(INVALID_ARG) without one."""
-    names = sorted({name_of(row.name) for row in engine.repository_index(ready_only=True)})
+    return _only(_ready_models(engine), advice)
+
+
+def _ready_models(engine: Engine) -> list[str]:
+    return sorted({name_of(row.name) for row in engine.repository_index(ready_only=True)})
+
+
+def _is_loading(engine: Engine) -> bool:
+    return any(row.state is ModelState.LOADING for row in engine.repository_index())
+
+
+def _only(names: Sequence[str], advice: str) -> str:
     if len(names) == 1:
         return names[0]
     more = ", ..." if len(names) > _MAX_LISTED_MODELS else ""

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from naiad.backend.api import InstanceDiedError
 from naiad.backend.workers.conversation.conversation import Conversation, Emit, Terms
-from naiad.backend.workers.conversation.patience import Patience
+from naiad.backend.workers.conversation.patience import Patience, reads_nothing
 from naiad.backend.workers.conversation.server_codec import BatchResponseDecoder, ResponseShape
 from naiad.backend.workers.conversation.tensor_rules import TensorRules
 from naiad.backend.workers.process.worker_process import WorkerProcess
@@ -433,7 +433,11 @@ class DecoupledConversation(OpenConversation):
             request = self._open.get(slot)
             if not (is_shared or is_quiet):
                 continue
-            if request is not None and paused_ns > _LEAST_NS and self._reads_nothing(slot, request):
+            if (
+                request is not None
+                and paused_ns > _LEAST_NS
+                and reads_nothing(self._unread_bytes.get(slot, 0), request.unread_bytes)
+            ):
                 self._paused.pop(slot, None)
                 self._abort(request, request.unread_bytes)
             elif paused_ns > _SLOW_NS:
@@ -441,14 +445,6 @@ class DecoupledConversation(OpenConversation):
                 self._untaken_bytes[slot] = 0
                 self._released_ns[slot] = now_ns
                 board.slots[slot] = _marks_of(request) if request is not None else 0
-
-    def _reads_nothing(self, slot: int, request: InferRequest) -> bool:
-        """Return whether the client of a paused request has taken nothing since.
-
-        A request without unread bytes waits for the server, which encodes a large response in pieces.
-        """
-        unread_bytes = request.unread_bytes
-        return unread_bytes > 0 and 0 <= self._unread_bytes.get(slot, 0) <= unread_bytes
 
     def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
         """Return the requests in these slots; all open ones if the worker does not know the caller's."""

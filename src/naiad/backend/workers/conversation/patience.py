@@ -41,3 +41,12 @@ class Patience:
             self._left_ns -= spent_ns
             self._lent_ns += spent_ns
         return self._left_ns > 0
+
+
+def reads_nothing(paused_bytes: int, unread_bytes: int) -> bool:
+    """Return whether a client has taken nothing since its request was paused.
+
+    `paused_bytes` were unread then, `unread_bytes` are now; -1 where the transport does not know. A request without
+    unread bytes waits for the server, which encodes a large response in pieces.
+    """
+    return unread_bytes > 0 and 0 <= paused_bytes <= unread_bytes

@@ -1,4 +1,6 @@
-from naiad.backend.workers.conversation.patience import Patience
+import pytest
+
+from naiad.backend.workers.conversation.patience import Patience, reads_nothing
 
 MS = 1_000_000
 BEGIN_NS = 10**12
@@ -46,3 +48,19 @@ def test_time_of_a_failed_client_is_gone() -> None:
 def test_time_between_two_waits_is_not_spent() -> None:
     patience = Patience()
     assert all(patience.spend(BEGIN_NS + number * 400 * MS) for number in range(100))
+
+
+@pytest.mark.parametrize(
+    ("paused_bytes", "unread_bytes", "expected"),
+    [
+        (1000, 1000, True),  # it takes nothing
+        (0, 1000, True),  # nor does it here: more has come since
+        (1000, 999, False),  # it reads
+        (1000, 0, False),  # it has read everything
+        (0, 0, False),  # the server is still encoding the response
+        (-1, -1, False),  # the transport does not know
+        (-1, 1000, False),
+    ],
+)
+def test_client_that_reads_nothing(paused_bytes: int, unread_bytes: int, expected: bool) -> None:
+    assert reads_nothing(paused_bytes, unread_bytes) is expected
