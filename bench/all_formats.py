@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from naiad.tools.demo.clients import Array, Client
-from naiad.tools.demo.formats.catalog import FORMATS, Format, answers
+from naiad.tools.demo.clients import Array, DemoClient
+from naiad.tools.demo.formats.catalog import FORMATS, DemoFormat, answers
 from naiad.tools.demo.formats.classifier import Digits, train
 from naiad.tools.demo.formats.run import resident_bytes
-from naiad.tools.demo.server import Running, Settings, serving
+from naiad.tools.demo.server import DemoSettings, Running, serving
 
 TOLERANCE = 1e-4
 _MOST_ROWS = 8
@@ -37,7 +37,7 @@ _MIB = 1 << 20
 class Load:
     """The clients and what they have counted."""
 
-    def __init__(self, running: Running, digits: Digits, formats: Sequence[Format]) -> None:
+    def __init__(self, running: Running, digits: Digits, formats: Sequence[DemoFormat]) -> None:
         self._digits = digits
         self._expected = answers(digits, formats)
         self._models = [each.model for each in formats]
@@ -52,7 +52,7 @@ class Load:
     def ask(self, number: int) -> None:
         """Ask until the end, as client `number`."""
         protocol, url = self._running.urls()[number % 2]
-        client = Client(protocol, url)
+        client = DemoClient(protocol, url)
         generator = np.random.default_rng(number)
         names = {model: (client.inputs(model)[0], client.outputs(model)[0]) for model in self._models}
         while not self.has_ended.is_set():
@@ -67,7 +67,7 @@ class Load:
         client.close()
 
     def _ask_once(
-        self, client: Client, model: str, names: tuple[tuple[str, str], str], chosen: Array
+        self, client: DemoClient, model: str, names: tuple[tuple[str, str], str], chosen: Array
     ) -> tuple[str, str]:
         (name, datatype), output = names
         rows = self._digits.pictures[chosen].astype(np.float64 if datatype == "FP64" else np.float32)
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             # The frameworks that write the files stay in a process of their own.
             subprocess.run([sys.executable, "-c", _BUILD, str(root)], check=True, stderr=subprocess.DEVNULL)
         formats = [each for each in FORMATS if (root / each.model).is_dir()]
-        settings = Settings(root, ready_within_s=300.0)
+        settings = DemoSettings(root, ready_within_s=300.0)
         with serving(root, settings, Console(stderr=True), formats[0].model) as running:
             return _watch(running, Load(running, train(), formats), options.minutes * 60, options.clients)
 

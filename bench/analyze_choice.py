@@ -25,7 +25,7 @@ from naiad.tools.analyze.search import SearchSettings, search
 from naiad.tools.analyze.simulation import LearnedPredictor
 from naiad.tools.analyze.space import Point, Space, Variant
 from naiad.tools.analyze.variants import Machine, combinations, default_dimensions
-from naiad.tools.perf.plan import ModelPlan
+from naiad.tools.perf.plan import ModelLoad
 
 _FINALISTS = 5
 _ROUNDS = 5
@@ -116,7 +116,7 @@ async def compare(arguments: argparse.Namespace) -> int:
     """Start the server and compare."""
     with tempfile.TemporaryDirectory() as directory:
         write_single_instance(Path(directory), arguments.model)
-        async with LiveInstrument(OwnServer([Path(directory)]), [ModelPlan(arguments.model)]) as instrument:
+        async with LiveInstrument(OwnServer([Path(directory)]), [ModelLoad(arguments.model)]) as instrument:
             return await Comparison(instrument, arguments).run()
 
 

@@ -36,7 +36,7 @@ from naiad.tools.analyze.search import SearchSettings, search
 from naiad.tools.analyze.simulation import LearnedPredictor
 from naiad.tools.analyze.space import Space, Variant
 from naiad.tools.analyze.variants import Machine, combinations, default_dimensions, make_variant
-from naiad.tools.perf.plan import InputSettings, ModelPlan, Protocol
+from naiad.tools.perf.plan import InputSettings, ModelLoad, Protocol
 
 _APPLICATION = """
 import numpy as np
@@ -157,7 +157,7 @@ async def compare(arguments: argparse.Namespace) -> int:
         repository = Path(directory, "models")
         difference = write_formats(repository)
         print(f"int8 differs by at most {difference:.1%} of the largest score")
-        plans = [ModelPlan(name, inputs=InputSettings(integer_bounds={"ids": VOCABULARY})) for name in FORMATS]
+        plans = [ModelLoad(name, inputs=InputSettings(integer_bounds={"ids": VOCABULARY})) for name in FORMATS]
         winners: list[tuple[float, Variant]] = []
         for plan in plans:
             async with LiveInstrument(OwnServer([repository]), [plan]) as instrument:

@@ -19,7 +19,7 @@ from naiad.tools.analyze.live import LiveInstrument, OwnServer
 from naiad.tools.analyze.measurement import Measured
 from naiad.tools.analyze.space import Dimension, Point
 from naiad.tools.analyze.variants import combinations
-from naiad.tools.perf.plan import ModelPlan
+from naiad.tools.perf.plan import ModelLoad
 
 LIMIT_S = 300.0
 
@@ -28,7 +28,7 @@ async def measure_grid(repository: Path, arguments: argparse.Namespace) -> tuple
     """Measure all variants in turn; return the measurements and the server's process ids."""
     model, pids = arguments.model, set()
     measurements = []
-    async with LiveInstrument(OwnServer([repository]), [ModelPlan(model)]) as instrument:
+    async with LiveInstrument(OwnServer([repository]), [ModelLoad(model)]) as instrument:
         dimensions = [
             Dimension(model, "max_batch_size", tuple(2**power for power in range(8))),
             Dimension(model, "instance_group.count", tuple(range(1, 6))),

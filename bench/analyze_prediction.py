@@ -33,7 +33,7 @@ from naiad.tools.analyze.simulation.fitted import predict
 from naiad.tools.analyze.space import Point, Variant
 from naiad.tools.analyze.variants.settings import make_variant
 from naiad.tools.measure.result import Row
-from naiad.tools.perf.plan import ModelPlan
+from naiad.tools.perf.plan import ModelLoad
 
 _RATE_SHARE = 0.5
 """Of the throughput of a long queue: the rate of the open loop."""
@@ -60,7 +60,7 @@ class Case:
     """0 for a model without batches."""
     threads: int = 1
     """Of an instance; 0 for a backend without the parameter."""
-    write: Callable[[Path], ModelPlan | None] = _write_small
+    write: Callable[[Path], ModelLoad | None] = _write_small
     """Writes the repository; returns what is under load, the model with generated inputs by default."""
 
     def points(self, configs: Mapping[str, ModelConfig], rate: float) -> list[Point]:
@@ -142,7 +142,7 @@ class Comparison:
 
 async def measure(case: Case, repository: Path, turns: int, seconds: float) -> Run:
     """Return all turns of each point."""
-    plan = case.write(repository) or ModelPlan(case.model)
+    plan = case.write(repository) or ModelLoad(case.model)
     async with LiveInstrument(OwnServer([repository]), [plan]) as instrument:
         configs = dict(instrument.configs)
         lone, saturated, *_ = case.points(configs, 1.0)

@@ -54,7 +54,7 @@ from naiad.tools.demo.formats import writers
 from naiad.tools.demo.formats.classifier import train
 from naiad.tools.demo.packages import MINILM, fetch
 from naiad.tools.demo.repository import new_model
-from naiad.tools.perf.plan import InputSettings, ModelPlan
+from naiad.tools.perf.plan import InputSettings, ModelLoad
 
 _FINALISTS = 12
 _MINILM_CONFIG = """backend: "onnxruntime" max_batch_size: 16
@@ -67,41 +67,41 @@ _MINILM_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _VARIED_OF_OCR = ("ocr_detect", "ocr_read")
 
 
-def _resnet50(root: Path) -> ModelPlan:
+def _resnet50(root: Path) -> ModelLoad:
     write_repository(root, ["resnet50"])
-    return ModelPlan("resnet50")
+    return ModelLoad("resnet50")
 
 
-def _minilm(root: Path) -> ModelPlan:
+def _minilm(root: Path) -> ModelLoad:
     (model,) = fetch(MINILM).values()
     (new_model(root, "minilm", _MINILM_CONFIG) / "model.onnx").symlink_to(model)
     shapes = dict.fromkeys(_MINILM_INPUTS, (32,))
-    return ModelPlan("minilm", inputs=InputSettings(shapes=shapes, integer_bounds=dict.fromkeys(_MINILM_INPUTS, 2)))
+    return ModelLoad("minilm", inputs=InputSettings(shapes=shapes, integer_bounds=dict.fromkeys(_MINILM_INPUTS, 2)))
 
 
-def _trees(root: Path) -> ModelPlan:
+def _trees(root: Path) -> ModelLoad:
     writers.write_xgboost(train(), new_model(root, "trees", 'backend: "trees" max_batch_size: 32') / "xgboost.json")
-    return ModelPlan("trees")
+    return ModelLoad("trees")
 
 
-def _python(root: Path) -> ModelPlan:
+def _python(root: Path) -> ModelLoad:
     write_repository(root, ["add_sub_py"])
-    return ModelPlan("add_sub_py")
+    return ModelLoad("add_sub_py")
 
 
-def _ocr(root: Path) -> ModelPlan:
+def _ocr(root: Path) -> ModelLoad:
     ocr.build(root)
     data = root.parent / "page"
     data.mkdir()
     np.save(data / "IMAGE.npy", np.asarray(ocr.draw())[40:120, :480])
-    return ModelPlan("ocr", inputs=InputSettings(sources=(str(data),)))
+    return ModelLoad("ocr", inputs=InputSettings(sources=(str(data),)))
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
     """A model of the comparison."""
 
-    write: Callable[[Path], ModelPlan]
+    write: Callable[[Path], ModelLoad]
     """Writes it to a repository, and returns what is under load."""
     p99_ms: float
     largest_batch: int = 16

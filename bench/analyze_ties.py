@@ -17,7 +17,7 @@ from naiad.tools.analyze.live import LiveInstrument, OwnServer
 from naiad.tools.analyze.search import SearchSettings, search
 from naiad.tools.analyze.space import Space
 from naiad.tools.analyze.variants import listed
-from naiad.tools.perf.plan import ModelPlan
+from naiad.tools.perf.plan import ModelLoad
 
 
 async def count_ties(arguments: argparse.Namespace) -> int:
@@ -25,7 +25,7 @@ async def count_ties(arguments: argparse.Namespace) -> int:
     model, ties = arguments.model, 0
     with tempfile.TemporaryDirectory() as directory:
         write_repository(Path(directory), [model])
-        async with LiveInstrument(OwnServer([Path(directory)]), [ModelPlan(model)]) as instrument:
+        async with LiveInstrument(OwnServer([Path(directory)]), [ModelLoad(model)]) as instrument:
             config = instrument.configs[model]
             (count,) = (group.count for group in config.instance_group)
             variants = listed(config, [{"instance_group.count": count}]).all

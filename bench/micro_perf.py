@@ -21,8 +21,8 @@ from naiad.core.datatype import DataType
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec, to_buffer
 from naiad.protocol.grpc.walk import encode_varint
-from naiad.tools.perf.exchange import Exchange, RequestTemplate
-from naiad.tools.perf.plan import Mode, Protocol, Service
+from naiad.tools.perf.exchange import RequestTemplate, SentRequest
+from naiad.tools.perf.plan import Mode, Protocol, ServerTarget
 from naiad.tools.perf.targets import make_target
 from naiad.wire.grpc import HEADER_BLOCK, OK_TRAILER_BLOCK, PREFIX
 from naiad.wire.http2.frames import DATA, HEADERS, SETTING_INITIAL_WINDOW_SIZE, frame, settings, window_update
@@ -138,7 +138,7 @@ class ClosedLoop:
         self.failures: dict[str, int] = {}
 
     def begin(self, slot: int) -> None:
-        exchange = Exchange(self.on_end)
+        exchange = SentRequest(self.on_end)
         exchange.slot = slot
         if self.variation != "none":
             exchange.request_id = str(self.count)
@@ -147,7 +147,7 @@ class ClosedLoop:
         self.outstanding += 1
         self.target.send(self.prepared, exchange)
 
-    def on_end(self, exchange: Exchange) -> None:
+    def on_end(self, exchange: SentRequest) -> None:
         self.count += 1
         self.outstanding -= 1
         if exchange.failure:
@@ -159,7 +159,7 @@ class ClosedLoop:
 
 
 async def measure(url: str, protocol: Protocol, mode: Mode, args: argparse.Namespace) -> None:
-    target = make_target(Service(url, protocol, mode))
+    target = make_target(ServerTarget(url, protocol, mode))
     await target.open(args.concurrency)
     specs = [TensorSpec("INPUT0", DataType.FP32, (1, 4))]
     header = RequestHeader(model_name="identity", inputs=specs)

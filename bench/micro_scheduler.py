@@ -16,7 +16,7 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import DynamicScheduler
-from naiad.scheduler.queue import QueuePolicy
+from naiad.scheduler.queue import QueueLimits
 from naiad.telemetry.statistics.model import ModelStatistics
 
 ROUNDS = 9
@@ -80,7 +80,7 @@ SCHEDULERS: dict[str, Callable[[], Scheduler]] = {
     "dynamic, delay": lambda: DynamicScheduler(max_batch_size=32, delay_ns=1),
     "dynamic, 3 priority levels": lambda: DynamicScheduler(max_batch_size=32, priority_levels=3),
     "dynamic, timeouts": lambda: DynamicScheduler(
-        max_batch_size=32, default_policy=QueuePolicy(max_queue_size=1000, timeout_ns=10**9)
+        max_batch_size=32, default_policy=QueueLimits(max_queue_size=1000, timeout_ns=10**9)
     ),
 }
 

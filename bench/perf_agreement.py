@@ -28,7 +28,7 @@ from bench import analyzer
 from bench.perf_figures import DATA, HEADER, measured
 from naiad.protocol.grpc import client as grpc_messages
 from naiad.protocol.json import client as json_bodies
-from naiad.tools.perf.plan import Concurrency, Measuring, Protocol, Service, Stop
+from naiad.tools.perf.plan import Concurrency, Measuring, Protocol, ServerTarget, Stop
 
 Figures = tuple[float, float]
 """Requests/s and p50 in us."""
@@ -124,7 +124,9 @@ def naiad_perf(protocol: str) -> Tool:
 
     def call(address: str, concurrency: int, seconds: float, directory: Path) -> Figures:
         measuring = Measuring(Stop.CONFIDENCE, int(seconds * 1000), stability_percent=0.01, max_trials=1)
-        row = measured(Service(f"{protocol}://{address}", Protocol(protocol)), Concurrency(concurrency), measuring)
+        row = measured(
+            ServerTarget(f"{protocol}://{address}", Protocol(protocol)), Concurrency(concurrency), measuring
+        )
         limits.append(row.generator.limited_by)
         return row.throughput.value, row.latency.percentiles[50].value
 

@@ -13,12 +13,12 @@ import numpy as np
 from bench.perf_coverage import Arrays, Random, columns_of, queue_closed
 from naiad.tools.measure.comparison import Change, compare
 from naiad.tools.measure.result import Result, Row
-from naiad.tools.perf.plan import Concurrency, Measuring, ModelPlan, Plan, Protocol, Service
+from naiad.tools.perf.plan import Concurrency, Measuring, ModelLoad, Plan, Protocol, ServerTarget
 from naiad.tools.perf.records import GeneratorFacts, Measurement
 from naiad.tools.perf.statistics.row import row
 from naiad.tools.perf.statistics.stability import verdict
 
-_PLAN = Plan(Service("http://localhost:8000", Protocol.HTTP), [ModelPlan("model")], Concurrency(8))
+_PLAN = Plan(ServerTarget("http://localhost:8000", Protocol.HTTP), [ModelLoad("model")], Concurrency(8))
 _LIMIT_PERCENT = 5.0
 
 

@@ -33,12 +33,12 @@ from naiad.tools.perf.plan import (
     InputSettings,
     Load,
     Measuring,
-    ModelPlan,
+    ModelLoad,
     Phase,
     Plan,
     Protocol,
     Ramp,
-    Service,
+    ServerTarget,
 )
 from naiad.tools.perf.session import run
 from naiad.tools.perf.targets import make_target
@@ -98,7 +98,7 @@ def scripted(script: type[asyncio.Protocol], count: int = 1) -> Iterator[int]:
             process.join()
 
 
-async def measure_ceiling(service: Service, seconds: float) -> None:
+async def measure_ceiling(service: ServerTarget, seconds: float) -> None:
     inputs = TemplateSet([RequestTemplate(HEADER, DATA)], [range(1)])
     generator = LocalGenerator(Setup(service, [ModelSetup(inputs)], timing_share=0.02), make_target(service))
     await generator.open(32)
@@ -123,17 +123,17 @@ async def measure_ceiling(service: Service, seconds: float) -> None:
 def ceiling(seconds: float) -> None:
     for protocol, script in ((Protocol.HTTP, HttpScript), (Protocol.GRPC, GrpcScript)):
         with scripted(script, 2) as port:
-            uvloop.run(measure_ceiling(Service(f"{protocol.value}://127.0.0.1:{port}", protocol), seconds))
+            uvloop.run(measure_ceiling(ServerTarget(f"{protocol.value}://127.0.0.1:{port}", protocol), seconds))
 
 
-def measured(service: Service, load: Load, measuring: Measuring) -> Row:
-    model = ModelPlan("identity", inputs=InputSettings(shapes={"INPUT0": (4,)}))
+def measured(service: ServerTarget, load: Load, measuring: Measuring) -> Row:
+    model = ModelLoad("identity", inputs=InputSettings(shapes={"INPUT0": (4,)}))
     return uvloop.run(run(Plan(service, [model], load, measuring=measuring))).rows[0]
 
 
 def stall() -> None:
     with scripted(StallingScript) as port:
-        service = Service(f"http://127.0.0.1:{port}", Protocol.HTTP)
+        service = ServerTarget(f"http://127.0.0.1:{port}", Protocol.HTTP)
         row = measured(service, Ramp((Phase(20, 100, 100),)), Measuring())
     p50, p99 = (row.latency.percentiles[each].value / 1e6 for each in (50, 99))
     print(

@@ -10,7 +10,7 @@ import hpack
 
 from fuzz.mutation import mutate_bytes, mutate_pieces
 from fuzz.target import Target
-from naiad.wire.http2.hpack import HeaderListTooLargeError, HpackError, RequestDecoder
+from naiad.wire.http2.hpack import HeaderListTooLargeError, HpackError, RequestHeadDecoder
 from naiad.wire.http2.limits import Http2Limits
 
 _LIMIT_BYTES = 4096
@@ -40,7 +40,7 @@ def _reference(decoder: hpack.Decoder, block: bytes) -> list[tuple[bytes, bytes]
 
 def check(data: bytes) -> Hashable:
     """Decode the blocks with both decoders, as requests and some twice, until one is refused."""
-    decoder = RequestDecoder(Http2Limits(header_list_bytes=_LIMIT_BYTES, header_fields=_LIMIT_BYTES))
+    decoder = RequestHeadDecoder(Http2Limits(header_list_bytes=_LIMIT_BYTES, header_fields=_LIMIT_BYTES))
     # The package counts as the limit does; twice the limit is where ours stops.
     reference = hpack.Decoder(max_header_list_size=2 * _LIMIT_BYTES)
     outcome: list[Hashable] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.frontend.connections.linger import ResponseQueue, acknowledged_bytes, undelivered_bytes
+from naiad.frontend.connections.linger import ReadRateCheck, acknowledged_bytes, undelivered_bytes
 from naiad.server.ports.tls import SHUTDOWN_TIMEOUT_S
 from support.certificates import Certificates
 from support.uvloop_run import run
@@ -79,7 +79,7 @@ def test_kernel_reports_bytes_taken_by_the_peer() -> None:
                 counts.append(acknowledged_bytes(transport))
             assert counts == sorted(counts)
             assert taken <= counts[-1] <= len(ANSWER)
-            response_queue = ResponseQueue(10.0)
+            response_queue = ReadRateCheck(10.0)
             for second in range(1, 12):
                 is_slow = response_queue.is_too_slow(transport, undelivered_bytes(transport), second * 10**9)
                 assert is_slow is (second == 11)  # nothing was taken meanwhile

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.server.ports.endpoint import Endpoint
+from naiad.server.ports.endpoint import ServiceEndpoint
 from naiad.server.ports.listener import HANDSHAKES_S, Address, bind
 from support.uvloop_run import run
 
@@ -53,7 +53,7 @@ def test_connections_that_wait_in_the_queue_are_served(is_unix: bool, tmp_path: 
     answers: list[bytes] = []
 
     async def main() -> None:
-        endpoint = Endpoint(address, NoConnections())
+        endpoint = ServiceEndpoint(address, NoConnections())
         await endpoint.listen()
         where = endpoint._listener.socket.getsockname()
         # The loop does not run: none of these is accepted before the port is to be closed.

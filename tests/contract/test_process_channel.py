@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from naiad.cluster.channel import Channel, ChannelError, receive_first, send_first
+from naiad.cluster.channel import ClusterChannel, ClusterChannelError, receive_first, send_first
 from naiad.cluster.connection_passing import Acceptor, ConnectionReceiver, ConnectionSender, socket_pair
 from naiad.cluster.member.process import Member as MemberServer
 from naiad.cluster.messages import Welcome
@@ -35,7 +35,7 @@ class Peer:
         if query is None:
             await asyncio.get_running_loop().create_future()
         if isinstance(query, str):
-            raise ChannelError(query)
+            raise ClusterChannelError(query)
         return query + 1 if isinstance(query, int) else query
 
     def on_lost(self) -> None:
@@ -43,10 +43,10 @@ class Peer:
 
 
 @asynccontextmanager
-async def channels() -> AsyncIterator[tuple[Channel, Peer, Channel, Peer]]:
+async def channels() -> AsyncIterator[tuple[ClusterChannel, Peer, ClusterChannel, Peer]]:
     one, other = socket.socketpair()
     peers = Peer(), Peer()
-    ends = Channel(peers[0]), Channel(peers[1])
+    ends = ClusterChannel(peers[0]), ClusterChannel(peers[1])
     for end, connected in zip(ends, (one, other), strict=True):
         await end.connect(connected)
     try:
@@ -90,9 +90,9 @@ def test_large_messages_arrive_whole() -> None:
 def test_failures_and_silence_are_errors() -> None:
     async def main() -> None:
         async with channels() as (one, _, _, _):
-            with pytest.raises(ChannelError, match="it is so"):
+            with pytest.raises(ClusterChannelError, match="it is so"):
                 await one.ask("it is so")
-            with pytest.raises(ChannelError, match="no answer within"):
+            with pytest.raises(ClusterChannelError, match="no answer within"):
                 await one.ask(None, timeout_s=0.01)
             assert await one.ask(1) == 2
 
@@ -105,10 +105,10 @@ def test_end_of_one_side_fails_open_queries() -> None:
             open_question = asyncio.ensure_future(one.ask(None))
             await asyncio.sleep(0)
             other.close()
-            with pytest.raises(ChannelError, match="exited"):
+            with pytest.raises(ClusterChannelError, match="exited"):
                 await open_question
             await one_peer.is_lost.wait()
-            with pytest.raises(ChannelError, match="exited"):
+            with pytest.raises(ClusterChannelError, match="exited"):
                 await one.ask(1)
             one.send("there is no reader")
             assert not other_peer.is_lost.is_set()

@@ -17,14 +17,14 @@ from naiad.tools.analyze.live import LiveInstrument, OwnServer, RunningServer, j
 from naiad.tools.analyze.measurement import ServerLostError
 from naiad.tools.analyze.space import Point
 from naiad.tools.analyze.variants import make_variant
-from naiad.tools.perf.plan import InputSettings, ModelPlan, Protocol, Service
+from naiad.tools.perf.plan import InputSettings, ModelLoad, Protocol, ServerTarget
 from support.ensemble_models import tensor, write_ensemble
 from support.model_repository import write_identity, write_model, write_python_add_sub
 from support.server_process import SOURCE, ServerProcess
 from support.waiting import wait_until
 
 SECONDS = 0.3
-IDENTITY = ModelPlan("identity", inputs=InputSettings(shapes={"INPUT0": (4,)}))
+IDENTITY = ModelLoad("identity", inputs=InputSettings(shapes={"INPUT0": (4,)}))
 FAILS_AT_TWO = """
 import json
 import os
@@ -85,8 +85,8 @@ def running_server(server: ServerProcess) -> RunningServer:
     return RunningServer(service(server), f"http://{server.metrics_url}/metrics", server.process.pid)
 
 
-def service(server: ServerProcess) -> Service:
-    return Service(f"http://{server.http_url}", Protocol.HTTP)
+def service(server: ServerProcess) -> ServerTarget:
+    return ServerTarget(f"http://{server.http_url}", Protocol.HTTP)
 
 
 def served(server: ServerProcess, name: str = "identity") -> dict:
@@ -149,7 +149,7 @@ def test_cancelled_load_is_undone(server, repository, tmp_path):
 
     async def analyze() -> None:
         async with LiveInstrument(
-            running_server(server), [ModelPlan("sleepy")], journal=tmp_path / "j"
+            running_server(server), [ModelLoad("sleepy")], journal=tmp_path / "j"
         ) as instrument:
             async with asyncio.timeout(0.3):
                 await instrument.measure(point(instrument, {"max_batch_size": 2}, "sleepy"), SECONDS)
@@ -162,7 +162,7 @@ def test_cancelled_load_is_undone(server, repository, tmp_path):
 def test_formats_of_a_model_share_its_name(server, tmp_path):
     async def analyze() -> None:
         running = RunningServer(service(server), f"http://{server.metrics_url}/metrics")
-        models = [IDENTITY, ModelPlan("other", inputs=IDENTITY.inputs)]
+        models = [IDENTITY, ModelLoad("other", inputs=IDENTITY.inputs)]
         async with LiveInstrument(running, models[:1], varied=["other"], journal=tmp_path / "j") as instrument:
             format_of = make_variant(instrument.configs["other"], {"max_batch_size": 2}, "other_config_0", "identity")
             measured = await instrument.measure(Point((format_of,), concurrency=2), SECONDS)
@@ -183,7 +183,7 @@ def test_requests_longer_than_the_measurement_count(repository):
     write_identity(repository, "slow", parameters={"execute_delay_ms": "700"})
 
     async def analyze() -> None:
-        model = ModelPlan("slow", inputs=IDENTITY.inputs)
+        model = ModelLoad("slow", inputs=IDENTITY.inputs)
         async with LiveInstrument(OwnServer([repository]), [model]) as instrument:
             measured = await instrument.measure(point(instrument, {}, "slow", concurrency=1), 0.2)
             assert not measured.error
@@ -194,7 +194,7 @@ def test_requests_longer_than_the_measurement_count(repository):
 
 def test_unloaded_models_are_unloaded_again(server, tmp_path):
     async def analyze() -> None:
-        model = ModelPlan("other", inputs=IDENTITY.inputs)
+        model = ModelLoad("other", inputs=IDENTITY.inputs)
         async with LiveInstrument(running_server(server), [model], journal=tmp_path / "j") as instrument:
             assert not (await instrument.measure(point(instrument, {"max_batch_size": 2}, "other"), SECONDS)).error
 
@@ -301,7 +301,7 @@ def test_failing_variants_keep_the_search_going(tmp_path):
 
     async def analyze() -> list:
         server = OwnServer([tmp_path / "models"])
-        async with LiveInstrument(server, [ModelPlan("odd")]) as instrument:
+        async with LiveInstrument(server, [ModelLoad("odd")]) as instrument:
             points = [point(instrument, {"max_batch_size": size}, "odd") for size in (1, 2, 3, 4)]
             points.append(point(instrument, {"max_batch_size": 4}, "odd", concurrency=1, batch_size=5))
             pid = server.pid
@@ -389,7 +389,7 @@ def test_missing_model_and_polling_server_are_errors(server, repository, start_s
     polling.wait_ready()
 
     async def analyze(running: ServerProcess, name: str) -> None:
-        async with LiveInstrument(running_server(running), [ModelPlan(name, inputs=IDENTITY.inputs)]) as instrument:
+        async with LiveInstrument(running_server(running), [ModelLoad(name, inputs=IDENTITY.inputs)]) as instrument:
             await instrument.measure(point(instrument, {"max_batch_size": 2}), SECONDS)
 
     with pytest.raises(InferError, match="absent"):
@@ -414,7 +414,7 @@ def test_ensemble_follows_its_members(tmp_path, start_server):
     before = {name: served(server, name) for name in ("chain", "a", "b")}
 
     async def analyze() -> None:
-        async with LiveInstrument(running_server(server), [ModelPlan("chain")], journal=tmp_path / "j") as instrument:
+        async with LiveInstrument(running_server(server), [ModelLoad("chain")], journal=tmp_path / "j") as instrument:
             configs = instrument.configs
             assert set(configs) == {"chain", "a", "b"}
             for sizes in ({"a": 2, "b": 4}, {"a": 32, "b": 16}, {"b": 3}):
@@ -443,7 +443,7 @@ def test_ensemble_above_follows_a_member(tmp_path, start_server):
 
     async def analyze() -> None:
         async with LiveInstrument(
-            running_server(server), [ModelPlan("member")], journal=tmp_path / "j"
+            running_server(server), [ModelLoad("member")], journal=tmp_path / "j"
         ) as instrument:
             assert set(instrument.configs) == {"member"}
             for size, expected in ((2, 2), (4, 4), (32, 8)):

@@ -198,6 +198,7 @@ def test_library_of_a_client_is_not_opened(scene: Scene) -> None:
     [
         ({"instance_group": [{"count": 2000}]}, "instance_group[0].count asks for 2000 instances"),
         ({"instance_group": [{"count": 10**6}]}, "--max-load-instances=1000000"),
+        ({"instance_group": [{}] * 200}, "instance_group[0].count asks for 200 instances"),
         ({"instance_group": [{"count": 33}]}, "33 worker processes, the limit is 32"),
         ({"parameters": {"intra_op_thread_count": {"string_value": "4096"}}}, "asks for 4096 threads"),
         ({"sequence_batching": {"oldest": {"max_candidate_sequences": 2**31 - 1}}}, "_candidate_sequences asks for"),

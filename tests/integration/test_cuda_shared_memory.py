@@ -25,7 +25,7 @@ from naiad.memory.cuda import CudaError, CudaRuntime
 from naiad.tools.perf.inputs import memory_blocks
 from naiad.tools.perf.inputs.shared_memory import in_shared_memory
 from naiad.tools.perf.inputs.templates import prepare_inputs
-from naiad.tools.perf.plan import InputSettings, ModelPlan
+from naiad.tools.perf.plan import InputSettings, ModelLoad
 from naiad.tools.values.tensor import InputError
 from support.model_repository import write_identity, write_python_add_sub
 from support.server_process import serving
@@ -170,7 +170,7 @@ def test_load_generator_uses_cuda_memory(gpu_server, library, protocol, tmp_path
     data = [{"INPUT0": values}]
     outputs = [{"OUTPUT0": values}]
     path.write_text(json.dumps({"data": data, "validation_data": outputs}))
-    plan = ModelPlan("identity", inputs=InputSettings((str(path),), output_bytes=128))
+    plan = ModelLoad("identity", inputs=InputSettings((str(path),), output_bytes=128))
     url = f"http://{gpu_server.http_url}" if protocol == "http" else f"grpc://{gpu_server.grpc_url}"
 
     async def body():

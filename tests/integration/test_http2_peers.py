@@ -15,7 +15,7 @@ from bench.transfer_grpc import GrpcConnection
 
 from naiad.protocol import service_pb2
 from naiad.wire.grpc import MessageAssembler, encode_status_text
-from naiad.wire.http2.hpack import RequestDecoder
+from naiad.wire.http2.hpack import RequestHeadDecoder
 from naiad.wire.http2.limits import Http2Limits
 from support.http2_conversation import ECHO, STREAM, Conversation
 from support.raw_http2 import DATA, HEADERS, Http2Peer, grpc_message
@@ -165,7 +165,7 @@ class TestGrpcioServer:
             assert list(channel.stream_stream(STREAM)(iter(messages), timeout=60)) == messages
             assert channel.unary_unary(ECHO)(b"again", timeout=60) == b"again"
         tap.close()
-        decoder, assembler = RequestDecoder(Http2Limits()), MessageAssembler(2**20)
+        decoder, assembler = RequestHeadDecoder(Http2Limits()), MessageAssembler(2**20)
         fields, received = [], []
         for kind, payload in frames_of(bytes(tap.from_server)):
             if kind == HEADERS:

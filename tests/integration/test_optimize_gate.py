@@ -10,7 +10,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.isolated import IsolatedRunner, Limits
+from naiad.tools.optimize.correctness.isolated import CandidateLimits, IsolatedRunner
 from naiad.tools.optimize.correctness.repository import write_repository
 from naiad.tools.optimize.correctness.runner import CallableRunner, RunnerError
 from naiad.tools.optimize.correctness.served import ServedRunner
@@ -18,7 +18,7 @@ from naiad.tools.optimize.correctness.settings import Settings
 from naiad.tools.optimize.measurement import Runtime
 from naiad.tools.optimize.source import Format
 from naiad.tools.optimize.sources import open_source
-from naiad.tools.optimize.steps.journal import Journal
+from naiad.tools.optimize.steps.journal import StepJournal
 from naiad.tools.optimize.steps.judging import Judge
 from support import sabotaged_conversions as models
 
@@ -163,7 +163,9 @@ def test_tuned_options_are_judged(options, is_accepted, tmp_path):
     onnx.save(HALVES.proto, tmp_path / "kept/files/model.onnx")
     conversion = Conversion(candidate("model"), Status.CONVERTED, tmp_path / "kept/files")
     asked = open_source(tmp_path / "kept/files/model.onnx")
-    judge_of = Judge(asked, source(HALVES), HALVES.samples, "", Settings(), Limits(), Journal(tmp_path / "steps"))
+    judge_of = Judge(
+        asked, source(HALVES), HALVES.samples, "", Settings(), CandidateLimits(), StepJournal(tmp_path / "steps")
+    )
     assert judge_of.verdict(conversion)[0].is_accepted
     assert judge_of.verdict(conversion, Runtime("tuned", options))[0].is_accepted == is_accepted
 
@@ -207,7 +209,7 @@ def test_crash_is_a_reason(tmp_path):
 
 def test_call_over_the_limit_ends_the_process(tmp_path):
     home = python_model(tmp_path, "import time; time.sleep(60)")
-    runner = IsolatedRunner(home, "model", Limits(call_s=0.5))
+    runner = IsolatedRunner(home, "model", CandidateLimits(call_s=0.5))
     try:
         with pytest.raises(RunnerError, match=r"no answer after 0\.5 s"):
             runner.infer({"X": np.ones((1, 8), np.float32)})
@@ -218,4 +220,4 @@ def test_call_over_the_limit_ends_the_process(tmp_path):
 def test_memory_over_the_limit_ends_the_process(tmp_path):
     home = repository(tmp_path, "model", HALVES.proto.SerializeToString())
     with pytest.raises(RunnerError, match="MiB of memory, allowed are 5 MiB"):
-        IsolatedRunner(home, "model", Limits(memory_mib=5))
+        IsolatedRunner(home, "model", CandidateLimits(memory_mib=5))

@@ -9,7 +9,7 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize import choice, profile
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.correctness.isolated import Limits
+from naiad.tools.optimize.correctness.isolated import CandidateLimits
 from naiad.tools.optimize.measurement import Runtime
 from naiad.tools.optimize.profile import serving
 from naiad.tools.optimize.result import Objective, Outcome
@@ -61,7 +61,7 @@ def test_profiles_of_two_models_and_a_broken_one(source, convert):
 
 def test_too_much_memory_is_an_error(source, convert):
     made = [(convert("source", onnx_models.add_sub()), [Runtime()])]
-    ((_, found),) = profile.measure(made, SAMPLES, source, limits=Limits(memory_mib=5))
+    ((_, found),) = profile.measure(made, SAMPLES, source, limits=CandidateLimits(memory_mib=5))
     assert "MiB of memory" in found.error
     assert found.throughput.value == 0
 

@@ -11,7 +11,7 @@ from naiad.core.errors import InferError
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec, to_array, to_buffer
 from naiad.tools.perf.exchange import RequestTemplate
-from naiad.tools.perf.plan import Protocol, Service
+from naiad.tools.perf.plan import Protocol, ServerTarget
 from naiad.tools.perf.targets import make_target
 from support.perf_targets import Sender, run, template
 
@@ -20,7 +20,7 @@ ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 @asynccontextmanager
 async def opened(repository: Path, *models: str, **fields: object):
-    target = make_target(Service(str(repository), Protocol.IN_PROCESS, **fields), models)
+    target = make_target(ServerTarget(str(repository), Protocol.IN_PROCESS, **fields), models)
     await target.open(8)
     try:
         yield target
@@ -80,6 +80,6 @@ def test_failures_have_a_kind(repository: Path) -> None:
 def test_model_that_does_not_load_is_named(repository: Path) -> None:
     async def body() -> None:
         with pytest.raises(InferError, match="missing"):
-            await make_target(Service(str(repository), Protocol.IN_PROCESS), ["missing"]).open(1)
+            await make_target(ServerTarget(str(repository), Protocol.IN_PROCESS), ["missing"]).open(1)
 
     run(body())

@@ -11,14 +11,14 @@ import pytest
 
 from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
 from naiad.telemetry.traffic import FORMAT_VERSION
-from naiad.tools.perf.measuring.level import Progress
+from naiad.tools.perf.measuring.level import PerfProgress
 from naiad.tools.perf.plan import (
     Concurrency,
     InputSettings,
     Load,
     Measuring,
     Mode,
-    ModelPlan,
+    ModelLoad,
     Phase,
     Plan,
     Protocol,
@@ -26,7 +26,7 @@ from naiad.tools.perf.plan import (
     RequestRate,
     Search,
     Sequences,
-    Service,
+    ServerTarget,
     Stop,
 )
 from naiad.tools.perf.session import Session, run
@@ -37,7 +37,7 @@ from support.server_process import serving
 
 SHORT = Measuring(window_ms=300, max_trials=1)
 COUNTED = Measuring(Stop.REQUEST_COUNT, request_count=40)
-IDENTITY = ModelPlan("identity", inputs=InputSettings(shapes={"INPUT0": (4,)}))
+IDENTITY = ModelLoad("identity", inputs=InputSettings(shapes={"INPUT0": (4,)}))
 
 ONE_ROW = {"model": "identity", "inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 4]}]}
 REPEATED = {
@@ -54,12 +54,12 @@ REPEATED = {
 @pytest.fixture(params=["http", "grpc"])
 def service(request, server):
     if request.param == "http":
-        return Service(f"http://{server.http_url}", Protocol.HTTP)
-    return Service(f"grpc://{server.grpc_url}", Protocol.GRPC)
+        return ServerTarget(f"http://{server.http_url}", Protocol.HTTP)
+    return ServerTarget(f"grpc://{server.grpc_url}", Protocol.GRPC)
 
 
 def http(server):
-    return Service(f"http://{server.http_url}", Protocol.HTTP)
+    return ServerTarget(f"http://{server.http_url}", Protocol.HTTP)
 
 
 def measured(service, loads: Search | Load, *models, progress=None, **settings):
@@ -169,7 +169,7 @@ def test_sequences_leave_nothing_behind(tmp_path, start_server, load):
     write_running_sum(tmp_path, "sum", "direct { }", max_batch_size=4, idle_us=600_000_000)
     server = start_server(tmp_path)
     server.wait_ready()
-    model = ModelPlan("sum", sequences=Sequences(length=5, count=3))
+    model = ModelLoad("sum", sequences=Sequences(length=5, count=3))
     plan = Plan(http(server), [model], load, measuring=SHORT)
 
     async def main():
@@ -234,7 +234,7 @@ def test_replay_keeps_the_transport_of_each_request(tmp_path, start_server):
     again = tmp_path / "again"
     server = start_server(tmp_path / "models", f"--record-traffic={again}")
     server.wait_ready()
-    other = Service(f"grpc://{server.grpc_url}", Protocol.GRPC)
+    other = ServerTarget(f"grpc://{server.grpc_url}", Protocol.GRPC)
     plan = Plan(http(server), [], Concurrency(1), replay_files=(str(tmp_path / "recording"),), replay_service=other)
     rows = asyncio.run(run(plan)).rows
     server.stop()
@@ -259,17 +259,17 @@ def test_fixed_schedule_is_played(server, tmp_path):
 
 
 def test_model_in_this_process_is_measured(repository):
-    service = Service(str(repository), Protocol.IN_PROCESS)
+    service = ServerTarget(str(repository), Protocol.IN_PROCESS)
     result = measured(service, Search(1, 4, 3), measuring=COUNTED)
     assert [(row.request_count, row.server.success_count) for row in result.rows] == [(40, 40), (40, 40)]
     assert result.environment["server"] == "naiad"
 
 
 def test_decoupled_model_is_measured(server, tmp_path):
-    service = Service(f"grpc://{server.grpc_url}", Protocol.GRPC, Mode.STREAM)
+    service = ServerTarget(f"grpc://{server.grpc_url}", Protocol.GRPC, Mode.STREAM)
     step = {name: {"content": [0, 0, 0], "shape": [3]} for name in ("IN", "DELAY")}
     (tmp_path / "data.json").write_text(json.dumps({"data": [{**step, "WAIT": [0]}]}))
-    model = ModelPlan("repeat", inputs=InputSettings(sources=(str(tmp_path / "data.json"),)))
+    model = ModelLoad("repeat", inputs=InputSettings(sources=(str(tmp_path / "data.json"),)))
     (row,) = measured(service, Concurrency(2), model, measuring=COUNTED).rows
     assert (row.request_count, list(row.errors)) == (40, [])
     assert row.response_throughput == pytest.approx(3 * row.throughput.value, rel=0.01)
@@ -278,15 +278,15 @@ def test_decoupled_model_is_measured(server, tmp_path):
 
 def test_shapes_of_several_models_are_given_together(server):
     inputs = InputSettings(shapes={"INPUT0": (4,), "IN": (3,), "DELAY": (3,), "WAIT": (1,)}, sources=("zero",))
-    models = [ModelPlan(name, inputs=inputs) for name in ("identity", "repeat")]
-    service = Service(f"grpc://{server.grpc_url}", Protocol.GRPC, Mode.STREAM)
+    models = [ModelLoad(name, inputs=inputs) for name in ("identity", "repeat")]
+    service = ServerTarget(f"grpc://{server.grpc_url}", Protocol.GRPC, Mode.STREAM)
     rows = measured(service, Concurrency(2), *models, measuring=COUNTED).rows
     assert [(row.model, list(row.errors)) for row in rows] == [("identity", []), ("repeat", [])]
 
 
 def test_unknown_model_is_named(service):
     with pytest.raises(InferError, match=rf"model 'nope' at {service.url}: .*unknown model") as raised:
-        measured(service, Concurrency(1), ModelPlan("nope"))
+        measured(service, Concurrency(1), ModelLoad("nope"))
     assert raised.value.code is ErrorCode.NOT_FOUND
 
 
@@ -294,12 +294,12 @@ def test_unknown_model_is_named(service):
 def test_unreachable_server_is_named(url):
     protocol = Protocol.HTTP if url.startswith("http") else Protocol.GRPC
     with pytest.raises(ConnectionFailedError, match=f"no connection to {url}"):
-        measured(Service(url, protocol), Concurrency(1))
+        measured(ServerTarget(url, protocol), Concurrency(1))
 
 
 def test_data_that_does_not_fit_is_refused(server):
     with pytest.raises(InputError, match="variable dimension"):
-        measured(http(server), Concurrency(1), ModelPlan("identity"))
+        measured(http(server), Concurrency(1), ModelLoad("identity"))
 
 
 def test_server_that_dies_ends_the_run(tmp_path, monkeypatch):
@@ -307,7 +307,7 @@ def test_server_that_dies_ends_the_run(tmp_path, monkeypatch):
     write_identity(tmp_path)
     with serving(tmp_path / "log", f"--model-repository={tmp_path}") as server:
 
-        class KillServer(Progress):
+        class KillServer(PerfProgress):
             def tick(self, tick):
                 if tick.requests:
                     server.process.kill()
@@ -321,7 +321,7 @@ def test_server_that_dies_ends_the_run(tmp_path, monkeypatch):
 
 
 def test_interrupt_reports_what_was_measured(server):
-    class Interrupt(Progress):
+    class Interrupt(PerfProgress):
         is_sent = False
 
         def tick(self, tick):

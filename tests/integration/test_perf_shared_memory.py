@@ -16,7 +16,7 @@ from naiad.memory.system import DIRECTORY
 from naiad.tools.perf.inputs.memory_blocks import SystemBlock
 from naiad.tools.perf.inputs.shared_memory import in_shared_memory
 from naiad.tools.perf.inputs.templates import prepare_inputs
-from naiad.tools.perf.plan import InputSettings, ModelPlan
+from naiad.tools.perf.plan import InputSettings, ModelLoad
 from support import onnx_models
 from support.model_repository import add_sub_config, write_identity, write_model
 from support.server_process import serving
@@ -49,7 +49,7 @@ def url(request, shm_server):
 
 async def prepared(client, model, batch_size=1, **settings):
     metadata, config = await client.model_metadata(model), await client.model_config(model)
-    return prepare_inputs(ModelPlan(model, "", batch_size, InputSettings(**settings)), metadata, config)
+    return prepare_inputs(ModelLoad(model, "", batch_size, InputSettings(**settings)), metadata, config)
 
 
 async def answer(client, template):

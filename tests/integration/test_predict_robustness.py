@@ -48,14 +48,14 @@ def values(count: int, start: int = 0) -> np.ndarray:
 def test_model_without_a_configuration_gets_large_batches(plain: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", values(9000))
     sizes: list[int] = []
-    execute = batch_pipeline.Requests._infer
+    execute = batch_pipeline.ChunkRequests._infer
 
     async def noted(self, group):
         sizes.append(len(group.offsets))
         return await execute(self, group)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_pipeline.Requests, "_infer", noted)
+        patch.setattr(batch_pipeline.ChunkRequests, "_infer", noted)
         predict(PredictJob(str(plain), "plain", [str(tmp_path / "rows.npy")], str(tmp_path / "out.npz")))
     assert max(sizes) == 8192
     with np.load(tmp_path / "out.npz") as found:

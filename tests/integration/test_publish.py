@@ -10,14 +10,14 @@ import pytest
 from naiad.client import Client, InferError
 from naiad.repository.stores.store import list_version_dirs
 from naiad.tools.optimize.package import opened_source
-from naiad.tools.publish import Publication, PublishError, Sample, SourceError, publish, read_source
+from naiad.tools.publish import Publication, PublishError, SourceError, TrialSample, publish, read_source
 from naiad.tools.publish.lock import publishing
 from support import onnx_models, packaged_models
 from support.server_process import serving
 from support.waiting import wait_until
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
-SAMPLE = Sample({"INPUT0": ROWS.tolist()}, {"OUTPUT0": (ROWS + 1).tolist()})
+SAMPLE = TrialSample({"INPUT0": ROWS.tolist()}, {"OUTPUT0": (ROWS + 1).tolist()})
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_first_version_is_published(server, source, repository):
 def test_next_version_is_tried_first(server, source, repository, tmp_path):
     send(server, source, repository)
     two = write(tmp_path / "two.onnx", onnx_models.add_default(2.0))
-    published, steps = send(server, two, repository, Sample({"INPUT0": ROWS}, {"OUTPUT0": ROWS + 2}))
+    published, steps = send(server, two, repository, TrialSample({"INPUT0": ROWS}, {"OUTPUT0": ROWS + 2}))
     assert published.version == 2
     assert steps[:2] == ["try 'plus.candidate'", "ask 'plus.candidate'"]
     assert answer(server) == (ROWS + 2).ravel().tolist()
@@ -102,7 +102,7 @@ def test_wrong_answer_changes_nothing(server, source, repository, tmp_path):
 
 
 def test_first_version_with_wrong_answer_is_removed(server, source, repository):
-    wrong = Sample({"INPUT0": ROWS}, {"OUTPUT0": ROWS})
+    wrong = TrialSample({"INPUT0": ROWS}, {"OUTPUT0": ROWS})
     with pytest.raises(PublishError, match="The repository is as it was; the model was not served before"):
         send(server, source, repository, wrong)
     assert list(repository.iterdir()) == []
@@ -247,7 +247,7 @@ def test_cancelled_publication_is_taken_back(server, source, repository, tmp_pat
                 asyncio.get_running_loop().call_later(0.1, running.cancel)
 
         async with Client(f"http://{server.http_url}", timeout_s=60) as client:
-            sample = Sample({"INPUT0": ROWS})
+            sample = TrialSample({"INPUT0": ROWS})
             running = asyncio.ensure_future(
                 publish(client, Publication(two, repository, sample), cancel_at_last_step)
             )
@@ -294,9 +294,9 @@ def test_path_without_model_is_named(server, repository, tmp_path, name, text):
 def test_wrong_sample_is_explained(server, source, repository):
     send(server, source, repository)
     with pytest.raises(PublishError, match="the sample has input 'x', which model 'plus' does not have"):
-        send(server, source, repository, Sample({"x": [1]}))
+        send(server, source, repository, TrialSample({"x": [1]}))
     with pytest.raises(PublishError, match="input 'INPUT0' of the sample is no FP32 tensor"):
-        send(server, source, repository, Sample({"INPUT0": [["a"]]}))
+        send(server, source, repository, TrialSample({"INPUT0": [["a"]]}))
 
 
 def test_server_without_permission_refuses(repository, source, tmp_path):

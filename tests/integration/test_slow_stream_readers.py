@@ -136,6 +136,7 @@ def pages(server: ServerProcess, model: str, count: int) -> list[int]:
     assert answer.status == 200
     events = answer.read().split(b"\n\n")[:-1]
     connection.close()
+    assert all(b'"PAGE"' in event for event in events), [event for event in events if b'"PAGE"' not in event]
     return [int(json.loads(event.removeprefix(b"data: "))["PAGE"]) for event in events]
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.tools.predict import PredictJob, checkpoint, pipeline, predict
-from naiad.tools.predict.checkpoint import Checkpoint
+from naiad.tools.predict.checkpoint import JobCheckpoint
 from naiad.tools.predict.sinks.sink import PartFile
 from support.batch_parts import Doubling, served
 
@@ -71,7 +71,7 @@ def fused(fuse: Fuse) -> Iterator[None]:
         patch.setattr(pipeline, "CHECKPOINT_S", 0.0)
         patch.setattr(PartFile, "write", fuse.write(PartFile.write))
         patch.setattr(PartFile, "sync", fuse.around(PartFile.sync))
-        patch.setattr(Checkpoint, "_append", fuse.around(Checkpoint._append))
+        patch.setattr(JobCheckpoint, "_append", fuse.around(JobCheckpoint._append))
         patch.setattr(Path, "replace", fuse.around(Path.replace))
         patch.setattr(checkpoint.shutil, "rmtree", fuse.around(shutil.rmtree))
         yield

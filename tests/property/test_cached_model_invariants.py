@@ -12,7 +12,7 @@ from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.engine.cache.model import CachedModel
-from naiad.engine.cache.store import CachedResponse, LocalStore
+from naiad.engine.cache.store import CachedResponse, LocalCache
 from naiad.telemetry.statistics.model import ModelStatistics
 
 _QUESTIONS = st.tuples(
@@ -69,7 +69,7 @@ class Served:
         request.on_response(request, InferResponse(header, [] if error else [data], error=error))
 
 
-class Elsewhere(LocalStore):
+class Elsewhere(LocalCache):
     """A store like Redis: it is asked, and says later what it had then."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class CacheMachine(RuleBasedStateMachine):
     @initialize(is_elsewhere=st.booleans())
     def start(self, is_elsewhere):
         self.served = Served()
-        self.store = Elsewhere() if is_elsewhere else LocalStore(2000)
+        self.store = Elsewhere() if is_elsewhere else LocalCache(2000)
         self.model = CachedModel(self.served, self.store)
         self.asked: list[InferRequest] = []
         self.answers: dict[InferRequest, InferResponse] = {}

@@ -13,7 +13,7 @@ from naiad.core.errors import InferError, encodable
 from naiad.options.network.endpoints import MetricsOptions
 from naiad.telemetry.metrics.exposition import add, parse
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.metrics.model import ModelSource
+from naiad.telemetry.metrics.model import ModelMetricSource
 from naiad.telemetry.statistics.model import ModelStatistics
 
 HOSTILE = [
@@ -34,9 +34,9 @@ NAMES = st.one_of(st.sampled_from(HOSTILE), st.text(alphabet=st.characters(), ma
 TAGS = st.dictionaries(NAMES, NAMES, max_size=3)
 
 
-def source(name: str, tags: Mapping[str, str], namespace: str = "") -> ModelSource:
+def source(name: str, tags: Mapping[str, str], namespace: str = "") -> ModelMetricSource:
     statistics = ModelStatistics(name, "1", namespace=namespace)
-    return ModelSource(statistics, pending=lambda: 0, executing=lambda: 0, tags=tags)
+    return ModelMetricSource(statistics, pending=lambda: 0, executing=lambda: 0, tags=tags)
 
 
 def registry(custom: CustomMetrics) -> Registry:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from naiad.wire.grpc import GrpcError, MessageAssembler
 from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.frames import Http2Error, frame, window_update
-from naiad.wire.http2.hpack import HeaderListTooLargeError, HpackError, RequestDecoder
+from naiad.wire.http2.hpack import HeaderListTooLargeError, HpackError, RequestHeadDecoder
 from naiad.wire.http2.limits import Http2Limits
 from support.http2_peer import GRPC_FIELDS, OPENING, Peer, data_frame, settings_frame, split_frames
 
@@ -193,7 +193,7 @@ def test_peer_windows_are_respected_and_used(actions):
 @given(st.lists(st.tuples(FIELDS, st.sampled_from(["request", "request", "trailers", "resize"])), max_size=20))
 @settings(max_examples=200)
 def test_header_cache_gives_what_decoding_gives(steps):
-    encoder, reference, decoder = hpack.Encoder(), hpack.Decoder(), RequestDecoder(Http2Limits())
+    encoder, reference, decoder = hpack.Encoder(), hpack.Decoder(), RequestHeadDecoder(Http2Limits())
     for fields, step in steps:
         if step == "resize":
             encoder.header_table_size = 100 if encoder.header_table_size > 100 else 4096
@@ -229,7 +229,7 @@ def test_header_decoder_agrees_with_hpack_package(block):
     if _size_updates(block) > 2:
         expected = None  # RFC 7541 4.2; the package takes any number
     try:
-        fields = RequestDecoder(Http2Limits(header_fields=200)).decode_fields(block)
+        fields = RequestHeadDecoder(Http2Limits(header_fields=200)).decode_fields(block)
     except (HpackError, HeaderListTooLargeError):
         fields = None
     assert fields == expected

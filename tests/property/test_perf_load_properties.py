@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from naiad.tools.perf.generator.requests import model_chooser
 from naiad.tools.perf.load.arrivals import arrivals_ns, deal
 from naiad.tools.perf.load.search import values
-from naiad.tools.perf.load.sequences import LiveSequence, SequenceSource
+from naiad.tools.perf.load.sequences import SentSequence, SequenceSource
 from naiad.tools.perf.plan import Intervals, Phase, Ramp, RequestRate, Schedule, Search, Sequences
 
 _RATES = st.floats(0.1, 1e6)
@@ -121,7 +121,7 @@ def test_sequences_keep_protocol(settings: Sequences, parts: int, live: int, cha
     assert all(settings.first_id <= each <= settings.last_id for each in seen)
 
 
-def _take_step(sequence: LiveSequence, seen: dict[int, list[tuple[int, bool, bool]]]) -> None:
+def _take_step(sequence: SentSequence, seen: dict[int, list[tuple[int, bool, bool]]]) -> None:
     template, starts, ends = sequence.step()
     steps = seen.setdefault(sequence.sequence_id, [])
     assert starts == (not steps)
@@ -135,7 +135,7 @@ def _take_step(sequence: LiveSequence, seen: dict[int, list[tuple[int, bool, boo
 
 @given(st.integers(1, 10), st.integers(0, 9))
 def test_cut_sequences_end_with_next_request(length: int, sent: int) -> None:
-    sequence = LiveSequence(1, length, [0])
+    sequence = SentSequence(1, length, [0])
     for _ in range(min(sent, length)):
         sequence.step()
     sequence.cut()

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from naiad.config.rollout.declaration import Guard, Rollout, Steps, parse_tree
 from naiad.config.rollout.guard import (
+    GuardVerdict,
     RolloutCounts,
     SideCounts,
-    Verdict,
     bucket_of,
     decide,
     quantile_ns,
@@ -170,23 +170,23 @@ def test_steps_never_pass_a_violation(
     for stable, canary, age_s in observed:
         before = state
         found = decide(state, RolloutCounts(state.era, stable, canary), 0, int(age_s * 1e9))
-        if found.verdict is Verdict.ROLL_BACK:
+        if found.verdict is GuardVerdict.ROLL_BACK:
             state = rolled_back(state, "m")
             assert state.rollout is not None
             assert (state.rollout.stable, state.rollout.weight) == (1, 0)
             return
         if canary.requests >= 50:
             assert canary.error_rate <= 0.1
-        if found.verdict is Verdict.STEP:
+        if found.verdict is GuardVerdict.STEP:
             state = stepped(state, "")
             assert state.rollout is not None
             assert before.rollout is not None
             assert state.rollout.weight > before.rollout.weight
-        elif found.verdict is Verdict.PROMOTE:
+        elif found.verdict is GuardVerdict.PROMOTE:
             state = promoted(state, "m")
             assert state.rollout == Rollout(2, guard=guard)
             return
-        if found.verdict is not Verdict.KEEP:
+        if found.verdict is not GuardVerdict.KEEP:
             assert age_s >= 10
             assert canary.requests >= 50
 

@@ -9,11 +9,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from naiad.core.errors import InferError
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import DynamicScheduler
-from naiad.scheduler.queue import QueuePolicy
+from naiad.scheduler.queue import QueueLimits
 from support.scheduling import MS, waiting_request
 
 _POLICIES = st.builds(
-    QueuePolicy,
+    QueueLimits,
     max_queue_size=st.sampled_from([0, 0, 3]),
     timeout_ns=st.sampled_from([0, 3 * MS, 7 * MS]),
     allows_override=st.booleans(),

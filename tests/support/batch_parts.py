@@ -16,7 +16,7 @@ from naiad.core.tensor import Array, Shape, TensorSpec
 from naiad.tools.predict import run
 from naiad.tools.predict.job import PredictJob
 from naiad.tools.predict.rows.chunk import Chunk
-from naiad.tools.predict.signature import ModelSignature, read_signature
+from naiad.tools.predict.signature import RowSignature, read_signature
 from naiad.tools.predict.sources.opening import find_files
 from naiad.tools.predict.sources.reader import Reader
 
@@ -38,14 +38,14 @@ def metadata(inputs: Tensors, outputs: Tensors, *, max_batch_size: int = 8) -> t
 
 def signature(
     inputs: Tensors, outputs: Tensors | None = None, *, max_batch_size: int = 8, **fields: Any
-) -> ModelSignature:
+) -> RowSignature:
     """Return the signature of a model named `m`."""
     job = PredictJob("models", "m", ["in"], "out.jsonl", **fields)
     return read_signature(job, *metadata(inputs, outputs or {}, max_batch_size=max_batch_size))
 
 
 def chunks(
-    path: Path | str, model: ModelSignature, *, rows: int = 3, max_bytes: int = 1 << 20, skip: int = 0, **fields: Any
+    path: Path | str, model: RowSignature, *, rows: int = 3, max_bytes: int = 1 << 20, skip: int = 0, **fields: Any
 ) -> list[Chunk]:
     """Return what a job reads from files."""
     job = PredictJob("models", "m", [str(path)], "out.jsonl", **fields)

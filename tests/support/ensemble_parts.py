@@ -8,7 +8,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.engine.ensemble.model import EnsembleModel
-from naiad.engine.serving.served import Router
+from naiad.engine.serving.served import ModelRouter
 from naiad.telemetry.statistics.model import ModelStatistics
 from support.engine_parts import StepLoop
 
@@ -23,7 +23,7 @@ _STEP = """step [ { model_name: "member" model_version: -1
 
 
 def chain(
-    router: Router, steps: int, *, most_inflight: int = 0, statistics: ModelStatistics | None = None
+    router: ModelRouter, steps: int, *, most_inflight: int = 0, statistics: ModelStatistics | None = None
 ) -> EnsembleModel:
     """Return ensemble e, which passes FP32[1] IN through `steps` steps of the model `member` to OUT."""
     tensors = ["IN", *[f"t{i}" for i in range(1, steps)], "OUT"]

@@ -9,8 +9,8 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import TensorSpec
 from naiad.tools.measure.result import Interval
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
-from naiad.tools.optimize.measurement import Profile, Runtime, Served
-from naiad.tools.optimize.result import CurvePoint, Objective, Outcome, Result
+from naiad.tools.optimize.measurement import Profile, Runtime, ServedMeasurement
+from naiad.tools.optimize.result import CurvePoint, Objective, OptimizationResult, Outcome
 from naiad.tools.optimize.source import Format, Source
 from naiad.tools.optimize.verdict import Difference, Verdict
 
@@ -51,7 +51,7 @@ def outcome(
     for runtime, factor in (("default", 1.0), ("threads-1", 1.4)):
         figures = interval(latency_us * factor), interval(throughput / factor)
         profiles.append(Profile(Runtime(runtime), *figures, 16, 0.2, 41.0 * (4 if worst == 0 else 1)))
-    served = Served(
+    served = ServedMeasurement(
         Runtime("default", {"intra_op_thread_count": "2"}), interval(latency_us + 180), latency_us * 9,
         interval(throughput * 0.9, 0.05), 16, 16, 96.0, f"naiad perf -m {name} --concurrency-range 16",
     )  # fmt: skip
@@ -89,7 +89,7 @@ def failed(name: str, reason: str, status: Status = Status.FAILED) -> Outcome:
     return Outcome(candidate, status, reason)
 
 
-def result(*outcomes: Outcome, winner: str = "", **changes: Any) -> Result:
+def result(*outcomes: Outcome, winner: str = "", **changes: Any) -> OptimizationResult:
     """Return a result; without outcomes, of all kinds of candidates."""
     tensors = TensorSpec("image", DataType.FP32, (-1, 64)), TensorSpec("scores", DataType.FP32, (-1, 10))
     made = outcomes or (
@@ -121,4 +121,4 @@ def result(*outcomes: Outcome, winner: str = "", **changes: Any) -> Result:
         "command": _COMMAND,
         "environment": _ENVIRONMENT,
     }
-    return Result(**{**values, **changes})
+    return OptimizationResult(**{**values, **changes})

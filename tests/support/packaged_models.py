@@ -12,7 +12,7 @@ import onnxruntime
 from naiad.cli.main import main
 from naiad.tools.optimize import package
 from naiad.tools.optimize.correctness.runner import CallableRunner
-from naiad.tools.optimize.result import Result
+from naiad.tools.optimize.result import OptimizationResult
 from support import optimizer_results as results
 from support import sabotaged_conversions as models
 
@@ -27,7 +27,7 @@ def source() -> CallableRunner:
     return CallableRunner(lambda inputs: dict(zip(names, session.run(None, dict(inputs)), strict=True)))
 
 
-def result(folder: Path, proto: onnx.ModelProto = VISION.proto, **changes: Any) -> Result:
+def result(folder: Path, proto: onnx.ModelProto = VISION.proto, **changes: Any) -> OptimizationResult:
     """Return an optimization of the vision model whose winner has the graph `proto`."""
     folder.mkdir(parents=True)
     onnx.save(proto, folder / "model.onnx")
@@ -36,7 +36,7 @@ def result(folder: Path, proto: onnx.ModelProto = VISION.proto, **changes: Any) 
     return replace(made, source=replace(made.source, inputs=(), outputs=(), name="colors"))
 
 
-def write(home: Path, name: str = "colors.zip", made: Result | None = None, **changes: Any) -> Path:
+def write(home: Path, name: str = "colors.zip", made: OptimizationResult | None = None, **changes: Any) -> Path:
     """Write a package of the vision model in `home`."""
     made = made or result(home / f"files-{name}")
     arguments = {"config": CONFIG, "source": source(), "profile_s": 0.1, **changes}

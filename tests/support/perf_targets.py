@@ -8,8 +8,8 @@ import numpy as np
 from naiad.core.datatype import DataType
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec, to_buffer
-from naiad.tools.perf.exchange import Exchange, RequestTemplate
-from naiad.tools.perf.plan import Mode, Protocol, Service
+from naiad.tools.perf.exchange import RequestTemplate, SentRequest
+from naiad.tools.perf.plan import Mode, Protocol, ServerTarget
 from naiad.tools.perf.targets import make_target
 from support.http2_peer import settings_frame
 
@@ -23,7 +23,7 @@ def template(model="m", array=ROW, name="INPUT0", **fields):
 
 def service(url, **fields):
     protocol = Protocol.GRPC if url.startswith("grpc") else Protocol.HTTP
-    return Service(url, protocol, **fields)
+    return ServerTarget(url, protocol, **fields)
 
 
 @asynccontextmanager
@@ -56,7 +56,7 @@ class Sender:
             if not ended.done():
                 ended.set_result(exchange)
 
-        exchange = Exchange(on_end)
+        exchange = SentRequest(on_end)
         exchange.slot = self.slots
         self.slots += 1
         for name, value in fields.items():

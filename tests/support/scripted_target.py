@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from naiad.client import ConnectionFailedError
-from naiad.tools.perf.exchange import Exchange, Prepared, RequestTemplate
+from naiad.tools.perf.exchange import Prepared, RequestTemplate, SentRequest
 
 
 class ScriptedPrepared:
@@ -18,14 +18,14 @@ class ScriptedTarget:
 
     def __init__(
         self,
-        delay_s: Callable[[Exchange], float] = lambda _: 0.0,
-        failure: Callable[[Exchange], str] = lambda _: "",
+        delay_s: Callable[[SentRequest], float] = lambda _: 0.0,
+        failure: Callable[[SentRequest], str] = lambda _: "",
     ) -> None:
         self.delay_s = delay_s
         self.failure = failure
-        self.sent: list[Exchange] = []
+        self.sent: list[SentRequest] = []
         self.prepared: list[ScriptedPrepared] = []
-        self.ended: list[Exchange] = []
+        self.ended: list[SentRequest] = []
         self.outstanding = 0
         self.most_outstanding = 0
         self.connections: list[int] = []
@@ -42,7 +42,7 @@ class ScriptedTarget:
     def prepare(self, template: RequestTemplate) -> ScriptedPrepared:
         return ScriptedPrepared(template)
 
-    def send(self, prepared: Prepared, exchange: Exchange) -> None:
+    def send(self, prepared: Prepared, exchange: SentRequest) -> None:
         assert isinstance(prepared, ScriptedPrepared)
         loop = asyncio.get_running_loop()
         exchange.start_ns = exchange.sent_ns = time.monotonic_ns()
@@ -56,7 +56,7 @@ class ScriptedTarget:
         else:
             loop.call_soon(self._end, exchange)
 
-    def _end(self, exchange: Exchange) -> None:
+    def _end(self, exchange: SentRequest) -> None:
         self.outstanding -= 1
         exchange.first_ns = exchange.end_ns = time.monotonic_ns()
         exchange.responses = 1

@@ -22,7 +22,7 @@ from naiad.bind.exceptions import PyTritonUnrecoverableError
 from naiad.bind.execution import AsyncExecutor
 from naiad.bind.model_config.triton_model_config import TritonModelConfig
 from naiad.bind.request import Request
-from naiad.bind.responses import ResponseEncoder
+from naiad.bind.responses import ModelResponseEncoder
 from naiad.core.batch import Batch
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
 from naiad.core.errors import ErrorCode, InferError, cause_of, internal, invalid_argument
@@ -108,7 +108,7 @@ class BoundInstance(Instance):
         self._running = model.running
         self._on_unrecoverable = model.on_unrecoverable
         self._layouts = _RequestLayouts(model.context)
-        self._encoder = ResponseEncoder(model.bound.config, is_strict=model.bound.is_strict)
+        self._encoder = ModelResponseEncoder(model.bound.config, is_strict=model.bound.is_strict)
         self._error_header = ResponseHeader(self._name, str(model.context.version), ())
         self._executor = AsyncExecutor(name)
 

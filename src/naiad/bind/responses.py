@@ -19,7 +19,7 @@ _SMALL_BYTES = 16384
 """An output up to this size is copied by one call; a larger one by a copy that releases the interpreter's lock."""
 
 
-class ResponseEncoder:
+class ModelResponseEncoder:
     """Makes responses of the outputs of one model version. Not safe for use by several threads at once."""
 
     def __init__(self, config: TritonModelConfig, *, is_strict: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from naiad.bind.exceptions import PyTritonBadParameterError, PyTritonValidationError
 from naiad.config.problem import nearest
-from naiad.options.flag import Kind, OptionError
+from naiad.options.flag import OptionError, ValueKind
 from naiad.options.flags import all_flags
 from naiad.options.network.access import CATEGORIES
 from naiad.options.options import ServerOptions
@@ -140,11 +140,11 @@ def _converted(name: str, value: Any) -> Any:
     kind = _FLAGS[name].kind if name in _FLAGS else None
     if not isinstance(value, str):
         return value
-    if kind is Kind.BOOLEAN:
+    if kind is ValueKind.BOOLEAN:
         if value.lower() not in ("true", "false", "1", "0", "on", "off"):
             raise PyTritonBadParameterError(f"TritonConfig.{name} is '{value}', expected true or false")
         return value.lower() in ("true", "1", "on")
-    if kind is Kind.INTEGER:
+    if kind is ValueKind.INTEGER:
         try:
             return int(value)
         except ValueError:

@@ -5,7 +5,6 @@ import asyncio
 import re
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail
 from naiad.cli.perf.flags import parse as parse_perf
 from naiad.cli.perf.planning import FlagError, make_plan
+from naiad.cli.status_line import StatusLine
 from naiad.core.errors import InferError
 from naiad.tools.analyze.live import restore_from_journal
 from naiad.tools.analyze.measurement import ServerLostError
@@ -22,12 +22,11 @@ from naiad.tools.analyze.run import Analysis, analyze, restored_url
 from naiad.tools.analyze.search import SearchProgress
 from naiad.tools.analyze.settings.keys import KEYS, Key
 from naiad.tools.analyze.settings.reader import read_file, read_settings
-from naiad.tools.analyze.settings.settings import ModelSettings, Settings
+from naiad.tools.analyze.settings.settings import AnalysisSettings, ModelSettings
 from naiad.tools.analyze.settings.values import SettingsError, seconds
 from naiad.tools.measure.charts import ChartsMissingError, check_charts
-from naiad.tools.perf.plan import InputSettings, Protocol, Service
+from naiad.tools.perf.plan import InputSettings, Protocol, ServerTarget
 
-_LINE_INTERVAL_S = 10
 COMMANDS = ("profile", "analyze", "report")
 """Model Analyzer's."""
 _DESCRIPTION = """\
@@ -206,7 +205,7 @@ def run(argv: Sequence[str]) -> int:
         return fail("naiad analyze", getattr(error, "message", None) or error)
 
 
-def _model_analyzer_settings(command: str, arguments: Sequence[str]) -> Settings:
+def _model_analyzer_settings(command: str, arguments: Sequence[str]) -> AnalysisSettings:
     given, file = parse_model_analyzer(command, arguments)
     document: dict[str, Any] = {"run_config_search_mode": "brute"}  # Model Analyzer's default
     if file:
@@ -214,7 +213,7 @@ def _model_analyzer_settings(command: str, arguments: Sequence[str]) -> Settings
     return read_settings(document | given)
 
 
-def _analyze(settings: Settings, *, is_quiet: bool) -> int:
+def _analyze(settings: AnalysisSettings, *, is_quiet: bool) -> int:
     _check_outputs(settings)
     for note in settings.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -231,7 +230,7 @@ def _analyze(settings: Settings, *, is_quiet: bool) -> int:
     return 0 if all(each.ranking.winner for each in found) else FAILED
 
 
-def _check_outputs(settings: Settings) -> None:
+def _check_outputs(settings: AnalysisSettings) -> None:
     """Raise SettingsError or ChartsMissingError for what could not be written after the measurements."""
     if settings.writes_summary:
         check_charts()
@@ -275,34 +274,24 @@ def _show(analysis: Analysis) -> None:
 async def _restore(journal: Path) -> int:
     url = restored_url(journal)
     protocol = Protocol.GRPC if url.startswith("grpc") else Protocol.HTTP
-    models = await restore_from_journal(journal, Service(url, protocol))
+    models = await restore_from_journal(journal, ServerTarget(url, protocol))
     print(f"restored at {url}: {', '.join(models)}")
     return 0
 
 
 class _Progress:
-    """One line that changes in a terminal; elsewhere a line for each phase, and for each 10 seconds."""
+    """Shows how many measurements are made, and the time left."""
 
     def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._phase = ""
-        self._line_s = 0.0
+        self._status = StatusLine()
 
     def __call__(self, models: str, where: SearchProgress) -> None:
         line = f"{models}: {where.phase}, {where.done} of about {where.expected} measurements"
         if where.remaining_s:
             line += f", {'at most ' if where.is_at_most else ''}{where.remaining_s:.0f} s left"
-        if self._is_terminal:
-            sys.stderr.write(f"\r\x1b[2K{line}")
-            sys.stderr.flush()
-            return
         # "prediction of configuration 1 of 149" is the same phase as "... 2 of 149".
-        phase, now_s = re.sub(r"\d+", "", where.phase), time.monotonic()
-        if phase != self._phase or now_s - self._line_s >= _LINE_INTERVAL_S:
-            print(line, file=sys.stderr, flush=True)
-            self._phase, self._line_s = phase, now_s
+        self._status.show(line, re.sub(r"\d+", "", where.phase))
 
     def clear(self) -> None:
         """Remove the line."""
-        if self._is_terminal:
-            sys.stderr.write("\r\x1b[2K")
+        self._status.clear()

@@ -31,14 +31,14 @@ def run(arguments: Sequence[str]) -> int:
     flags = make_parser().parse_args(arguments)
     # The gate imports the server.
     from naiad.tools.optimize.candidate import Precision
-    from naiad.tools.optimize.comparing import Side, compare
+    from naiad.tools.optimize.comparing import ComparedModel, compare
     from naiad.tools.optimize.correctness.runner import RunnerError
     from naiad.tools.optimize.correctness.settings import Settings
     from naiad.tools.optimize.steps.journal import to_json
 
     try:
         settings = Settings(tolerances=_tolerances(flags.tolerance), are_probed=not flags.no_probes)
-        source = Side(
+        source = ComparedModel(
             flags.source,
             flags.input_tensor,
             flags.output_tensor,

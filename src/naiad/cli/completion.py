@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from naiad.cli.parser import Parser
 from naiad.cli.verbs import VERBS
-from naiad.options.flag import Flag, Kind
+from naiad.options.flag import Flag, ValueKind
 from naiad.options.flags import all_flags
 
 _DESCRIPTION = """\
@@ -69,11 +69,11 @@ def verbs() -> dict[str, Verb]:
 
 
 def _values_of(flag: Flag) -> Values | None:
-    if flag.kind is Kind.SWITCH:
+    if flag.kind is ValueKind.SWITCH:
         return None
-    if flag.kind is Kind.BOOLEAN:
+    if flag.kind is ValueKind.BOOLEAN:
         return Values(("true", "false"))
-    return Values(tuple(flag.choices or flag.only or ()), are_files=flag.kind is Kind.STRING)
+    return Values(tuple(flag.choices or flag.only or ()), are_files=flag.kind is ValueKind.STRING)
 
 
 def _add_arguments(verb: Verb, parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from naiad.config.autofill import autofill, merge_auto_completed
 from naiad.config.forms.template import format_commented
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import InferError, invalid_argument
-from naiad.options.flag import Flag, Given, Kind
+from naiad.options.flag import Flag, Given, ValueKind
 from naiad.options.flags import CONFIG, GROUPS
 from naiad.options.sources.command_line import OptionError, parse_options, read_settings
 from naiad.repository.opening import open_path
@@ -161,7 +161,7 @@ def _given_line(flag: Flag, given: Sequence[Given]) -> str:
 
 
 def _default_line(flag: Flag) -> str:
-    if flag.kind is Kind.SWITCH:
+    if flag.kind is ValueKind.SWITCH:
         return _aligned(f"{flag.name} = false", "default")
     if flag.default_text or not isinstance(flag.default, (bool, int, float, str)) or flag.default == "":
         return _aligned(f"# {flag.name}", f"default: {flag.default_text or 'none'}")
@@ -174,10 +174,12 @@ def _aligned(text: str, source: str) -> str:
 
 def _literal(flag: Flag, text: str) -> str:
     """Return a value as TOML; the secrets of restrictions are hidden."""
-    if flag.kind is Kind.SWITCH:
+    if flag.kind is ValueKind.SWITCH:
         return "true"
-    if flag.kind is Kind.BOOLEAN:
+    if flag.kind is ValueKind.BOOLEAN:
         return "true" if text.lower() in ("true", "on", "1") else "false"
-    if flag.kind in (Kind.INTEGER, Kind.FLOAT):
+    if flag.kind in (ValueKind.INTEGER, ValueKind.FLOAT):
         return text
-    return json.dumps(f"{text.partition('=')[0]}=***" if flag.kind is Kind.RESTRICTION else text, ensure_ascii=False)
+    return json.dumps(
+        f"{text.partition('=')[0]}=***" if flag.kind is ValueKind.RESTRICTION else text, ensure_ascii=False
+    )

@@ -42,7 +42,7 @@ def _run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     try:
         from rich.console import Console
 
-        from naiad.tools.demo.server import NotReadyError, Settings
+        from naiad.tools.demo.server import DemoSettings, NotReadyError
 
         run_demo = _import_demo(options.what)
     except ModuleNotFoundError as missing:
@@ -50,7 +50,7 @@ def _run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     # SIGTERM leaves by way of every `finally`, so that the server stops too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     repository = options.repository or Path("naiad_demo", options.what)
-    settings = Settings(repository, options.keep_running, options.http_port, options.grpc_port)
+    settings = DemoSettings(repository, options.keep_running, options.http_port, options.grpc_port)
     extra: Sequence[Any] = {"ocr": (options.file, options.output), "voice": (options.file,)}.get(options.what, ())
     try:
         return int(run_demo(settings, _console(), *extra))

@@ -4,7 +4,6 @@ import argparse
 import errno
 import re
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,20 +14,21 @@ from typing import TypeVar
 import numpy as np
 
 from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail
+from naiad.cli.status_line import StatusLine
 from naiad.core.tensor import TensorSpec
 from naiad.tools.measure.charts import ChartsMissingError
 from naiad.tools.optimize import package, preprocessing
 from naiad.tools.optimize.candidate import Precision
 from naiad.tools.optimize.converters.plan import candidates, installed_packages
 from naiad.tools.optimize.converters.process import Limits as ConverterLimits
-from naiad.tools.optimize.correctness.isolated import Limits as RunnerLimits
+from naiad.tools.optimize.correctness.isolated import CandidateLimits
 from naiad.tools.optimize.correctness.runner import RunnerError
 from naiad.tools.optimize.correctness.settings import Budget, Settings, parse_max_drop
 from naiad.tools.optimize.options import Options
 from naiad.tools.optimize.preprocessing import read_steps
 from naiad.tools.optimize.profile import configuration
 from naiad.tools.optimize.report import text_table, write_csv, write_html
-from naiad.tools.optimize.result import SOURCE, Objective, Result, Strategy
+from naiad.tools.optimize.result import SOURCE, Objective, OptimizationResult, Strategy
 from naiad.tools.optimize.run import check_labels, optimize
 from naiad.tools.optimize.samples.reading import from_path, shape_ranges
 from naiad.tools.optimize.source import Format, Labels, Samples, Source
@@ -123,7 +123,7 @@ def _add_limits(parser: Parser) -> None:
     add("--seconds", type=float, default=defaults.profile_s, metavar="S", help="of a measurement")
     add("--sensitivity-steps", type=int, default=defaults.sensitivity_steps, metavar="N")
     add("--tuning-seconds", type=float, default=defaults.tuning_s, metavar="S")
-    converter, runner = ConverterLimits(), RunnerLimits()
+    converter, runner = ConverterLimits(), CandidateLimits()
     add("--converter-seconds", type=float, default=converter.time_s, metavar="S")
     add("--converter-memory", type=float, default=converter.memory_mib, metavar="MIB")
     add("--runner-seconds", type=float, default=runner.call_s, metavar="S", help="limit of a request")
@@ -148,7 +148,7 @@ def read_options(flags: argparse.Namespace, outputs: Sequence[TensorSpec]) -> Op
         sensitivity_steps=flags.sensitivity_steps,
         tuning_s=flags.tuning_seconds,
         converter_limits=ConverterLimits(flags.converter_seconds, flags.converter_memory),
-        runner_limits=RunnerLimits(call_s=flags.runner_seconds, memory_mib=flags.runner_memory),
+        runner_limits=CandidateLimits(call_s=flags.runner_seconds, memory_mib=flags.runner_memory),
         accepted=flags.accept,
         own=_own(flags.candidate, allow_pickle=flags.allow_pickle),
         own_precisions=_own_precisions(flags.candidate_precision, flags.candidate),
@@ -246,15 +246,14 @@ _STAGES = {
 }
 
 
-class ConsoleProgress:
+class OptimizeProgress:
     """Shows steps on stderr, with the time left in a stage of several steps.
 
     A step that is left may take as long as the longest one so far: the estimate is a range.
     """
 
     def __init__(self, *, is_quiet: bool) -> None:
-        self._is_quiet = is_quiet
-        self._is_terminal = sys.stderr.isatty()
+        self._status = StatusLine(is_quiet=is_quiet)
         self._stage = ""
         self._begin_s = self._step_s = 0.0
         self._longest_s = 0.0
@@ -267,21 +266,15 @@ class ConsoleProgress:
         elif index:
             self._longest_s = max(self._longest_s, now_s - self._step_s)
         self._step_s = now_s
-        if self._is_terminal and not self._is_quiet:
-            passed_s = now_s - self._begin_s
-            left = f", {time_left(passed_s, self._longest_s, index, count)}" if index else ""
-            sys.stderr.write(f"\r\x1b[2K{stage} {name} ({index + 1} of {count}{left})")
-            sys.stderr.flush()
+        left = f", {time_left(now_s - self._begin_s, self._longest_s, index, count)}" if index else ""
+        self._status.replace(f"{stage} {name} ({index + 1} of {count}{left})")
 
     def done(self, stage: str, name: str, message: str, *, was_cached: bool = False) -> None:
         """Show how the step ended."""
-        if self._is_quiet:
-            return
         took = "from an earlier run" if was_cached else f"{time.monotonic() - self._step_s:.1f} s"
         self._step_s = time.monotonic()
-        start = "\r\x1b[2K" if self._is_terminal else ""
         detail = f": {message}" if message else ""
-        print(f"{start}{_STAGES[stage]} {name}{detail} ({took})", file=sys.stderr, flush=True)
+        self._status.finish(f"{_STAGES[stage]} {name}{detail} ({took})")
 
 
 def time_left(passed_s: float, longest_s: float, done: int, count: int) -> str:
@@ -350,7 +343,7 @@ def _optimize(
     flags: argparse.Namespace, argv: Sequence[str], source: Source, samples: Samples, options: Options
 ) -> int:
     command = ["naiad", "optimize", *argv]
-    progress = ConsoleProgress(is_quiet=flags.quiet)
+    progress = OptimizeProgress(is_quiet=flags.quiet)
     workspace: Path = flags.workspace
     workspace.mkdir(parents=True, exist_ok=True)
     result = optimize(source, samples, workspace, options, progress, command)
@@ -373,7 +366,7 @@ def _optimize(
     return 0
 
 
-def _write_page(result: Result, page: Path) -> None:
+def _write_page(result: OptimizationResult, page: Path) -> None:
     try:
         write_html(result, page)
     except ChartsMissingError as error:
@@ -382,7 +375,7 @@ def _write_page(result: Result, page: Path) -> None:
         print(f"\nreport: {page}")
 
 
-def _configuration(result: Result) -> str:
+def _configuration(result: OptimizationResult) -> str:
     """Return the winner's `config.pbtxt` under which its figures were measured."""
     chosen = result.chosen
     if chosen is None or chosen.conversion is None:

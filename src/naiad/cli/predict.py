@@ -4,13 +4,13 @@ import argparse
 import logging
 import shlex
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from naiad.cli.parser import BAD_OPTION, FAILED, Parser, check_output, fail, parse_header
+from naiad.cli.status_line import StatusLine
 from naiad.client import ConnectionFailedError, InferError
-from naiad.tools.predict import PredictJob, Progress, Summary, predict
+from naiad.tools.predict import JobProgress, PredictJob, Summary, predict
 from naiad.tools.predict.job import DEFAULT_TIMEOUT_S
 from naiad.tools.predict.output import written_files
 from naiad.tools.predict.sinks.opening import OUTPUT_SUFFIXES, check_suffix
@@ -18,7 +18,6 @@ from naiad.tools.predict.sources.opening import INPUT_SUFFIXES, find_files
 
 SOME_FAILED = 3
 """Exit status when the output is complete and some of its rows have no prediction."""
-_LINE_INTERVAL_S = 10.0
 """Between lines of progress where the terminal cannot change one."""
 _DESCRIPTION = f"""\
 Run MODEL over all rows of files and write one row of output for each. TARGET is a model repository, whose model is
@@ -116,7 +115,7 @@ def run(argv: Sequence[str]) -> int:
         job = read_job(flags)
     except (ValueError, InferError) as error:
         return fail("naiad predict", _in_flags(str(error)), BAD_OPTION)
-    progress = ConsoleProgress(is_quiet=flags.quiet)
+    progress = PredictProgress(is_quiet=flags.quiet)
     if flags.quiet:
         logging.getLogger("naiad.tools.predict").setLevel(logging.ERROR)
     try:
@@ -176,33 +175,22 @@ def _next(summary: Summary) -> str:
     return f"head -n 3 {shlex.quote(path)}"
 
 
-class ConsoleProgress:
-    """One line on stderr that changes in a terminal; elsewhere a line every 10 s."""
+class PredictProgress:
+    """Shows how many rows are done, and the time left."""
 
     def __init__(self, *, is_quiet: bool) -> None:
-        self._is_quiet = is_quiet
-        self._is_terminal = sys.stderr.isatty()
-        self._line_s = time.monotonic()
+        self._status = StatusLine(is_quiet=is_quiet)
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: JobProgress) -> None:
         """Show the state of the job."""
-        if self._is_quiet:
-            return
-        if self._is_terminal:
-            sys.stderr.write(f"\r\x1b[2K{progress_text(progress)}")
-            sys.stderr.flush()
-        elif time.monotonic() - self._line_s >= _LINE_INTERVAL_S:
-            self._line_s = time.monotonic()
-            print(progress_text(progress), file=sys.stderr, flush=True)
+        self._status.show(progress_text(progress))
 
     def clear(self) -> None:
         """Remove the line."""
-        if self._is_terminal and not self._is_quiet:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()
+        self._status.clear()
 
 
-def progress_text(progress: Progress) -> str:
+def progress_text(progress: JobProgress) -> str:
     """Return the state of a job in one line."""
     if progress.phase == "load":
         return "loading the model"

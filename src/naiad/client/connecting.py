@@ -39,7 +39,7 @@ class ClientClosedError(ConnectionFailedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServerAddress:
     """A server's address, from a URL."""
 
     url: str
@@ -58,7 +58,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_address(url: str) -> Address:
+def parse_address(url: str) -> ServerAddress:
     """Return the address of `http://host:port`, `grpc://host:port`, their TLS forms `https` and `grpcs`, or
     `http+unix:///path` and `grpc+unix:///path`. Without a port it is 8000 for HTTP and 8001 for gRPC.
 
@@ -75,11 +75,13 @@ def parse_address(url: str) -> Address:
         raise _wrong(url, "it has a query, a fragment or a user")
     is_grpc = parts.scheme.startswith("grpc")
     if parts.scheme.endswith("+unix"):
-        return Address(url, is_grpc, uses_tls=False, host="", port=0, unix_path=_unix_path(url, parts))
+        return ServerAddress(url, is_grpc, uses_tls=False, host="", port=0, unix_path=_unix_path(url, parts))
     if not parts.hostname or parts.path not in ("", "/"):
         raise _wrong(url, "it has no host, or a path")
     default = _GRPC_PORT if is_grpc else _HTTP_PORT
-    return Address(url, is_grpc, parts.scheme in ("https", "grpcs"), parts.hostname, port or default, unix_path="")
+    return ServerAddress(
+        url, is_grpc, parts.scheme in ("https", "grpcs"), parts.hostname, port or default, unix_path=""
+    )
 
 
 def _unix_path(url: str, parts: SplitResult) -> str:
@@ -98,7 +100,7 @@ def _wrong(url: str, why: str) -> InferError:
 class Connector:
     """Opens connections to one server."""
 
-    address: Address
+    address: ServerAddress
     tls: ssl.SSLContext | None
     timeout_s: float
     """How long opening one may take."""
@@ -128,7 +130,7 @@ def _reason(error: OSError) -> str:
     return ", ".join(map(os.strerror, numbers)) or error.strerror or str(error)
 
 
-def default_tls(address: Address, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
+def default_tls(address: ServerAddress, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
     """Return the TLS context for an address: `tls`, or one that trusts the system's certificates; None without TLS.
 
     gRPC negotiates HTTP/2 (RFC 9113 3.3). Raises InferError(INVALID_ARG) for a context that would not be used.

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from naiad.client.connecting import Address, DecodedResponse
+from naiad.client.connecting import DecodedResponse, ServerAddress
 from naiad.client.http2 import CallResponse, Http2Pool
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError, unsupported
@@ -26,7 +26,7 @@ class GrpcCalls:
     Each raises InferError with the server's code and message.
     """
 
-    def __init__(self, pool: Http2Pool, address: Address, headers: Mapping[str, str]) -> None:
+    def __init__(self, pool: Http2Pool, address: ServerAddress, headers: Mapping[str, str]) -> None:
         self._pool = pool
         self._authority = address.authority
         self._scheme = "https" if address.uses_tls else "http"

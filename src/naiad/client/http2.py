@@ -65,7 +65,7 @@ class StreamCall(Call):
         result.add_done_callback(lambda _: self.changed.set())
 
 
-class Http2Protocol(asyncio.Protocol):
+class Http2ClientProtocol(asyncio.Protocol):
     """One connection; the sink of its `ClientConnection`."""
 
     def __init__(self, limits: Http2Limits, on_free: Callable[[], None]) -> None:
@@ -284,8 +284,8 @@ class Http2Pool:
         self._connector = connector
         self._limits = limits
         self._max_connections = max_connections
-        self._connections: list[Http2Protocol] = []
-        self._streaming: set[Http2Protocol] = set()
+        self._connections: list[Http2ClientProtocol] = []
+        self._streaming: set[Http2ClientProtocol] = set()
         self._waiting = asyncio.Lock()
         self._freed = asyncio.Event()
         self._closed_count = 0
@@ -327,18 +327,18 @@ class Http2Pool:
             connection.abort()
         self._connections.clear()
 
-    def _find(self) -> Http2Protocol | None:
+    def _find(self) -> Http2ClientProtocol | None:
         if self._waiting.locked():
             return None  # Earlier calls wait for a stream.
         return self._first_free()
 
-    def _first_free(self) -> Http2Protocol | None:
+    def _first_free(self) -> Http2ClientProtocol | None:
         for connection in self._connections:
             if connection.can_open:
                 return connection
         return None
 
-    async def _wait(self, began: int) -> Http2Protocol:
+    async def _wait(self, began: int) -> Http2ClientProtocol:
         async with self._waiting:
             while began == self._closed_count:
                 connection = self._first_free()
@@ -356,8 +356,8 @@ class Http2Pool:
                 await self._freed.wait()
             raise ClientClosedError
 
-    async def _open(self) -> Http2Protocol:
-        protocol = await self._connector.open(lambda: Http2Protocol(self._limits, self._freed.set))
+    async def _open(self) -> Http2ClientProtocol:
+        protocol = await self._connector.open(lambda: Http2ClientProtocol(self._limits, self._freed.set))
         try:
             async with asyncio.timeout(self._connector.timeout_s):
                 await protocol.ready

@@ -22,7 +22,7 @@ _HEAD = struct.Struct("!QBQ")
 _TELL, _ASK, _ANSWER, _FAILURE = range(4)
 
 
-class ChannelError(Exception):
+class ClusterChannelError(Exception):
     """A query without an answer: the other side failed or has exited."""
 
 
@@ -39,7 +39,7 @@ class Peer(Protocol):
         """Handle the end of the other side."""
 
 
-class Channel(asyncio.Protocol):
+class ClusterChannel(asyncio.Protocol):
     """One end of the connection."""
 
     def __init__(self, peer: Peer) -> None:
@@ -67,7 +67,7 @@ class Channel(asyncio.Protocol):
     async def ask(self, query: object, timeout_s: float | None = None) -> object:
         """Send a query and return its answer. Raises ChannelError."""
         if self._is_over:
-            raise ChannelError("the other process has exited")
+            raise ClusterChannelError("the other process has exited")
         number = next(self._numbers)
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         self._send(_ASK, number, query)
@@ -75,7 +75,7 @@ class Channel(asyncio.Protocol):
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError:
-            raise ChannelError(f"no answer within {timeout_s:g} s") from None
+            raise ClusterChannelError(f"no answer within {timeout_s:g} s") from None
         finally:
             del self._waiting[number]
 
@@ -133,7 +133,7 @@ class Channel(asyncio.Protocol):
         """End: queries fail, and the peer is notified."""
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(ChannelError("the other process has exited"))
+                future.set_exception(ClusterChannelError("the other process has exited"))
         for task in self._tasks:
             task.cancel()
         self._transport = None
@@ -156,14 +156,14 @@ class Channel(asyncio.Protocol):
             if kind == _ANSWER:
                 future.set_result(value)
             else:
-                future.set_exception(ChannelError(str(value)))
+                future.set_exception(ClusterChannelError(str(value)))
 
     async def _answer(self, number: int, query: object) -> None:
         try:
             answer = await self._peer.on_query(query)
         except BaseException as error:
             # The other process waits for an answer, also after any exception here.
-            if not isinstance(error, ChannelError | asyncio.CancelledError):
+            if not isinstance(error, ClusterChannelError | asyncio.CancelledError):
                 report(f"answering {type(query).__name__}", error)
             if not self._is_over:
                 self._send(_FAILURE, number, cause_of(error))

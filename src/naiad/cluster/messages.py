@@ -53,7 +53,7 @@ class Listening:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class ModelsLoaded:
     """The start is over: the models are loaded or have failed."""
 
     is_ready: bool
@@ -112,7 +112,7 @@ Answer = bool | bytes | PackedStatistics | Sequence[IndexEntry] | Mapping[str, R
 
 
 @dataclass(frozen=True, slots=True)
-class HttpCall:
+class HttpControlCall:
     """A control request over HTTP."""
 
     method: str
@@ -122,7 +122,7 @@ class HttpCall:
 
 
 @dataclass(frozen=True, slots=True)
-class GrpcCall:
+class GrpcControlCall:
     """A control call over gRPC."""
 
     path: str
@@ -162,11 +162,11 @@ class RolloutControl:
         return f"a change of the rollout of model '{self.key}'"
 
 
-ControlCall = HttpCall | GrpcCall | ModelControl | RolloutControl
+ControlCall = HttpControlCall | GrpcControlCall | ModelControl | RolloutControl
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ControlOutcome:
     """The outcome of a control call: an HTTP status and body, or a gRPC status, 0 with a message."""
 
     is_success: bool

@@ -182,8 +182,9 @@ class _Merge:
             elif items and not any(list(items) == list(other) for other in others):
                 self.refused += _changed_leaves(items, others, place) or [place]
             return
+        named = [_by_name(other) for other in others]
         for index, item in enumerate(items):
-            pairs = [_partner(item, index, other) for other in others]
+            pairs = [_partner(item, index, other, names) for other, names in zip(others, named, strict=True)]
             self.message(item, [pair for pair in pairs if pair is not None], path, f"{place}[{index}]")
 
     def _map(self, own: Message, owners: Sequence[Message], field: Field, path: str, place: str) -> None:
@@ -239,12 +240,18 @@ def _same(path: str, ours: object, owners: object) -> bool:
     return ours == owners
 
 
-def _partner(item: Message, index: int, others: Any) -> Message | None:
+def _by_name(others: Any) -> Mapping[str, Message]:
+    """Return the elements of a list by their name, the first of each; empty if they have no names."""
+    has_names = bool(others) and "name" in others[0].DESCRIPTOR.fields_by_name
+    return {other.name: other for other in reversed(others)} if has_names else {}
+
+
+def _partner(item: Message, index: int, others: Any, named: Mapping[str, Message]) -> Message | None:
     """Return the owner's element of a list: the one of the same name, without a name the one at the same place."""
     same_place = others[index] if index < len(others) else None
     if "name" not in item.DESCRIPTOR.fields_by_name or not item.name:
         return same_place
-    same_name = next((other for other in others if other.name == item.name), None)
+    same_name = named.get(item.name)
     return same_place if same_name is None and same_place is not None and not same_place.name else same_name
 
 

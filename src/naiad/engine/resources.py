@@ -10,7 +10,7 @@ from naiad.core.ports import Wakeable
 from naiad.engine.instances import groups
 from naiad.options.limits import ResourceAmount
 from naiad.scheduler.api import Scheduler
-from naiad.scheduler.rate_limiter import GRANTED, IDLE, WAITING, Claim, RateLimiter, Resource, Usage
+from naiad.scheduler.rate_limiter import GRANTED, IDLE, WAITING, Claim, RateLimiter, Resource, ResourceUsage
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Resources:
         _wake(granted)
         return ModelResources(self, claims)
 
-    def usage(self) -> list[Usage]:
+    def usage(self) -> list[ResourceUsage]:
         """Return the state of every resource."""
         with self.lock:
             return self.limiter.usage()
@@ -119,7 +119,7 @@ class ModelResources:
         """Return whether a waiting instance is going to be woken."""
         return self._claims[index].state != IDLE
 
-    def usage(self) -> Sequence[Usage]:
+    def usage(self) -> Sequence[ResourceUsage]:
         """Return the state of the resources of the instances."""
         needed = {resource for claim in self._claims for resource in claim.needs}
         return [usage for usage in self._resources.usage() if usage.resource in needed]

@@ -69,7 +69,7 @@ FindField = Callable[[bytes], bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
+class RejectionResponse:
     """The response to a rejected request, for either protocol."""
 
     http_status: int
@@ -86,7 +86,7 @@ class AccessRule(Protocol):
     def concerns(self, category: CheckedCategory) -> bool:
         """Return whether the rule may reject requests of a category; the result never changes."""
 
-    def rejection(self, category: CheckedCategory, field: FindField) -> Rejection | None:
+    def rejection(self, category: CheckedCategory, field: FindField) -> RejectionResponse | None:
         """Return the rejection of a request, None if it is accepted."""
 
 
@@ -105,7 +105,7 @@ class Restrictions:
         """Return whether a category is restricted."""
         return category in self._required or (category == UNKNOWN and bool(self._required))
 
-    def rejection(self, category: CheckedCategory, field: FindField) -> Rejection | None:
+    def rejection(self, category: CheckedCategory, field: FindField) -> RejectionResponse | None:
         """Return the rejection of a request, None if it is accepted."""
         if category == UNKNOWN:
             is_open = not self._any or True in [each.is_met(field) for each in self._any]
@@ -129,9 +129,9 @@ class _Required:
         return hmac.compare_digest(field(self.name) or b"", self.value)
 
 
-def _expecting(noun: str, what: str) -> Rejection:
+def _expecting(noun: str, what: str) -> RejectionResponse:
     # Triton: gRPC gets UNAVAILABLE, not PERMISSION_DENIED.
-    return Rejection(403, GrpcStatus.UNAVAILABLE, f"This {noun} is restricted, expecting {what}")
+    return RejectionResponse(403, GrpcStatus.UNAVAILABLE, f"This {noun} is restricted, expecting {what}")
 
 
 class Closed:
@@ -139,13 +139,15 @@ class Closed:
 
     def __init__(self, reason: str) -> None:
         """`reason` is part of the error message."""
-        self._rejection = Rejection(404, GrpcStatus.UNIMPLEMENTED, f"gRPC is not served on this port: {reason}")
+        self._rejection = RejectionResponse(
+            404, GrpcStatus.UNIMPLEMENTED, f"gRPC is not served on this port: {reason}"
+        )
 
     def concerns(self, category: CheckedCategory) -> bool:
         """Return True: the rule applies to every category."""
         return True
 
-    def rejection(self, category: CheckedCategory, field: FindField) -> Rejection | None:
+    def rejection(self, category: CheckedCategory, field: FindField) -> RejectionResponse | None:
         """Return the rejection."""
         return self._rejection
 
@@ -160,7 +162,7 @@ class AllOf:
         """Return whether any rule applies to a category."""
         return any(rule.concerns(category) for rule in self._rules)
 
-    def rejection(self, category: CheckedCategory, field: FindField) -> Rejection | None:
+    def rejection(self, category: CheckedCategory, field: FindField) -> RejectionResponse | None:
         """Return the first rejection."""
         for rule in self._rules:
             rejection = rule.rejection(category, field)
@@ -172,13 +174,13 @@ class AllOf:
 _CHALLENGE = b'Bearer realm="naiad"'
 _MAX_KEY_BYTES = 512
 _MAX_FOUND = 2048
-_NO_KEY = Rejection(
+_NO_KEY = RejectionResponse(
     401,
     GrpcStatus.UNAUTHENTICATED,
     "missing API key: send it as 'Authorization: Bearer <key>'",
     ((b"WWW-Authenticate", _CHALLENGE),),
 )
-_WRONG_KEY = Rejection(
+_WRONG_KEY = RejectionResponse(
     401,
     GrpcStatus.UNAUTHENTICATED,
     "unknown API key",
@@ -207,7 +209,7 @@ class ApiKeyRule:
         opened = self.keys.open_categories
         return opened.issuperset(KEY_CATEGORIES) if category == UNKNOWN else category in opened
 
-    def rejection(self, category: CheckedCategory, field: FindField) -> Rejection | None:
+    def rejection(self, category: CheckedCategory, field: FindField) -> RejectionResponse | None:
         """Return the rejection of a request, None if it is accepted."""
         if self.is_open(category):
             return None
@@ -246,9 +248,9 @@ class ApiKeyRule:
         return found
 
 
-def _too_narrow(key: ApiKey, category: CheckedCategory) -> Rejection:
+def _too_narrow(key: ApiKey, category: CheckedCategory) -> RejectionResponse:
     challenge = _CHALLENGE + b', error="insufficient_scope"'
-    return Rejection(
+    return RejectionResponse(
         403,
         GrpcStatus.PERMISSION_DENIED,
         f"the API key '{key.name}' is not for '{category}'",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 
-class Kind(enum.Enum):
+class ValueKind(enum.Enum):
     """The value format of a flag; the value names it in `--help`."""
 
     STRING = "<string>"
@@ -33,7 +33,7 @@ class Flag:
     """
 
     name: str
-    kind: Kind
+    kind: ValueKind
     help: str
     target: str = ""
     """`section.field` of ServerOptions; `field` alone for the options themselves."""
@@ -70,18 +70,18 @@ class Flag:
             return self.default_text
         if isinstance(self.default, bool):
             return str(self.default != self.negate).lower()
-        if self.kind is Kind.MODE:
+        if self.kind is ValueKind.MODE:
             return f"{self.default:o}"
         return f"{self.default}" if isinstance(self.default, (int, float, str)) else ""
 
 
-_KINDS = {bool: Kind.BOOLEAN, int: Kind.INTEGER, float: Kind.FLOAT}
+_KINDS = {bool: ValueKind.BOOLEAN, int: ValueKind.INTEGER, float: ValueKind.FLOAT}
 _FLAG = "flag"
 
 
-def option(default: Any, name: str, help: str, *, kind: Kind | None = None, **rules: Any) -> Any:  # noqa: A002
+def option(default: Any, name: str, help: str, *, kind: ValueKind | None = None, **rules: Any) -> Any:  # noqa: A002
     """Return a dataclass field with its flag. `rules` are fields of `Flag`; the kind follows from the default."""
-    flag = Flag(name, kind or _KINDS.get(type(default), Kind.STRING), help, default=default, **rules)
+    flag = Flag(name, kind or _KINDS.get(type(default), ValueKind.STRING), help, default=default, **rules)
     if isinstance(default, dict):
         return field(default_factory=dict, metadata={_FLAG: flag})
     return field(default=default, metadata={_FLAG: flag})
@@ -122,7 +122,7 @@ def named_settings(texts: Sequence[str]) -> dict[str, dict[str, str]]:
     return config
 
 
-def no_effect(name: str, help: str, kind: Kind = Kind.INTEGER, **rules: Any) -> Flag:  # noqa: A002
+def no_effect(name: str, help: str, kind: ValueKind = ValueKind.INTEGER, **rules: Any) -> Flag:  # noqa: A002
     """Return a flag that is accepted and has no effect."""
     return Flag(name, kind, help, no_effect=True, **rules)
 

@@ -6,7 +6,7 @@ Flags with an effect are declared with the options that they set. This module ad
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 
-from naiad.options.flag import Flag, Kind, flags_of, no_effect
+from naiad.options.flag import Flag, ValueKind, flags_of, no_effect
 from naiad.options.network.access import TlsOptions
 from naiad.options.options import ServerOptions
 
@@ -19,7 +19,7 @@ SECTIONS: Mapping[str, type] = {
 
 CONFIG = "config"
 """The flag that names a file with further flags."""
-_STRING, _BOOLEAN = Kind.STRING, Kind.BOOLEAN
+_STRING, _BOOLEAN = ValueKind.STRING, ValueKind.BOOLEAN
 
 _REPOSITORY_MORE = (
     Flag("model-store", _STRING, "The same as --model-repository.", "repository.paths", repeat=True),
@@ -52,7 +52,7 @@ _DEVICE_MORE = (
     no_effect("pinned-memory-pool-byte-size", "Pinned host memory for GPUs."),
     no_effect("cuda-memory-pool-byte-size", "CUDA memory by device.", _STRING, repeat=True),
     no_effect("cuda-virtual-address-size", "CUDA addresses by device.", _STRING, repeat=True),
-    no_effect("min-supported-compute-capability", "Oldest GPU to use.", Kind.FLOAT),
+    no_effect("min-supported-compute-capability", "Oldest GPU to use.", ValueKind.FLOAT),
     no_effect("buffer-manager-thread-count", "Threads that copy tensors."),
     no_effect("model-load-gpu-limit", "GPU memory limit for loading.", _STRING, repeat=True),
 )
@@ -71,7 +71,7 @@ _DEPRECATED = (
     ),
     Flag(
         "response-cache-byte-size",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         "Deprecated: use --cache-config.",
         "cache_size_bytes",
         default=0,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from naiad.options.bare_models import BareModelOptions
-from naiad.options.flag import Kind, named_settings, option
+from naiad.options.flag import ValueKind, named_settings, option
 from naiad.options.host_policy import HostPolicy, parse_host_policies
 from naiad.options.limits import DEFAULT_CALL_WAIT_TIMEOUT_S, DEFAULT_EXECUTE_TIMEOUT_S, RateLimitOptions
 from naiad.options.load_limits import LoadLimitOptions
@@ -101,7 +101,7 @@ class RepositoryOptions:
         True,
         "disable-auto-complete-config",
         "Do not complete configurations from model files; every model needs a complete config.pbtxt.",
-        kind=Kind.SWITCH,
+        kind=ValueKind.SWITCH,
         negate=True,
     )
     strict_readiness: bool = option(
@@ -155,7 +155,7 @@ class RepositoryOptions:
         False,
         "dev",
         "naiad: for development: serves changes on disk within a second (a fast mode poll).",
-        kind=Kind.SWITCH,
+        kind=ValueKind.SWITCH,
         summary="Serve changes on disk within a second.",
     )
     load_models: Sequence[str] = option(
@@ -208,7 +208,7 @@ class RecordingOptions:
         False,
         "record-payloads",
         "naiad: also record the data of input tensors, which may be personal data.",
-        kind=Kind.SWITCH,
+        kind=ValueKind.SWITCH,
     )
 
     @property
@@ -329,7 +329,7 @@ class ServerOptions:
         0o600,
         "unix-socket-mode",
         "naiad: permissions of Unix sockets, in octal. 600: only the server's user can connect.",
-        kind=Kind.MODE,
+        kind=ValueKind.MODE,
     )
     max_connections_per_address: int = option(
         0,
@@ -377,7 +377,7 @@ class ServerOptions:
         {},
         "backend-config",
         "A setting of a backend, or without a name of all backends; repeatable.",
-        kind=Kind.SETTING,
+        kind=ValueKind.SETTING,
         repeat=True,
         read=named_settings,
         summary="A setting of a backend; repeatable.",
@@ -387,7 +387,7 @@ class ServerOptions:
         "allow-pickle",
         "naiad: load pickled models of scikit-learn (model.joblib, model.pkl) and MLflow. Loading a pickle "
         "executes its code.",
-        kind=Kind.SWITCH,
+        kind=ValueKind.SWITCH,
     )
     backend_directory: str = option(
         "",
@@ -398,7 +398,7 @@ class ServerOptions:
         {},
         "cache-config",
         "Response cache.",
-        kind=Kind.SETTING,
+        kind=ValueKind.SETTING,
         repeat=True,
         read=named_settings,
         summary="The response cache, such as local,size=1000000.",
@@ -408,7 +408,7 @@ class ServerOptions:
         "host-policy",
         "CPU cores for the instances of a policy: <policy>,cpu-cores=0-3,8 or <policy>,numa-node=1; repeatable. "
         "<policy> is the 'host_policy' of an instance group, by default cpu, model or gpu_N.",
-        kind=Kind.SETTING,
+        kind=ValueKind.SETTING,
         repeat=True,
         read=_host_policies,
     )

@@ -7,7 +7,7 @@ from naiad.core.errors import ErrorCode, InferError
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ErrorStatus:
     """The HTTP status, gRPC status and log level of an error."""
 
     http: int
@@ -17,18 +17,18 @@ class Status:
     """A level of the standard `logging` module."""
 
 
-_TABLE: dict[ErrorCode, Status] = {
-    ErrorCode.UNKNOWN: Status(400, 2, logging.ERROR),
-    ErrorCode.INTERNAL: Status(500, 13, logging.ERROR),
-    ErrorCode.NOT_FOUND: Status(404, 5, logging.WARNING),
-    ErrorCode.INVALID_ARG: Status(400, 3, logging.WARNING),
-    ErrorCode.UNAVAILABLE: Status(503, 14, logging.WARNING),
-    ErrorCode.UNSUPPORTED: Status(501, 12, logging.WARNING),
-    ErrorCode.ALREADY_EXISTS: Status(400, 6, logging.WARNING),
+_TABLE: dict[ErrorCode, ErrorStatus] = {
+    ErrorCode.UNKNOWN: ErrorStatus(400, 2, logging.ERROR),
+    ErrorCode.INTERNAL: ErrorStatus(500, 13, logging.ERROR),
+    ErrorCode.NOT_FOUND: ErrorStatus(404, 5, logging.WARNING),
+    ErrorCode.INVALID_ARG: ErrorStatus(400, 3, logging.WARNING),
+    ErrorCode.UNAVAILABLE: ErrorStatus(503, 14, logging.WARNING),
+    ErrorCode.UNSUPPORTED: ErrorStatus(501, 12, logging.WARNING),
+    ErrorCode.ALREADY_EXISTS: ErrorStatus(400, 6, logging.WARNING),
     # Triton: 400, as for a wrong request.
-    ErrorCode.CANCELLED: Status(499, 1, logging.WARNING),
-    ErrorCode.DEADLINE_EXCEEDED: Status(504, 4, logging.WARNING),
-    ErrorCode.PERMISSION_DENIED: Status(403, 7, logging.WARNING),
+    ErrorCode.CANCELLED: ErrorStatus(499, 1, logging.WARNING),
+    ErrorCode.DEADLINE_EXCEEDED: ErrorStatus(504, 4, logging.WARNING),
+    ErrorCode.PERMISSION_DENIED: ErrorStatus(403, 7, logging.WARNING),
 }
 
 
@@ -41,7 +41,7 @@ def use_triton_codes(is_wanted: bool) -> None:
     _uses_triton_codes = is_wanted
 
 
-def status_of(error: InferError) -> Status:
+def status_of(error: InferError) -> ErrorStatus:
     """Return the statuses and the log level of an error.
 
     Triton reports some mistakes of clients as failures of the server (500, INTERNAL). Retries and alerts rely on the

@@ -2,7 +2,7 @@
 
 It learns what a batch costs, fixed + row * rows, and holds a batch that could grow
 
-1. while as many batches execute as gain from it (`Concurrency`): on a shared device one more only slows all of them;
+1. while as many batches execute as gain from it (`ExecutingBatches`): on a shared device one more slows all of them;
 2. with a latency goal, as long as the goal can be met, another request is likely, and rows share a fixed cost;
 3. where one batch executes at a time, for the rest of a burst, as long as such holds bring more than they cost.
 
@@ -93,7 +93,7 @@ class BatchCost:
         self.fixed_ns = max(0.0, mean_ns - self.row_ns * mean_rows)
 
 
-class Concurrency:
+class ExecutingBatches:
     """The executing batches. Batches that began alone show the cost, batches that began beside others the gain.
 
     What happened later does not decide which of the two a batch shows: long batches have more company.
@@ -209,7 +209,7 @@ class AdaptiveScheduler(DynamicScheduler):
         self._profile = profile
         if profile is not None:
             self._cost.start(1e3 * profile.fixed_us, 1e3 * profile.row_us, profile.largest_rows)
-        self._concurrency = Concurrency(self._cost, instance_count)
+        self._concurrency = ExecutingBatches(self._cost, instance_count)
         self._newest_ns, self._mean_gap_ns = 0, 0.0
         self._taken_count, self._is_trial = 0, False
         self._waits_for, self._held_since_ns, self._held_requests = "", 0, 0

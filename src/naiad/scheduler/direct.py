@@ -4,7 +4,7 @@ from naiad.core.batch import Batch
 from naiad.core.request import InferRequest
 from naiad.scheduler.api import Scheduler
 from naiad.scheduler.overload import OverloadGuard, OverloadPolicy
-from naiad.scheduler.queue import PriorityLevel, QueuePolicy, RequestQueue
+from naiad.scheduler.queue import PriorityLevel, QueueLimits, RequestQueue
 
 
 class DirectScheduler(Scheduler):
@@ -18,7 +18,7 @@ class DirectScheduler(Scheduler):
         """With `overload`, the order changes and the oldest requests are rejected under overload; None for Triton's
         rule.
         """
-        self._level = PriorityLevel(QueuePolicy(), is_watched=True)
+        self._level = PriorityLevel(QueueLimits(), is_watched=True)
         self._queue = self._level.waiting
         self._guard = OverloadGuard(overload)
         self._look_ns = self._guard.look_ns

@@ -24,7 +24,7 @@ from naiad.core.errors import ErrorCode, FailureReason, InferError, Rejection
 from naiad.core.request import InferRequest
 from naiad.scheduler.api import Dropped, Scheduler
 from naiad.scheduler.overload import OverloadGuard, OverloadPolicy
-from naiad.scheduler.queue import Deadlines, PriorityLevel, QueuePolicy, RequestQueue, oldest_ns
+from naiad.scheduler.queue import Deadlines, PriorityLevel, QueueLimits, RequestQueue, oldest_ns
 
 SCAN_LIMIT = 1024
 """Limit of the queued requests that are searched for equal shapes."""
@@ -126,8 +126,8 @@ class DynamicScheduler(Scheduler):
         delay_ns: int = 0,
         priority_levels: int = 0,
         default_priority_level: int = 0,
-        default_policy: QueuePolicy | None = None,
-        level_policies: Mapping[int, QueuePolicy] | None = None,
+        default_policy: QueueLimits | None = None,
+        level_policies: Mapping[int, QueueLimits] | None = None,
         strategy: BatchStrategy | None = None,
         delay_count: int = 0,
         skips_shapes: bool = False,
@@ -150,7 +150,7 @@ class DynamicScheduler(Scheduler):
         self._hold_count = delay_count
         self._level_count = priority_levels
         self._default_priority = default_priority_level or 1
-        self._default_policy = default_policy or QueuePolicy()
+        self._default_policy = default_policy or QueueLimits()
         self._level_policies = level_policies or {}
         self._guard = OverloadGuard(overload if default_policy is None else None, max_batch_size=max_batch_size)
         self._look_ns = self._guard.look_ns
@@ -161,7 +161,7 @@ class DynamicScheduler(Scheduler):
         """All queues in the order in which requests leave."""
         self._default_level = self._add_level(self._default_priority)
         policies = (self._default_policy, *self._level_policies.values())
-        self._has_policies = any(policy != QueuePolicy() for policy in policies)
+        self._has_policies = any(policy != QueueLimits() for policy in policies)
         self._is_watchful = self._has_policies
         """Whether `enqueue` takes the slow path: there are policies, or the queue is overloaded."""
         self.has_timeouts = any(policy.timeout_ns for policy in policies)

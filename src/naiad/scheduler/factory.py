@@ -12,7 +12,7 @@ from naiad.scheduler.api import Scheduler
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import BatchStrategy, DynamicScheduler
 from naiad.scheduler.overload import OverloadPolicy
-from naiad.scheduler.queue import QueuePolicy
+from naiad.scheduler.queue import QueueLimits
 from naiad.scheduler.sequence.strategies import DirectSequenceScheduler, OldestSequenceScheduler
 
 _NO_DELAYS = ArtificialDelays()
@@ -66,12 +66,12 @@ def _dynamic_options(config: ModelConfig) -> dict[str, Any]:
         "priority_levels": batching.priority_levels,
         "default_priority_level": batching.default_priority_level,
         "default_policy": (
-            QueuePolicy.from_config(batching.default_queue_policy)
+            QueueLimits.from_config(batching.default_queue_policy)
             if batching.HasField("default_queue_policy")
             else None
         ),
         "level_policies": {
-            level: QueuePolicy.from_config(policy) for level, policy in batching.priority_queue_policy.items()
+            level: QueueLimits.from_config(policy) for level, policy in batching.priority_queue_policy.items()
         },
     }
 

@@ -86,7 +86,7 @@ class RequestQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class QueuePolicy:
+class QueueLimits:
     """Limits of the length of a level's queue and of the time in it."""
 
     max_queue_size: int = 0
@@ -99,7 +99,7 @@ class QueuePolicy:
     """DELAY: a request that timed out waits behind the other requests of its level. Otherwise it is rejected."""
 
     @classmethod
-    def from_config(cls, policy: ModelQueuePolicy) -> "QueuePolicy":
+    def from_config(cls, policy: ModelQueuePolicy) -> "QueueLimits":
         """Return the policy in the configuration."""
         return cls(
             max_queue_size=policy.max_queue_size,
@@ -132,7 +132,7 @@ class PriorityLevel:
 
     __slots__ = ("_begun", "_is_split", "_kept", "delayed", "is_watched", "policy", "queues", "waiting")
 
-    def __init__(self, policy: QueuePolicy, *, is_watched: bool = False) -> None:
+    def __init__(self, policy: QueueLimits, *, is_watched: bool = False) -> None:
         """`is_watched`: overload changes the order and rejects requests; none of them is delayed."""
         self.policy = policy
         self.is_watched = is_watched

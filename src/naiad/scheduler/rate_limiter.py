@@ -28,7 +28,7 @@ class Resource(NamedTuple):
     """None for a resource of the whole server."""
 
 
-class Usage(NamedTuple):
+class ResourceUsage(NamedTuple):
     """A resource at one moment."""
 
     resource: Resource
@@ -164,14 +164,14 @@ class RateLimiter:
             lines.append(f"\t\tResource: {resource.name}\t Count: {self._limits[resource]}")
         return "\n".join([*lines, ""])
 
-    def usage(self) -> list[Usage]:
+    def usage(self) -> list[ResourceUsage]:
         """Return the state of every claimed resource, by name and device."""
         usages = []
         for resource in sorted(
             self._limits, key=lambda each: (each.name, -1 if each.device is None else each.device)
         ):
             waiting = sum(resource in claim.needs for claim in self._waiting)
-            usages.append(Usage(resource, self._limits[resource], self._held.get(resource, 0), waiting))
+            usages.append(ResourceUsage(resource, self._limits[resource], self._held.get(resource, 0), waiting))
         return usages
 
     def _skip_missed_turns(self, claim: Claim) -> None:

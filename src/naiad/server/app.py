@@ -117,7 +117,7 @@ class Server:
         self._engine.suggests_models = options.access.shows_index_to_all
         self._backends = BackendRegistry(directory=_backend_directory(options.backend_directory), backends=backends)
         self._delays = read_artificial_delays(os.environ)
-        self._stop = stop or StopSignal()
+        self._stop = stop or StopSignal(log_format=options.log.format)
         self._service_manager = service_manager or ServiceManager({})
         self._tracer = Tracer(options.trace)
         self._budget = open_budget(options, self._registry)

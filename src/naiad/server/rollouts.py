@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from naiad.config.rollout.declaration import Guard
 from naiad.config.rollout.guard import (
     Decision,
+    GuardVerdict,
     GuardWindow,
     RolloutCounts,
-    Verdict,
     decide,
     is_guarded,
 )
@@ -88,7 +88,7 @@ class RolloutKeeper:
             return
         recent = watch.window.observe(counts)
         decision = decide(state, recent, self._engine.rollouts.began_ns(key), now_ns)
-        if decision.verdict is Verdict.KEEP:
+        if decision.verdict is GuardVerdict.KEEP:
             return
         watch.is_deciding = True
         after = _after(state, decision, name_of(key))
@@ -109,7 +109,7 @@ class RolloutKeeper:
         if error is not None:
             # A client has changed the rollout at the same time, or a process was replaced: the next check decides.
             _log.warning("the rollout of model '%s' could not be changed: %s", name_of(key), error.message)
-        elif decision.verdict is Verdict.ROLL_BACK:
+        elif decision.verdict is GuardVerdict.ROLL_BACK:
             self._engine.report_rollback(key, before, decision.limit, decision.text)
         else:
             _log.info("rollout of model '%s': %s", name_of(key), after.note)
@@ -117,8 +117,8 @@ class RolloutKeeper:
 
 def _after(state: RolloutState, decision: Decision, model: str) -> RolloutState:
     """Return the state after a decision."""
-    if decision.verdict is Verdict.ROLL_BACK:
+    if decision.verdict is GuardVerdict.ROLL_BACK:
         return rolled_back(state, model, f"rolled back by the guard ({decision.limit}): {decision.text}")
-    if decision.verdict is Verdict.PROMOTE:
+    if decision.verdict is GuardVerdict.PROMOTE:
         return promoted(state, model, f"promoted {decision.text}")
     return stepped(state, f"next step {decision.text}")

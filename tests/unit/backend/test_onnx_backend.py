@@ -14,7 +14,7 @@ import pytest
 from naiad.backend.api import InstanceSpec
 from naiad.backend.onnx import sessions as onnx_sessions
 from naiad.backend.onnx.backend import OnnxInstance, OnnxModel, OnnxRuntimeBackend
-from naiad.backend.onnx.sessions import Place
+from naiad.backend.onnx.sessions import SessionPlace
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import ErrorCode, InferError
 from support import onnx_models
@@ -488,7 +488,7 @@ def test_instances_share_one_session_and_the_cores(tmp_path, caplog):
     first, second = new_instance(model, 0), new_instance(model, 1)
     assert isinstance(first, OnnxInstance)
     assert first._session is second._session
-    assert model.plan(Place()).computing == 8
+    assert model.plan(SessionPlace()).computing == 8
     assert options_of(model).intra_op_num_threads == 6
     assert "model 'm' version 1: 3 instances share a session of 6 intra-op threads" in caplog.text
 

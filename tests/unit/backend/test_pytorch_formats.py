@@ -4,7 +4,7 @@ import zipfile
 
 import pytest
 
-from naiad.backend.pytorch.formats import Format, detect_format
+from naiad.backend.pytorch.formats import PyTorchFormat, detect_format
 from naiad.core.errors import InferError
 
 
@@ -24,12 +24,12 @@ def refusal(path):
 @pytest.mark.parametrize(
     ("names", "kind"),
     [
-        (("data.pkl", "constants.pkl", "code/__torch__.py"), Format.TORCHSCRIPT),
-        (("archive_format", "models/model.json"), Format.EXPORTED),
-        (("version", "serialized_exported_program.json"), Format.EXPORTED),
-        (("archive_format", "data/aotinductor/model/a.wrapper.so"), Format.AOT_INDUCTOR),
-        (("archive_format", "models/model.json", "data/aotinductor/model/a.so"), Format.AOT_INDUCTOR),
-        (("data.pkl", "data/0"), Format.CHECKPOINT),
+        (("data.pkl", "constants.pkl", "code/__torch__.py"), PyTorchFormat.TORCHSCRIPT),
+        (("archive_format", "models/model.json"), PyTorchFormat.EXPORTED),
+        (("version", "serialized_exported_program.json"), PyTorchFormat.EXPORTED),
+        (("archive_format", "data/aotinductor/model/a.wrapper.so"), PyTorchFormat.AOT_INDUCTOR),
+        (("archive_format", "models/model.json", "data/aotinductor/model/a.so"), PyTorchFormat.AOT_INDUCTOR),
+        (("data.pkl", "data/0"), PyTorchFormat.CHECKPOINT),
     ],
 )
 def test_archives_differ_by_their_names(tmp_path, names, kind):
@@ -39,11 +39,11 @@ def test_archives_differ_by_their_names(tmp_path, names, kind):
 def test_old_checkpoints_are_recognised(tmp_path):
     path = tmp_path / "model.pt"
     path.write_bytes(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.")
-    assert detect_format(path) is Format.CHECKPOINT
+    assert detect_format(path) is PyTorchFormat.CHECKPOINT
 
 
 def test_source_is_recognised_by_its_name(tmp_path):
-    assert detect_format(tmp_path / "model.py") is Format.SOURCE
+    assert detect_format(tmp_path / "model.py") is PyTorchFormat.SOURCE
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive at all", b"PK"])

@@ -2,12 +2,19 @@
 
 import pytest
 
-from naiad.backend.tensorrt.profiles import Profile, ShapeRange, choose_profile, max_rows, no_profile, select_profiles
+from naiad.backend.tensorrt.profiles import (
+    OptimizationProfile,
+    ProfileShapes,
+    choose_profile,
+    max_rows,
+    no_profile,
+    select_profiles,
+)
 from naiad.core.errors import InferError
 
 
 def profile(index, low, high, other=(1, 1)):
-    return Profile(index, {"x": ShapeRange(low, high), "y": ShapeRange(other, other)})
+    return OptimizationProfile(index, {"x": ProfileShapes(low, high), "y": ProfileShapes(other, other)})
 
 
 LARGE = profile(0, (1, 3), (32, 3))
@@ -51,4 +58,4 @@ def test_all_inputs_must_fit():
 def test_rows_fit_all_inputs():
     assert max_rows([profile(0, (1, 3), (8, 3), (6, 1))]) == 6
     assert max_rows([profile(0, (1, 3), (8, 3), (6, 1)), profile(1, (1, 3), (7, 3), (7, 1))]) == 7
-    assert max_rows([Profile(0, {"x": ShapeRange((), ())})]) == 0
+    assert max_rows([OptimizationProfile(0, {"x": ProfileShapes((), ())})]) == 0

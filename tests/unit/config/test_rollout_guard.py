@@ -6,10 +6,10 @@ import pytest
 
 from naiad.config.rollout.declaration import Guard, Rollout, Steps
 from naiad.config.rollout.guard import (
+    GuardVerdict,
     GuardWindow,
     RolloutCounts,
     SideCounts,
-    Verdict,
     bucket_of,
     decide,
     is_guarded,
@@ -34,79 +34,79 @@ def guarded(**limits: float) -> RolloutState:
     return started(Rollout(1, 2, weight=10.0, shadow=10.0, guard=Guard(100, **limits)))
 
 
-def verdict(state: RolloutState, found: RolloutCounts, age_s: float = 1.0) -> Verdict:
+def verdict(state: RolloutState, found: RolloutCounts, age_s: float = 1.0) -> GuardVerdict:
     return decide(state, found, 0, int(age_s * S)).verdict
 
 
 class TestViolations:
     def test_error_rate_above_its_limit(self) -> None:
         state = guarded(max_error_rate=0.02)
-        assert verdict(state, counts(side(1000, 20))) is Verdict.KEEP
+        assert verdict(state, counts(side(1000, 20))) is GuardVerdict.KEEP
         found = decide(state, counts(side(1000, 21)), 0, S)
-        assert (found.verdict, found.limit) == (Verdict.ROLL_BACK, "error_rate")
+        assert (found.verdict, found.limit) == (GuardVerdict.ROLL_BACK, "error_rate")
         assert "21 of 1000 requests failed (2.10%, max_error_rate 0.02)" in found.text
 
     def test_certain_violation_needs_no_minimum(self) -> None:
         state = guarded(max_error_rate=0.02)
-        assert verdict(state, counts(side(3, 2))) is Verdict.KEEP
-        assert verdict(state, counts(side(3, 3))) is Verdict.ROLL_BACK
+        assert verdict(state, counts(side(3, 2))) is GuardVerdict.KEEP
+        assert verdict(state, counts(side(3, 3))) is GuardVerdict.ROLL_BACK
 
     def test_limit_of_zero_allows_no_error(self) -> None:
         state = guarded(max_error_rate=0.0)
-        assert verdict(state, counts(side(500))) is Verdict.KEEP
-        assert verdict(state, counts(side(1, 1))) is Verdict.ROLL_BACK
+        assert verdict(state, counts(side(500))) is GuardVerdict.KEEP
+        assert verdict(state, counts(side(1, 1))) is GuardVerdict.ROLL_BACK
 
     def test_p99_above_its_limit(self) -> None:
         state = guarded(max_p99_ms=50.0)
-        assert verdict(state, counts(side(100, latency_ms=45))) is Verdict.KEEP
-        assert verdict(state, counts(side(99, latency_ms=60))) is Verdict.KEEP  # too few
+        assert verdict(state, counts(side(100, latency_ms=45))) is GuardVerdict.KEEP
+        assert verdict(state, counts(side(99, latency_ms=60))) is GuardVerdict.KEEP  # too few
         found = decide(state, counts(side(100, latency_ms=60)), 0, S)
-        assert (found.verdict, found.limit) == (Verdict.ROLL_BACK, "p99")
+        assert (found.verdict, found.limit) == (GuardVerdict.ROLL_BACK, "p99")
         assert "max_p99_ms 50" in found.text
 
     def test_p99_against_stable(self) -> None:
         state = guarded(max_p99_ratio=2.0)
-        assert verdict(state, counts(side(100, latency_ms=19), side(100, latency_ms=10))) is Verdict.KEEP
-        assert verdict(state, counts(side(100, latency_ms=25), side(99, latency_ms=10))) is Verdict.KEEP
+        assert verdict(state, counts(side(100, latency_ms=19), side(100, latency_ms=10))) is GuardVerdict.KEEP
+        assert verdict(state, counts(side(100, latency_ms=25), side(99, latency_ms=10))) is GuardVerdict.KEEP
         found = decide(state, counts(side(100, latency_ms=25), side(100, latency_ms=10)), 0, S)
-        assert (found.verdict, found.limit) == (Verdict.ROLL_BACK, "p99_ratio")
+        assert (found.verdict, found.limit) == (GuardVerdict.ROLL_BACK, "p99_ratio")
 
     def test_share_of_different_copies(self) -> None:
         state = guarded(max_different_share=0.1)
-        assert verdict(state, counts(side(0), equal=90, different=5, failed=5)) is Verdict.KEEP
-        assert verdict(state, counts(side(0), equal=10, different=20, skipped=900)) is Verdict.KEEP  # too few
+        assert verdict(state, counts(side(0), equal=90, different=5, failed=5)) is GuardVerdict.KEEP
+        assert verdict(state, counts(side(0), equal=10, different=20, skipped=900)) is GuardVerdict.KEEP  # too few
         found = decide(state, counts(side(0), equal=89, different=6, failed=5), 0, S)
-        assert (found.verdict, found.limit) == (Verdict.ROLL_BACK, "different_share")
+        assert (found.verdict, found.limit) == (GuardVerdict.ROLL_BACK, "different_share")
 
 
 class TestSteps:
     STATE = started(Rollout(1, 2, steps=Steps((5.0, 100.0), 60.0)))
 
     def test_step_lasts_its_time(self) -> None:
-        assert verdict(self.STATE, counts(side(0)), 59) is Verdict.KEEP
-        assert verdict(self.STATE, counts(side(0)), 60) is Verdict.STEP
+        assert verdict(self.STATE, counts(side(0)), 59) is GuardVerdict.KEEP
+        assert verdict(self.STATE, counts(side(0)), 60) is GuardVerdict.STEP
 
     def test_last_step_promotes(self) -> None:
-        assert verdict(stepped(self.STATE, ""), counts(side(0)), 60) is Verdict.PROMOTE
+        assert verdict(stepped(self.STATE, ""), counts(side(0)), 60) is GuardVerdict.PROMOTE
 
     def test_step_below_everything_does_not_promote(self) -> None:
         state = started(Rollout(1, 2, steps=Steps((5.0, 50.0), 60.0)))
-        assert verdict(stepped(state, ""), counts(side(0)), 600) is Verdict.KEEP
+        assert verdict(stepped(state, ""), counts(side(0)), 600) is GuardVerdict.KEEP
 
     def test_step_waits_for_enough_requests(self) -> None:
         rollout = Rollout(1, 2, steps=Steps((5.0, 100.0), 60.0), guard=Guard(100, max_error_rate=0.1))
-        assert verdict(started(rollout), counts(side(99)), 600) is Verdict.KEEP
-        assert verdict(started(rollout), counts(side(100)), 600) is Verdict.STEP
+        assert verdict(started(rollout), counts(side(99)), 600) is GuardVerdict.KEEP
+        assert verdict(started(rollout), counts(side(100)), 600) is GuardVerdict.STEP
 
     def test_step_waits_for_comparisons(self) -> None:
         guard = Guard(100, max_different_share=0.1)
         state = started(Rollout(1, 2, shadow=5.0, steps=Steps((5.0, 100.0), 60.0), guard=guard))
-        assert verdict(state, counts(side(100), equal=99), 600) is Verdict.KEEP
-        assert verdict(state, counts(side(100), equal=100), 600) is Verdict.STEP
+        assert verdict(state, counts(side(100), equal=99), 600) is GuardVerdict.KEEP
+        assert verdict(state, counts(side(100), equal=100), 600) is GuardVerdict.STEP
 
     def test_violation_precedes_the_step(self) -> None:
         rollout = Rollout(1, 2, steps=Steps((5.0, 100.0), 60.0), guard=Guard(100, max_error_rate=0.1))
-        assert verdict(started(rollout), counts(side(100, 50)), 600) is Verdict.ROLL_BACK
+        assert verdict(started(rollout), counts(side(100, 50)), 600) is GuardVerdict.ROLL_BACK
 
 
 def test_rollouts_that_decisions_cannot_change() -> None:

@@ -4,14 +4,14 @@ import pytest
 
 from naiad.core.errors import ErrorCode, InferError
 from naiad.engine.cache.factory import open_store
-from naiad.engine.cache.store import LocalStore
+from naiad.engine.cache.store import LocalCache
 
 HOST = {"host": "127.0.0.1", "port": "1"}
 
 
 @pytest.mark.parametrize("ttl", ["0", "0.5", "3600"])
 def test_a_ttl_is_seconds(ttl: str) -> None:
-    assert isinstance(open_store({"local": {"size": "1000", "ttl": ttl}}), LocalStore)
+    assert isinstance(open_store({"local": {"size": "1000", "ttl": ttl}}), LocalCache)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from naiad.core.request import InferRequest, RequestedOutput, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Array, TensorSpec
 from naiad.engine.cache.model import CachedModel
-from naiad.engine.cache.store import LocalStore
+from naiad.engine.cache.store import LocalCache
 from naiad.engine.ensemble.graph import EnsembleGraph, find_device_steps
 from naiad.engine.ensemble.model import EnsembleModel
 from naiad.engine.serving.served import Served
@@ -239,7 +239,7 @@ def test_cached_members_get_and_return_bytes(server: Server) -> None:
     (first,) = server.add(member("a"), GPU_0)
     (second,) = server.add(member("b"), GPU_0)
     (third,) = server.add(member("c"), GPU_0)
-    server.served_models["b"] = CachedModel(server.served_models["b"], LocalStore(10_000))
+    server.served_models["b"] = CachedModel(server.served_models["b"], LocalCache(10_000))
     model = server.ensemble(("a", "IN", "s"), ("b", "s", "t"), ("c", "t", "OUT"))
     for _ in range(2):
         assert server.ask(model) == {"OUT": [8, 8]}
@@ -252,7 +252,7 @@ def test_member_replaced_by_a_cached_one_gets_bytes(server: Server) -> None:
     (second,) = server.add(member("b"), GPU_0)
     server.add(member("c"), GPU_0)
     model = server.ensemble(("a", "IN", "s"), ("b", "s", "t"), ("c", "t", "OUT"))
-    server.served_models["b"] = CachedModel(server.served_models["b"], LocalStore(10_000))
+    server.served_models["b"] = CachedModel(server.served_models["b"], LocalCache(10_000))
     for _ in range(2):
         assert server.ask(model) == {"OUT": [8, 8]}
     assert len(second.received) == 1

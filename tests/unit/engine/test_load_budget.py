@@ -38,6 +38,8 @@ def histogram(count: int) -> str:
         ("instance_group { count: 1000000 }", "--max-load-instances=1000000"),
         ("instance_group { count: 2147483647 } instance_group { count: 2147483647 }", "4294967294 instances"),
         ("instance_group { count: 1 } instance_group { count: 128 }", "instance_group[1].count asks for 129"),
+        ("instance_group { } " * 129, "instance_group[0].count asks for 129 instances, the limit is 128"),
+        ("instance_group { count: -5 gpus: [ 0, 1, 2 ] } " * 50, "asks for 150 instances"),
         ("instance_group { count: 50 gpus: [ 0, 1, 2 ] }", "asks for 150 instances"),
         (SAMPLE % (1, 1, "1000000000"), """model_warmup[0].inputs["I"].dims asks for 4000000064 bytes"""),
         (SAMPLE % (4294967295, 1, "1"), "bytes, the limit is 2147483648"),

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from naiad.core.batch import Batch
-from naiad.engine.serving.thread_runner import Placement, Usage
+from naiad.engine.serving.thread_runner import Placement, ThreadUsage
 
 US, MS = 1_000, 1_000_000
 
@@ -26,7 +26,7 @@ class Scene:
         batch = Batch([None] * size, size)  # type: ignore[list-item]  # they are not read
         batch.exec_start_ns, batch.exec_end_ns = 0, wall_ns
         on_loop = self.placement.is_on_loop
-        before = Usage() if on_loop and self.placement.is_wary else None
+        before = ThreadUsage() if on_loop and self.placement.is_wary else None
         self.cpu_ns += wall_ns if cpu_ns is None else cpu_ns
         self.switches += waits
         if on_loop:
@@ -132,7 +132,7 @@ def test_long_executions_among_short_ones_are_noticed(scene: Scene) -> None:
 
 
 def test_usage_knows_the_own_work_of_this_thread() -> None:
-    before = Usage()
+    before = ThreadUsage()
     total = sum(range(20_000))
     assert total
     assert before.undisturbed_ns(1 << 62) > 0

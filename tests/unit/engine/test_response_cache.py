@@ -14,7 +14,7 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.engine.cache.model import CachedModel
 from naiad.engine.cache.redis_store import decode, encode
-from naiad.engine.cache.store import CachedResponse, LocalStore, Share
+from naiad.engine.cache.store import CachedResponse, LocalCache, Share
 from naiad.telemetry.statistics.model import ModelStatistics
 from support.engine_parts import Answers
 from support.model_call_parts import FakeServed as CalledModel
@@ -31,7 +31,7 @@ def response(size: int) -> CachedResponse:
 class TestLocalStore:
     def test_forgets_what_was_not_used_for_longest(self) -> None:
         # K4
-        store = LocalStore(3 * response(100).byte_size)
+        store = LocalCache(3 * response(100).byte_size)
         for key in (b"a", b"b", b"c"):
             store.put(key, response(100))
         assert store.get(b"a") is not None
@@ -42,21 +42,21 @@ class TestLocalStore:
         assert counts.byte_size == 3 * response(100).byte_size
 
     def test_keeps_nothing_that_is_larger_than_itself(self) -> None:
-        store = LocalStore(1000)
+        store = LocalCache(1000)
         store.put(b"small", response(10))
         store.put(b"large", response(1000))
         assert store.get(b"small") is not None
         assert store.get(b"large") is None
 
     def test_an_entry_replaces_one_of_the_same_key(self) -> None:
-        store = LocalStore(10_000)
+        store = LocalCache(10_000)
         store.put(b"a", response(100))
         store.put(b"a", response(200))
         assert store.counts().byte_size == response(200).byte_size
 
     def test_entry_lives_for_its_stated_time(self) -> None:
         now = [0.0]
-        store = LocalStore(10_000, ttl_s=5, now_s=lambda: now[0])
+        store = LocalCache(10_000, ttl_s=5, now_s=lambda: now[0])
         store.put(b"a", response(1))
         now[0] = 5
         assert store.get(b"a") is not None
@@ -67,7 +67,7 @@ class TestLocalStore:
 
     def test_a_full_share_makes_room_of_its_own(self) -> None:
         # K6
-        store = LocalStore(100_000)
+        store = LocalCache(100_000)
         share = Share(2 * response(100).byte_size)
         store.put(b"other", response(100))
         for key in (b"a", b"b"):
@@ -78,7 +78,7 @@ class TestLocalStore:
         assert store.counts().eviction_count == 1
 
     def test_keeps_nothing_that_is_larger_than_its_share(self) -> None:
-        store = LocalStore(100_000)
+        store = LocalCache(100_000)
         share = Share(1000)
         store.put(b"a", response(1000), share)
         assert store.get(b"a") is None
@@ -89,7 +89,7 @@ class TestLocalStore:
     )
     def test_no_share_takes_more_than_it_may(self, puts: list[tuple[bytes, int, int]]) -> None:
         # K6
-        store = LocalStore(4000)
+        store = LocalCache(4000)
         shares = [Share(1500), Share(3000)]
         for key, size, owner in puts:
             store.put(bytes([owner]) + key, response(size), shares[owner] if owner < 2 else None)
@@ -101,7 +101,7 @@ class TestLocalStore:
     @given(st.lists(st.tuples(st.binary(min_size=1, max_size=1), st.integers(0, 900)), max_size=60))
     def test_never_takes_more_than_it_may(self, puts: list[tuple[bytes, int]]) -> None:
         # K4
-        store = LocalStore(4000)
+        store = LocalCache(4000)
         for key, size in puts:
             store.put(key, response(size))
             counts = store.counts()
@@ -145,7 +145,7 @@ class FakeServed:
         request.on_response(request, InferResponse(header, [data] if error is None else [], error=error, **fields))
 
 
-class LaterStore(LocalStore):
+class LaterStore(LocalCache):
     """Looks elsewhere: look-ups are answered when the test says so."""
 
     def __init__(self) -> None:
@@ -167,7 +167,7 @@ def served() -> FakeServed:
 
 @pytest.fixture
 def model(served: FakeServed) -> CachedModel:
-    return CachedModel(served, LocalStore(100_000))  # type: ignore[arg-type]
+    return CachedModel(served, LocalCache(100_000))  # type: ignore[arg-type]
 
 
 def ask(model: CachedModel, answers: Answers, name: str, data: bytes = b"ab", **fields: object) -> InferRequest:
@@ -232,7 +232,7 @@ class TestCachedModel:
 
     def test_reloaded_version_is_executed_again(self) -> None:
         # K7
-        store, answers = LocalStore(100_000), Answers()
+        store, answers = LocalCache(100_000), Answers()
         for name, data in (("old", b"11"), ("new", b"22")):
             served = FakeServed()
             model = CachedModel(served, store)  # type: ignore[arg-type]
@@ -241,7 +241,7 @@ class TestCachedModel:
         assert got(answers) == [("old", b"11"), ("new", b"22")]
 
     def test_entry_size_is_limited_to_a_share(self, served) -> None:
-        store = LocalStore(100_000)
+        store = LocalCache(100_000)
         model = CachedModel(served, store, limit_bytes=1100)  # type: ignore[arg-type]
         for number in range(5):
             ask(model, Answers(), "a", bytes([number, 0]))
@@ -334,7 +334,7 @@ class TestCachedModel:
             is_full = False
 
         full, answers = Full(), Answers()
-        model = CachedModel(full, LocalStore(100_000))  # type: ignore[arg-type]
+        model = CachedModel(full, LocalCache(100_000))  # type: ignore[arg-type]
         for number in range(5_000):
             ask(model, answers, str(number))
         full.is_full = True
@@ -487,7 +487,7 @@ class TestCachedModel:
     def test_requests_never_get_foreign_responses(self, asked: list[tuple[bytes, str]]) -> None:
         # K1
         served = FakeServed()
-        model = CachedModel(served, LocalStore(3000))  # type: ignore[arg-type]
+        model = CachedModel(served, LocalCache(3000))  # type: ignore[arg-type]
         answers = Answers()
         for data, output in asked:
             before = len(answers)

@@ -7,7 +7,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from naiad.core.request_limits import unlimited
-from naiad.frontend.access import FORWARDED, UNKNOWN, Rejection, Restrictions, category_of_call
+from naiad.frontend.access import FORWARDED, UNKNOWN, RejectionResponse, Restrictions, category_of_call
 from naiad.frontend.clouds import VertexAi, azure_ml_router, sagemaker_router
 from naiad.frontend.context import UnreadRequest
 from naiad.frontend.grpc import service
@@ -39,9 +39,9 @@ class Asked:
     def concerns(self, category: str) -> bool:
         return True
 
-    def rejection(self, category: str, field: Callable[[bytes], bytes | None]) -> Rejection:
+    def rejection(self, category: str, field: Callable[[bytes], bytes | None]) -> RejectionResponse:
         self.categories.append(category)
-        return Rejection(418, GrpcStatus.UNAVAILABLE, "asked")
+        return RejectionResponse(418, GrpcStatus.UNAVAILABLE, "asked")
 
 
 def status_of_path(router: Router, method: str, path: str) -> int:

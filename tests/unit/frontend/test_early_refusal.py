@@ -8,7 +8,7 @@ import pytest
 
 from naiad.core.errors import not_found
 from naiad.core.request_limits import RequestBudget, unlimited
-from naiad.frontend.access import Rejection
+from naiad.frontend.access import RejectionResponse
 from naiad.frontend.http1.connection import Http1Server
 from naiad.frontend.http2.endpoint import RestSide
 from naiad.frontend.rest.cors import Cors
@@ -53,7 +53,9 @@ class KeyRule:
         return True
 
     def rejection(self, category, field):
-        return None if field(b"key") == b"x" else Rejection(401, GrpcStatus.UNAUTHENTICATED, "a key is needed")
+        return (
+            None if field(b"key") == b"x" else RejectionResponse(401, GrpcStatus.UNAUTHENTICATED, "a key is needed")
+        )
 
 
 def make_router(engine, rule=None):

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from naiad.repository.control.reconcile import (
     Action,
+    ControlStep,
     Listed,
     ListingHistory,
-    Loaded,
-    Step,
+    LoadedModel,
     dependents,
     ensembles_above,
     reconcile,
@@ -20,7 +20,7 @@ from naiad.repository.control.reconcile import (
 )
 
 
-def steps_of(steps: list[Step]) -> list[str]:
+def steps_of(steps: list[ControlStep]) -> list[str]:
     return [f"{step.action.name} {step.name}" for step in steps]
 
 
@@ -28,17 +28,17 @@ class Repository:
     """Applies plans to a state, as the controller does; a model in `broken` fails to load from the given files."""
 
     def __init__(self, broken: Mapping[str, object] | None = None) -> None:
-        self.state: dict[str, Loaded] = {}
+        self.state: dict[str, LoadedModel] = {}
         self.broken = broken or {}
         self.generations: dict[str, int] = {}
 
-    def reconcile(self, wanted: Collection[str], listing: Mapping[str, Listed]) -> list[Step]:
+    def reconcile(self, wanted: Collection[str], listing: Mapping[str, Listed]) -> list[ControlStep]:
         steps = reconcile(wanted, listing, self.state)
         for step in steps:
             self.apply(step, listing.get(step.name))
         return steps
 
-    def apply(self, step: Step, listed: Listed | None) -> None:
+    def apply(self, step: ControlStep, listed: Listed | None) -> None:
         before = self.state.get(step.name)
         if step.action is Action.UNLOAD:
             del self.state[step.name]
@@ -47,14 +47,14 @@ class Repository:
         else:
             self.load(step.name, listed, before)
 
-    def load(self, name: str, listed: Listed | None, before: Loaded | None) -> None:
-        old = before or Loaded(None, is_served=False)
+    def load(self, name: str, listed: Listed | None, before: LoadedModel | None) -> None:
+        old = before or LoadedModel(None, is_served=False)
         files = old.files if listed is None else listed.files
         members = old.members if listed is None or listed.members is None else listed.members
         is_good = self.broken.get(name) != files and all(m in self.state and self.state[m].is_served for m in members)
         if is_good and (listed is not None or not old.is_served):
             self.generations[name] = self.generations.get(name, 0) + 1
-        self.state[name] = Loaded(
+        self.state[name] = LoadedModel(
             files,
             members,
             is_served=is_good or old.is_served,
@@ -130,24 +130,24 @@ def ensemble_of_two() -> Repository:
 
 
 NESTED = {
-    "x": Loaded(b"1", generation=2),
-    "inner": Loaded(b"1", frozenset("x"), generation=1, member_generations={"x": 1}),
-    "outer": Loaded(b"1", frozenset({"inner"}), generation=1, member_generations={"inner": 1}),
+    "x": LoadedModel(b"1", generation=2),
+    "inner": LoadedModel(b"1", frozenset("x"), generation=1, member_generations={"x": 1}),
+    "outer": LoadedModel(b"1", frozenset({"inner"}), generation=1, member_generations={"inner": 1}),
 }
 """An ensemble of an ensemble of a model that was loaded again."""
 
 
 class TestSteps:
     def test_changed_files_are_an_update(self) -> None:
-        (step,) = reconcile("m", {"m": Listed(b"2")}, {"m": Loaded(b"1")})
-        assert step == Step(Action.UPDATE, "m", "its files have changed")
+        (step,) = reconcile("m", {"m": Listed(b"2")}, {"m": LoadedModel(b"1")})
+        assert step == ControlStep(Action.UPDATE, "m", "its files have changed")
 
     def test_unlisted_model_stays_as_it_is(self) -> None:
-        assert reconcile("m", {}, {"m": Loaded(b"1")}) == []
+        assert reconcile("m", {}, {"m": LoadedModel(b"1")}) == []
 
     def test_forced_model_is_loaded_with_the_reason(self) -> None:
-        (step,) = reconcile("m", {"m": Listed(b"1")}, {"m": Loaded(b"1")}, forced={"m": "the command forces it"})
-        assert step == Step(Action.UPDATE, "m", "the command forces it")
+        (step,) = reconcile("m", {"m": Listed(b"1")}, {"m": LoadedModel(b"1")}, forced={"m": "the command forces it"})
+        assert step == ControlStep(Action.UPDATE, "m", "the command forces it")
 
     def test_changed_member_updates_its_ensemble(self) -> None:
         repository = ensemble_of_two()
@@ -181,7 +181,7 @@ class TestSteps:
     def test_other_members_update_an_ensemble(self) -> None:
         repository = ensemble_of_two()
         (step,) = reconcile("xye", {"e": Listed(b"1", frozenset("x"))}, repository.state)
-        assert step == Step(Action.UPDATE, "e", "its members are other models now")
+        assert step == ControlStep(Action.UPDATE, "e", "its members are other models now")
 
     def test_cycle_of_ensembles_ends(self) -> None:
         listing = {"p": Listed(b"1", frozenset("q")), "q": Listed(b"1", frozenset("p"))}
@@ -190,10 +190,10 @@ class TestSteps:
 
 class TestEnsembles:
     STATE: ClassVar = {
-        "outer": Loaded(b"", frozenset({"inner", "x"})),
-        "inner": Loaded(b"", frozenset("xy"), is_requested=False),
-        "x": Loaded(b"", is_requested=False),
-        "y": Loaded(b""),
+        "outer": LoadedModel(b"", frozenset({"inner", "x"})),
+        "inner": LoadedModel(b"", frozenset("xy"), is_requested=False),
+        "x": LoadedModel(b"", is_requested=False),
+        "y": LoadedModel(b""),
     }
 
     def test_outer_ensembles_come_first(self) -> None:
@@ -217,7 +217,7 @@ class Poll:
     def look(self, seen: Mapping[str, bytes], now_s: float, *, incomplete: str = "", busy: str = "") -> list[str]:
         self.listing = self._history.observe(seen, incomplete, self.acted, now_s)
         listing = {name: replace(each, is_held=each.is_held or name in busy) for name, each in self.listing.items()}
-        state = {name: Loaded(files) for name, files in self.acted.items()}
+        state = {name: LoadedModel(files) for name, files in self.acted.items()}
         steps = reconcile(seen, listing, state, now_s=now_s, settle_s=2.0)
         for step in steps:
             if step.action is Action.UNLOAD:
@@ -295,12 +295,12 @@ def test_lasting_listing_is_what_is_loaded(looks: list[tuple[dict[str, bytes], f
 
 
 class TestUnloaded:
-    STATE: ClassVar[Mapping[str, Loaded]] = {
-        "c": Loaded(b"c", is_requested=False),
-        "d": Loaded(b"d"),
-        "e": Loaded(b"e", frozenset("cd")),
-        "f": Loaded(b"f", frozenset("e")),
-        "g": Loaded(b"g", frozenset("d"), is_served=False),
+    STATE: ClassVar[Mapping[str, LoadedModel]] = {
+        "c": LoadedModel(b"c", is_requested=False),
+        "d": LoadedModel(b"d"),
+        "e": LoadedModel(b"e", frozenset("cd")),
+        "f": LoadedModel(b"f", frozenset("e")),
+        "g": LoadedModel(b"g", frozenset("d"), is_served=False),
     }
 
     def test_ensembles_above_are_suspended_outer_ones_first(self) -> None:

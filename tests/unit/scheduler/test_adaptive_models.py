@@ -5,7 +5,7 @@ import random
 import pytest
 
 from naiad.core.batch import Batch
-from naiad.scheduler.adaptive import BatchCost, Concurrency
+from naiad.scheduler.adaptive import BatchCost, ExecutingBatches
 from support.scheduling import waiting_request
 
 US = 1000
@@ -15,7 +15,7 @@ class TestKnownCost:
     def test_batches_execute_together_at_once(self):
         cost = BatchCost()
         cost.start(200 * US, 20 * US, 8)
-        concurrency = Concurrency(cost, 2)
+        concurrency = ExecutingBatches(cost, 2)
         concurrency.begin(batch(), 0)
         assert not concurrency.is_learning
 
@@ -99,7 +99,7 @@ class TestConcurrency:
 
     def learned(self, *, slowdown, instances=2, pairs=40, failed=False, rest_ns=50 * US):
         cost = BatchCost()
-        concurrency = Concurrency(cost, instances)
+        concurrency = ExecutingBatches(cost, instances)
         now_ns = 1
         for _ in range(20):
             now_ns = self.execute(concurrency, now_ns, now_ns + 100 * US)
@@ -160,7 +160,7 @@ class TestConcurrency:
         assert concurrency.cost.is_known
 
     def test_the_first_batches_execute_alone(self):
-        concurrency = Concurrency(BatchCost(), 2)
+        concurrency = ExecutingBatches(BatchCost(), 2)
         now_ns = 1
         for _ in range(10):
             concurrency.begin(waiting := batch(), now_ns)

@@ -6,7 +6,7 @@ from naiad.config.profile import ModelProfile
 from naiad.core.errors import InferError
 from naiad.core.model import DECISIONS
 from naiad.scheduler.adaptive import MAX_HOLD_NS, AdaptiveScheduler
-from naiad.scheduler.queue import QueuePolicy
+from naiad.scheduler.queue import QueueLimits
 from support.batching_simulation import Device, Simulation, poisson
 from support.scheduling import MS, waiting_request
 
@@ -151,7 +151,7 @@ class TestNoInstanceIsWokenToWait:
         assert is_woken or scheduler.wake_up_ns == wake_up_ns
 
     def test_it_is_woken_before_a_request_times_out(self):
-        policy = QueuePolicy(timeout_ns=1000 * MS, allows_override=True)
+        policy = QueueLimits(timeout_ns=1000 * MS, allows_override=True)
         scheduler, _, request, now_ns = self.crowded(default_policy=policy)
         assert scheduler.cancel(request)
         scheduler.enqueue(waiting_request(at_ns=now_ns + 2, timeout_us=500), now_ns + 2)
@@ -234,7 +234,7 @@ class TestLimits:
         assert scheduler.state().hold_ns <= 400 * MAX_HOLD_NS
 
     def test_growing_batch_does_not_cause_timeouts(self):
-        policy = QueuePolicy(timeout_ns=5 * MS)
+        policy = QueueLimits(timeout_ns=5 * MS)
         scheduler = AdaptiveScheduler(max_batch_size=16, latency_goal_ns=500 * MS, default_policy=policy)
         for now_ns in range(1, 100 * MS, 2 * MS):
             scheduler.enqueue(waiting_request(at_ns=now_ns), now_ns)
@@ -249,7 +249,7 @@ class TestLimits:
         assert scheduler.state().decisions["limit"] == 1
 
     def test_a_full_queue_refuses(self):
-        scheduler = AdaptiveScheduler(max_batch_size=4, default_policy=QueuePolicy(max_queue_size=1))
+        scheduler = AdaptiveScheduler(max_batch_size=4, default_policy=QueueLimits(max_queue_size=1))
         scheduler.enqueue(waiting_request(at_ns=1), 1)
         with pytest.raises(InferError, match="Exceeds maximum queue size"):
             scheduler.enqueue(waiting_request(at_ns=2), 2)

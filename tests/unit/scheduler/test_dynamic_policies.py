@@ -4,7 +4,7 @@ import pytest
 
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.scheduler.dynamic import DynamicScheduler
-from naiad.scheduler.queue import QueuePolicy
+from naiad.scheduler.queue import QueueLimits
 from support.scheduling import MS, enqueue_all, waiting_request
 
 
@@ -53,7 +53,7 @@ class TestPriority:
 class TestQueueSize:
     def test_exactly_max_queue_size_requests_wait(self):
         # Q5, Q9
-        scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueuePolicy(max_queue_size=2))
+        scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueueLimits(max_queue_size=2))
         enqueue_all(scheduler, [waiting_request(), waiting_request()])
         refused = waiting_request(id="abc")
         with pytest.raises(InferError) as caught:
@@ -65,13 +65,13 @@ class TestQueueSize:
         assert not scheduler.cancel(refused)
 
     def test_absent_id_is_named_like_triton(self):
-        scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueuePolicy(max_queue_size=1))
+        scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueueLimits(max_queue_size=1))
         scheduler.enqueue(waiting_request(), 0)
         with pytest.raises(InferError, match=r"^\[request id: <id_unknown>\] Exceeds maximum queue size$"):
             scheduler.enqueue(waiting_request(), 0)
 
     def test_those_that_left_make_room(self):
-        scheduler = DynamicScheduler(max_batch_size=1, default_policy=QueuePolicy(max_queue_size=2))
+        scheduler = DynamicScheduler(max_batch_size=1, default_policy=QueueLimits(max_queue_size=2))
         first, second = enqueue_all(scheduler, [waiting_request(), waiting_request()])
         scheduler.take(0)
         scheduler.enqueue(waiting_request(), 0)
@@ -86,7 +86,7 @@ class TestQueueSize:
             max_batch_size=4,
             priority_levels=2,
             default_priority_level=1,
-            level_policies={2: QueuePolicy(max_queue_size=1)},
+            level_policies={2: QueueLimits(max_queue_size=1)},
         )
         enqueue_all(scheduler, [waiting_request(priority=1) for _ in range(5)] + [waiting_request(priority=2)])
         with pytest.raises(InferError, match="Exceeds maximum queue size"):
@@ -94,9 +94,9 @@ class TestQueueSize:
 
     def test_delayed_requests_count_but_rejected_ones_do_not(self):
         # Q5
-        policy = QueuePolicy(max_queue_size=1, timeout_ns=MS, delays=True)
+        policy = QueueLimits(max_queue_size=1, timeout_ns=MS, delays=True)
         delaying = DynamicScheduler(max_batch_size=4, default_policy=policy)
-        rejecting = DynamicScheduler(max_batch_size=4, default_policy=QueuePolicy(max_queue_size=1, timeout_ns=MS))
+        rejecting = DynamicScheduler(max_batch_size=4, default_policy=QueueLimits(max_queue_size=1, timeout_ns=MS))
         for scheduler in (delaying, rejecting):
             scheduler.enqueue(waiting_request(), 0)
         rejecting.enqueue(waiting_request(at_ns=2 * MS), 2 * MS)
@@ -106,7 +106,7 @@ class TestQueueSize:
     def test_taken_requests_free_equal_room(self):
         # Q5
         # The limit counts those that wait, not those that execute.
-        scheduler = DynamicScheduler(max_batch_size=2, default_policy=QueuePolicy(max_queue_size=3))
+        scheduler = DynamicScheduler(max_batch_size=2, default_policy=QueueLimits(max_queue_size=3))
         enqueue_all(scheduler, [waiting_request() for _ in range(3)])
         scheduler.take(0)
         enqueue_all(scheduler, [waiting_request(), waiting_request()])
@@ -115,7 +115,7 @@ class TestQueueSize:
 
     def test_burst_beyond_queue_size_is_rejected(self):
         # Q5
-        scheduler = DynamicScheduler(max_batch_size=8, default_policy=QueuePolicy(max_queue_size=100))
+        scheduler = DynamicScheduler(max_batch_size=8, default_policy=QueueLimits(max_queue_size=100))
         refused = 0
         for _ in range(1000):
             try:
@@ -128,7 +128,7 @@ class TestQueueSize:
 class TestTimeout:
     def test_reject_is_on_time(self):
         # Q7, Q9
-        scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueuePolicy(timeout_ns=5 * MS))
+        scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueueLimits(timeout_ns=5 * MS))
         requests = enqueue_all(scheduler, [waiting_request(at_ns=0), waiting_request(at_ns=2 * MS)])
         assert scheduler.has_timeouts
         assert scheduler.expire_ns() == 5 * MS
@@ -146,7 +146,7 @@ class TestTimeout:
 
     def test_expired_request_is_reported_and_never_taken(self):
         # Q7
-        scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueuePolicy(timeout_ns=5 * MS))
+        scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueueLimits(timeout_ns=5 * MS))
         (request,) = enqueue_all(scheduler, [waiting_request()])
         assert scheduler.take(6 * MS) is None
         assert scheduler.pending_count == 0
@@ -166,14 +166,14 @@ class TestTimeout:
     )
     def test_an_override_only_shortens_a_default(self, allows, default_us, own_us, expected_us):
         # Q6
-        policy = QueuePolicy(timeout_ns=default_us * 1000, allows_override=allows)
+        policy = QueueLimits(timeout_ns=default_us * 1000, allows_override=allows)
         scheduler = DynamicScheduler(max_batch_size=4, default_policy=policy)
         scheduler.enqueue(waiting_request(timeout_us=own_us), 0)
         assert scheduler.expire_ns() == expected_us * 1000
 
     def test_delay_action_sends_late_requests_last(self):
         # Q4
-        policy = QueuePolicy(timeout_ns=5 * MS, delays=True)
+        policy = QueueLimits(timeout_ns=5 * MS, delays=True)
         scheduler = DynamicScheduler(max_batch_size=2, default_policy=policy)
         enqueue_all(scheduler, [waiting_request(at_ns=n * MS, id=str(n)) for n in (0, 1, 4, 5)])
         assert scheduler.expire(7 * MS) == []
@@ -186,14 +186,14 @@ class TestTimeout:
             max_batch_size=1,
             priority_levels=2,
             default_priority_level=1,
-            level_policies={1: QueuePolicy(timeout_ns=MS, delays=True)},
+            level_policies={1: QueueLimits(timeout_ns=MS, delays=True)},
         )
         enqueue_all(scheduler, [waiting_request(id="2", priority=2), waiting_request(id="late", priority=1)])
         assert ids(scheduler.take(9 * MS)) == ["late"]
 
     def test_wake_is_the_nearer_of_delay_and_timeout(self):
         # B8
-        policy = QueuePolicy(timeout_ns=20 * MS, allows_override=True)
+        policy = QueueLimits(timeout_ns=20 * MS, allows_override=True)
         scheduler = DynamicScheduler(max_batch_size=8, delay_ns=10 * MS, default_policy=policy)
         scheduler.enqueue(waiting_request(), 0)
         assert scheduler.take(0) is None
@@ -203,14 +203,14 @@ class TestTimeout:
 
     def test_what_was_taken_does_not_time_out(self):
         # Q8
-        scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueuePolicy(timeout_ns=5 * MS))
+        scheduler = DynamicScheduler(max_batch_size=4, default_policy=QueueLimits(timeout_ns=5 * MS))
         enqueue_all(scheduler, [waiting_request(), waiting_request()])
         assert scheduler.take(4 * MS).size == 2
         assert (scheduler.expire_ns(), scheduler.expire(9 * MS)) == (0, [])
 
     def test_delayed_batch_loses_timed_out_requests(self):
         # B8
-        policy = QueuePolicy(timeout_ns=50 * MS, allows_override=True)
+        policy = QueueLimits(timeout_ns=50 * MS, allows_override=True)
         scheduler = DynamicScheduler(max_batch_size=4, delay_ns=10 * MS, default_policy=policy)
         stays, _ = enqueue_all(scheduler, [waiting_request(), waiting_request(timeout_us=2000)])
         assert scheduler.take(0) is None
@@ -218,7 +218,7 @@ class TestTimeout:
         assert len(scheduler.expire(10 * MS)) == 1
 
     def test_a_burst_of_timeouts_leaves_nothing_behind(self):
-        policy = QueuePolicy(timeout_ns=MS, allows_override=True)
+        policy = QueueLimits(timeout_ns=MS, allows_override=True)
         scheduler = DynamicScheduler(max_batch_size=8, default_policy=policy)
         requests = enqueue_all(scheduler, [waiting_request(timeout_us=1 + n % 900) for n in range(5000)])
         assert len(scheduler.expire(MS)) == len(requests)
@@ -240,7 +240,7 @@ class TestCancel:
         assert not DynamicScheduler(max_batch_size=8).cancel(waiting_request())
 
     def test_a_cancelled_request_does_not_time_out(self):
-        scheduler = DynamicScheduler(max_batch_size=8, default_policy=QueuePolicy(timeout_ns=MS))
+        scheduler = DynamicScheduler(max_batch_size=8, default_policy=QueueLimits(timeout_ns=MS))
         (request,) = enqueue_all(scheduler, [waiting_request()])
         assert scheduler.cancel(request)
         assert scheduler.expire_ns() == 0
@@ -248,7 +248,7 @@ class TestCancel:
 
 
 def test_drain_returns_all_by_priority_and_arrival():
-    policy = QueuePolicy(timeout_ns=50 * MS)
+    policy = QueueLimits(timeout_ns=50 * MS)
     scheduler = DynamicScheduler(
         max_batch_size=8, priority_levels=2, default_priority_level=2, delay_ns=MS, default_policy=policy
     )

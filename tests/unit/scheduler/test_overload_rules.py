@@ -14,7 +14,7 @@ from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import DynamicScheduler
 from naiad.scheduler.factory import create_scheduler
 from naiad.scheduler.overload import OverloadPolicy
-from naiad.scheduler.queue import QueuePolicy
+from naiad.scheduler.queue import QueueLimits
 from support.batching_simulation import poisson
 from support.overload_simulation import SECOND, OverloadSimulation
 from support.scheduling import MS, waiting_request
@@ -132,7 +132,7 @@ def test_level_with_own_policy_keeps_order():
         max_batch_size=1,
         priority_levels=2,
         default_priority_level=2,
-        level_policies={1: QueuePolicy(max_queue_size=10_000)},
+        level_policies={1: QueueLimits(max_queue_size=10_000)},
         overload=POLICY,
     )
     now_ns = overload(scheduler, make_request=lambda at_ns: waiting_request(at_ns=at_ns, priority=1), seconds=15)

@@ -6,7 +6,16 @@ import pytest
 
 from naiad.core.errors import ErrorCode, InferError
 from naiad.options.limits import ResourceAmount
-from naiad.scheduler.rate_limiter import EXECUTING, GRANTED, IDLE, WAITING, Claim, RateLimiter, Resource, Usage
+from naiad.scheduler.rate_limiter import (
+    EXECUTING,
+    GRANTED,
+    IDLE,
+    WAITING,
+    Claim,
+    RateLimiter,
+    Resource,
+    ResourceUsage,
+)
 
 GLOBAL = Resource("R", None)
 OTHER = Resource("S", None)
@@ -52,7 +61,7 @@ class TestTurns:
         # R3
         limiter = RateLimiter()
         claims = claims_of(limiter, {GLOBAL: 3}, {GLOBAL: 1}, {GLOBAL: 1})
-        assert limiter.usage() == [Usage(GLOBAL, 3, 0, 0)]
+        assert limiter.usage() == [ResourceUsage(GLOBAL, 3, 0, 0)]
         assert limiter.ask(claims[1]) == [claims[1]]
         assert limiter.ask(claims[2]) == [claims[2]]
 
@@ -157,7 +166,7 @@ class TestTurns:
         limiter.ask(large)
         assert limiter.ask(small) == []
         assert limiter.unregister([large]) == [small]
-        assert limiter.usage() == [Usage(GLOBAL, 1, 1, 0)]
+        assert limiter.usage() == [ResourceUsage(GLOBAL, 1, 1, 0)]
 
     def test_claim_that_has_left_is_never_granted(self):
         limiter = RateLimiter()
@@ -171,7 +180,7 @@ class TestTurns:
         first, second = claims_of(limiter, {GLOBAL: 3}, {GLOBAL: 2})
         limiter.ask(first)
         limiter.ask(second)
-        assert limiter.usage() == [Usage(GLOBAL, 4, 3, 1)]
+        assert limiter.usage() == [ResourceUsage(GLOBAL, 4, 3, 1)]
 
 
 class TestAmounts:

@@ -5,21 +5,21 @@ import pickle
 import pytest
 
 from naiad.cluster.member.sharing import broadcast
-from naiad.cluster.messages import GrpcCall, HttpCall, ModelControl
+from naiad.cluster.messages import GrpcControlCall, HttpControlCall, ModelControl
 from naiad.core.model import ModelKey
 from naiad.protocol import service_pb2 as pb
 
 _SERVICE = "/inference.GRPCInferenceService/"
 
 
-def load(name: str) -> GrpcCall:
+def load(name: str) -> GrpcControlCall:
     message = pb.RepositoryModelLoadRequest(model_name=name).SerializeToString()
-    return GrpcCall(_SERVICE + "RepositoryModelLoad", (), message)
+    return GrpcControlCall(_SERVICE + "RepositoryModelLoad", (), message)
 
 
-def unload(name: str) -> GrpcCall:
+def unload(name: str) -> GrpcControlCall:
     message = pb.RepositoryModelUnloadRequest(model_name=name).SerializeToString()
-    return GrpcCall(_SERVICE + "RepositoryModelUnload", (), message)
+    return GrpcControlCall(_SERVICE + "RepositoryModelUnload", (), message)
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,12 @@ def unload(name: str) -> GrpcCall:
     [
         load("m"),
         unload("m"),
-        HttpCall("POST", "/v2/repository/models/m/load", (), b""),
-        HttpCall("POST", "/v2/repository/models/m/unload", (), b""),
+        HttpControlCall("POST", "/v2/repository/models/m/load", (), b""),
+        HttpControlCall("POST", "/v2/repository/models/m/unload", (), b""),
         ModelControl("m", is_load=True, parameters={}),
     ],
 )
-def test_last_load_or_unload_counts(call: HttpCall | GrpcCall | ModelControl) -> None:
+def test_last_load_or_unload_counts(call: HttpControlCall | GrpcControlCall | ModelControl) -> None:
     assert broadcast(call).key == ("model", "m")
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from naiad.cluster.member.sharing import broadcast
-from naiad.cluster.messages import GrpcCall, HttpCall
+from naiad.cluster.messages import GrpcControlCall, HttpControlCall
 from naiad.cluster.supervisor.control_broadcast import ControlLog
 from naiad.core.errors import InferError
 from naiad.protocol import service_pb2 as pb
@@ -70,7 +70,7 @@ def test_there_is_a_limit() -> None:
     ],
 )
 def test_key_of_an_http_call(path: str, key: tuple[str, ...], undoes: bool) -> None:
-    found = broadcast(HttpCall("POST", path, (), b"{}"))
+    found = broadcast(HttpControlCall("POST", path, (), b"{}"))
     assert (found.key, found.undoes) == (key, undoes)
 
 
@@ -100,10 +100,10 @@ SERVICE = "/inference.GRPCInferenceService/"
 )
 def test_key_of_a_grpc_call(method: str, message: object, key: tuple[str, ...], undoes: bool) -> None:
     encoded = message.SerializeToString()  # type: ignore[attr-defined]
-    found = broadcast(GrpcCall(SERVICE + method, (), encoded))
+    found = broadcast(GrpcControlCall(SERVICE + method, (), encoded))
     assert (found.key, found.undoes) == (key, undoes)
 
 
 def test_invalid_message_is_rejected() -> None:
     with pytest.raises(InferError, match="not a valid message"):
-        broadcast(GrpcCall(SERVICE + "RepositoryModelLoad", (), b"\xff\xff"))
+        broadcast(GrpcControlCall(SERVICE + "RepositoryModelLoad", (), b"\xff\xff"))

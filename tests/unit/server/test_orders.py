@@ -6,28 +6,30 @@ from typing import Any
 
 import pytest
 
-from naiad.cluster.channel import ChannelError
-from naiad.cluster.messages import BroadcastRequest, ControlCall, HttpCall, Outcome
+from naiad.cluster.channel import ClusterChannelError
+from naiad.cluster.messages import BroadcastRequest, ControlCall, ControlOutcome, HttpControlCall
 from naiad.cluster.supervisor.control_broadcast import ControlBroadcast
 
-OK = Outcome(True, 200, b"ok")
-BAD = Outcome(False, 400, b"bad")
+OK = ControlOutcome(True, 200, b"ok")
+BAD = ControlOutcome(False, 400, b"bad")
 
 
-def call(path: str) -> HttpCall:
-    return HttpCall("POST", path, (), b"")
+def call(path: str) -> HttpControlCall:
+    return HttpControlCall("POST", path, (), b"")
 
 
 class Member:
     """Returns a given result; `hook` runs during a call."""
 
-    def __init__(self, name: str, answer: Outcome | Exception = OK, hook: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, name: str, answer: ControlOutcome | Exception = OK, hook: Callable[[], object] | None = None
+    ) -> None:
         self.name = name
         self.done: list[str] = []
         self._answer = answer
         self._hook = hook
 
-    async def ask(self, query: ControlCall, timeout_s: float | None = None) -> Outcome:
+    async def ask(self, query: ControlCall, timeout_s: float | None = None) -> ControlOutcome:
         await asyncio.sleep(0)
         if self._hook is not None:
             self._hook()
@@ -58,12 +60,12 @@ def test_failure_of_one_process_is_result(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_a_member_that_dies_meanwhile_does_not_matter() -> None:
-    members = [Member("a", ChannelError("gone")), Member("b")]
+    members = [Member("a", ClusterChannelError("gone")), Member("b")]
     assert asyncio.run(orders_of(members).broadcast(model_order())) == OK
 
 
 def test_without_members_it_fails() -> None:
-    with pytest.raises(ChannelError):
+    with pytest.raises(ClusterChannelError):
         asyncio.run(orders_of([]).broadcast(model_order()))
 
 
@@ -111,7 +113,7 @@ def test_calls_with_same_key_keep_order() -> None:
     together: set[frozenset[str]] = set()
 
     class Slow(Member):
-        async def ask(self, query: ControlCall, timeout_s: float | None = None) -> Outcome:
+        async def ask(self, query: ControlCall, timeout_s: float | None = None) -> ControlOutcome:
             running.add(query.path)
             for _ in range(5):
                 await asyncio.sleep(0)
@@ -139,7 +141,7 @@ def test_command_of_dying_process_is_kept() -> None:
         begun, may_end = asyncio.Event(), asyncio.Event()
 
         class Slow(Member):
-            async def ask(self, query: ControlCall, timeout_s: float | None = None) -> Outcome:
+            async def ask(self, query: ControlCall, timeout_s: float | None = None) -> ControlOutcome:
                 begun.set()
                 await may_end.wait()
                 return await super().ask(query, timeout_s)
@@ -171,7 +173,7 @@ def test_undo_during_replay_reaches_process() -> None:
         undone = asyncio.Event()
 
         class Late(Member):
-            async def ask(self, query: ControlCall, timeout_s: float | None = None) -> Outcome:
+            async def ask(self, query: ControlCall, timeout_s: float | None = None) -> ControlOutcome:
                 if query.path == "/load":
                     await orders.broadcast(
                         BroadcastRequest(call("/unregister"), ("region", "system", "x"), undoes=True)

@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 import pytest
 
-from naiad.cluster.channel import ChannelError
+from naiad.cluster.channel import ClusterChannelError
 from naiad.cluster.member.engine import MemberEngine
 from naiad.cluster.member.recorded_response import RecordedHttpContext
 from naiad.cluster.member.sharing import ClusterRoutes, broadcast, changes_by_path, query_of_path
 from naiad.cluster.messages import (
     AskRollouts,
     BroadcastRequest,
-    GrpcCall,
-    HttpCall,
+    ControlOutcome,
+    GrpcControlCall,
+    HttpControlCall,
     IsModelReady,
     ModelControl,
-    Outcome,
     RolloutControl,
 )
 from naiad.cluster.supervisor.control_broadcast import ControlBroadcast
@@ -69,15 +69,17 @@ def test_queries_and_changes_by_path() -> None:
 
 _SERVICE = "/inference.GRPCInferenceService/"
 UNLOADS = [
-    HttpCall("POST", "/v2/repository/models/m/unload", (), b""),
-    GrpcCall(
+    HttpControlCall("POST", "/v2/repository/models/m/unload", (), b""),
+    GrpcControlCall(
         _SERVICE + "RepositoryModelUnload", (), pb.RepositoryModelUnloadRequest(model_name="m").SerializeToString()
     ),
     ModelControl("m", is_load=False, parameters={}),
 ]
 LOADS = [
-    HttpCall("POST", "/v2/repository/models/m/load", (), b""),
-    GrpcCall(_SERVICE + "RepositoryModelLoad", (), pb.RepositoryModelLoadRequest(model_name="m").SerializeToString()),
+    HttpControlCall("POST", "/v2/repository/models/m/load", (), b""),
+    GrpcControlCall(
+        _SERVICE + "RepositoryModelLoad", (), pb.RepositoryModelLoadRequest(model_name="m").SerializeToString()
+    ),
     ModelControl("m", is_load=True, parameters={}),
 ]
 
@@ -87,15 +89,17 @@ class Member:
         self.name = "member"
         self.done: list[object] = []
 
-    async def ask(self, query: object, timeout_s: float | None = None) -> Outcome:
+    async def ask(self, query: object, timeout_s: float | None = None) -> ControlOutcome:
         await asyncio.sleep(0)
         self.done.append(query)
-        return Outcome(True, 200)
+        return ControlOutcome(True, 200)
 
 
 @pytest.mark.parametrize(("calls", "is_kept"), [(LOADS, True), (UNLOADS, False)])
-def test_unload_removes_rollout_from_the_log(calls: list[HttpCall | GrpcCall | ModelControl], is_kept: bool) -> None:
-    async def run(call: HttpCall | GrpcCall | ModelControl) -> list[object]:
+def test_unload_removes_rollout_from_the_log(
+    calls: list[HttpControlCall | GrpcControlCall | ModelControl], is_kept: bool
+) -> None:
+    async def run(call: HttpControlCall | GrpcControlCall | ModelControl) -> list[object]:
         serving = [Member()]
         orders = ControlBroadcast(lambda: serving)  # type: ignore[arg-type,return-value]  # the part that is used
         for each in (RolloutControl("m", STATE), RolloutControl("other", STATE), call):
@@ -140,7 +144,7 @@ class Processes:
         return next((outcome for outcome in outcomes if not outcome.is_success), outcomes[0])
 
     async def send(self, method: str, body: object = None, member: int = 0) -> tuple[int, object]:
-        made = RecordedHttpContext(HttpCall(method, PATH, (), json.dumps(body).encode() if body else b""))
+        made = RecordedHttpContext(HttpControlCall(method, PATH, (), json.dumps(body).encode() if body else b""))
         routes, router = self.members[member]
         routes.connect()
         routes.engine.keep_rollouts(RolloutRecords(), asyncio.get_running_loop())
@@ -231,7 +235,7 @@ def test_change_fails_without_the_supervisor() -> None:
     processes = Processes()
 
     def end() -> None:
-        raise ChannelError("the supervisor has exited")
+        raise ClusterChannelError("the supervisor has exited")
 
     processes.on_broadcast = end
     status, document = asyncio.run(processes.send("POST", {"to": 1}))

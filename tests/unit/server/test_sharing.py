@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from naiad.cluster.channel import ChannelError
+from naiad.cluster.channel import ClusterChannelError
 from naiad.cluster.member.engine import MemberEngine
 from naiad.cluster.member.recorded_response import RecordedGrpcCall, RecordedHttpContext
 from naiad.cluster.member.sharing import ClusterRoutes
@@ -14,11 +14,11 @@ from naiad.cluster.messages import (
     AskIndex,
     AskStatistics,
     BroadcastRequest,
-    GrpcCall,
-    HttpCall,
+    ControlOutcome,
+    GrpcControlCall,
+    HttpControlCall,
     IsModelReady,
     IsReady,
-    Outcome,
 )
 from naiad.cluster.packed_statistics import PackedStatistics, pack
 from naiad.core.errors import InferError, internal, unavailable
@@ -106,9 +106,9 @@ def router(shared: ClusterRoutes) -> Router:
     return made
 
 
-def context(shared: ClusterRoutes, routes: Router, method: str, path: str, body: bytes = b"") -> Outcome:
-    async def run() -> Outcome:
-        made = RecordedHttpContext(HttpCall(method, path, ((b"a", b"b"),), body))
+def context(shared: ClusterRoutes, routes: Router, method: str, path: str, body: bytes = b"") -> ControlOutcome:
+    async def run() -> ControlOutcome:
+        made = RecordedHttpContext(HttpControlCall(method, path, ((b"a", b"b"),), body))
         routes.handle(made)
         return await made.outcome
 
@@ -141,7 +141,7 @@ def test_index_is_collected_on_another_thread() -> None:
 
 
 def test_index_without_results_is_error() -> None:
-    shared, _ = sharing(lambda query: ChannelError("gone"))
+    shared, _ = sharing(lambda query: ClusterChannelError("gone"))
 
     async def run() -> None:
         shared.connect()
@@ -162,16 +162,16 @@ def test_local_requests_are_not_distributed() -> None:
 
 
 def test_control_calls_reach_all_processes() -> None:
-    outcome = Outcome(False, 418, b"all of us", ((b"X", b"y"),))
+    outcome = ControlOutcome(False, 418, b"all of us", ((b"X", b"y"),))
     shared, asked = sharing(lambda query: outcome)
     found = context(shared, router(shared), "POST", "/v2/repository/models/m/load", b"{}")
     assert found == outcome
-    call = HttpCall("POST", "/v2/repository/models/m/load", ((b"a", b"b"),), b"{}")
+    call = HttpControlCall("POST", "/v2/repository/models/m/load", ((b"a", b"b"),), b"{}")
     assert asked == [BroadcastRequest(call, ("model", "m"))]
 
 
 def test_missing_processes_give_503() -> None:
-    shared, _ = sharing(lambda query: ChannelError("gone"))
+    shared, _ = sharing(lambda query: ClusterChannelError("gone"))
     routes = router(shared)
     for method, path in (("GET", "/v2/health/ready"), ("POST", "/v2/logging")):
         found = context(shared, routes, method, path)
@@ -188,19 +188,19 @@ def test_a_defect_is_answered_too() -> None:
 def test_a_member_carries_calls_out_for_itself_alone() -> None:
     shared, asked = sharing(lambda query: AssertionError())
     router(shared)
-    call = HttpCall("POST", "/v2/logging", (), b"{}")
-    assert asyncio.run(shared.execute(call)) == Outcome(True, 201, b"local", JSON_HEADERS)
+    call = HttpControlCall("POST", "/v2/logging", (), b"{}")
+    assert asyncio.run(shared.execute(call)) == ControlOutcome(True, 201, b"local", JSON_HEADERS)
     assert asked == []
 
 
 # --- gRPC -----------------------------------------------------------------------------------------------------------
 
 
-def grpc(shared: ClusterRoutes, method: str, message: Buffer = b"") -> Outcome:
+def grpc(shared: ClusterRoutes, method: str, message: Buffer = b"") -> ControlOutcome:
     service = shared.grpc_service()
 
-    async def run() -> Outcome:
-        call = RecordedGrpcCall(GrpcCall(SERVICE + method, (), bytes(message)))
+    async def run() -> ControlOutcome:
+        call = RecordedGrpcCall(GrpcControlCall(SERVICE + method, (), bytes(message)))
         service.unary(call, message)
         return await call.outcome
 
@@ -218,14 +218,19 @@ def test_grpc_questions() -> None:
 
 def test_grpc_control_calls_go_everywhere() -> None:
     message = pb.RepositoryModelLoadRequest(model_name="m").SerializeToString()
-    for outcome in (Outcome(True, 0, b"\x08\x01"), Outcome(False, 9, text="no", headers=((b"a", b"b"),))):
+    for outcome in (
+        ControlOutcome(True, 0, b"\x08\x01"),
+        ControlOutcome(False, 9, text="no", headers=((b"a", b"b"),)),
+    ):
         shared, asked = sharing(lambda query, outcome=outcome: outcome)  # type: ignore[misc]
         assert grpc(shared, "RepositoryModelLoad", message) == outcome
-        assert asked == [BroadcastRequest(GrpcCall(SERVICE + "RepositoryModelLoad", (), message), ("model", "m"))]
+        assert asked == [
+            BroadcastRequest(GrpcControlCall(SERVICE + "RepositoryModelLoad", (), message), ("model", "m"))
+        ]
 
 
 def test_grpc_failures() -> None:
-    shared, _ = sharing(lambda query: ChannelError("gone"))
+    shared, _ = sharing(lambda query: ClusterChannelError("gone"))
     assert grpc(shared, "ServerReady").status == 14
     assert grpc(shared, "RepositoryModelUnload").status == 14
     assert grpc(shared, "RepositoryModelLoad", b"\xff").status != 0
@@ -237,7 +242,7 @@ def test_grpc_failures() -> None:
 def test_grpc_calls_of_a_member_alone() -> None:
     shared, asked = sharing(lambda query: AssertionError())
     assert pb.ServerLiveResponse.FromString(grpc(shared, "ServerLive").body).live is True
-    call = GrpcCall(
+    call = GrpcControlCall(
         SERVICE + "RepositoryModelLoad", (), pb.RepositoryModelLoadRequest(model_name="m").SerializeToString()
     )
     assert not asyncio.run(shared.execute(call)).is_success

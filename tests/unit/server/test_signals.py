@@ -1,4 +1,5 @@
 import asyncio
+import json
 import signal
 
 import pytest
@@ -21,3 +22,13 @@ def test_first_signal_asks_and_second_ends_at_once(capfd: pytest.CaptureFixture[
     asyncio.run(run())
     assert statuses == [1]
     assert capfd.readouterr().err == "Signal (15) received.\nSignal (2) received.\n"
+
+
+def test_signal_line_is_json_like_the_log(capfd: pytest.CaptureFixture[str]) -> None:
+    async def run() -> None:
+        StopSignal(log_format="json").receive(signal.SIGTERM)
+
+    asyncio.run(run())
+    (line,) = capfd.readouterr().err.splitlines()
+    shown = json.loads(line)
+    assert (shown["level"], shown["message"]) == ("INFO", "Signal (15) received.")

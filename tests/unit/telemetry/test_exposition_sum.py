@@ -3,7 +3,7 @@ import pytest
 from naiad.telemetry.metrics import exposition
 from naiad.telemetry.metrics import exposition as exposition_sum
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.metrics.model import ModelSource
+from naiad.telemetry.metrics.model import ModelMetricSource
 from naiad.telemetry.statistics.model import ModelStatistics
 
 
@@ -110,7 +110,7 @@ def test_series_are_removed_by_namespace() -> None:
 def test_a_real_exposition_survives_unchanged() -> None:
     registry = Registry()
     registry.add_model(
-        ModelSource(ModelStatistics("m", "1"), pending=lambda: 1, executing=lambda: 0, load_duration_s=0.5)
+        ModelMetricSource(ModelStatistics("m", "1"), pending=lambda: 1, executing=lambda: 0, load_duration_s=0.5)
     )
     labels = exposition.format_labels({"path": "a\\b\nc"})
     registry.add_families(

@@ -13,7 +13,7 @@ from naiad.core.response import InferResponse, ResponseHeader
 from naiad.options.network.endpoints import MetricsOptions
 from naiad.telemetry.metrics.exposition import format_labels
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.metrics.model import ModelSource
+from naiad.telemetry.metrics.model import ModelMetricSource
 from naiad.telemetry.process import CpuMeter, read_memory, read_process
 from naiad.telemetry.statistics.model import ModelStatistics
 
@@ -59,7 +59,9 @@ def executed_statistics(end_ns=10_000 * US, rows=3):
 def registry_of(statistics=None, options=None, **settings):
     registry = Registry(options or MetricsOptions(settings=settings))
     if statistics is not None:
-        registry.add_model(ModelSource(statistics, pending=lambda: 5, executing=lambda: 2, load_duration_s=0.25))
+        registry.add_model(
+            ModelMetricSource(statistics, pending=lambda: 5, executing=lambda: 2, load_duration_s=0.25)
+        )
     return registry
 
 
@@ -85,7 +87,7 @@ def test_age_of_the_oldest_request():
     registry, statistics = registry_of(None), executed_statistics()
     arrivals = iter((time.monotonic_ns() - 2 * 10**9, 0))
     registry.add_model(
-        ModelSource(statistics, pending=lambda: 1, executing=lambda: 0, oldest_ns=lambda: next(arrivals))
+        ModelMetricSource(statistics, pending=lambda: 1, executing=lambda: 0, oldest_ns=lambda: next(arrivals))
     )
     assert 2 <= of_model(samples(registry), "naiad_queue_oldest_age_seconds") < 60
     assert of_model(samples(registry), "naiad_queue_oldest_age_seconds") == 0
@@ -142,7 +144,7 @@ def test_switches_of_metrics_config():
 def test_summaries_are_exact_over_the_last_minute():
     statistics = executed_statistics(end_ns=time.monotonic_ns())
     registry = Registry(MetricsOptions(settings={"summary_latencies": "true", "summary_quantiles": "0.5:0.05,1:0"}))
-    registry.add_model(ModelSource(statistics, pending=lambda: 0, executing=lambda: 0))
+    registry.add_model(ModelMetricSource(statistics, pending=lambda: 0, executing=lambda: 0))
     assert (
         samples(registry)[
             ("nv_inference_compute_infer_summary_us", ("model", "m"), ("quantile", "0.5"), ("version", "1"))
@@ -168,7 +170,7 @@ def test_summaries_are_exact_over_the_last_minute():
 def test_summaries_of_cached_model_separate_hits_and_misses():
     statistics = ModelStatistics("m", "1")
     registry = Registry(MetricsOptions(settings={"summary_latencies": "true", "summary_quantiles": "0.5:0.05"}))
-    registry.add_model(ModelSource(statistics, pending=lambda: 0, executing=lambda: 0, is_cached=True))
+    registry.add_model(ModelMetricSource(statistics, pending=lambda: 0, executing=lambda: 0, is_cached=True))
     now_ns = time.monotonic_ns()
     for lookup_us in (10, 20, 30):
         request = InferRequest(RequestHeader(model_name="m"), (), lambda request, response: None, arrival_ns=now_ns)
@@ -200,7 +202,7 @@ def test_uncached_models_have_no_cache_summaries():
 def test_odd_names_are_escaped():
     statistics = ModelStatistics('a"b\\c\n%s', "1")
     registry = Registry()
-    registry.add_model(ModelSource(statistics, pending=lambda: 1, executing=lambda: 0, tags={"team": "vision"}))
+    registry.add_model(ModelMetricSource(statistics, pending=lambda: 1, executing=lambda: 0, tags={"team": "vision"}))
     key = ("nv_inference_pending_request_count", ("_team", "vision"), ("model", 'a"b\\c\n%s'), ("version", "1"))
     assert samples(registry)[key] == 1
 
@@ -208,7 +210,7 @@ def test_odd_names_are_escaped():
 def test_reloaded_version_replaces_old_one():
     old, new = ModelStatistics("m", "1"), executed_statistics()
     registry = registry_of(old)
-    registry.add_model(ModelSource(new, pending=lambda: 0, executing=lambda: 0))
+    registry.add_model(ModelMetricSource(new, pending=lambda: 0, executing=lambda: 0))
     registry.remove_model(old)
     assert of_model(samples(registry), "nv_inference_request_success") == 1
     registry.remove_model(new)
@@ -300,7 +302,9 @@ def test_distribution_is_shown_from_first_sample():
 def test_rendering_gives_way_between_a_few_models():
     registry = Registry()
     for number in range(100):
-        registry.add_model(ModelSource(ModelStatistics(f"m{number}", "1"), pending=lambda: 0, executing=lambda: 0))
+        registry.add_model(
+            ModelMetricSource(ModelStatistics(f"m{number}", "1"), pending=lambda: 0, executing=lambda: 0)
+        )
     work = registry.render_in_slices()
     turns = 0
     while True:
@@ -319,7 +323,7 @@ def test_versions_of_equal_names_have_namespace_label():
     registry = Registry()
     for namespace in ("/srv/a", "/srv/b"):
         statistics = ModelStatistics("m", "1", namespace=namespace)
-        registry.add_model(ModelSource(statistics, pending=lambda: 0, executing=lambda: 0, tags={"team": "x"}))
+        registry.add_model(ModelMetricSource(statistics, pending=lambda: 0, executing=lambda: 0, tags={"team": "x"}))
     registry.remove_model(ModelStatistics("m", "1", namespace="/srv/a"))  # another object: no effect
     shown = [line for line in registry.render().decode().splitlines() if line.startswith("nv_inference_count{")]
     assert shown == [

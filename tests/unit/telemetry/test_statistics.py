@@ -6,7 +6,7 @@ from naiad.core.batch import Batch
 from naiad.core.errors import ErrorCode, FailureReason, InferError
 from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
-from naiad.telemetry.statistics.model import LATENCIES, LATENCY_BOUNDS_NS, ModelStatistics, Sample
+from naiad.telemetry.statistics.model import LATENCIES, LATENCY_BOUNDS_NS, LatencySample, ModelStatistics
 from naiad.telemetry.statistics.version import Duration
 
 MS = 1_000_000
@@ -188,8 +188,8 @@ class TestSamples:
         statistics.keep_samples()
         statistics.record_batch(batch([request(0), request(4 * MS)]), [OK, OK], 20 * MS)
         assert statistics.samples() == [
-            Sample(20 * MS, 20 * MS, 10 * MS, 1 * MS, 5 * MS, 2 * MS),
-            Sample(20 * MS, 16 * MS, 6 * MS, 1 * MS, 5 * MS, 2 * MS),
+            LatencySample(20 * MS, 20 * MS, 10 * MS, 1 * MS, 5 * MS, 2 * MS),
+            LatencySample(20 * MS, 16 * MS, 6 * MS, 1 * MS, 5 * MS, 2 * MS),
         ]
         for _ in range(10_000):
             statistics.record_batch(batch([request(0)]), [OK], 20 * MS)

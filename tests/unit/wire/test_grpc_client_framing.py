@@ -15,7 +15,7 @@ from naiad.wire.grpc import (
     request_fields,
 )
 from naiad.wire.http2.headers import encode_fields, parse_request_head
-from naiad.wire.http2.hpack import RequestDecoder
+from naiad.wire.http2.hpack import RequestHeadDecoder
 from naiad.wire.http2.limits import Http2Limits
 
 
@@ -47,7 +47,7 @@ def test_framed_messages_are_assembled(parts):
 
 def test_request_fields_are_a_legal_head():
     fields = request_fields("/s/M", "h:1", "https", [(b"grpc-timeout", b"5m"), (b"x-a", b"b")])
-    decoded = RequestDecoder(Http2Limits()).decode_fields(encode_fields(fields))
+    decoded = RequestHeadDecoder(Http2Limits()).decode_fields(encode_fields(fields))
     head = parse_request_head(decoded)
     assert head.is_plain
     assert (head.method, head.scheme, head.authority, head.path) == ("POST", "https", "h:1", "/s/M")
@@ -71,5 +71,5 @@ def test_status_of_a_call(http_status, head, trailers, expected):
 
 
 def test_status_of_a_server_trailer_block():
-    fields = RequestDecoder(Http2Limits()).decode_fields(encode_trailers(13, "broken: ä"))
+    fields = RequestHeadDecoder(Http2Limits()).decode_fields(encode_trailers(13, "broken: ä"))
     assert call_status(200, (), fields) == (13, "broken: ä")

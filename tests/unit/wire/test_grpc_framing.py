@@ -13,7 +13,7 @@ from naiad.wire.grpc import (
     parse_timeout_ns,
 )
 from naiad.wire.http2.headers import is_grpc_content_type
-from naiad.wire.http2.hpack import RequestDecoder
+from naiad.wire.http2.hpack import RequestHeadDecoder
 from naiad.wire.http2.limits import Http2Limits
 
 MIB = 2**20
@@ -181,7 +181,7 @@ def test_long_status_text_is_cut_at_a_character():
 
 def test_trailers_carry_status_message_and_fields():
     block = encode_trailers(3, "bad", ((b"x-detail", b"1"),))
-    assert RequestDecoder(Http2Limits()).decode_fields(block) == (
+    assert RequestHeadDecoder(Http2Limits()).decode_fields(block) == (
         (b"grpc-status", b"3"),
         (b"grpc-message", b"bad"),
         (b"x-detail", b"1"),
@@ -189,7 +189,7 @@ def test_trailers_carry_status_message_and_fields():
 
 
 def test_trailers_only_answer_carries_the_headers_too():
-    fields = dict(RequestDecoder(Http2Limits()).decode_fields(encode_trailers(0, is_only=True)))
+    fields = dict(RequestHeadDecoder(Http2Limits()).decode_fields(encode_trailers(0, is_only=True)))
     assert fields[b":status"] == b"200"
     assert fields[b"content-type"] == b"application/grpc"
     assert fields[b"grpc-status"] == b"0"

@@ -2,7 +2,7 @@ import hpack
 import pytest
 
 from naiad.wire.http2.headers import encode_fields, parse_request_head, trailers_error
-from naiad.wire.http2.hpack import HeaderListTooLargeError, HpackError, RequestDecoder, ResponseDecoder
+from naiad.wire.http2.hpack import HeaderListTooLargeError, HpackError, RequestHeadDecoder, ResponseHeadDecoder
 from naiad.wire.http2.limits import Http2Limits
 
 FIELDS = [
@@ -30,7 +30,7 @@ def request_block(*more):
 
 
 def test_repeated_block_is_served_from_the_cache():
-    encoder, decoder = hpack.Encoder(), RequestDecoder(Http2Limits())
+    encoder, decoder = hpack.Encoder(), RequestHeadDecoder(Http2Limits())
     first = decoder.decode(encoder.encode(FIELDS))
     second = decoder.decode(encoder.encode(FIELDS))
     third = decoder.decode(encoder.encode(FIELDS))
@@ -40,7 +40,7 @@ def test_repeated_block_is_served_from_the_cache():
 
 
 def test_block_that_inserts_is_decoded_every_time():
-    decoder = RequestDecoder(Http2Limits())
+    decoder = RequestHeadDecoder(Http2Limits())
     inserting = request_block(field(b"a", b"1"))
     first, second = decoder.decode(inserting), decoder.decode(inserting)
     assert first is not second
@@ -50,7 +50,7 @@ def test_block_that_inserts_is_decoded_every_time():
 
 
 def test_cached_block_means_something_else_after_an_insertion():
-    decoder = RequestDecoder(Http2Limits())
+    decoder = RequestHeadDecoder(Http2Limits())
     decoder.decode(request_block(field(b"a", b"1")))
     newest = request_block(b"\xbe")  # index 62
     assert decoder.decode(newest).fields == ((b"a", b"1"),)
@@ -59,7 +59,7 @@ def test_cached_block_means_something_else_after_an_insertion():
 
 
 def test_cached_block_is_forgotten_when_trailers_insert():
-    decoder = RequestDecoder(Http2Limits())
+    decoder = RequestHeadDecoder(Http2Limits())
     decoder.decode(request_block(field(b"a", b"1")))
     newest = request_block(b"\xbe")
     decoder.decode(newest)
@@ -68,7 +68,7 @@ def test_cached_block_is_forgotten_when_trailers_insert():
 
 
 def test_cached_block_is_forgotten_when_the_table_shrinks():
-    decoder = RequestDecoder(Http2Limits())
+    decoder = RequestHeadDecoder(Http2Limits())
     decoder.decode(request_block(field(b"a", b"1")))
     newest = request_block(b"\xbe")
     decoder.decode(newest)
@@ -78,14 +78,14 @@ def test_cached_block_is_forgotten_when_the_table_shrinks():
 
 
 def test_block_with_a_size_update_is_not_cached():
-    decoder = RequestDecoder(Http2Limits())
+    decoder = RequestHeadDecoder(Http2Limits())
     decoder.decode(b"\x20" + request_block())
     assert not decoder.cached
     assert not decoder.cached_static
 
 
 def test_block_without_dynamic_entries_survives_insertions():
-    decoder = RequestDecoder(Http2Limits())
+    decoder = RequestHeadDecoder(Http2Limits())
     static = request_block(field(b"c", b"3", representation=0))
     head = decoder.decode(static)
     decoder.decode(request_block(field(b"a", b"1")))
@@ -93,7 +93,7 @@ def test_block_without_dynamic_entries_survives_insertions():
 
 
 def test_cache_is_bounded():
-    decoder = RequestDecoder(Http2Limits())
+    decoder = RequestHeadDecoder(Http2Limits())
     for number in range(1000):
         decoder.decode(request_block(field(b"n", str(number).encode(), representation=0)))
     assert len(decoder.cached_static) <= 64
@@ -116,25 +116,25 @@ def test_cache_is_bounded():
 )
 def test_bad_block_is_a_compression_error(block):
     with pytest.raises(HpackError):
-        RequestDecoder(Http2Limits()).decode(block)
+        RequestHeadDecoder(Http2Limits()).decode(block)
 
 
 def test_block_that_unfolds_to_too_much_is_stopped():
-    decoder = RequestDecoder(Http2Limits(header_list_bytes=1000))
+    decoder = RequestHeadDecoder(Http2Limits(header_list_bytes=1000))
     decoder.decode_fields(field(b"a", b"x" * 100))
     with pytest.raises(HeaderListTooLargeError):
         decoder.decode(request_block(b"\xbe" * 30))
 
 
 def test_head_over_the_limit_is_marked():
-    decoder = RequestDecoder(Http2Limits(header_list_bytes=300))
+    decoder = RequestHeadDecoder(Http2Limits(header_list_bytes=300))
     head = decoder.decode(request_block(*[field(b"n", b"v" * 100, representation=0)] * 2))
     assert head.is_too_large
     assert not head.is_plain
 
 
 def test_head_with_too_many_fields_is_marked():
-    decoder = RequestDecoder(Http2Limits(header_fields=10))
+    decoder = RequestHeadDecoder(Http2Limits(header_fields=10))
     plain = len(decoder.decode_fields(request_block()))
     assert not decoder.decode(request_block(*[b"\x90"] * (10 - plain))).is_too_large
     head = decoder.decode(request_block(*[b"\x90"] * (11 - plain)))
@@ -143,14 +143,14 @@ def test_head_with_too_many_fields_is_marked():
 
 
 def test_fields_far_over_the_limit_stop_decoding():
-    decoder = RequestDecoder(Http2Limits(header_fields=10))
+    decoder = RequestHeadDecoder(Http2Limits(header_fields=10))
     assert decoder.decode(b"\x90" * 160).is_too_large
     with pytest.raises(HeaderListTooLargeError, match="160 header fields"):
         decoder.decode(b"\x90" * 161)
 
 
 def test_large_values_are_passed_without_their_content():
-    decoder = RequestDecoder(Http2Limits(header_list_bytes=1000))
+    decoder = RequestHeadDecoder(Http2Limits(header_list_bytes=1000))
     large = field(b"large", b"x" * 5000, representation=0)
     kind = field(b"content-type", b"application/grpc", representation=0)
     for blocks in ((large, kind), (kind, large), (large, large, kind), (kind, *[field(b"a", b"b" * 90)] * 20)):
@@ -166,20 +166,20 @@ def test_large_values_are_passed_without_their_content():
 
 
 def test_client_keeps_twice_its_limit():
-    decoder = ResponseDecoder(1000)
+    decoder = ResponseHeadDecoder(1000)
     assert len(decoder.decode_fields(field(b"a", b"x" * 1500))) == 1
     with pytest.raises(HeaderListTooLargeError):
         decoder.decode_fields(field(b"a", b"x" * 2000))
 
 
 def test_table_stays_in_step_after_too_many_fields():
-    decoder = RequestDecoder(Http2Limits(header_fields=10))
+    decoder = RequestHeadDecoder(Http2Limits(header_fields=10))
     assert decoder.decode(b"\x90" * 15 + field(b"a", b"1")).is_too_large
     assert decoder.decode_fields(b"\xbe") == ((b"a", b"1"),)
 
 
 def test_three_table_size_updates_are_an_error():
-    decoder = RequestDecoder(Http2Limits())
+    decoder = RequestHeadDecoder(Http2Limits())
     decoder.decode_fields(b"\x20\x3f\xe1\x1f\x82")
     with pytest.raises(HpackError, match="more than 2 table size updates"):
         decoder.decode_fields(b"\x20\x20\x20\x82")
@@ -261,7 +261,7 @@ def test_encoding_does_not_depend_on_the_dynamic_table():
 
 
 def test_responses_that_refer_to_the_table_are_kept():
-    decoder = ResponseDecoder(65536, 128)
+    decoder = ResponseHeadDecoder(65536, 128)
     inserting = b"\x88" + field(b"a", b"1")  # :status 200
     first, second = decoder.decode(inserting), decoder.decode(inserting)
     assert first is not second

@@ -20,7 +20,7 @@ from naiad.worker.channel import frame as frames
 from naiad.worker.channel.buffer_pool import GRANULE_BYTES, NUMBERS, BufferOwner
 from naiad.worker.channel.flags_page import CANCELLED, PAUSED, FlagsPage, create_board
 from naiad.worker.channel.frame import ChannelClosedError, ChannelError, Frame, decode_frame, encode_frame
-from naiad.worker.execution.response_sender import ResponseSender, Stream
+from naiad.worker.execution.response_sender import OpenStream, ResponseSender
 from support.backend_parts import output_arrays
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -68,8 +68,8 @@ class Ends:
         self.response_sender = ResponseSender(self.channel, self.board)  # type: ignore[arg-type]
         self._decoder = decoder()
 
-    def stream(self, slot: int = 0) -> Stream:
-        return Stream(self.response_sender, slot, OUTPUTS)
+    def stream(self, slot: int = 0) -> OpenStream:
+        return OpenStream(self.response_sender, slot, OUTPUTS)
 
     def sender(self, slot: int = 0) -> InferenceResponseSender:
         return InferenceResponseSender(self.stream(slot))

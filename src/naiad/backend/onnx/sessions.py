@@ -62,7 +62,7 @@ _ORT_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SessionPlace:
     """Where a session computes."""
 
     gpu: int | None = None
@@ -159,9 +159,9 @@ class OnnxSessions(Model):
         self._path = path
         self._has_global_threads = has_global_threads
         self._lock = threading.Lock()
-        self._sessions: dict[Place, OnnxSession] = {}
+        self._sessions: dict[SessionPlace, OnnxSession] = {}
         texts: list[str] = []
-        for place in dict.fromkeys(place for place, _ in self._places()) or [Place()]:
+        for place in dict.fromkeys(place for place, _ in self._places()) or [SessionPlace()]:
             self._open(place)
             where = f", on cores {format_cores(place.cores)}" if place.cores else ""
             texts.append(f"{self.plan(place)}{where}")
@@ -188,11 +188,11 @@ class OnnxSessions(Model):
         Raises InferError.
         """
         gpu = spec.device_id if spec.kind == "KIND_GPU" else None
-        place = Place(gpu, self._context.host_policies.get(spec.host_policy, frozenset()))
+        place = SessionPlace(gpu, self._context.host_policies.get(spec.host_policy, frozenset()))
         with self._lock:
             return self._sessions[place] if place in self._sessions else self._open(place)
 
-    def plan(self, place: Place) -> ThreadPlan:
+    def plan(self, place: SessionPlace) -> ThreadPlan:
         """Return how many threads a session has. Raises InferError(INVALID_ARG)."""
         context = self._context
         count = sum(count for other, count in self._places() if other.gpu is None and other.cores == place.cores)
@@ -204,19 +204,19 @@ class OnnxSessions(Model):
         for session in self._sessions.values():
             session.close()
 
-    def _places(self) -> Iterator[tuple[Place, int]]:
+    def _places(self) -> Iterator[tuple[SessionPlace, int]]:
         """Yield the places of the instances, and how many are there."""
         policies = self._context.host_policies
         for group in self._context.config.instance_group:
             is_on_gpu = group.kind == ModelInstanceGroup.KIND_GPU
             for device in group.gpus if is_on_gpu else (0,):
                 cores = policies.get(policy_name(group, device), frozenset())
-                yield Place(device if is_on_gpu else None, cores), group.count
+                yield SessionPlace(device if is_on_gpu else None, cores), group.count
 
-    def _open(self, place: Place) -> OnnxSession:
+    def _open(self, place: SessionPlace) -> OnnxSession:
         threads = self.plan(place)
         inspected = _take_inspected(_settings(self._context, self._path, threads))
-        if inspected is not None and place == Place() and not self._has_global_threads:
+        if inspected is not None and place == SessionPlace() and not self._has_global_threads:
             self._sessions[place] = inspected
             return inspected
         plan = plan_session(self._context, threads, gpu=place.gpu, has_global_threads=self._has_global_threads)

@@ -10,7 +10,7 @@ from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelConte
 from naiad.backend.framework import find_model_file
 from naiad.backend.pytorch.aot_inductor import load_package
 from naiad.backend.pytorch.exported import input_slots, inspect_exported, load_exported, max_rows, output_slots
-from naiad.backend.pytorch.formats import Format, detect_format
+from naiad.backend.pytorch.formats import PyTorchFormat, detect_format
 from naiad.backend.pytorch.instance import TorchInstance
 from naiad.backend.pytorch.library import release, torch
 from naiad.backend.pytorch.module import load_module, load_pickled
@@ -40,7 +40,7 @@ class PyTorchBackend(Backend):
 
         def read() -> ModelSignature:
             path, kind = find_model(context)
-            if kind is not Format.EXPORTED:
+            if kind is not PyTorchFormat.EXPORTED:
                 raise _cannot_complete(context, path, kind)
             exported = inspect_exported(context, path)
             inputs = name_tensors(config, "input", input_slots(exported))
@@ -98,7 +98,7 @@ class PyTorchModel(Model):
         self._programs.clear()
 
 
-def find_model(context: ModelContext) -> tuple[Path, Format]:
+def find_model(context: ModelContext) -> tuple[Path, PyTorchFormat]:
     """Return the file of a version and what is in it. Raises InferError(INVALID_ARG).
 
     That is `model.py` with `runtime: "model.py"` (as in Triton), and where the other file has weights alone.
@@ -107,20 +107,22 @@ def find_model(context: ModelContext) -> tuple[Path, Format]:
     if context.config.runtime == source.name and source.is_file():
         wanted = context.config.default_model_filename
         if not wanted.endswith(".py"):
-            return source, Format.SOURCE
+            return source, PyTorchFormat.SOURCE
     path = find_model_file(context, FILENAMES)
     try:
         kind = detect_format(path)
     except InferError as error:
         raise InferError(error.code, f"model '{context.name}' version {context.version}: {error.message}") from None
-    if kind is Format.CHECKPOINT and path.with_suffix(".py").is_file():
-        return path.with_suffix(".py"), Format.SOURCE
+    if kind is PyTorchFormat.CHECKPOINT and path.with_suffix(".py").is_file():
+        return path.with_suffix(".py"), PyTorchFormat.SOURCE
     return path, kind
 
 
-def open_program(context: ModelContext, path: Path, kind: Format, device: str, options: TorchOptions) -> Program:
+def open_program(
+    context: ModelContext, path: Path, kind: PyTorchFormat, device: str, options: TorchOptions
+) -> Program:
     """Load a file on a device; empty for the device that the file names. Raises InferError."""
-    if options.compile is not None and kind in (Format.TORCHSCRIPT, Format.AOT_INDUCTOR):
+    if options.compile is not None and kind in (PyTorchFormat.TORCHSCRIPT, PyTorchFormat.AOT_INDUCTOR):
         raise invalid_argument(
             f"model '{context.name}': torch.compile has no effect on {kind.value}; remove the parameter "
             "'TORCH_COMPILE_OPTIONAL_PARAMETERS', or serve the model as a torch.export archive or as model.py"
@@ -134,14 +136,14 @@ def open_program(context: ModelContext, path: Path, kind: Format, device: str, o
         ) from None
 
 
-def _open(context: ModelContext, path: Path, kind: Format, device: str, options: TorchOptions) -> Program:
-    if kind is Format.TORCHSCRIPT:
+def _open(context: ModelContext, path: Path, kind: PyTorchFormat, device: str, options: TorchOptions) -> Program:
+    if kind is PyTorchFormat.TORCHSCRIPT:
         return load_torchscript(context, path, device)
-    if kind is Format.EXPORTED:
+    if kind is PyTorchFormat.EXPORTED:
         return load_exported(context, path, device, options.compile)
-    if kind is Format.AOT_INDUCTOR:
+    if kind is PyTorchFormat.AOT_INDUCTOR:
         return load_package(context, path, device)
-    load = load_module if kind is Format.SOURCE else load_pickled
+    load = load_module if kind is PyTorchFormat.SOURCE else load_pickled
     return load(context, path, device, options)
 
 
@@ -168,7 +170,7 @@ def check(context: ModelContext, program: Program) -> None:
         )
 
 
-def _cannot_complete(context: ModelContext, path: Path, kind: Format) -> InferError:
+def _cannot_complete(context: ModelContext, path: Path, kind: PyTorchFormat) -> InferError:
     """Return the error for a file without datatypes and shapes, with the names that it has."""
     program = open_program(context, path, kind, "cpu", read_options(context))
     slots = program.arguments or ()

@@ -24,7 +24,7 @@ _START, _END, _END_BYTES = b"PK\x03\x04", b"PK\x05\x06", 22
 """A zip archive ends with this record, without a comment in PyTorch's. Archives may contain others."""
 
 
-class Format(enum.Enum):
+class PyTorchFormat(enum.Enum):
     """A format of model files."""
 
     TORCHSCRIPT = "a TorchScript archive"
@@ -34,17 +34,17 @@ class Format(enum.Enum):
     SOURCE = "Python source"
 
 
-def detect_format(path: Path) -> Format:
+def detect_format(path: Path) -> PyTorchFormat:
     """Return what is in `path`. Raises InferError(INVALID_ARG) for a truncated file and for another format."""
     if path.suffix == ".py":
-        return Format.SOURCE
+        return PyTorchFormat.SOURCE
     try:
         with path.open("rb") as file:
             start = file.read(len(_LEGACY_MAGIC))
             file.seek(-min(path.stat().st_size, _END_BYTES), os.SEEK_END)
             is_whole = file.read(4) == _END
         if start == _LEGACY_MAGIC:
-            return Format.CHECKPOINT
+            return PyTorchFormat.CHECKPOINT
         if not start.startswith(_START):
             raise _unknown(path)
         if not is_whole:
@@ -56,20 +56,22 @@ def detect_format(path: Path) -> Format:
     return _format_of(path, names)
 
 
-def _format_of(path: Path, names: set[str]) -> Format:
+def _format_of(path: Path, names: set[str]) -> PyTorchFormat:
     if any(name.startswith("data/aotinductor/") for name in names):
-        return Format.AOT_INDUCTOR
+        return PyTorchFormat.AOT_INDUCTOR
     if any(re.fullmatch(r"models/[^/]+\.json|serialized_exported_program\.json", name) for name in names):
-        return Format.EXPORTED
+        return PyTorchFormat.EXPORTED
     if "constants.pkl" in names:
-        return Format.TORCHSCRIPT
+        return PyTorchFormat.TORCHSCRIPT
     if "data.pkl" in names:
-        return Format.CHECKPOINT
+        return PyTorchFormat.CHECKPOINT
     raise _unknown(path)
 
 
 def _unknown(path: Path) -> InferError:
-    known = ", ".join(known.value for known in Format if known not in (Format.CHECKPOINT, Format.SOURCE))
+    known = ", ".join(
+        known.value for known in PyTorchFormat if known not in (PyTorchFormat.CHECKPOINT, PyTorchFormat.SOURCE)
+    )
     return _unusable(path, f"is not a model of PyTorch: expected {known}, or a model.py with an nn.Module")
 
 

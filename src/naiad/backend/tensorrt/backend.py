@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 from naiad.backend.api import Backend, Instance, InstanceSpec, Model, ModelContext
 from naiad.backend.framework import Scalars, first_gpu
 from naiad.backend.signature import SignatureCheck, complete, is_complete
-from naiad.backend.tensorrt.engine_file import Engine
+from naiad.backend.tensorrt.engine_file import TensorRtEngine
 from naiad.backend.tensorrt.instance import TensorRtInstance, Tools
 from naiad.backend.tensorrt.library import Messages, check_version, read_options
-from naiad.backend.tensorrt.profiles import Profile, choose_profile, max_rows, no_profile, select_profiles
+from naiad.backend.tensorrt.profiles import OptimizationProfile, choose_profile, max_rows, no_profile, select_profiles
 from naiad.config.execution import execution_config
 from naiad.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.core.errors import invalid_argument, unsupported
@@ -39,7 +39,7 @@ class TensorRtBackend(Backend):
             return config
         runtime = self.open_runtime(context)
         _use_device(runtime, config, first_gpu(config))
-        engine = Engine(context, read_options(context), self._messages)
+        engine = TensorRtEngine(context, read_options(context), self._messages)
         return complete(config, engine.signature, max_rows(_profiles_in_use(config, engine)))
 
     def gpu_unsupported_reason(self) -> str:
@@ -88,7 +88,7 @@ class TensorRtModel(Model):
         self._options = read_options(context)
         self._turns = turns
         self._lock = threading.Lock()
-        self._engines: dict[int, Engine] = {}
+        self._engines: dict[int, TensorRtEngine] = {}
         engine = self._engine(first_gpu(context.config))
         config = execution_config(context.config)
         SignatureCheck(config, engine.signature).check()
@@ -109,12 +109,12 @@ class TensorRtModel(Model):
         """Release the engines."""
         self._engines.clear()
 
-    def _engine(self, device_id: int) -> Engine:
+    def _engine(self, device_id: int) -> TensorRtEngine:
         # Loading threads change, and each has a current device of its own.
         _use_device(self._runtime, self._context.config, device_id)
         engine = self._engines.get(device_id)
         if engine is None:
-            engine = self._engines[device_id] = Engine(self._context, self._options, self._messages)
+            engine = self._engines[device_id] = TensorRtEngine(self._context, self._options, self._messages)
             _log.info(
                 "model '%s' version %d: engine on GPU %d, %d optimization profiles",
                 self._context.name, self._context.version, device_id, len(engine.profiles),
@@ -133,7 +133,7 @@ def _use_device(runtime: CudaRuntime, config: ModelConfig, device_id: int) -> No
         ) from error
 
 
-def _profiles_in_use(config: ModelConfig, engine: Engine) -> list[Profile]:
+def _profiles_in_use(config: ModelConfig, engine: TensorRtEngine) -> list[OptimizationProfile]:
     """Return the profiles of all instance groups. Raises InferError(INVALID_ARG)."""
     groups = config.instance_group or [ModelInstanceGroup(name=config.name)]
     found = [
@@ -144,7 +144,7 @@ def _profiles_in_use(config: ModelConfig, engine: Engine) -> list[Profile]:
     return list({profile.index: profile for profile in found}.values())
 
 
-def _check_profiles(config: ModelConfig, engine: Engine) -> None:
+def _check_profiles(config: ModelConfig, engine: TensorRtEngine) -> None:
     """Hold batch size and dimensions against the profiles. Raises InferError(INVALID_ARG)."""
     profiles = _profiles_in_use(config, engine)
     size = config.max_batch_size

@@ -9,7 +9,7 @@ from naiad.backend.api import ModelContext
 from naiad.backend.framework import ModelFile, find_model_file
 from naiad.backend.signature import ModelSignature, TensorSignature
 from naiad.backend.tensorrt.library import VERSION, Messages, TensorRtOptions, load_plugins
-from naiad.backend.tensorrt.profiles import Profile, ShapeRange
+from naiad.backend.tensorrt.profiles import OptimizationProfile, ProfileShapes
 from naiad.config.backends import filenames_of
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
@@ -31,7 +31,7 @@ _REBUILD = (
 )
 
 
-class Engine(ModelFile):
+class TensorRtEngine(ModelFile):
     """A deserialised engine. Its memory is that of the GPU that was the current one."""
 
     def __init__(self, context: ModelContext, options: TensorRtOptions, messages: Messages) -> None:
@@ -116,15 +116,15 @@ class Engine(ModelFile):
                     "(trtexec --inputIOFormats=fp32:chw --outputIOFormats=fp32:chw)"
                 )
 
-    def _profile(self, index: int) -> Profile:
-        ranges: dict[str, ShapeRange] = {}
+    def _profile(self, index: int) -> OptimizationProfile:
+        ranges: dict[str, ProfileShapes] = {}
         for name in self.inputs:
             shape = self._shape(name)
             low = high = shape
             if -1 in shape:
                 low, _, high = (tuple(dims) for dims in self.native.get_tensor_profile_shape(name, index))
-            ranges[name] = ShapeRange(low, high)
-        return Profile(index, ranges)
+            ranges[name] = ProfileShapes(low, high)
+        return OptimizationProfile(index, ranges)
 
     def _shape(self, name: str) -> Shape:
         return tuple(self.native.get_tensor_shape(name))

@@ -13,9 +13,9 @@ from naiad.backend.api import InstanceSpec, ModelContext
 from naiad.backend.framework import Scalars
 from naiad.backend.tensor_instance import TensorInstance
 from naiad.backend.tensorrt.buffers import Blocks, Buffers, DeviceArray
-from naiad.backend.tensorrt.engine_file import DATATYPES, Engine
+from naiad.backend.tensorrt.engine_file import DATATYPES, TensorRtEngine
 from naiad.backend.tensorrt.library import Messages, TensorRtOptions
-from naiad.backend.tensorrt.profiles import Profile, choose_profile, no_profile
+from naiad.backend.tensorrt.profiles import OptimizationProfile, choose_profile, no_profile
 from naiad.core.errors import InferError, internal, unavailable, unsupported
 from naiad.core.tensor import Array, Shape
 from naiad.memory.cuda import CudaError, CudaRuntime
@@ -34,8 +34,8 @@ class TensorRtInstance(TensorInstance):
         self,
         context: ModelContext,
         spec: InstanceSpec,
-        engine: Engine,
-        profiles: Sequence[Profile],
+        engine: TensorRtEngine,
+        profiles: Sequence[OptimizationProfile],
         options: TensorRtOptions,
         tools: "Tools",
     ) -> None:
@@ -56,7 +56,7 @@ class TensorRtInstance(TensorInstance):
         """Without outputs of other types, which the configuration does not have."""
         self._stream = 0
         self._buffers: Buffers | None = None
-        self._profile: Profile | None = None
+        self._profile: OptimizationProfile | None = None
         runtime = tools.runtime
         with self._on_device("cannot be created"):
             self._context: Any = engine.create_context(options.allocation_strategy)
@@ -116,7 +116,7 @@ class TensorRtInstance(TensorInstance):
         return array
 
     def _launch(
-        self, profile: Profile, inputs: Mapping[str, Any], output_names: Sequence[str], staying: Set[str]
+        self, profile: OptimizationProfile, inputs: Mapping[str, Any], output_names: Sequence[str], staying: Set[str]
     ) -> dict[str, Shape | DeviceArray]:
         """Put a run into the stream, and return its outputs that stay on the GPU, and the shapes of other ones."""
         buffers = self._opened().by_name
@@ -155,7 +155,7 @@ class TensorRtInstance(TensorInstance):
         array = self._opened().by_name[name].take(shape, datatype.numpy, self._byte_size(name, shape))
         return self._tools.scalars.to_client(name, array)
 
-    def _use(self, profile: Profile) -> None:
+    def _use(self, profile: OptimizationProfile) -> None:
         if profile is self._profile:
             return
         # Shapes and addresses belong to a profile.

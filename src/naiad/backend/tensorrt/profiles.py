@@ -10,7 +10,7 @@ from naiad.core.tensor import Shape
 
 
 @dataclass(frozen=True, slots=True)
-class ShapeRange:
+class ProfileShapes:
     """The shapes of one input in one profile."""
 
     minimum: Shape
@@ -29,11 +29,11 @@ class ShapeRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class OptimizationProfile:
     """One optimization profile."""
 
     index: int
-    ranges: Mapping[str, ShapeRange]
+    ranges: Mapping[str, ProfileShapes]
     """By input."""
 
     @property
@@ -49,13 +49,15 @@ class Profile:
         return ""
 
 
-def select_profiles(profiles: Sequence[Profile], wanted: Sequence[str], model: str, group: str) -> list[Profile]:
+def select_profiles(
+    profiles: Sequence[OptimizationProfile], wanted: Sequence[str], model: str, group: str
+) -> list[OptimizationProfile]:
     """Return the profiles that an instance group names, the smallest first; the first profile when it names none.
 
     Raises InferError(INVALID_ARG).
     """
     # Triton: the first profile is the default.
-    selected: dict[int, Profile] = {}
+    selected: dict[int, OptimizationProfile] = {}
     for text in wanted or ("0",):
         if not (text.isascii() and text.isdecimal() and int(text[:9]) < len(profiles)):
             raise invalid_argument(
@@ -66,13 +68,18 @@ def select_profiles(profiles: Sequence[Profile], wanted: Sequence[str], model: s
     return sorted(selected.values(), key=lambda profile: (profile.volume, profile.index))
 
 
-def choose_profile(profiles: Sequence[Profile], shapes: Mapping[str, Shape]) -> Profile | None:
+def choose_profile(
+    profiles: Sequence[OptimizationProfile], shapes: Mapping[str, Shape]
+) -> OptimizationProfile | None:
     """Return the first profile that all shapes fit; `profiles` are ordered by size."""
     return next((profile for profile in profiles if not profile.misfit(shapes)), None)
 
 
 def no_profile(
-    opening: str, shapes: Mapping[str, Shape], usable: Sequence[Profile], profiles: Sequence[Profile]
+    opening: str,
+    shapes: Mapping[str, Shape],
+    usable: Sequence[OptimizationProfile],
+    profiles: Sequence[OptimizationProfile],
 ) -> InferError:
     """Return the error for shapes that no usable profile takes, with the ranges and what to change."""
     name = usable[0].misfit(shapes)
@@ -87,7 +94,7 @@ def no_profile(
     )
 
 
-def max_rows(profiles: Sequence[Profile]) -> int:
+def max_rows(profiles: Sequence[OptimizationProfile]) -> int:
     """Return the largest first dimension that all inputs of one of the profiles can have."""
     firsts = [[each.maximum[0] for each in profile.ranges.values() if each.maximum] for profile in profiles]
     return max((min(sizes) for sizes in firsts if sizes), default=0)

@@ -18,7 +18,7 @@ from naiad.backend.signature import (
     is_complete,
 )
 from naiad.backend.tensor_instance import TensorInstance
-from naiad.backend.trees.engines import ENGINES, Engine, Forest, open_engine
+from naiad.backend.trees.engines import ENGINES, Forest, TreeEngine, open_engine
 from naiad.backend.trees.forest_file import find_forest_file
 from naiad.backend.trees.xgboost_attributes import BEST_CHOICES, BEST_ITERATION
 from naiad.config.execution import execution_config
@@ -154,7 +154,7 @@ class TreesBackend(Backend):
         return TreesModel(context, engine, plan)
 
 
-def _open(context: ModelContext) -> tuple[Engine, OutputPlan]:
+def _open(context: ModelContext) -> tuple[TreeEngine, OutputPlan]:
     parameters = Parameters(context.config, context.backend_config)
     engine = open_engine(
         find_forest_file(context, parameters),
@@ -167,7 +167,9 @@ def _open(context: ModelContext) -> tuple[Engine, OutputPlan]:
     return engine, plan_output(context.name, engine.forest, parameters)
 
 
-def _signature(config: ModelConfig, engine: Engine, plan: OutputPlan, *, has_contributions: bool) -> ModelSignature:
+def _signature(
+    config: ModelConfig, engine: TreeEngine, plan: OutputPlan, *, has_contributions: bool
+) -> ModelSignature:
     """Return the tensors of a model; its input is FP32, or FP64 where the configuration says so."""
     is_double = any(
         tensor.name == INPUT and tensor.data_type == DataType.FP64.config_number for tensor in config.input
@@ -179,7 +181,7 @@ def _signature(config: ModelConfig, engine: Engine, plan: OutputPlan, *, has_con
 class TreesModel(Model):
     """One loaded version."""
 
-    def __init__(self, context: ModelContext, engine: Engine, plan: OutputPlan) -> None:
+    def __init__(self, context: ModelContext, engine: TreeEngine, plan: OutputPlan) -> None:
         self._context = context
         self._engine = engine
         self._plan = plan
@@ -198,7 +200,9 @@ class TreesInstance(TensorInstance):
 
     runs_on_any_thread: ClassVar[bool] = True
 
-    def __init__(self, context: ModelContext, engine: Engine, plan: OutputPlan, missing: float | None = None) -> None:
+    def __init__(
+        self, context: ModelContext, engine: TreeEngine, plan: OutputPlan, missing: float | None = None
+    ) -> None:
         """`missing` is a value besides NaN that means missing."""
         super().__init__(context)
         self.executable = engine

@@ -36,7 +36,7 @@ class Forest:
     objective: str
     """As the library names it, for messages."""
     score_count: int
-    """Columns of `Engine.predict`: 1 for a binary classifier with one score, otherwise classes or targets."""
+    """Columns of `TreeEngine.predict`: 1 for a binary classifier with one score, otherwise classes or targets."""
     labels: tuple[object, ...] = ()
     """Labels of the classes that the file has, if they are others than 0, 1, 2, and so on."""
     missing: float | None = None
@@ -45,7 +45,7 @@ class Forest:
     """Names and categories that the file has."""
 
 
-class Engine(abc.ABC):
+class TreeEngine(abc.ABC):
     """One loaded model. Its methods may be called from several threads."""
 
     name: ClassVar[str]
@@ -67,7 +67,7 @@ class Engine(abc.ABC):
         return values.reshape((len(values), width) if is_single else (len(values), -1, width))
 
 
-class XGBoostEngine(Engine):
+class XGBoostEngine(TreeEngine):
     """XGBoost's `inplace_predict`."""
 
     name: ClassVar[str] = "xgboost"
@@ -95,7 +95,7 @@ class XGBoostEngine(Engine):
         self._is_softmax = self._objective == "multi:softmax"
 
     def predict(self, rows: Array) -> Array:
-        """See `Engine.predict`."""
+        """See `TreeEngine.predict`."""
         scores = self._booster.inplace_predict(
             rows,
             iteration_range=self._rounds,
@@ -105,7 +105,7 @@ class XGBoostEngine(Engine):
         return _softmax(scores) if self._is_softmax else scores
 
     def contributions(self, rows: Array) -> Array:
-        """See `Engine.contributions`."""
+        """See `TreeEngine.contributions`."""
         matrix = self._xgboost.DMatrix(rows, nthread=self._thread_count, feature_types=self._booster.feature_types)
         # XGBoost: `predict` is not safe for threads with booster dart.
         with self._lock:
@@ -142,7 +142,7 @@ def _check_version(file: ForestFile, installed: str) -> None:
     _log.info("model '%s': %s %s", file.model, file.path, text)
 
 
-class LightGBMEngine(Engine):
+class LightGBMEngine(TreeEngine):
     """LightGBM's C API: its `Booster.predict` takes 10 us more for a batch, as long as one row of a small forest."""
 
     name: ClassVar[str] = "lightgbm"
@@ -168,7 +168,7 @@ class LightGBMEngine(Engine):
         self.forest = Forest(self._booster.num_feature(), class_count, objective, columns, features=features)
 
     def predict(self, rows: Array) -> Array:
-        """See `Engine.predict`."""
+        """See `TreeEngine.predict`."""
         # LGBM_BoosterPredictForMat computes FP32 (its type 0) and FP64 (1).
         rows = np.ascontiguousarray(rows, np.float64 if rows.dtype == np.float64 else np.float32)
         scores = np.empty((len(rows), self.forest.score_count))
@@ -184,7 +184,7 @@ class LightGBMEngine(Engine):
         return scores
 
     def contributions(self, rows: Array) -> Array:
-        """See `Engine.contributions`."""
+        """See `TreeEngine.contributions`."""
         try:
             values = self._booster.predict(rows, pred_contrib=True, num_threads=self._thread_count)
         except self._error as error:
@@ -196,7 +196,7 @@ _ROW_MAJOR, _NORMAL, _ALL_ITERATIONS = 1, 0, -1
 """Layout, kind of prediction (C_API_PREDICT_NORMAL) and number of iterations of LightGBM's C API."""
 
 
-class TreeliteEngine(Engine):
+class TreeliteEngine(TreeEngine):
     """treelite's reference implementation, GTIL."""
 
     name: ClassVar[str] = "treelite"
@@ -233,7 +233,7 @@ class TreeliteEngine(Engine):
         )  # fmt: skip
 
     def predict(self, rows: Array) -> Array:
-        """See `Engine.predict`."""
+        """See `TreeEngine.predict`."""
         scores: Array = self._predict(self._model, rows, nthread=self._thread_count)
         # [n, targets, classes], one of them 1.
         return scores.reshape(len(rows), -1)
@@ -309,7 +309,7 @@ def open_engine(
     best_iteration: str = "auto",
     *,
     allow_unknown_field: bool = False,
-) -> Engine:
+) -> TreeEngine:
     """Load a model with the engine that `choose_engine` names. Raises InferError(INVALID_ARG)."""
     name = choose_engine(file, wanted)
     if best_iteration == "true" and not file.model_type.startswith("xgboost"):

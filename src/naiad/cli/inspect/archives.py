@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from naiad.backend.pytorch.formats import Format, detect_format
+from naiad.backend.pytorch.formats import PyTorchFormat, detect_format
 from naiad.cli.inspect.report import Inspection, TensorRow
 from naiad.core.errors import InferError
 
@@ -28,22 +28,22 @@ def read_torch(path: Path, found: Inspection) -> None:
     except InferError as error:
         raise ValueError(error.message) from error
     found.details["contents"] = kind.value
-    if kind is Format.CHECKPOINT:
+    if kind is PyTorchFormat.CHECKPOINT:
         found.problems.append("it has weights without a graph; export the model with torch.export.save")
     if not zipfile.is_zipfile(path):
         return
     with zipfile.ZipFile(path) as archive:
         files = {name.partition("/")[2]: name for name in archive.namelist()}
-        if kind is Format.EXPORTED:
+        if kind is PyTorchFormat.EXPORTED:
             model = next(name for inner, name in files.items() if re.fullmatch(r"models/[^/]+\.json|serial.*", inner))
             _read_exported(json.loads(_read(archive, model)), found)
-        elif kind is Format.TORCHSCRIPT:
+        elif kind is PyTorchFormat.TORCHSCRIPT:
             found.details["archive"] = f"version {_read(archive, files['version']).decode().strip()}"
             for inner, name in files.items():
                 if inner.startswith("code/") and inner.endswith(".py"):
                     found.operators.update(call.decode() for call in _CALL.findall(_read(archive, name)))
             found.unread.append("datatypes and shapes: TorchScript has none; write them in config.pbtxt")
-        elif kind is Format.AOT_INDUCTOR:
+        elif kind is PyTorchFormat.AOT_INDUCTOR:
             found.unread.append("operators: the package has compiled code, which is not loaded here")
 
 

@@ -1,46 +1,36 @@
 """The progress of a run in the terminal: one line that changes, and the block of each load when it has ended."""
 
 import sys
-import time
 from collections.abc import Sequence
 
+from naiad.cli.status_line import StatusLine
 from naiad.tools.measure.result import Row
-from naiad.tools.perf.measuring.level import Progress, Tick
+from naiad.tools.perf.measuring.level import PerfProgress, Tick
 from naiad.tools.perf.plan import Concurrency, Load, PeriodicConcurrency, RequestRate
 from naiad.tools.perf.report.text import row_text
 
-_PLAIN_INTERVAL_S = 10.0
-"""Between lines where the terminal cannot change one, in a log of CI for example."""
 
-
-class ConsoleProgress(Progress):
+class ConsoleProgress(PerfProgress):
     """Shows progress on stderr, and results on stdout."""
 
     def __init__(self, percentile: int | None, verbosity: int, *, is_quiet: bool) -> None:
         self._percentile = percentile
         self._verbosity = verbosity
-        self._is_quiet = is_quiet
-        self._status = sys.stderr
-        self._is_terminal = self._status.isatty()
+        self._status = StatusLine(is_quiet=is_quiet)
         self._load = ""
-        self._shown_s = 0.0
 
     def note(self, text: str) -> None:
         """Print a sentence, also without progress: it is about what is measured."""
-        print(f"note: {text}", file=self._status, flush=True)
+        print(f"note: {text}", file=sys.stderr, flush=True)
 
     def level_started(self, load: Load) -> None:
         """Note the load."""
         self._load = load_name(load)
-        self._shown_s = time.monotonic()
-        if self._is_terminal and not self._is_quiet:
-            self._replace(f"{self._load}: warm-up")
+        self._status.restart_interval()
+        self._status.replace(f"{self._load}: warm-up")
 
     def tick(self, tick: Tick) -> None:
         """Show the load so far."""
-        if self._is_quiet or (not self._is_terminal and time.monotonic() - self._shown_s < _PLAIN_INTERVAL_S):
-            return
-        self._shown_s = time.monotonic()
         line = (
             f"{self._load}: {tick.elapsed_s:.1f} s, {tick.requests:,} requests, {tick.rate_per_s:,.0f}/s, "
             f"p50 {tick.p50_us / 1e3:.3g} ms, p99 {tick.p99_us / 1e3:.3g} ms"
@@ -49,10 +39,7 @@ class ConsoleProgress(Progress):
             line += f", {tick.failures:,} errors"
         if tick.reason:
             line += f" ({tick.reason})"
-        if self._is_terminal:
-            self._replace(line)
-        else:
-            print(line, file=self._status, flush=True)
+        self._status.show(line)
 
     def level_done(self, rows: Sequence[Row]) -> None:
         """Print the figures of the load."""
@@ -62,12 +49,7 @@ class ConsoleProgress(Progress):
 
     def clear(self) -> None:
         """Remove the line of progress."""
-        if self._is_terminal and not self._is_quiet:
-            self._replace("")
-
-    def _replace(self, line: str) -> None:
-        self._status.write(f"\r\x1b[2K{line}")
-        self._status.flush()
+        self._status.clear()
 
 
 def load_name(load: Load) -> str:

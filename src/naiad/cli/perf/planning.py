@@ -17,7 +17,7 @@ from naiad.tools.perf.plan import (
     Load,
     Measuring,
     Mode,
-    ModelPlan,
+    ModelLoad,
     PeriodicConcurrency,
     Phase,
     Plan,
@@ -25,7 +25,7 @@ from naiad.tools.perf.plan import (
     Ramp,
     Search,
     Sequences,
-    Service,
+    ServerTarget,
     Stop,
 )
 
@@ -192,14 +192,14 @@ _LOADS: Mapping[str, Callable[[argparse.Namespace, str, str], Search | Load]] = 
 }
 
 
-def _service(flags: argparse.Namespace) -> Service:
+def _service(flags: argparse.Namespace) -> ServerTarget:
     kind = {"http": Protocol.HTTP, "grpc": Protocol.GRPC}.get(flags.protocol.lower())
     if kind is None:
         raise FlagError(f"-i is '{flags.protocol}'; use http or grpc")
     if flags.service_kind != "triton":
         if not flags.model_repository:
             raise FlagError(f"--service-kind {flags.service_kind} needs --model-repository DIR")
-        return Service(flags.model_repository, Protocol.IN_PROCESS, request_timeout_s=flags.request_timeout)
+        return ServerTarget(flags.model_repository, Protocol.IN_PROCESS, request_timeout_s=flags.request_timeout)
     uses_tls = kind is Protocol.GRPC and flags.ssl_grpc_use_ssl.lower() in _TRUE
     url = flags.url or ("localhost:8001" if kind is Protocol.GRPC else "localhost:8000")
     if not url.startswith(_SCHEMES):
@@ -210,7 +210,7 @@ def _service(flags: argparse.Namespace) -> Service:
     return _service_at(url, flags)
 
 
-def _replay_service(flags: argparse.Namespace, service: Service) -> Service | None:
+def _replay_service(flags: argparse.Namespace, service: ServerTarget) -> ServerTarget | None:
     """Return the service of `--replay-url`, which is of the protocol that `service` does not have."""
     url: str = flags.replay_url
     if not url:
@@ -226,10 +226,10 @@ def _replay_service(flags: argparse.Namespace, service: Service) -> Service | No
     return found
 
 
-def _service_at(url: str, flags: argparse.Namespace) -> Service:
+def _service_at(url: str, flags: argparse.Namespace) -> ServerTarget:
     is_grpc = url.startswith("grpc")
     side = "grpc" if is_grpc else "https"
-    return Service(
+    return ServerTarget(
         url,
         Protocol.GRPC if is_grpc else Protocol.HTTP,
         Mode.STREAM if flags.streaming else Mode.UNARY,
@@ -263,7 +263,7 @@ def _metrics_url(flags: argparse.Namespace) -> str:
     return url if "://" in url else f"http://{url}"
 
 
-def _models(flags: argparse.Namespace) -> list[ModelPlan]:
+def _models(flags: argparse.Namespace) -> list[ModelLoad]:
     batch_size = at_least(flags.batch_size, 1, "-b")
     inputs, sequences = _inputs(flags), _sequences(flags)
     models = []
@@ -274,7 +274,7 @@ def _models(flags: argparse.Namespace) -> list[ModelPlan]:
         except ValueError:
             raise FlagError(f"-m is '{text}'; use MODEL or MODEL=WEIGHT with a number") from None
         models.append(
-            ModelPlan(
+            ModelLoad(
                 name if equals else text,
                 flags.version,
                 batch_size,

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from naiad.cluster.channel import Channel, ChannelError
+from naiad.cluster.channel import ClusterChannel, ClusterChannelError
 from naiad.cluster.member.engine import MemberEngine
 from naiad.cluster.member.forwarded import (
     Answer,
@@ -162,7 +162,7 @@ class Peers:
         self._spawn(link.channel, connected)
         return link
 
-    def _spawn(self, channel: Channel, connected: socket.socket) -> None:
+    def _spawn(self, channel: ClusterChannel, connected: socket.socket) -> None:
         begin_task("the connection to another process", _begin(channel, connected), self._tasks)
 
     def live_sequence_count(self) -> int:
@@ -225,7 +225,7 @@ class Peers:
             outgoing.channel.close()
 
 
-async def _begin(channel: Channel, connected: socket.socket) -> None:
+async def _begin(channel: ClusterChannel, connected: socket.socket) -> None:
     try:
         await channel.connect(connected)
     except OSError as error:
@@ -240,7 +240,7 @@ class Outgoing:
     """The requests that one peer process executes for this one. Implements `channel.Peer`."""
 
     def __init__(self, owner: int) -> None:
-        self.channel = Channel(self)
+        self.channel = ClusterChannel(self)
         self.is_over = False
         self._owner = owner
         self._numbers = itertools.count()
@@ -264,7 +264,7 @@ class Outgoing:
     async def _ask(self) -> None:
         try:
             count = await self.channel.ask(CountSequences())
-        except ChannelError:
+        except ClusterChannelError:
             return  # it has exited, and `on_lost` handles that
         assert isinstance(count, int)
         self._live_count = count
@@ -324,7 +324,7 @@ class Outgoing:
 
     async def on_query(self, query: object) -> object:
         """Raise: this side gets no queries."""
-        raise ChannelError(f"{type(query).__name__} is not a query for this process")
+        raise ClusterChannelError(f"{type(query).__name__} is not a query for this process")
 
     def on_lost(self) -> None:
         """Fail all open requests: the process has exited."""
@@ -365,7 +365,7 @@ class Incoming:
     """The requests of one peer process that this one executes. Implements `channel.Peer`."""
 
     def __init__(self, engine: MemberEngine, on_lost: "Callable[[Incoming], None]") -> None:
-        self.channel = Channel(self)
+        self.channel = ClusterChannel(self)
         self._engine = engine
         self._on_lost = on_lost
         self._open: dict[int, _ForwardedRequest] = {}
@@ -421,7 +421,7 @@ class Incoming:
         """Return the number of sequences of this process. Raises ChannelError for other queries."""
         if isinstance(query, CountSequences):
             return self._engine.own_sequence_count
-        raise ChannelError(f"{type(query).__name__} is not a query for this process")
+        raise ClusterChannelError(f"{type(query).__name__} is not a query for this process")
 
     def on_lost(self) -> None:
         """Cancel the open requests: their process has exited."""

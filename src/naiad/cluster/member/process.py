@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from naiad.backend.cores import share_cores
 from naiad.cluster import messages
-from naiad.cluster.channel import Channel, receive_first
+from naiad.cluster.channel import ClusterChannel, receive_first
 from naiad.cluster.connection_passing import ConnectionReceiver
 from naiad.cluster.member.engine import MemberEngine
 from naiad.cluster.member.peers import Peers, SequenceModel
@@ -30,7 +30,7 @@ from naiad.cluster.messages import (
     Failed,
     Finish,
     Listening,
-    Loaded,
+    ModelsLoaded,
     StopBeingReady,
     Welcome,
 )
@@ -130,7 +130,7 @@ class Member(Server):
         super().__init__(welcome.options, self._supervised)
         self._welcome = welcome
         self._control = control
-        self._channel = Channel(self)
+        self._channel = ClusterChannel(self)
         self._routes = ClusterRoutes(self._engine, self._channel.ask)
         self._ports = list(welcome.ports)
         self._services: dict[int, PassedConnections] = {}
@@ -185,7 +185,7 @@ class Member(Server):
         self._routes.connect()
         if self._welcome.is_successor:
             self._accept()
-        self._channel.send(Loaded(self._engine.is_ready(), first_model(self._engine)))
+        self._channel.send(ModelsLoaded(self._engine.is_ready(), first_model(self._engine)))
 
     def _keep_rollouts(self) -> "list[asyncio.Future[None]]":
         # One process decides for all of them, on the counts of all of them.
@@ -248,7 +248,10 @@ class Member(Server):
 
     async def on_query(self, query: object) -> object:
         """Answer for this process alone, or execute a control call."""
-        if isinstance(query, messages.HttpCall | messages.GrpcCall | messages.ModelControl | messages.RolloutControl):
+        if isinstance(
+            query,
+            messages.HttpControlCall | messages.GrpcControlCall | messages.ModelControl | messages.RolloutControl,
+        ):
             call: ControlCall = query
             return await self._routes.execute(call)
         if isinstance(query, AskIndex):

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from naiad.cluster.messages import GrpcCall, HttpCall, Outcome
+from naiad.cluster.messages import ControlOutcome, GrpcControlCall, HttpControlCall
 from naiad.core.tensor import Buffer
 from naiad.telemetry.server_timing import RequestTiming
 from naiad.wire.header_fields import Headers
@@ -22,7 +22,7 @@ class RecordedHttpContext:
     query = ""
     unread_bytes = 0
 
-    def __init__(self, call: HttpCall) -> None:
+    def __init__(self, call: HttpControlCall) -> None:
         self.method = call.method
         self.path = call.path
         self.headers: Mapping[bytes, bytes] = dict(call.headers)
@@ -31,7 +31,7 @@ class RecordedHttpContext:
         self.arrival_ns = time.monotonic_ns()
         self.on_disconnect: OnCancel | None = None
         self.on_pause: Callable[[bool], object] | None = None
-        self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.outcome: asyncio.Future[ControlOutcome] = asyncio.get_running_loop().create_future()
         self._started: tuple[int, Headers] = (200, ())
         self._pieces: list[bytes] = []
 
@@ -39,7 +39,7 @@ class RecordedHttpContext:
         """Record the response."""
         if not self.outcome.done():
             body = b"".join(parts)
-            self.outcome.set_result(Outcome(200 <= status < 300, status, body, tuple(headers)))
+            self.outcome.set_result(ControlOutcome(200 <= status < 300, status, body, tuple(headers)))
 
     def start_stream(self, status: int, headers: Headers) -> None:
         """Begin a response in pieces."""
@@ -66,12 +66,12 @@ class RecordedHttpContext:
 
 
 class RecordedGrpcCall:
-    """A unary `GrpcCall` with a recorded response."""
+    """A unary `GrpcControlCall` with a recorded response."""
 
     deadline_ns = 0
     timing: RequestTiming | None = None
 
-    def __init__(self, call: GrpcCall) -> None:
+    def __init__(self, call: GrpcControlCall) -> None:
         self.path = call.path
         self.metadata = call.metadata
         self.client: object = self
@@ -79,7 +79,7 @@ class RecordedGrpcCall:
         self.on_cancel: OnCancel | None = None
         self.context: object | None = None
         self.queued_bytes = 0
-        self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.outcome: asyncio.Future[ControlOutcome] = asyncio.get_running_loop().create_future()
         self._pieces: list[bytes] = []
 
     def respond(self, parts: Sequence[Buffer]) -> None:
@@ -103,7 +103,7 @@ class RecordedGrpcCall:
         """Record the status."""
         if not self.outcome.done():
             body = b"".join(self._pieces)
-            self.outcome.set_result(Outcome(status == 0, status, body, tuple(trailers), message))
+            self.outcome.set_result(ControlOutcome(status == 0, status, body, tuple(trailers), message))
 
     def pause(self) -> None:
         """Do nothing: there is no stream to pause."""

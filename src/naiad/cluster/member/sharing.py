@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, S
 from typing import Generic, TypeVar
 
 from naiad.cluster import messages
-from naiad.cluster.channel import ChannelError
+from naiad.cluster.channel import ClusterChannelError
 from naiad.cluster.member.engine import MemberEngine
 from naiad.cluster.member.recorded_response import RecordedGrpcCall, RecordedHttpContext
 from naiad.cluster.messages import (
@@ -23,11 +23,11 @@ from naiad.cluster.messages import (
     BroadcastRequest,
     ControlCall,
     ControlKey,
-    HttpCall,
+    ControlOutcome,
+    HttpControlCall,
     IsModelReady,
     IsReady,
     ModelControl,
-    Outcome,
     Query,
     RolloutControl,
 )
@@ -216,14 +216,14 @@ class ClusterRoutes:
         """Return the merged answer of all processes. Raises InferError(UNAVAILABLE)."""
         try:
             return await self._answers.get(query)
-        except ChannelError as error:
+        except ClusterChannelError as error:
             raise unavailable(f"the processes of this server could not be queried: {error}") from error
 
-    async def broadcast(self, call: ControlCall) -> Outcome:
+    async def broadcast(self, call: ControlCall) -> ControlOutcome:
         """Execute a call in all processes, this one included. Raises InferError."""
         try:
             return await self._ask(broadcast(call))  # type: ignore[return-value]  # the answer to it
-        except ChannelError as error:
+        except ClusterChannelError as error:
             raise unavailable(f"the processes of this server could not be reached: {error}") from error
 
     async def _spread(self, call: RolloutControl, on_done: Callable[[InferError | None], object]) -> None:
@@ -243,43 +243,43 @@ class ClusterRoutes:
 
     # --- execution --------------------------------------------------------------------------------------------------
 
-    async def execute(self, call: ControlCall) -> Outcome:
+    async def execute(self, call: ControlCall) -> ControlOutcome:
         """Execute a control call in this process alone, and return its outcome."""
         if isinstance(call, ModelControl):
             return await self._execute_model_control(call)
         if isinstance(call, RolloutControl):
             return await self._execute_rollout_control(call)
-        if isinstance(call, messages.HttpCall):
+        if isinstance(call, messages.HttpControlCall):
             context = RecordedHttpContext(call)
             if self._alone is None:
-                raise ChannelError("HTTP is not served")
+                raise ClusterChannelError("HTTP is not served")
             self._alone.handle(context)
             return await context.outcome
         recorded = RecordedGrpcCall(call)
         if self._grpc is None:
-            raise ChannelError("gRPC is not served")
+            raise ClusterChannelError("gRPC is not served")
         self._grpc.alone(recorded, call.message)
         return await recorded.outcome
 
-    async def _execute_model_control(self, request: ModelControl) -> Outcome:
+    async def _execute_model_control(self, request: ModelControl) -> ControlOutcome:
         if self._commands is None:
-            raise ChannelError("this process is not ready yet")
+            raise ClusterChannelError("this process is not ready yet")
         done: asyncio.Future[InferError | None] = asyncio.get_running_loop().create_future()
         self._commands.execute(
             request.name, request.parameters, done.set_result, is_load=request.is_load, broadcast=False
         )
         error = await done
         if error is None:
-            return Outcome(True, 0)
-        return Outcome(False, 0, text=error.message, code=error.code, triton_code=error.triton_code)
+            return ControlOutcome(True, 0)
+        return ControlOutcome(False, 0, text=error.message, code=error.code, triton_code=error.triton_code)
 
-    async def _execute_rollout_control(self, call: RolloutControl) -> Outcome:
+    async def _execute_rollout_control(self, call: RolloutControl) -> ControlOutcome:
         done: asyncio.Future[InferError | None] = asyncio.get_running_loop().create_future()
         self.engine.carry_out_rollout(call.key, call.state, done.set_result, is_stored=call.is_stored)
         error = await done
         if error is None:
-            return Outcome(True, 0)
-        return Outcome(False, 0, text=error.message, code=error.code, triton_code=error.triton_code)
+            return ControlOutcome(True, 0)
+        return ControlOutcome(False, 0, text=error.message, code=error.code, triton_code=error.triton_code)
 
     # --- HTTP -------------------------------------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class ClusterRoutes:
 
     async def _forward(self, context: HttpContext) -> None:
         headers = tuple(context.headers.items())
-        call = messages.HttpCall(context.method, context.path, headers, bytes(context.body))
+        call = messages.HttpControlCall(context.method, context.path, headers, bytes(context.body))
         outcome = await self.broadcast(call)
         context.respond(outcome.status, outcome.headers, (outcome.body,) if outcome.body else ())
 
@@ -374,7 +374,7 @@ class ClusterGrpcService(InferenceGrpcService):
             self.alone(call, message)
 
     async def _forward(self, call: GrpcCall, message: Buffer) -> None:
-        forwarded = messages.GrpcCall(call.path, tuple(call.metadata), bytes(message))
+        forwarded = messages.GrpcControlCall(call.path, tuple(call.metadata), bytes(message))
         outcome = await self._sharing.broadcast(forwarded)
         if outcome.is_success:
             call.respond([outcome.body])
@@ -401,7 +401,7 @@ def broadcast(call: ControlCall) -> BroadcastRequest:
         return BroadcastRequest(call, (_LOADING_ROLLOUTS if call.loads else _ROLLOUTS, call.key))
     if isinstance(call, ModelControl):
         return BroadcastRequest(call, _model_key(call.name), outdates=() if call.is_load else (_ROLLOUTS, call.name))
-    return _of_http(call) if isinstance(call, HttpCall) else _of_grpc(call.path, call.message, call)
+    return _of_http(call) if isinstance(call, HttpControlCall) else _of_grpc(call.path, call.message, call)
 
 
 def _model_key(name: str) -> ControlKey:
@@ -413,7 +413,7 @@ def _model_key(name: str) -> ControlKey:
     return ("model", own, namespace) if namespace else ("model", name)
 
 
-def _of_http(call: HttpCall) -> BroadcastRequest:
+def _of_http(call: HttpControlCall) -> BroadcastRequest:
     load = _LOAD.fullmatch(call.path)
     if load is not None:
         return BroadcastRequest(

@@ -24,8 +24,8 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from naiad.cluster.channel import ChannelError
-from naiad.cluster.messages import BroadcastRequest, ControlCall, ControlKey, Outcome
+from naiad.cluster.channel import ClusterChannelError
+from naiad.cluster.messages import BroadcastRequest, ControlCall, ControlKey, ControlOutcome
 from naiad.cluster.supervisor.member_process import MemberProcess
 
 _log = logging.getLogger(__name__)
@@ -72,9 +72,9 @@ class ControlBroadcast:
         """Each lock with the number of its holder and waiters."""
         self._catching_up_count = 0
         """Processes that replay the control log."""
-        self._tasks: set[asyncio.Task[Outcome]] = set()
+        self._tasks: set[asyncio.Task[ControlOutcome]] = set()
 
-    async def broadcast(self, request: BroadcastRequest) -> Outcome:
+    async def broadcast(self, request: BroadcastRequest) -> ControlOutcome:
         """Execute a call in all processes; return the first failure, otherwise the first outcome.
 
         Raises ChannelError when no process could execute it.
@@ -85,18 +85,18 @@ class ControlBroadcast:
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
-    async def _broadcast(self, request: BroadcastRequest) -> Outcome:
+    async def _broadcast(self, request: BroadcastRequest) -> ControlOutcome:
         async with self._locked(request.key[:2]):
-            outcomes: dict[MemberProcess, Outcome | None] = {}
+            outcomes: dict[MemberProcess, ControlOutcome | None] = {}
             # A process that begins to serve meanwhile has not found this call in the control log.
             while late := [member for member in self._serving() if member not in outcomes]:
                 found = await asyncio.gather(*[self._execute(member, request.call) for member in late])
                 outcomes.update(zip(late, found, strict=True))
             return self._concluded(request, [outcome for outcome in outcomes.values() if outcome is not None])
 
-    def _concluded(self, request: BroadcastRequest, outcomes: Sequence[Outcome]) -> Outcome:
+    def _concluded(self, request: BroadcastRequest, outcomes: Sequence[ControlOutcome]) -> ControlOutcome:
         if not outcomes:
-            raise ChannelError("no process could execute it")
+            raise ClusterChannelError("no process could execute it")
         failures = [outcome for outcome in outcomes if not outcome.is_success]
         if failures and len(failures) < len(outcomes):
             _log.error("%s failed in %d of %d processes", request.call.path, len(failures), len(outcomes))
@@ -114,11 +114,11 @@ class ControlBroadcast:
             # control log can undo them there.
             self._control_log.add(request.key, request.call)
 
-    async def _execute(self, member: MemberProcess, call: ControlCall) -> Outcome | None:
+    async def _execute(self, member: MemberProcess, call: ControlCall) -> ControlOutcome | None:
         try:
             # Loading a model may take any time.
             return await member.ask(call)  # type: ignore[return-value]  # the answer to it
-        except ChannelError as error:
+        except ClusterChannelError as error:
             _log.warning("%s did not execute %s: %s", member.name, call.path, error)
             return None
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from naiad.cluster.channel import Channel, send_first
+from naiad.cluster.channel import ClusterChannel, send_first
 from naiad.cluster.connection_passing import ConnectionSender, socket_pair
 from naiad.cluster.messages import Welcome
 
@@ -119,7 +119,7 @@ def end_unused(started: Sequence[StartedProcess]) -> None:
         each.process.wait()
 
 
-class Listener(Protocol):
+class MemberListener(Protocol):
     """Receives the messages of server processes."""
 
     def on_message(self, member: "MemberProcess", message: object) -> None:
@@ -135,7 +135,7 @@ class Listener(Protocol):
 class MemberProcess:
     """One process. Implements `channel.Peer`."""
 
-    def __init__(self, welcome: Welcome, listener: Listener, started: StartedProcess | None = None) -> None:
+    def __init__(self, welcome: Welcome, listener: MemberListener, started: StartedProcess | None = None) -> None:
         """Start the process, or take one that has started. Raises OSError."""
         self.slot = welcome.slot
         self.is_alive = True
@@ -155,7 +155,7 @@ class MemberProcess:
             end_unused([started])
             raise
         self._control = started.control
-        self._channel = Channel(self)
+        self._channel = ClusterChannel(self)
 
     async def connect(self) -> None:
         """Open the channel."""

@@ -13,7 +13,7 @@ from functools import cache
 from itertools import zip_longest
 from typing import Any, TypeVar
 
-from naiad.cluster.channel import ChannelError
+from naiad.cluster.channel import ClusterChannelError
 from naiad.cluster.messages import (
     Answer,
     AskIndex,
@@ -176,7 +176,7 @@ class ScatterGather:
         """Return the merged answer of all processes."""
         answers = await self._ask(query)
         if isinstance(query, AskIndex) and not answers:
-            raise ChannelError("no process has answered; see the log")
+            raise ClusterChannelError("no process has answered; see the log")
         if isinstance(query, AskStatistics):
             return await asyncio.to_thread(_packed_sum, self.exited_counters.statistics_to_add())
         if isinstance(query, AskMetrics):
@@ -210,7 +210,7 @@ class ScatterGather:
     async def _ask_one(self, member: MemberProcess, query: Query) -> object:
         try:
             answer = await member.ask(query, _TIMEOUT_S)
-        except ChannelError as error:
+        except ClusterChannelError as error:
             _log.warning("%s was left out of a merged answer: %s", member.name, error)
             return None
         if isinstance(query, AskStatistics | AskMetrics):

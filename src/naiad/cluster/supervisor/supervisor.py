@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 from naiad.backend.cores import resolve_policies
 from naiad.cluster.connection_passing import Acceptor, Balance
-from naiad.cluster.messages import BroadcastRequest, Failed, Finish, Listening, Loaded, StopBeingReady, Welcome
+from naiad.cluster.messages import BroadcastRequest, Failed, Finish, Listening, ModelsLoaded, StopBeingReady, Welcome
 from naiad.cluster.supervisor.control_broadcast import ControlBroadcast
 from naiad.cluster.supervisor.member_process import MemberProcess, StartedProcess, end_unused, fork_members
 from naiad.cluster.supervisor.restarts import Supervision, share_of
@@ -75,14 +75,14 @@ class Supervisor:
         self._scatter_gather = ScatterGather(self._serving, self._supervision)
         self._control_broadcast = ControlBroadcast(self._serving)
         self._acceptors: dict[str, Acceptor] = {}
-        self._stop = StopSignal(self._exit_now)
+        self._stop = StopSignal(self._exit_now, log_format=options.log.format)
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_leaving = False
         self._directory = ""
         self._bound: Mapping[str, int] = {}
         """The bound ports by the prefixes of their flags, in the order of the addresses."""
-        self._loaded: dict[int, Loaded] = {}
+        self._loaded: dict[int, ModelsLoaded] = {}
         """The first report of each slot."""
 
     async def run(self) -> int:
@@ -239,7 +239,7 @@ class Supervisor:
             member.failure = message.reason
         elif isinstance(message, Listening):
             self._pass_connections(member)
-        elif isinstance(message, Loaded):
+        elif isinstance(message, ModelsLoaded):
             self._loaded.setdefault(member.slot, message)
             self._spawn(self._catch_up(member))
 

@@ -140,7 +140,7 @@ class GuardWindow:
         return counts - self._old
 
 
-class Verdict(enum.Enum):
+class GuardVerdict(enum.Enum):
     """What to do with a rollout."""
 
     KEEP = enum.auto()
@@ -154,14 +154,14 @@ class Verdict(enum.Enum):
 class Decision:
     """A verdict with its cause."""
 
-    verdict: Verdict
+    verdict: GuardVerdict
     limit: str = ""
     """The violated limit, for metrics."""
     text: str = ""
     """The figures."""
 
 
-_KEEP = Decision(Verdict.KEEP)
+_KEEP = Decision(GuardVerdict.KEEP)
 
 
 def is_guarded(state: RolloutState) -> bool:
@@ -190,8 +190,8 @@ def decide(state: RolloutState, counts: RolloutCounts, since_ns: int, now_ns: in
         return _KEEP
     text = f"after {(now_ns - since_ns) / 1e9:.0f} s and {counts.canary.requests} recent requests of the canary"
     if weights_left(state):
-        return Decision(Verdict.STEP, text=text)
-    return Decision(Verdict.PROMOTE, text=text) if is_last_step(state) else _KEEP
+        return Decision(GuardVerdict.STEP, text=text)
+    return Decision(GuardVerdict.PROMOTE, text=text) if is_last_step(state) else _KEEP
 
 
 def _has_enough(guard: Guard, counts: RolloutCounts) -> bool:
@@ -208,7 +208,7 @@ def _violations(guard: Guard, counts: RolloutCounts) -> Iterator[Decision]:
         text = (
             f"{canary.errors} of {canary.requests} requests failed ({canary.error_rate:.2%}, max_error_rate {limit})"
         )
-        yield Decision(Verdict.ROLL_BACK, "error_rate", text)
+        yield Decision(GuardVerdict.ROLL_BACK, "error_rate", text)
     if canary.requests >= minimum:
         yield from _latency_violations(guard, counts)
     share = guard.max_different_share
@@ -217,7 +217,7 @@ def _violations(guard: Guard, counts: RolloutCounts) -> Iterator[Decision]:
             f"{counts.different_share:.2%} of {counts.compared} shadow copies had a different or failed response "
             f"(max_different_share {share})"
         )
-        yield Decision(Verdict.ROLL_BACK, "different_share", text)
+        yield Decision(GuardVerdict.ROLL_BACK, "different_share", text)
 
 
 def _latency_violations(guard: Guard, counts: RolloutCounts) -> Iterator[Decision]:
@@ -227,7 +227,7 @@ def _latency_violations(guard: Guard, counts: RolloutCounts) -> Iterator[Decisio
     limit_ms = guard.max_p99_ms
     if limit_ms is not None and canary_ns / 1e6 > limit_ms:
         text = f"p99 of {counts.canary.requests} requests was {canary_ns / 1e6:.2f} ms (max_p99_ms {limit_ms:g})"
-        yield Decision(Verdict.ROLL_BACK, "p99", text)
+        yield Decision(GuardVerdict.ROLL_BACK, "p99", text)
     ratio = guard.max_p99_ratio
     stable_ns = quantile_ns(counts.stable.latencies, 0.99)
     if ratio is None or stable_ns is None or counts.stable.requests < guard.min_requests:
@@ -237,4 +237,4 @@ def _latency_violations(guard: Guard, counts: RolloutCounts) -> Iterator[Decisio
             f"p99 of {counts.canary.requests} requests was {canary_ns / 1e6:.2f} ms, {canary_ns / stable_ns:.2f} "
             f"times that of stable, {stable_ns / 1e6:.2f} ms (max_p99_ratio {ratio:g})"
         )
-        yield Decision(Verdict.ROLL_BACK, "p99_ratio", text)
+        yield Decision(GuardVerdict.ROLL_BACK, "p99_ratio", text)

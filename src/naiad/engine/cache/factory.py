@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from naiad.core.errors import invalid_argument
-from naiad.engine.cache.store import LocalStore, ResponseStore
+from naiad.engine.cache.store import LocalCache, ResponseStore
 
 
 def open_store(cache_config: Mapping[str, Mapping[str, str]]) -> ResponseStore | None:
@@ -27,7 +27,7 @@ def open_store(cache_config: Mapping[str, Mapping[str, str]]) -> ResponseStore |
     raise invalid_argument(f"--cache-config: unknown cache '{name}', expected 'local' or 'redis'")
 
 
-def _open_local(settings: Mapping[str, str]) -> LocalStore:
+def _open_local(settings: Mapping[str, str]) -> LocalCache:
     unknown = sorted(settings.keys() - {"size", "ttl"})
     if unknown:
         raise invalid_argument(f"--cache-config local: unknown setting '{unknown[0]}'; known are size, ttl")
@@ -35,7 +35,7 @@ def _open_local(settings: Mapping[str, str]) -> LocalStore:
     ttl = settings.get("ttl", "0")
     if not (size.isascii() and size.isdigit()):
         raise invalid_argument(f"--cache-config local: size is '{size}', expected a number of bytes: local,size=N")
-    return LocalStore(int(size), _seconds(ttl))
+    return LocalCache(int(size), _seconds(ttl))
 
 
 def _seconds(text: str) -> float:

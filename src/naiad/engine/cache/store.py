@@ -72,7 +72,7 @@ class ResponseStore(Protocol):
         """Release everything; called on the event loop."""
 
 
-class LocalStore:
+class LocalCache:
     """Keeps the most recently used responses, up to a number of bytes in total and per share."""
 
     is_shared = False

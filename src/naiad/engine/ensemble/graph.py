@@ -14,7 +14,7 @@ from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
 from naiad.core.model import ModelState, model_key
 from naiad.core.request import RequestedOutput
 from naiad.core.tensor import Shape, TensorSpec
-from naiad.engine.serving.served import Router
+from naiad.engine.serving.served import ModelRouter
 
 _FITTED_LIMIT = 1024
 """Limit of the cached specs of an input."""
@@ -50,7 +50,7 @@ class StepInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EnsembleStep:
     """One step: a member, its inputs and its outputs."""
 
     index: int
@@ -76,13 +76,13 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Subgraph:
     """The part of a graph that produces the outputs of a request."""
 
     outputs: Sequence[str]
     """In the order of the response."""
-    steps: Sequence[Step]
-    following: Sequence[Sequence[Step]]
+    steps: Sequence[EnsembleStep]
+    following: Sequence[Sequence[EnsembleStep]]
     """By the index of each step: the steps of the plan that read its outputs."""
     output_level: frozenset[int]
     """The decoupled steps that the outputs derive from."""
@@ -118,9 +118,9 @@ class EnsembleGraph:
         self.pause_count = self.limit or DEFAULT_LIMIT
         self._check_decoupled()
         self._whole = self._plan(self.outputs, self.steps)
-        self._plans: dict[tuple[str, ...], Plan] = {}
+        self._plans: dict[tuple[str, ...], Subgraph] = {}
 
-    def plan_for(self, requested: Sequence[RequestedOutput]) -> Plan:
+    def plan_for(self, requested: Sequence[RequestedOutput]) -> Subgraph:
         """Return the steps that the requested outputs need; the whole graph when none are named."""
         if not requested:
             return self._whole
@@ -132,7 +132,7 @@ class EnsembleGraph:
             plan = self._plans[names] = self._plan(names, self._steps_behind(names))
         return plan
 
-    def _steps_behind(self, outputs: Sequence[str]) -> Sequence[Step]:
+    def _steps_behind(self, outputs: Sequence[str]) -> Sequence[EnsembleStep]:
         """Return the steps that write `outputs`, and the steps they depend on."""
         needed: set[int] = set()
         tensors = list(outputs)
@@ -143,14 +143,14 @@ class EnsembleGraph:
                 tensors += writer.tensors
         return [step for step in self.steps if step.index in needed]
 
-    def _plan(self, outputs: Sequence[str], steps: Sequence[Step]) -> Plan:
+    def _plan(self, outputs: Sequence[str], steps: Sequence[EnsembleStep]) -> Subgraph:
         following = [
             [reader for reader in steps if not reader.tensors.isdisjoint(step.outputs.values())]
             for step in self.steps
         ]
-        return Plan(outputs, steps, following, self._level_of(outputs))
+        return Subgraph(outputs, steps, following, self._level_of(outputs))
 
-    def writer_of(self, tensor: str) -> tuple[Step, str] | None:
+    def writer_of(self, tensor: str) -> tuple[EnsembleStep, str] | None:
         """Return the step that writes a tensor, and the output of its member; None for an input."""
         step = self._writers.get(tensor)
         if step is None:
@@ -185,13 +185,13 @@ class EnsembleGraph:
             )
         return (*head, *tail)
 
-    def _step(self, config: ModelConfig, members: Mapping[str, ModelConfig], index: int) -> Step:
+    def _step(self, config: ModelConfig, members: Mapping[str, ModelConfig], index: int) -> EnsembleStep:
         step = _steps_of(config)[index]
         member = members[step.model_name]
         is_batching = member.max_batch_size > 0
         known = {tensor.name: tensor for tensor in member.input}
         condition = condition_of(config, step)
-        return Step(
+        return EnsembleStep(
             index=index,
             model_name=model_key(step.model_namespace, step.model_name),
             model_version=_version_of(step),
@@ -212,12 +212,12 @@ class EnsembleGraph:
             has_device_inputs=not self._device_tensors.isdisjoint(step.input_map.values()),
         )
 
-    def _with_levels(self, steps: Sequence[Step]) -> list[Step]:
+    def _with_levels(self, steps: Sequence[EnsembleStep]) -> list[EnsembleStep]:
         """Return the steps with the decoupled steps that each derives from."""
         writers = {tensor: step for step in steps for tensor in step.outputs.values()}
         levels: dict[int, frozenset[int]] = {}
 
-        def level_of(step: Step) -> frozenset[int]:
+        def level_of(step: EnsembleStep) -> frozenset[int]:
             if step.index not in levels:
                 before = [writers[tensor] for tensor in step.tensors if tensor in writers]
                 levels[step.index] = frozenset().union(*(_level_behind(w, level_of(w)) for w in before))
@@ -263,7 +263,7 @@ def _device_tensors(config: ModelConfig, device_steps: frozenset[int]) -> frozen
     return frozenset(written - elsewhere)
 
 
-def find_device_steps(config: ModelConfig, router: Router) -> frozenset[int]:
+def find_device_steps(config: ModelConfig, router: ModelRouter) -> frozenset[int]:
     """Return the indices of the steps whose members take and return tensors of devices. Raises InferError."""
     steps = _steps_of(config)
     members = [router.served(model_key(each.model_namespace, each.model_name), _version_of(each)) for each in steps]
@@ -274,7 +274,7 @@ def _version_of(step: ModelEnsembling.Step) -> str:
     return "" if step.model_version < 0 else str(step.model_version)
 
 
-def _level_behind(step: Step, level: frozenset[int]) -> frozenset[int]:
+def _level_behind(step: EnsembleStep, level: frozenset[int]) -> frozenset[int]:
     return level | {step.index} if step.is_decoupled else level
 
 
@@ -291,7 +291,7 @@ def bridge(shape: Shape, rank: int, *, from_batching: bool, to_batching: bool) -
     return shape
 
 
-def find_members(config: ModelConfig, router: Router) -> dict[str, ModelConfig]:
+def find_members(config: ModelConfig, router: ModelRouter) -> dict[str, ModelConfig]:
     """Return the configurations of the models of all steps, by name. Raises InferError with Triton's texts."""
     members: dict[str, ModelConfig] = {}
     for step in config.ensemble_scheduling.step:
@@ -303,7 +303,7 @@ def find_members(config: ModelConfig, router: Router) -> dict[str, ModelConfig]:
     return members
 
 
-def _missing_member(ensemble: str, step: ModelEnsembling.Step, router: Router, error: InferError) -> InferError:
+def _missing_member(ensemble: str, step: ModelEnsembling.Step, router: ModelRouter, error: InferError) -> InferError:
     name = step.model_name
     key = model_key(step.model_namespace, name)
     rows = [row for row in router.repository_index() if row.name == key and row.version]

@@ -18,9 +18,9 @@ from naiad.core.request import InferRequest, RequestHeader
 from naiad.core.response import InferResponse, ResponseHeader
 from naiad.core.tensor import TensorSpec
 from naiad.engine.admission import Admission, AdmissionRules, stopped
-from naiad.engine.ensemble.graph import DEFAULT_LIMIT, EnsembleGraph, Step, bridge
-from naiad.engine.ensemble.run import Absent, EnsembleRun, Flow, SequenceFields, StepRequest, Value
-from naiad.engine.serving.served import Router, Served
+from naiad.engine.ensemble.graph import DEFAULT_LIMIT, EnsembleGraph, EnsembleStep, bridge
+from naiad.engine.ensemble.run import AbsentTensor, EnsembleRun, Flow, SequenceFields, StepRequest, Value
+from naiad.engine.serving.served import ModelRouter, Served
 from naiad.telemetry.server_timing import RequestTiming
 from naiad.telemetry.statistics.model import ModelStatistics
 from naiad.telemetry.statistics.responses import StepCounts
@@ -60,7 +60,7 @@ class EnsembleModel(Served):
         version: int,
         config: ModelConfig,
         members: Mapping[str, ModelConfig],
-        router: Router,
+        router: ModelRouter,
         statistics: ModelStatistics,
         loop: Loop,
         labels: Mapping[str, Sequence[str]] | None = None,
@@ -84,7 +84,7 @@ class EnsembleModel(Served):
         self._all_ended = threading.Event()
         self._all_ended.set()
 
-    def _limit_of(self, step: Step) -> int:
+    def _limit_of(self, step: EnsembleStep) -> int:
         # Triton: without max_inflight_requests nothing bounds the responses of a fast decoupled member.
         return self.graph.limit or (DEFAULT_LIMIT if step.level else 0)
 
@@ -125,7 +125,7 @@ class EnsembleModel(Served):
 
     # --- called by the runs -----------------------------------------------------------------------------------------
 
-    def start_step(self, run: EnsembleRun, flow: Flow, step: Step) -> None:
+    def start_step(self, run: EnsembleRun, flow: Flow, step: EnsembleStep) -> None:
         """Start a step, or queue it for a slot."""
         room = self._rooms[step.index]
         if room.limit and room.started_count >= room.limit:
@@ -136,7 +136,7 @@ class EnsembleModel(Served):
         if not run.start(flow, step):
             room.started_count -= 1
 
-    def step_rejected(self, step: Step) -> None:
+    def step_rejected(self, step: EnsembleStep) -> None:
         """Count a rejected request of a step."""
         self._counts[step.index].record_failure(0)
 
@@ -155,7 +155,7 @@ class EnsembleModel(Served):
         if times is not None and times.exec_start_ns:
             counts.record_execution(times.exec_start_ns - request.arrival_ns, times.exec_end_ns - times.exec_start_ns)
 
-    def step_ended(self, step: Step) -> None:
+    def step_ended(self, step: EnsembleStep) -> None:
         """Give the slot of a completed step to the next waiting run."""
         room = self._rooms[step.index]
         room.started_count -= 1
@@ -196,7 +196,11 @@ class EnsembleModel(Served):
         self._router.cancel(request)
 
     def step_header(
-        self, step: Step, source: RequestHeader, specs: tuple[TensorSpec, ...], sequence: SequenceFields | None
+        self,
+        step: EnsembleStep,
+        source: RequestHeader,
+        specs: tuple[TensorSpec, ...],
+        sequence: SequenceFields | None,
     ) -> RequestHeader:
         """Return the header of a step's request, made once for equal requests.
 
@@ -225,7 +229,7 @@ class EnsembleModel(Served):
                 if not isinstance(value, Value):
                     _log.debug("Composing models did not output tensor %s", name)
         try:
-            if not found and any(value is Absent.LEFT_OUT for _, value in tensors):
+            if not found and any(value is AbsentTensor.LEFT_OUT for _, value in tensors):
                 raise internal(f"its models returned none of its outputs: {', '.join(map(repr, run.plan.outputs))}")
             header = self._response_header(found)
         except InferError as error:
@@ -366,7 +370,7 @@ class EnsembleModel(Served):
 
 
 def _step_header(
-    step: Step, source: RequestHeader, specs: tuple[TensorSpec, ...], sequence: SequenceFields
+    step: EnsembleStep, source: RequestHeader, specs: tuple[TensorSpec, ...], sequence: SequenceFields
 ) -> RequestHeader:
     return RequestHeader(
         model_name=step.model_name,

@@ -16,7 +16,7 @@ from naiad.core.parameters import ParameterValue
 from naiad.core.request import ExecutionTimes, InferRequest, RequestHeader
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer, TensorSpec
-from naiad.engine.ensemble.graph import EnsembleGraph, Plan, Step
+from naiad.engine.ensemble.graph import EnsembleGraph, EnsembleStep, Subgraph
 
 _NO_LEVEL: frozenset[int] = frozenset()
 
@@ -48,7 +48,7 @@ class Value:
         """The sequence of its response; None for the sequence of the ensemble's request."""
 
 
-class Absent(Enum):
+class AbsentTensor(Enum):
     """The reason why a tensor of the ensemble is absent."""
 
     SKIPPED = "its step is skipped, or the request lacks this optional input"
@@ -64,7 +64,7 @@ class Flow:
         """`level` names the decoupled steps that it derives from."""
         self.level = level
         self._parent = parent
-        self._values: dict[str, Value | Absent] = {}
+        self._values: dict[str, Value | AbsentTensor] = {}
         self._children: list[Flow] = []
         self.started: set[int] = set()
         self.is_answered = False
@@ -72,7 +72,7 @@ class Flow:
         if parent is not None:
             parent._children.append(self)
 
-    def put(self, tensor: str, value: Value | Absent) -> None:
+    def put(self, tensor: str, value: Value | AbsentTensor) -> None:
         """Add a tensor, or the reason of its absence."""
         self._values[tensor] = value
 
@@ -80,7 +80,7 @@ class Flow:
         """Return whether a tensor is present or known to be absent."""
         return tensor in self._values or (self._parent is not None and self._parent.has(tensor))
 
-    def get(self, tensor: str) -> Value | Absent:
+    def get(self, tensor: str) -> Value | AbsentTensor:
         """Return a tensor that `has` knows, or the reason of its absence."""
         if tensor in self._values or self._parent is None:
             return self._values[tensor]
@@ -105,7 +105,7 @@ class StepRequest(InferRequest):
 
     run: "EnsembleRun"
     flow: Flow
-    step: Step
+    step: EnsembleStep
     sequence_fields: SequenceFields | None
     """Sequence of the responses of its inputs; None for that of the ensemble's request."""
 
@@ -145,16 +145,16 @@ class Members(Protocol):
 
     graph: EnsembleGraph
 
-    def start_step(self, run: "EnsembleRun", flow: Flow, step: Step) -> None:
+    def start_step(self, run: "EnsembleRun", flow: Flow, step: EnsembleStep) -> None:
         """Call `run.start` now or when the step gets a slot."""
 
-    def step_rejected(self, step: Step) -> None:
+    def step_rejected(self, step: EnsembleStep) -> None:
         """Note that the member of a step rejected its request."""
 
     def step_completed(self, request: StepRequest, *, has_failed: bool) -> None:
         """Note the final response of a step."""
 
-    def step_ended(self, step: Step) -> None:
+    def step_ended(self, step: EnsembleStep) -> None:
         """Note the end of a started request of a step."""
 
     def withdraw(self, run: "EnsembleRun") -> None:
@@ -167,7 +167,11 @@ class Members(Protocol):
         """Cancel a request of `send`."""
 
     def step_header(
-        self, step: Step, source: RequestHeader, specs: tuple[TensorSpec, ...], sequence: SequenceFields | None
+        self,
+        step: EnsembleStep,
+        source: RequestHeader,
+        specs: tuple[TensorSpec, ...],
+        sequence: SequenceFields | None,
     ) -> RequestHeader:
         """Return the header of a step's request; `sequence`, if given, replaces that of the source."""
 
@@ -202,7 +206,7 @@ class EnsembleRun:
     def __init__(self, ensemble: Members, request: InferRequest) -> None:
         self._ensemble = ensemble
         self.request = request
-        self.plan: Plan = ensemble.graph.plan_for(request.header.outputs)
+        self.plan: Subgraph = ensemble.graph.plan_for(request.header.outputs)
         self.root = Flow()
         self._failure: InferError | None = None
         self.has_ended = False
@@ -234,7 +238,7 @@ class EnsembleRun:
         """Start the steps that need only the request's inputs."""
         request, graph = self.request, self._ensemble.graph
         for tensor in graph.inputs:
-            self.root.put(tensor, Absent.SKIPPED)
+            self.root.put(tensor, AbsentTensor.SKIPPED)
         for spec, data in zip(request.header.inputs, request.data, strict=True):
             entered = graph.enter(spec) if graph.reshaped else spec
             self.root.put(spec.name, Value(entered, data, is_batched=graph.is_batching))
@@ -249,7 +253,7 @@ class EnsembleRun:
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
-    def _try(self, flow: Flow, step: Step) -> None:
+    def _try(self, flow: Flow, step: EnsembleStep) -> None:
         """Start a step in a flow, unless it does not belong there, has started, or lacks a tensor."""
         # hot: once a step, and again for each tensor that comes
         if step.index in flow.started or flow.level != step.level or self._failure is not None:
@@ -260,21 +264,21 @@ class EnsembleRun:
                 return
         flow.started.add(step.index)
         if self._is_skipped(flow, step):
-            self._settle(flow, step, {}, Absent.SKIPPED)
+            self._settle(flow, step, {}, AbsentTensor.SKIPPED)
             return
         self.open_count += 1
         self._ensemble.start_step(self, flow, step)
 
-    def _is_skipped(self, flow: Flow, step: Step) -> bool:
+    def _is_skipped(self, flow: Flow, step: EnsembleStep) -> bool:
         if step.condition:
             decision = flow.get(step.condition)
-            if isinstance(decision, Absent) or not any(decision.data):
+            if isinstance(decision, AbsentTensor) or not any(decision.data):
                 return True
         # Triton: a step with an absent input is still started, and its member rejects the request if the input is
         # required.
-        return any(flow.get(each.tensor) is Absent.SKIPPED and not each.is_optional for each in step.inputs)
+        return any(flow.get(each.tensor) is AbsentTensor.SKIPPED and not each.is_optional for each in step.inputs)
 
-    def start(self, flow: Flow, step: Step) -> bool:
+    def start(self, flow: Flow, step: EnsembleStep) -> bool:
         """Send a step's request; the ensemble calls it when there is a slot. Returns False if nothing was sent."""
         if self._failure is not None:
             self._close_step()
@@ -338,9 +342,9 @@ class EnsembleRun:
         }
         if step.is_decoupled:
             flow = Flow(flow.level | {step.index}, flow)
-        self._settle(flow, step, values, Absent.LEFT_OUT)
+        self._settle(flow, step, values, AbsentTensor.LEFT_OUT)
 
-    def _settle(self, flow: Flow, step: Step, values: Mapping[str, Value], absent: Absent) -> None:
+    def _settle(self, flow: Flow, step: EnsembleStep, values: Mapping[str, Value], absent: AbsentTensor) -> None:
         """Put a step's outputs in place, `absent` for outputs without a value, and continue with the steps that need
         them.
         """
@@ -417,7 +421,7 @@ class EnsembleRun:
         self.output_ns += times.exec_end_ns - times.compute_end_ns
 
 
-def _with_model_name(step: Step, error: InferError) -> InferError:
+def _with_model_name(step: EnsembleStep, error: InferError) -> InferError:
     """Return the error of a step, with the name of its model: Triton's queue errors lack it."""
     if error.code is ErrorCode.CANCELLED or f"'{step.model_name}'" in error.message:
         return error

@@ -105,8 +105,11 @@ class LoadBudget:
 
 
 def _instances(config: ModelConfig) -> tuple[str, int]:
-    """Return the field with the largest number of instances, and the number of all."""
-    counts = [max(0, group.count) * max(1, len(group.gpus)) for group in config.instance_group]
+    """Return the field with the largest number of instances, and the number of all.
+
+    A group without a count, or with one below 1, has at least one instance.
+    """
+    counts = [max(1, group.count) * max(1, len(group.gpus)) for group in config.instance_group]
     if not counts:
         return "instance_group", 0
     return f"instance_group[{counts.index(max(counts))}].count", sum(counts)

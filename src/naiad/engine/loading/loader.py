@@ -41,7 +41,7 @@ from naiad.engine.loading.version_choice import VersionChoice
 from naiad.engine.loading.warmup import WarmUp
 from naiad.engine.resources import ModelResources, Resources, needs_resources
 from naiad.engine.rollout.rollouts import Rollouts
-from naiad.engine.serving.served import Router, Served
+from naiad.engine.serving.served import ModelRouter, Served
 from naiad.engine.serving.served_model import InstanceUpdate, ServedModel, kept_instances
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.options.artificial_delays import ArtificialDelays
@@ -73,7 +73,7 @@ class ModelLoader:
         usable_cores: int,
         auto_complete: bool = True,
         backend_config: Mapping[str, Mapping[str, str]] | None = None,
-        router: Router | None = None,
+        router: ModelRouter | None = None,
         response_store: ResponseStore | None = None,
         port: InferencePort | None = None,
         resources: Resources | None = None,
@@ -197,6 +197,7 @@ class ModelLoader:
         context = self._context(plan, version, config, backend)
         count = backend.default_instance_count(context)
         config = finish_config(config, config, plan.source, count, self._usable_gpus(backend, config))
+        self._check_budget(config, plan)
         # The resources of instances are fixed when a version is loaded.
         is_limited = self._resources is not None and needs_resources(config)
         kept = None if is_limited else kept_instances(model, config)
@@ -307,10 +308,14 @@ class ModelLoader:
         count = backend.default_instance_count(replace(context, config=completed))
         gpus = self._usable_gpus(backend, plan.config)
         config = finish_config(plan.config, completed, plan.source, count, gpus)
+        self._check_budget(config, plan)
+        return replace(context, config=config)
+
+    def _check_budget(self, config: ModelConfig, plan: ModelPlan) -> None:
+        """Raise InferError if a complete configuration, with the counts that backends choose, asks for too much."""
         excess = self._excess(config, len(plan.versions))
         if excess is not None:
             raise excess
-        return replace(context, config=config)
 
     def _usable_gpus(self, backend: Backend, config: ModelConfig) -> int:
         """Return the number of usable GPUs. Raises InferError if instances require one and none is usable."""

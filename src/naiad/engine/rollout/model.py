@@ -16,7 +16,7 @@ from naiad.core.errors import ErrorCode, InferError, UnknownSequenceError
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.engine.rollout.shadow import ShadowCopies
-from naiad.engine.rollout.sides import CanaryHeaders, Side
+from naiad.engine.rollout.sides import CanaryHeaders, RolloutSide
 from naiad.engine.serving.served import ServedProxy
 
 REQUEST_ID = "request_id"
@@ -32,9 +32,9 @@ class RolloutModel(ServedProxy):
         self,
         rollout: Rollout,
         era: tuple[str, int],
-        stable: Side,
-        canary: Side | None,
-        others: Iterable[Side],
+        stable: RolloutSide,
+        canary: RolloutSide | None,
+        others: Iterable[RolloutSide],
         *,
         split: EvenSplit,
         pins: SequencePins,
@@ -65,7 +65,7 @@ class RolloutModel(ServedProxy):
         return f"{text}; {self._percent:g} % of such requests{by}, to version {self._canary.served.version}."
 
     @property
-    def stable_side(self) -> Side:
+    def stable_side(self) -> RolloutSide:
         """The stable version, whose requests may be copied."""
         return self._stable
 
@@ -158,7 +158,7 @@ class RolloutModel(ServedProxy):
         assert unknown is not None
         raise unknown
 
-    def _candidates(self, request: InferRequest) -> Sequence[Side]:
+    def _candidates(self, request: InferRequest) -> Sequence[RolloutSide]:
         chosen, canary = self._stable, self._canary
         if canary is not None and position_of(self._salt, str(request.header.sequence_id)) < self._share:
             chosen = chosen if canary.served.health else canary
@@ -178,7 +178,7 @@ class _Observed:
     def __init__(
         self,
         model: RolloutModel,
-        side: Side,
+        side: RolloutSide,
         request: InferRequest,
         on_end: Callable[[InferRequest], None] | None = None,
     ) -> None:

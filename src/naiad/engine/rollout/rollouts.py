@@ -18,7 +18,7 @@ from naiad.core.ports import Loop
 from naiad.engine.rollout import sides
 from naiad.engine.rollout.model import RolloutModel
 from naiad.engine.rollout.shadow import ShadowCopies
-from naiad.engine.rollout.sides import RolloutTotals, Side
+from naiad.engine.rollout.sides import RolloutSide, RolloutTotals
 from naiad.engine.serving.served import Served
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class _Entry:
     totals: RolloutTotals = field(default_factory=RolloutTotals)
     split: EvenSplit = field(default_factory=EvenSplit)
     pins: SequencePins | None = None
-    sides: dict[tuple[str, str], Side] = field(default_factory=dict)
+    sides: dict[tuple[str, str], RolloutSide] = field(default_factory=dict)
     """Of the present state, by role and version."""
     shadow: ShadowCopies | None = None
 
@@ -331,10 +331,10 @@ def _follows(known: RolloutState, state: RolloutState, *, is_stored: bool) -> bo
     return is_later and state.base == known.base and merge(known, state) == state
 
 
-def _side(entry: _Entry, role: str, served: Served) -> Side:
+def _side(entry: _Entry, role: str, served: Served) -> RolloutSide:
     """Return the side of a version, with its counts if it is the same one as before."""
     key = (role, served.version)
     side = entry.sides.get(key)
     if side is None or side.served is not served:
-        side = entry.sides[key] = Side(role, served, entry.totals)
+        side = entry.sides[key] = RolloutSide(role, served, entry.totals)
     return side

@@ -50,7 +50,7 @@ class CanaryHeaders(BoundedCache[RequestHeader, RequestHeader]):
         self.remember(header, made, _HEADER_BYTES + sum(len(str(value)) for value in header.parameters.values()))
 
 
-class Side:
+class RolloutSide:
     """One version in its role, with the counts of one state of the rollout. Used on the event loop."""
 
     __slots__ = ("_totals", "errors", "latencies", "requests", "role", "served", "version")

@@ -10,7 +10,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.scheduling_rules import batching_hints, scheduler_kind, scheduling_rules
 from naiad.core.model import AdaptiveState, IndexEntry
 from naiad.core.request import InferRequest
-from naiad.scheduler.rate_limiter import Usage
+from naiad.scheduler.rate_limiter import ResourceUsage
 from naiad.telemetry.statistics.model import ModelStatistics
 from naiad.telemetry.statistics.version import Explanation, ResourceUse
 
@@ -87,7 +87,7 @@ class Served(abc.ABC):
         return None
 
     @property
-    def resource_usage(self) -> Sequence[Usage]:
+    def resource_usage(self) -> Sequence[ResourceUsage]:
         """With a rate limiter, the state of the resources of its instances."""
         return ()
 
@@ -126,7 +126,7 @@ class Served(abc.ABC):
         """Reject new requests, let the accepted ones finish; return whether all of them did within `timeout_s`."""
 
 
-class Router(Protocol):
+class ModelRouter(Protocol):
     """The engine, as models use it to reach other models."""
 
     def submit(self, request: InferRequest) -> None:
@@ -167,7 +167,7 @@ class ServedProxy(Served):
         return self._served.adaptive_state
 
     @property
-    def resource_usage(self) -> Sequence[Usage]:
+    def resource_usage(self) -> Sequence[ResourceUsage]:
         """State of the resources of the version."""
         return self._served.resource_usage
 

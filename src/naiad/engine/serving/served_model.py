@@ -40,7 +40,7 @@ from naiad.engine.transforms.padding import PaddedRequests
 from naiad.engine.transforms.sequence_tensors import SequenceTensors
 from naiad.options.limits import DEFAULT_EXECUTE_TIMEOUT_S
 from naiad.scheduler.api import Scheduler
-from naiad.scheduler.rate_limiter import Usage
+from naiad.scheduler.rate_limiter import ResourceUsage
 from naiad.telemetry.last_resort import report
 from naiad.telemetry.statistics.model import ModelStatistics
 
@@ -291,7 +291,7 @@ class ServedModel(Served):
         return self._dispatcher.adaptive_state
 
     @property
-    def resource_usage(self) -> Sequence[Usage]:
+    def resource_usage(self) -> Sequence[ResourceUsage]:
         """With a rate limiter, the state of the resources of the instances."""
         return () if self._resources is None else self._resources.usage()
 

@@ -53,7 +53,7 @@ _TRIAL_COUNT = 64
 _NEVER_NS = 1 << 62
 
 
-class Usage:
+class ThreadUsage:
     """CPU time and context switches of the calling thread so far."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Usage:
 
         A thread that has not released the core itself has not waited: when it did not run, other threads did.
         """
-        now = Usage()
+        now = ThreadUsage()
         return duration_ns if now._switches != self._switches else now._cpu_ns - self._cpu_ns
 
 
@@ -86,7 +86,7 @@ class Placement:
         self.is_wary = False
         """Whether the next execution on the loop must measure the thread's usage."""
 
-    def executed_on_loop(self, batch: Batch, before: Usage | None) -> None:
+    def executed_on_loop(self, batch: Batch, before: ThreadUsage | None) -> None:
         """Update the mean after an execution on the loop."""
         duration_ns = batch.exec_end_ns - batch.exec_start_ns - _REQUEST_NS * len(batch.requests)
         if self._watch_count:
@@ -250,7 +250,7 @@ class ThreadRunner:
             batch, wake_ns = self._dispatcher.take(self)
             if batch is not None:
                 assert self._placement is not None
-                before = Usage() if self._placement.is_wary else None
+                before = ThreadUsage() if self._placement.is_wary else None
                 self._taken = batch
                 self._executor.execute(self.instance, batch, on_loop=True)
                 self._placement.executed_on_loop(batch, before)

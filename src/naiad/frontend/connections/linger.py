@@ -80,7 +80,7 @@ class LeastRate:
         self._seen_ns = now_ns
 
 
-class ResponseQueue:
+class ReadRateCheck:
     """Checks whether a peer reads waiting bytes at a minimum rate. Called about every second; costs nothing in
     between.
     """
@@ -116,7 +116,7 @@ class LingeringClose:
 
     def __init__(self, grace_s: float) -> None:
         """`grace_s` is how far a peer may fall behind with the remaining bytes."""
-        self._response_queue = ResponseQueue(grace_s)
+        self._response_queue = ReadRateCheck(grace_s)
         self._delivered_ns = 0
 
     def is_over(self, transport: asyncio.Transport, now_ns: int, delivered_s: float = LINGER_S) -> bool:

@@ -13,7 +13,7 @@ from typing import cast
 
 from naiad.core.errors import Rejection
 from naiad.core.tensor import Buffer
-from naiad.frontend.connections.linger import LINGER_S, LingeringClose, ResponseQueue, undelivered_bytes
+from naiad.frontend.connections.linger import LINGER_S, LingeringClose, ReadRateCheck, undelivered_bytes
 from naiad.frontend.http1.endpoint import Http1Endpoint, PhaseClock
 from naiad.frontend.http1.reading import RejectedByHeadersError, RequestReader
 from naiad.frontend.http1.responses import CONTINUE, Http1Context, Http1Responses
@@ -50,7 +50,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         self.is_reading = True
         self._has_probed = False
         """A request has arrived, at least in part."""
-        self._response_queue: ResponseQueue | None = None
+        self._response_queue: ReadRateCheck | None = None
         """Created when the peer does not read at once what was sent."""
         self._is_half_closed = False
         """The peer has closed its sending side: it waits for its responses, or it has disconnected."""
@@ -356,7 +356,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._response_queue = None
             return False
         if self._response_queue is None:
-            self._response_queue = ResponseQueue(self._limits.send_timeout_s)
+            self._response_queue = ReadRateCheck(self._limits.send_timeout_s)
         return self._response_queue.is_too_slow(self._transport, undelivered_bytes(self._transport), now_ns)
 
     # --- connection limit -------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import time
 from typing import cast
 
 from naiad.core.errors import excerpt
-from naiad.frontend.connections.linger import LINGER_S, LingeringClose, ResponseQueue, undelivered_bytes
+from naiad.frontend.connections.linger import LINGER_S, LingeringClose, ReadRateCheck, undelivered_bytes
 from naiad.frontend.http2.endpoint import Http2Endpoint
 from naiad.frontend.http2.receiving import Http2Receiving
 from naiad.frontend.http2.time_limits import Http2Clock
@@ -62,7 +62,7 @@ class Http2Protocol(asyncio.Protocol):
         self._clock = Http2Clock(server.limits, now_ns)
         # gRPC: the maximum age varies by 10 % per connection, so that clients do not reconnect all at once.
         self._keepalive = Keepalive(server.limits.keepalive, now_ns, random.uniform(0.9, 1.1))
-        self._response_queue = ResponseQueue(server.limits.write_timeout_s)
+        self._response_queue = ReadRateCheck(server.limits.write_timeout_s)
         self._ends_streams = False
         self._drain_sweeps = 0
         self._is_lingering = False

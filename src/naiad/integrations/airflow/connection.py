@@ -31,7 +31,7 @@ class AirflowConnection(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ServerEndpoint:
     """A server, as `naiad.client.Client` takes it."""
 
     url: str
@@ -52,7 +52,7 @@ class Endpoint:
         return context
 
 
-def endpoint_of(connection: AirflowConnection) -> Endpoint:
+def endpoint_of(connection: AirflowConnection) -> ServerEndpoint:
     """Return the server of a connection. Raises ConnectionFieldError."""
     where = f"connection '{connection.conn_id}'"
     extra = {name: value for name, value in connection.extra_dejson.items() if not name.startswith("extra__")}
@@ -72,7 +72,7 @@ def endpoint_of(connection: AirflowConnection) -> Endpoint:
             f"{where}: extra has key_file without certificate_file; add the certificate of the key"
         )
     seconds = {name: _seconds(where, name, extra.get(name, default)) for name, default in _SECONDS.items()}
-    return Endpoint(_url(where, connection), headers, **seconds, **files)  # type: ignore[arg-type] # two kinds of values
+    return ServerEndpoint(_url(where, connection), headers, **seconds, **files)  # type: ignore[arg-type] # two kinds of values
 
 
 def _url(where: str, connection: AirflowConnection) -> str:

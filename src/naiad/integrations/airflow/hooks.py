@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
 from naiad.integrations.airflow import CONNECTION_TYPE
-from naiad.integrations.airflow.connection import EXTRA, ConnectionFieldError, Endpoint, endpoint_of
+from naiad.integrations.airflow.connection import EXTRA, ConnectionFieldError, ServerEndpoint, endpoint_of
 
 DEFAULT_CONN_ID = "naiad_default"
 _T = TypeVar("_T")
@@ -32,16 +32,16 @@ class NaiadHook(BaseHook):
     def __init__(self, conn_id: str = DEFAULT_CONN_ID) -> None:
         super().__init__()
         self.conn_id = conn_id
-        self._endpoint: Endpoint | None = None
+        self._endpoint: ServerEndpoint | None = None
 
     @property
-    def endpoint(self) -> Endpoint:
+    def endpoint(self) -> ServerEndpoint:
         """The server. Raises AirflowFailException for a connection with a wrong field."""
         if self._endpoint is None:
             self._endpoint = self._read(self.get_connection(self.conn_id))
         return self._endpoint
 
-    async def aendpoint(self) -> Endpoint:
+    async def aendpoint(self) -> ServerEndpoint:
         """Return the server, from an event loop. Raises AirflowFailException as `endpoint`."""
         if self._endpoint is None:
             self._endpoint = self._read(await self.aget_connection(self.conn_id))
@@ -97,13 +97,13 @@ class NaiadHook(BaseHook):
             "placeholders": {"host": "localhost", "port": "8000", "schema": "http", "extra": ", ".join(EXTRA)},
         }
 
-    def _read(self, connection: Any) -> Endpoint:
+    def _read(self, connection: Any) -> ServerEndpoint:
         try:
             return endpoint_of(connection)
         except ConnectionFieldError as error:
             raise AirflowFailException(str(error)) from error
 
-    def _client(self, endpoint: Endpoint) -> Client:
+    def _client(self, endpoint: ServerEndpoint) -> Client:
         try:
             return Client(
                 endpoint.url,

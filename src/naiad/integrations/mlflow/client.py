@@ -22,9 +22,9 @@ from naiad.core.model import ModelMetadata, ModelState
 from naiad.core.tensor import Array
 from naiad.integrations.mlflow.model import FUNCTION, FlavourError, deployable, read_example
 from naiad.integrations.mlflow.tables import InputsError, Predictions, predictions_of, row_count, tensors_of
-from naiad.integrations.mlflow.target import Settings, TargetError, client_of, read_settings, url_of
+from naiad.integrations.mlflow.target import DeploymentSettings, TargetError, client_of, read_settings, url_of
 from naiad.repository.stores.store import check_model_name
-from naiad.tools.publish import Publication, PublishError, Sample, Source, SourceError, publish, push
+from naiad.tools.publish import Publication, PublicationSource, PublishError, SourceError, TrialSample, publish, push
 
 _TIMEOUT_S = 60.0
 _CONCURRENCY = 4
@@ -139,7 +139,7 @@ class NaiadDeploymentClient(BaseDeploymentClient):
                 raise MlflowException("predict has no deployment_name", codes.INVALID_PARAMETER_VALUE)
             return self._run(lambda client: _predict(client, deployment_name, inputs))
 
-    def _deploy(self, name: str, model_uri: str, flavor: str | None, settings: Settings) -> dict[str, Any]:
+    def _deploy(self, name: str, model_uri: str, flavor: str | None, settings: DeploymentSettings) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="naiad-mlflow-") as temporary:
             directory = Path(download_artifacts(artifact_uri=model_uri, dst_path=temporary))
             source, flavour = deployable(directory, name, flavor, settings)
@@ -155,7 +155,9 @@ class NaiadDeploymentClient(BaseDeploymentClient):
         return asyncio.run(connected())
 
 
-async def _publish(client: Client, source: Source, sample: Sample | None, settings: Settings) -> Any:
+async def _publish(
+    client: Client, source: PublicationSource, sample: TrialSample | None, settings: DeploymentSettings
+) -> Any:
     if settings.repository is None:
         return await push(
             client, source, sample, allows_other_tensors=settings.allow_other_tensors, timeout_s=settings.timeout_s

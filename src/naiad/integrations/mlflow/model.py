@@ -14,9 +14,9 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.model import ModelMetadata
 from naiad.core.tensor import Array
 from naiad.integrations.mlflow.tables import InputsError, tensors_of
-from naiad.integrations.mlflow.target import Settings
+from naiad.integrations.mlflow.target import DeploymentSettings
 from naiad.repository.stores.new_version import NewVersion
-from naiad.tools.publish import Sample, SampleError, Source
+from naiad.tools.publish import PublicationSource, SampleError, TrialSample
 
 FUNCTION = "python_function"
 _DESCRIPTIONS = frozenset(
@@ -38,7 +38,7 @@ _Files: TypeAlias = Mapping[str, Path]
 _log = logging.getLogger(__name__)
 
 
-class ExampleSample(Sample):
+class ExampleSample(TrialSample):
     """The input example that was saved with a model, as a sample request."""
 
     def tensors(self, metadata: ModelMetadata) -> dict[str, Array]:
@@ -63,7 +63,7 @@ class Flavour:
     """Files of the version, of the directory and the flavour's description. Raises FlavourError."""
 
 
-def read_example(directory: Path) -> Sample | None:
+def read_example(directory: Path) -> TrialSample | None:
     """Return the input example of a model; None without one that can be read."""
     try:
         example = MlflowModel.load(str(directory)).load_input_example(str(directory))
@@ -73,7 +73,9 @@ def read_example(directory: Path) -> Sample | None:
     return None if example is None else ExampleSample(example)
 
 
-def deployable(directory: Path, name: str, flavour: str | None, settings: Settings) -> tuple[Source, str]:
+def deployable(
+    directory: Path, name: str, flavour: str | None, settings: DeploymentSettings
+) -> tuple[PublicationSource, str]:
     """Return the version that a deployment becomes, and its flavour. Raises FlavourError."""
     try:
         model = MlflowModel.load(str(directory))
@@ -98,7 +100,7 @@ def deployable(directory: Path, name: str, flavour: str | None, settings: Settin
         # No version number: an update has another one.
         config.parameters["EXECUTION_ENV_PATH"].string_value = f"$$TRITON_MODEL_DIRECTORY/{_REQUIREMENTS}"
     beside = [directory / _REQUIREMENTS] if settings.environment else []
-    return Source(name, NewVersion(files, beside, format_config(config))), chosen.name
+    return PublicationSource(name, NewVersion(files, beside, format_config(config))), chosen.name
 
 
 def _choose(model: MlflowModel, flavour: str | None) -> Flavour:

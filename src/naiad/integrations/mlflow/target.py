@@ -48,7 +48,7 @@ class TargetError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DeploymentSettings:
     """How a model is deployed."""
 
     repository: Path | None = None
@@ -63,12 +63,12 @@ class Settings:
     timeout_s: float = _LOAD_TIMEOUT_S
 
 
-def read_settings(config: Mapping[str, Any] | None, environ: Mapping[str, str] = os.environ) -> Settings:
+def read_settings(config: Mapping[str, Any] | None, environ: Mapping[str, str] = os.environ) -> DeploymentSettings:
     """Return the settings of MLflow's `config`, whose values are text on the command line. Raises TargetError."""
     given = dict(config or {})
     repository = given.pop("repository", None) or environ.get(REPOSITORY_VARIABLE)
     max_batch_size = given.pop("max_batch_size", None)
-    settings = Settings(
+    settings = DeploymentSettings(
         repository=Path(repository) if repository else None,
         trust=_flag(given, "trust"),
         environment=_flag(given, "environment"),
@@ -79,7 +79,7 @@ def read_settings(config: Mapping[str, Any] | None, environ: Mapping[str, str] =
         timeout_s=_seconds("timeout_s", given.pop("timeout_s", _LOAD_TIMEOUT_S)),
     )
     if given:
-        known = ", ".join(field for field in Settings.__dataclass_fields__)
+        known = ", ".join(field for field in DeploymentSettings.__dataclass_fields__)
         raise TargetError(f"config has '{next(iter(given))}', which is no setting of naiad; expected {known}")
     return settings
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from naiad.core.errors import excerpt
-from naiad.options.flag import Kind, option
+from naiad.options.flag import ValueKind, option
 
 Category = Literal[
     "health",
@@ -83,7 +83,7 @@ class AccessOptions:
         {},
         "http-restricted-api",
         f"Require this header for the HTTP routes of these categories; repeatable. Categories: {_CATEGORIES}.",
-        kind=Kind.RESTRICTION,
+        kind=ValueKind.RESTRICTION,
         repeat=True,
         read=_http_restrictions,
     )
@@ -92,7 +92,7 @@ class AccessOptions:
         "grpc-restricted-protocol",
         "Require the metadata triton-grpc-protocol-<header> for the gRPC calls of these categories; repeatable. "
         f"Categories: {_CATEGORIES}.",
-        kind=Kind.RESTRICTION,
+        kind=ValueKind.RESTRICTION,
         repeat=True,
         read=_grpc_restrictions,
     )
@@ -114,7 +114,7 @@ class AccessOptions:
         "http-cors-origin",
         "naiad: let web pages of this origin call the server over HTTP; repeatable, * for all, which allows "
         "inference but no change of the server. Requests of all other pages are refused.",
-        kind=Kind.ORIGIN,
+        kind=ValueKind.ORIGIN,
         repeat=True,
     )
     http_allowed_hosts: Sequence[str] = option(
@@ -123,7 +123,7 @@ class AccessOptions:
         "naiad: answer HTTP requests for these hosts (the Host field) only; repeatable, * for all. A server on a "
         "loopback address always answers for localhost, 127.0.0.1, [::1] and its address.",
         default_text="all, on a loopback address numbers and names without a dot",
-        kind=Kind.HOSTS,
+        kind=ValueKind.HOSTS,
         repeat=True,
         read=_split_hosts,
     )

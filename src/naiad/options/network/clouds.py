@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from naiad.options.flag import Kind, option
+from naiad.options.flag import ValueKind, option
 
 UNSPECIFIED_MODEL = "unspecified_SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"
 """Triton: the model of /invocations if no variable names one; the error of the unknown model then has the fix."""
@@ -17,7 +17,7 @@ class SageMakerOptions:
     allow: bool = option(
         False, "allow-sagemaker", "Serve the container contract of SageMaker: /ping, /invocations, /models."
     )
-    address: str = option("0.0.0.0", "sagemaker-address", "naiad: address for SageMaker.", kind=Kind.ADDRESS)
+    address: str = option("0.0.0.0", "sagemaker-address", "naiad: address for SageMaker.", kind=ValueKind.ADDRESS)
     port: int = option(8080, "sagemaker-port", "Port for SageMaker; 0 for any.", minimum=0, maximum=65535)
     safe_port_range: str = option(
         "", "sagemaker-safe-port-range", "<first>-<last>: the ports that the other endpoints may have."
@@ -71,7 +71,7 @@ class VertexAiOptions:
         "Serve the container contract of Vertex AI. Default: true if $AIP_MODE is PREDICTION, which also turns HTTP "
         "and gRPC off.",
     )
-    address: str = option("0.0.0.0", "vertex-ai-address", "naiad: address for Vertex AI.", kind=Kind.ADDRESS)
+    address: str = option("0.0.0.0", "vertex-ai-address", "naiad: address for Vertex AI.", kind=ValueKind.ADDRESS)
     port: int = option(
         8080,
         "vertex-ai-port",
@@ -120,7 +120,7 @@ class AzureMlOptions:
         "allow-azure-ml",
         "naiad: serve Azure ML: scoring at /score, liveness at /, readiness at /ready, and the HTTP endpoint.",
     )
-    address: str = option("0.0.0.0", "azure-ml-address", "naiad: address for Azure ML.", kind=Kind.ADDRESS)
+    address: str = option("0.0.0.0", "azure-ml-address", "naiad: address for Azure ML.", kind=ValueKind.ADDRESS)
     port: int = option(5001, "azure-ml-port", "naiad: port for Azure ML; 0 for any.", minimum=0, maximum=65535)
     default_model: str = option(
         "", "azure-ml-default-model", "naiad: model of /score.", default_text="the only model"

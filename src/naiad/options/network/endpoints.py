@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from naiad.options.flag import Kind, listed, option, parse_boolean
+from naiad.options.flag import ValueKind, listed, option, parse_boolean
 
 _ADDRESS_FORMS = ": a name, an IPv4 or IPv6 address (:: for all), or unix:/path (naiad) for a Unix socket."
 DEFAULT_QUANTILES = "0.5:0.05,0.9:0.01,0.95:0.001,0.99:0.001,0.999:0.001"
@@ -53,7 +53,7 @@ class HttpOptions:
         "0.0.0.0",
         "http-address",
         f"Address to listen on for HTTP{_ADDRESS_FORMS}",
-        kind=Kind.ADDRESS,
+        kind=ValueKind.ADDRESS,
         summary="Address for HTTP, or unix:/path.",
     )
     port: int = option(
@@ -143,7 +143,7 @@ class GrpcOptions:
         "0.0.0.0",
         "grpc-address",
         f"Address to listen on for gRPC{_ADDRESS_FORMS}",
-        kind=Kind.ADDRESS,
+        kind=ValueKind.ADDRESS,
         summary="Address for gRPC, or unix:/path.",
     )
     port: int = option(
@@ -282,7 +282,7 @@ class MetricsOptions:
         "metrics-address",
         "Address for metrics. Default: the HTTP address, or 127.0.0.1 if HTTP uses a Unix socket.",
         default_text="the HTTP address",
-        kind=Kind.ADDRESS,
+        kind=ValueKind.ADDRESS,
     )
     port: int = option(
         8002,
@@ -299,7 +299,7 @@ class MetricsOptions:
         {},
         "metrics-config",
         "A metrics setting: counter_latencies=, histogram_latencies=, summary_latencies=, summary_quantiles=.",
-        kind=Kind.SETTING,
+        kind=ValueKind.SETTING,
         repeat=True,
         read=_metrics_settings,
     )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from naiad.options.flag import COMMAND_LINE, Flag, Given, Kind, OptionError, listed, parse_boolean, unknown_flag
+from naiad.options.flag import COMMAND_LINE, Flag, Given, OptionError, ValueKind, listed, parse_boolean, unknown_flag
 from naiad.options.flags import CONFIG, SECTIONS, all_flags
 from naiad.options.network.access import check_hosts, check_origin, compile_header_pattern
 from naiad.options.network.addresses import check_address, is_unix, problem_of_places
@@ -61,7 +61,7 @@ def parse_arguments(arguments: Sequence[str], source: str) -> list[Given]:
         flag = flags.get(name) if argument.startswith("--") else None
         if flag is None:
             raise unknown_flag(argument, flags)
-        if flag.kind is Kind.SWITCH:
+        if flag.kind is ValueKind.SWITCH:
             if has_value:
                 raise OptionError(f"--{name} takes no value, got '{value}'")
         elif not has_value:
@@ -271,22 +271,22 @@ def _parse_mode(text: str) -> int:
 
 def _parse_setting(text: str) -> str:
     if "=" not in text:
-        raise ValueError(f"has no setting; write {Kind.SETTING.value} or <setting>=<value>")
+        raise ValueError(f"has no setting; write {ValueKind.SETTING.value} or <setting>=<value>")
     return text
 
 
-_PARSERS: Mapping[Kind, Callable[[str], Any]] = {
-    Kind.STRING: str,
-    Kind.INTEGER: _parse_integer,
-    Kind.FLOAT: _parse_float,
-    Kind.BOOLEAN: parse_boolean,
-    Kind.SWITCH: lambda _: True,
-    Kind.SETTING: _parse_setting,
-    Kind.ADDRESS: check_address,
-    Kind.MODE: _parse_mode,
-    Kind.ORIGIN: check_origin,
-    Kind.HOSTS: check_hosts,
-    Kind.RESTRICTION: str,
+_PARSERS: Mapping[ValueKind, Callable[[str], Any]] = {
+    ValueKind.STRING: str,
+    ValueKind.INTEGER: _parse_integer,
+    ValueKind.FLOAT: _parse_float,
+    ValueKind.BOOLEAN: parse_boolean,
+    ValueKind.SWITCH: lambda _: True,
+    ValueKind.SETTING: _parse_setting,
+    ValueKind.ADDRESS: check_address,
+    ValueKind.MODE: _parse_mode,
+    ValueKind.ORIGIN: check_origin,
+    ValueKind.HOSTS: check_hosts,
+    ValueKind.RESTRICTION: str,
 }
 
 
@@ -297,7 +297,7 @@ def parse_value(flag: Flag, text: str) -> Any:
     if flag.only is not None and text.lower() not in (only.lower() for only in flag.only):
         allowed = f"; this server supports only {listed(flag.only)}" if flag.only else ""
         raise ValueError(f"is not supported by this server{allowed}")
-    return text.lower() if flag.only is not None and flag.kind is Kind.STRING else value
+    return text.lower() if flag.only is not None and flag.kind is ValueKind.STRING else value
 
 
 def _check_range(flag: Flag, value: Any) -> None:

@@ -10,15 +10,15 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from naiad.options.flag import Flag, Given, Kind, OptionError, nearest_name
+from naiad.options.flag import Flag, Given, OptionError, ValueKind, nearest_name
 from naiad.options.flags import CONFIG, all_flags
 
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 _EXPECTED = {
-    Kind.INTEGER: "an integer, such as {} = 1",
-    Kind.FLOAT: "a number, such as {} = 1.5",
-    Kind.BOOLEAN: "true or false, such as {} = true",
-    Kind.SWITCH: "true or false, such as {} = true",
+    ValueKind.INTEGER: "an integer, such as {} = 1",
+    ValueKind.FLOAT: "a number, such as {} = 1.5",
+    ValueKind.BOOLEAN: "true or false, such as {} = true",
+    ValueKind.SWITCH: "true or false, such as {} = true",
 }
 _TYPES: Mapping[type, str] = {
     bool: "a boolean",
@@ -100,7 +100,7 @@ def _texts(flag: Flag, key: str, value: Any, where: str) -> Iterator[str]:
                 f"{where}: {key} = {_shown(each)} is {_TYPES.get(type(each), 'a date')}; "
                 f"expected {expected.format(key)}"
             )
-        if flag.kind is Kind.SWITCH:
+        if flag.kind is ValueKind.SWITCH:
             if each:
                 yield ""
         else:
@@ -108,11 +108,11 @@ def _texts(flag: Flag, key: str, value: Any, where: str) -> Iterator[str]:
 
 
 def _fits(flag: Flag, value: object) -> bool:
-    if flag.kind in (Kind.BOOLEAN, Kind.SWITCH):
+    if flag.kind in (ValueKind.BOOLEAN, ValueKind.SWITCH):
         return isinstance(value, bool)
-    if flag.kind is Kind.INTEGER:
+    if flag.kind is ValueKind.INTEGER:
         return type(value) is int
-    if flag.kind is Kind.FLOAT:
+    if flag.kind is ValueKind.FLOAT:
         return type(value) in (int, float)
     return isinstance(value, str)
 

@@ -26,7 +26,7 @@ from naiad.repository.cloud.provider import FIXES, is_installed, make_client
 from naiad.repository.cloud.url import CloudUrl
 
 
-class Kind(enum.Enum):
+class ObjectFailure(enum.Enum):
     """What kind of failure it was, and so what to do about it."""
 
     MISSING = enum.auto()
@@ -43,7 +43,7 @@ class Kind(enum.Enum):
 class Failure:
     """A failure in words and of a kind."""
 
-    kind: Kind
+    kind: ObjectFailure
     text: str
 
 
@@ -68,11 +68,11 @@ _DENIED_CODES = frozenset(
     }
 )
 _CLASSES = {
-    "NotFoundError": Kind.MISSING,
-    "FileNotFoundError": Kind.MISSING,
-    "PermissionDeniedError": Kind.DENIED,
-    "UnauthenticatedError": Kind.DENIED,
-    "InvalidPathError": Kind.BAD_KEY,
+    "NotFoundError": ObjectFailure.MISSING,
+    "FileNotFoundError": ObjectFailure.MISSING,
+    "PermissionDeniedError": ObjectFailure.DENIED,
+    "UnauthenticatedError": ObjectFailure.DENIED,
+    "InvalidPathError": ObjectFailure.BAD_KEY,
 }
 """By the name of the class, so that the library is not needed here."""
 
@@ -81,29 +81,29 @@ def classify(error: Exception) -> Failure:
     """Return the kind of a failure and its reason: what the server said, or what kept it from answering."""
     text = str(error)
     if type(error).__name__ == "InvalidPathError":
-        return Failure(Kind.BAD_KEY, text.partition("\n\n")[0])  # the name in it may have line breaks
+        return Failure(ObjectFailure.BAD_KEY, text.partition("\n\n")[0])  # the name in it may have line breaks
     status = _STATUS.search(text)
     code = _CODE.search(text)
     reason = " ".join(_reason(text, status, code))
     if _IDENTITY_SERVICE.search(text):
-        return Failure(Kind.NO_CREDENTIAL, reason)
+        return Failure(ObjectFailure.NO_CREDENTIAL, reason)
     return Failure(
         _kind(type(error).__name__, int(status[1]) if status else 0, code[1] if code else "", text), reason
     )
 
 
-def _kind(name: str, status: int, code: str, text: str) -> Kind:
+def _kind(name: str, status: int, code: str, text: str) -> ObjectFailure:
     if code in _DENIED_CODES or status in (401, 403):
-        return Kind.DENIED
+        return ObjectFailure.DENIED
     if name in _CLASSES:
         return _CLASSES[name]
     if status:
         if status == 404:
-            return Kind.MISSING
-        return Kind.PASSING if status in (408, 425, 429) or status >= 500 else Kind.OTHER
+            return ObjectFailure.MISSING
+        return ObjectFailure.PASSING if status in (408, 425, 429) or status >= 500 else ObjectFailure.OTHER
     if name in ("ConnectionError", "TimeoutError") or _NO_ANSWER.search(text):
-        return Kind.PASSING
-    return Kind.OTHER
+        return ObjectFailure.PASSING
+    return ObjectFailure.OTHER
 
 
 def _reason(text: str, status: re.Match[str] | None, code: re.Match[str] | None) -> Iterator[str]:
@@ -404,10 +404,10 @@ class ObjectStore:
                 failure = classify(error)
             except Exception as error:
                 failure = classify(error)
-            if failure.kind is Kind.NO_CREDENTIAL and not was_anonymous:
+            if failure.kind is ObjectFailure.NO_CREDENTIAL and not was_anonymous:
                 self._go_on_without_credential()
                 continue
-            if failure.kind is not Kind.PASSING or attempt == ATTEMPTS:
+            if failure.kind is not ObjectFailure.PASSING or attempt == ATTEMPTS:
                 raise self._refusal(action, failure, attempt, time.monotonic() - start_s)
             pause_s = min(_LONGEST_PAUSE_S, self._first_pause_s * 2 ** (attempt - 1)) * random.uniform(0.75, 1.25)
             _log.warning("%s failed, trying again in %.1f s: %s", action, pause_s, failure.text)
@@ -423,19 +423,19 @@ class ObjectStore:
 
     def _refusal(self, action: str, failure: Failure, attempts: int, elapsed_s: float) -> InferError:
         source = self._credential.source
-        if failure.kind is Kind.MISSING:
+        if failure.kind is ObjectFailure.MISSING:
             return not_found(f"{action} failed: it is not there ({failure.text}); check bucket, path and region")
-        if failure.kind in (Kind.DENIED, Kind.NO_CREDENTIAL):
+        if failure.kind in (ObjectFailure.DENIED, ObjectFailure.NO_CREDENTIAL):
             used = f"no credential was found ({source})" if self._is_anonymous else f"credential used: {source}"
             return invalid_argument(
                 f"{action} failed: access is denied ({failure.text}); {used}; {FIXES[self.url.scheme]}"
             )
-        if failure.kind is Kind.PASSING:
+        if failure.kind is ObjectFailure.PASSING:
             return unavailable(
                 f"{action} failed {attempts} times in {elapsed_s:.1f} s: {failure.text}; check that "
                 f"{self.url.endpoint or 'the network and the endpoint'} can be reached from here"
             )
-        if failure.kind is Kind.BAD_KEY:
+        if failure.kind is ObjectFailure.BAD_KEY:
             found = _BAD_PATH.search(failure.text)
             key = found[1] if found else ""
             return _bad_key(action, f"the key {excerpt(repr(key))}" if key else excerpt(failure.text), key)

@@ -31,7 +31,7 @@ from naiad.repository.control.load_order import (
     with_config,
 )
 from naiad.repository.control.locks import ModelLocks
-from naiad.repository.control.reconcile import Listed, Loaded, Unload, ensembles_above, reconcile, unloaded
+from naiad.repository.control.reconcile import Listed, LoadedModel, Unload, ensembles_above, reconcile, unloaded
 from naiad.repository.lifecycle import LoadedVersion, V
 from naiad.repository.model_plan import ModelPlan, by_dependency, member_names
 from naiad.repository.stores.fingerprint import file_state
@@ -67,9 +67,9 @@ class ModelController(Generic[V]):
 
     # --- state ------------------------------------------------------------------------------------------------------
 
-    def state(self, names: Iterable[str], *, with_failed: bool = False) -> dict[str, Loaded]:
+    def state(self, names: Iterable[str], *, with_failed: bool = False) -> dict[str, LoadedModel]:
         """Return these models and their members as they were loaded; `with_failed` also those that failed to load."""
-        found: dict[str, Loaded] = {}
+        found: dict[str, LoadedModel] = {}
         for name in names:
             record = self._records.get(name)
             if record is None and with_failed:
@@ -81,8 +81,8 @@ class ModelController(Generic[V]):
                     found[each] = self._loaded(each, own)
         return found
 
-    def _loaded(self, name: str, record: LoadRecord) -> Loaded:
-        return Loaded(
+    def _loaded(self, name: str, record: LoadRecord) -> LoadedModel:
+        return LoadedModel(
             record.files_seen,
             record.members,
             is_served=self.catalog.is_served(name),
@@ -91,7 +91,7 @@ class ModelController(Generic[V]):
             member_generations=record.member_generations,
         )
 
-    def _all_state(self) -> dict[str, Loaded]:
+    def _all_state(self) -> dict[str, LoadedModel]:
         """Return the ensembles and their members as they were loaded."""
         return self.state([name for name, record in list(self._records.items()) if record.members])
 

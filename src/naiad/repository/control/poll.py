@@ -16,7 +16,15 @@ from naiad.core.errors import ErrorCode, InferError, internal, invalid_argument
 from naiad.core.model import name_of
 from naiad.repository.catalog import reason_of
 from naiad.repository.control.controller import ModelController
-from naiad.repository.control.reconcile import NEVER_LOADED, Action, Listed, ListingHistory, Loaded, Step, reconcile
+from naiad.repository.control.reconcile import (
+    NEVER_LOADED,
+    Action,
+    ControlStep,
+    Listed,
+    ListingHistory,
+    LoadedModel,
+    reconcile,
+)
 from naiad.repository.lifecycle import V
 from naiad.repository.stores.fingerprint import fingerprint as fingerprint_of
 from naiad.repository.stores.stores import DUPLICATE
@@ -105,7 +113,7 @@ class PollTrigger(Generic[V]):
                 self._begin(step, listing[step.name].files)
         self._is_unsettled = any(listed.files != self._acted.get(name) for name, listed in listing.items())
 
-    def _plan(self, listing: Mapping[str, Listed], now_s: float) -> list[Step]:
+    def _plan(self, listing: Mapping[str, Listed], now_s: float) -> list[ControlStep]:
         with self._lock:
             busy = set(self._busy)
         state = self._state()
@@ -116,7 +124,7 @@ class PollTrigger(Generic[V]):
         wanted = [name for name, listed in now.items() if listed.files is not None]
         steps = reconcile(wanted, now, state, now_s=now_s, settle_s=self._settle_s)
         moving = busy.union(step.name for step in steps)
-        chosen: list[Step] = []
+        chosen: list[ControlStep] = []
         for step in steps:
             if step.action is Action.SUSPEND:
                 continue  # the unload of a model suspends the ensembles above it itself
@@ -127,11 +135,11 @@ class PollTrigger(Generic[V]):
                     self._relinked[step.name] = members
         return chosen
 
-    def _state(self) -> dict[str, Loaded]:
+    def _state(self) -> dict[str, LoadedModel]:
         """Return the models that were acted upon, with the fingerprints that they had then."""
         loaded = self._controller.state(self._acted)
         failed = self._controller.state(self._acted.keys() - loaded.keys(), with_failed=True)
-        state: dict[str, Loaded] = {}
+        state: dict[str, LoadedModel] = {}
         for name, files in self._acted.items():
             if name in loaded:
                 # The controller loads an ensemble again when one of its members was loaded.
@@ -141,7 +149,7 @@ class PollTrigger(Generic[V]):
             state[name] = replace(known, files=files, has_failed=not known.is_served)
         return state
 
-    def _members(self, name: str, state: Mapping[str, Loaded]) -> frozenset[str] | None:
+    def _members(self, name: str, state: Mapping[str, LoadedModel]) -> frozenset[str] | None:
         """Return the members of an ensemble if other models may be meant now than when it was loaded last."""
         namespaces = self._catalog.namespaces
         if namespaces is None or name not in state:
@@ -197,7 +205,7 @@ class PollTrigger(Generic[V]):
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, step: Step, files: object) -> None:
+    def _begin(self, step: ControlStep, files: object) -> None:
         """Make a step on a thread of the pool."""
         name, work = step.name, self._work(step, files)
         if step.action is Action.UNLOAD:
@@ -219,7 +227,7 @@ class PollTrigger(Generic[V]):
 
         self._pool.submit(run)
 
-    def _work(self, step: Step, files: object) -> Callable[[str], object]:
+    def _work(self, step: ControlStep, files: object) -> Callable[[str], object]:
         if step.action is Action.UNLOAD:
             return self._unload
         is_relinked = step.action is Action.UPDATE and self._acted.get(step.name) == files

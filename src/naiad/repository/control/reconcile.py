@@ -1,7 +1,7 @@
 """The reconciler: from the wanted models, how the repositories look and what is loaded to a plan of steps.
 
 Pure: no I/O and no clock. It is level-triggered: the plan depends on the present state only, however that came about,
-and once a plan is applied the next one is empty. The state must show steps that failed, see `Loaded.has_failed`.
+and once a plan is applied the next one is empty. The state must show steps that failed, see `LoadedModel.has_failed`.
 """
 
 import enum
@@ -22,7 +22,7 @@ class Action(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ControlStep:
     """One step of a plan. Steps are in the order in which they have to be made."""
 
     action: Action
@@ -49,7 +49,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedModel:
     """A model as it was loaded last."""
 
     files: object
@@ -65,8 +65,8 @@ class Loaded:
     """Generations of its members when it was loaded; None: loads of members are no reason to load it again."""
 
 
-NEVER_LOADED = Loaded(None, is_served=False)
-State = Mapping[str, Loaded]
+NEVER_LOADED = LoadedModel(None, is_served=False)
+State = Mapping[str, LoadedModel]
 
 
 def reconcile(
@@ -77,7 +77,7 @@ def reconcile(
     forced: Mapping[str, str] | None = None,
     now_s: float = 0.0,
     settle_s: float = 0.0,
-) -> list[Step]:
+) -> list[ControlStep]:
     """Return the steps from `state` to the `wanted` models as they are in `listing`.
 
     Models that are not in `listing` were not looked at: their files count as unchanged. `forced` are models to load
@@ -86,11 +86,13 @@ def reconcile(
     settled = {name: listed for name, listed in listing.items() if listed.is_settled(now_s, settle_s)}
     unloads = [name for name in state if name not in wanted and (name in settled or name not in listing)]
     steps = [
-        Step(Action.SUSPEND, name, f"it contains {', '.join(sorted(state[name].members.intersection(unloads)))}")
+        ControlStep(
+            Action.SUSPEND, name, f"it contains {', '.join(sorted(state[name].members.intersection(unloads)))}"
+        )
         for name in ensembles_above(unloads, state)
         if state[name].is_served
     ]
-    steps += [Step(Action.UNLOAD, name, "it is not wanted any more") for name in unloads]
+    steps += [ControlStep(Action.UNLOAD, name, "it is not wanted any more") for name in unloads]
     left = {name: loaded for name, loaded in state.items() if name not in unloads}
     suspended = [step.name for step in steps if step.action is Action.SUSPEND]
     left |= {name: replace(state[name], is_served=False, has_failed=True) for name in suspended}
@@ -100,15 +102,15 @@ def reconcile(
 
 def _loads(
     names: Collection[str], listing: Mapping[str, Listed], state: State, forced: Mapping[str, str]
-) -> list[Step]:
+) -> list[ControlStep]:
     served = {name for name, loaded in state.items() if loaded.is_served}
     replaced: set[str] = set()
-    steps: list[Step] = []
+    steps: list[ControlStep] = []
     for name in _members_first(names, listing, state):
         reason = forced.get(name) or _reason_to_load(name, listing.get(name), state, served, replaced)
         if reason is None:
             continue
-        steps.append(Step(Action.UPDATE if name in served else Action.LOAD, name, reason))
+        steps.append(ControlStep(Action.UPDATE if name in served else Action.LOAD, name, reason))
         if name in listing or name not in served:
             # An ensemble that is only matched with its members again remains the same for ensembles above it.
             replaced.add(name)
@@ -136,7 +138,7 @@ def _reason_to_load(
     return None if member is None else f"its member '{member}' was loaded"
 
 
-def _loaded_member(loaded: Loaded, state: State, replaced: Collection[str]) -> str | None:
+def _loaded_member(loaded: LoadedModel, state: State, replaced: Collection[str]) -> str | None:
     """Return a member that was loaded since the ensemble was."""
     generations = loaded.member_generations
     if generations is None:

@@ -71,7 +71,7 @@ class Service(Protocol):
         """Close the port at once."""
 
 
-class Endpoint:
+class ServiceEndpoint:
     """One service: its listening socket and its connections."""
 
     def __init__(

@@ -39,7 +39,7 @@ from naiad.options.network.access import METRICS, RequiredHeader, TlsOptions, co
 from naiad.options.network.addresses import are_overheard, is_one_port, owner_of_tls, unsupported_reason
 from naiad.options.network.endpoints import GrpcOptions, HttpOptions
 from naiad.options.options import ServerOptions
-from naiad.server.ports.endpoint import Connections, Endpoint, Service
+from naiad.server.ports.endpoint import Connections, Service, ServiceEndpoint
 from naiad.server.ports.file_watch import FileWatch, read_api_keys
 from naiad.server.ports.listener import addresses
 from naiad.server.ports.tls import load, server_context
@@ -348,7 +348,7 @@ class Ports:
         return self._open("metrics", self._noting(server))
 
     def _open(self, flag: str, connections: Connections, tls: ssl.SSLContext | None = None) -> Service:
-        return Endpoint(self._addresses[flag], connections, tls)
+        return ServiceEndpoint(self._addresses[flag], connections, tls)
 
     def _both(self, grpc_unsupported_reason: str) -> OnePort:
         """Return the connections for REST over both versions of HTTP, and for gRPC unless a reason excludes it."""

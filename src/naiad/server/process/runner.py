@@ -21,6 +21,7 @@ from naiad.core.errors import ErrorCode, InferError
 from naiad.options.options import ServerOptions
 from naiad.telemetry.logs import log
 from naiad.telemetry.logs.console import print_failure
+from naiad.telemetry.logs.output import make_formatter
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +78,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopSignal:
     """Whether the server was asked to exit."""
 
-    def __init__(self, exit_now: Callable[[int], object] = os._exit) -> None:
+    def __init__(self, exit_now: Callable[[int], object] = os._exit, *, log_format: str = "default") -> None:
+        """`log_format` is the value of --log-format."""
+        self._log_format = log_format
         self._event = asyncio.Event()
         self._exit_now = exit_now
 
@@ -88,8 +91,12 @@ class StopSignal:
 
     def receive(self, number: int) -> None:
         """Handle one signal; called on the event loop."""
-        # Triton prints this line unchanged, outside the log.
-        _print_if_read(f"Signal ({int(number)}) received.\n")
+        # Triton prints this line unchanged, outside the log; a reader of JSON lines could not parse it.
+        text = f"Signal ({int(number)}) received."
+        if self._log_format == "json":
+            record = _log.makeRecord(_log.name, logging.INFO, __file__, 0, text, (), None)
+            text = make_formatter("json").format(record)
+        _print_if_read(f"{text}\n")
         if self._event.is_set():
             self._exit_now(1)
         self._event.set()

@@ -11,7 +11,7 @@ from naiad.engine.serving.served import Served
 from naiad.server.reporting.metrics import show_adaptive
 from naiad.telemetry.metrics.exposition import Row
 from naiad.telemetry.metrics.metrics import Registry
-from naiad.telemetry.metrics.model import FIRST_RESPONSE_MS, ModelSource, model_labels
+from naiad.telemetry.metrics.model import FIRST_RESPONSE_MS, ModelMetricSource, model_labels
 
 _TURN_TIMEOUT_S = 5.0
 """A loop that is this busy has bigger problems than one request for a version that is being unloaded."""
@@ -80,7 +80,7 @@ class ReadySetPublisher:
 
     def _add(self, served: Served) -> None:
         config = served.config
-        source = ModelSource(
+        source = ModelMetricSource(
             served.statistics,
             pending=lambda: served.pending_count,
             executing=lambda: served.in_flight_count - served.pending_count,

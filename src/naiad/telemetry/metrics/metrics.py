@@ -11,7 +11,7 @@ from naiad.options.network.endpoints import DEFAULT_QUANTILES, MetricsOptions, p
 from naiad.telemetry.metrics import model as model_metrics
 from naiad.telemetry.metrics.exposition import Kind, Row, format_opening, format_rows, series_names
 from naiad.telemetry.metrics.gpus import GPU_FAMILIES
-from naiad.telemetry.metrics.model import ModelFamily, ModelSource, Scrape
+from naiad.telemetry.metrics.model import ModelFamily, ModelMetricSource, Scrape
 from naiad.telemetry.process import CpuMeter, read_memory, read_process
 from naiad.telemetry.statistics.model import ModelStatistics
 
@@ -37,7 +37,7 @@ class Registry:
         options = options or MetricsOptions()
         settings = options.settings
         self._lock = threading.Lock()
-        self._models: dict[tuple[str, str, str], ModelSource] = {}
+        self._models: dict[tuple[str, str, str], ModelMetricSource] = {}
         self._callbacks: dict[str, Callable[[], str]] = {}
         self._renders: list[Callable[[], Iterable[str]]] = []
         self._cpu = CpuMeter() if options.allow_cpu else None
@@ -59,7 +59,7 @@ class Registry:
 
     # --- models ---------------------------------------------------------------------------------------------------
 
-    def add_model(self, source: ModelSource) -> None:
+    def add_model(self, source: ModelMetricSource) -> None:
         """Show a model version from now on; it replaces one with the same name and version."""
         if self._keeps_samples:
             source.statistics.keep_samples()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from naiad.core.errors import FailureReason
 from naiad.telemetry.metrics.exposition import format_labels, format_value
-from naiad.telemetry.statistics.model import LATENCY_BOUNDS_NS, ModelStatistics, Sample
+from naiad.telemetry.statistics.model import LATENCY_BOUNDS_NS, LatencySample, ModelStatistics
 from naiad.telemetry.statistics.version import Duration, VersionStatistics
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _NOT_IN_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 """A label's name cannot have these, and nothing can be escaped there. Validation refuses such a tag."""
 
 
-class ModelSource:
+class ModelMetricSource:
     """Source of the values of one model version."""
 
     def __init__(  # noqa: PLR0913 - the data of a model
@@ -95,9 +95,9 @@ def _label_name(tag: str) -> str:
 class Scrape(NamedTuple):
     """One model at the moment of a scrape."""
 
-    source: ModelSource
+    source: ModelMetricSource
     counts: VersionStatistics
-    samples: Sequence[Sample]
+    samples: Sequence[LatencySample]
 
 
 class ModelFamily(NamedTuple):
@@ -112,7 +112,7 @@ class ModelFamily(NamedTuple):
     """The numbers for the placeholders."""
     is_shown: Callable[[VersionStatistics], object] = lambda counts: True
     """Whether there is a value to show, as a truth value."""
-    has: Callable[[ModelSource], bool] = lambda _: True
+    has: Callable[[ModelMetricSource], bool] = lambda _: True
     """Whether a model has this metric."""
 
     def lines(self, scrape: Scrape) -> str:

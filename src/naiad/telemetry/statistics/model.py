@@ -34,7 +34,7 @@ RECENT_LIMIT = 32
 """Number of executed batches that are kept one by one."""
 
 
-class Sample(NamedTuple):
+class LatencySample(NamedTuple):
     """The latencies of one successful request, or of one that missed in the response cache, for summaries.
 
     None if a request has no such latency: a cache hit has no compute time.
@@ -90,7 +90,7 @@ class ModelStatistics:
         self._batches: dict[int, list[int]] = {}
         """Total batch size to executions and the summed input, infer and output ns."""
         self._buckets = [[0] * _BUCKET_COUNT for _ in LATENCIES]
-        self._samples: deque[Sample] | None = None
+        self._samples: deque[LatencySample] | None = None
         self._recent: deque[tuple[int, int, int, int, int, str, str]] = deque(maxlen=RECENT_LIMIT)
 
     def keep_samples(self) -> None:
@@ -158,7 +158,7 @@ class ModelStatistics:
             # Triton: a hit counts in the queue as well, with zero time.
             self._buckets[1][0] += 1
             if self._samples is not None:
-                self._samples.append(Sample(end_ns, end_ns - request.arrival_ns, 0, cache_hit_ns=lookup_ns))
+                self._samples.append(LatencySample(end_ns, end_ns - request.arrival_ns, 0, cache_hit_ns=lookup_ns))
 
     def record_cache_miss(self, duration_ns: int) -> None:
         """Count an executed request that missed in the cache: time for the look-up and for the insertion."""
@@ -166,7 +166,7 @@ class ModelStatistics:
             self._cache_miss[0] += 1
             self._cache_miss[1] += duration_ns
             if self._samples is not None:
-                self._samples.append(Sample(time.monotonic_ns(), cache_miss_ns=duration_ns))
+                self._samples.append(LatencySample(time.monotonic_ns(), cache_miss_ns=duration_ns))
 
     def record_dropped(self, request: InferRequest, reason: FailureReason, end_ns: int) -> None:
         """Count a queued request that ended without an execution."""
@@ -256,7 +256,7 @@ class ModelStatistics:
             self._compute_ns[position] += count * duration
             buckets[position + 2][bisect_left(LATENCY_BOUNDS_NS, duration)] += count
         if self._samples is not None:
-            self._samples.extend(Sample(end_ns, end_ns - a, start_ns - a, *durations) for a in arrivals)
+            self._samples.extend(LatencySample(end_ns, end_ns - a, start_ns - a, *durations) for a in arrivals)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ class ModelStatistics:
             recent = list(self._recent)
         return [RecentBatch(*batch) for batch in recent]
 
-    def samples(self) -> Sequence[Sample]:
+    def samples(self) -> Sequence[LatencySample]:
         """Return the kept samples, oldest first; none unless `keep_samples` was called."""
         with self._lock:
             return list(self._samples or ())

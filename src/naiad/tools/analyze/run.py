@@ -11,16 +11,23 @@ from naiad.backend.cores import usable_cores
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.version import __version__
 from naiad.tools.analyze.goal import Goal
-from naiad.tools.analyze.live import Configurations, LiveInstrument, OwnServer, RunningServer, Server, journal_path
+from naiad.tools.analyze.live import (
+    AnalyzedServer,
+    Configurations,
+    LiveInstrument,
+    OwnServer,
+    RunningServer,
+    journal_path,
+)
 from naiad.tools.analyze.live.instrument import LOAD_TIMEOUT_S
 from naiad.tools.analyze.live.server import make_client
 from naiad.tools.analyze.measurement import Ranking
 from naiad.tools.analyze.profile import learned_profiles
 from naiad.tools.analyze.report.html import report, write_pdf
 from naiad.tools.analyze.report.tables import write_tables
-from naiad.tools.analyze.search import Checkpoint, SearchProgress, SearchSettings, fingerprint, search, within
+from naiad.tools.analyze.search import SearchCheckpoint, SearchProgress, SearchSettings, fingerprint, search, within
 from naiad.tools.analyze.search.goal_score import misses
-from naiad.tools.analyze.settings.settings import ModelSettings, SearchMode, ServerSettings, Settings
+from naiad.tools.analyze.settings.settings import AnalysisSettings, ModelSettings, SearchMode, ServerSettings
 from naiad.tools.analyze.settings.values import SettingsError
 from naiad.tools.analyze.simulation import LearnedPredictor
 from naiad.tools.analyze.simulations import Simulations
@@ -37,7 +44,7 @@ from naiad.tools.analyze.variants import (
     member_names,
 )
 from naiad.tools.analyze.winner import check_output, differences, write_winner
-from naiad.tools.perf.plan import InputSettings, ModelPlan, Protocol, Service
+from naiad.tools.perf.plan import InputSettings, ModelLoad, Protocol, ServerTarget
 from naiad.tools.values.tensor import InputError
 
 Inputs = Mapping[str, InputSettings]
@@ -66,7 +73,7 @@ class Analysis:
     """The machine for the rate that was asked about, in a sentence."""
 
 
-async def analyze(settings: Settings, inputs: Inputs, progress: Progress | None = None) -> list[Analysis]:
+async def analyze(settings: AnalysisSettings, inputs: Inputs, progress: Progress | None = None) -> list[Analysis]:
     """Analyse the models of the settings one after the other, or all at once, and write the reports.
 
     The server has its old configurations afterwards. An interrupt ends the list with its model, and nothing is
@@ -106,7 +113,7 @@ def recommended(ranking: Ranking) -> Sequence[Variant]:
     return ranking.winner.measured.point.variants if ranking.is_compared and ranking.winner is not None else ()
 
 
-async def _apply(service: Service, models: Sequence[str], variants: Sequence[Variant]) -> None:
+async def _apply(service: ServerTarget, models: Sequence[str], variants: Sequence[Variant]) -> None:
     """Load variants of the models and their members to stay, and ensembles with the batch that fits them."""
     async with make_client(service, LOAD_TIMEOUT_S) as client:
         configurations = Configurations(client, service.url, None)
@@ -116,16 +123,16 @@ async def _apply(service: Service, models: Sequence[str], variants: Sequence[Var
 
 @asynccontextmanager
 async def _instrument(
-    settings: Settings, group: Sequence[ModelSettings], inputs: Inputs
+    settings: AnalysisSettings, group: Sequence[ModelSettings], inputs: Inputs
 ) -> AsyncIterator[LiveInstrument]:
     server = make_server(settings.server)
-    plans = [ModelPlan(model.name, inputs=inputs.get(model.name, InputSettings())) for model in group]
+    plans = [ModelLoad(model.name, inputs=inputs.get(model.name, InputSettings())) for model in group]
     journal = journal_path(Path.cwd(), server.service.url) if settings.server.is_remote else None
     async with LiveInstrument(server, plans, varied=settings.composing_models, journal=journal) as instrument:
         yield instrument
 
 
-def make_server(settings: ServerSettings) -> Server:
+def make_server(settings: ServerSettings) -> AnalyzedServer:
     """Return the running server that the settings name, or one that will be started for the repository."""
     transport = Protocol.GRPC if settings.is_grpc else Protocol.HTTP
     if not settings.is_remote:
@@ -133,11 +140,11 @@ def make_server(settings: ServerSettings) -> Server:
         return OwnServer([settings.repository], flags, transport, settings.environment)
     endpoint = settings.grpc_endpoint if settings.is_grpc else settings.http_endpoint
     url = endpoint if "://" in endpoint else f"{transport.value}://{endpoint}"
-    return RunningServer(Service(url, transport), settings.metrics_url)
+    return RunningServer(ServerTarget(url, transport), settings.metrics_url)
 
 
 async def _search(
-    settings: Settings,
+    settings: AnalysisSettings,
     group: Sequence[ModelSettings],
     instrument: LiveInstrument,
     inputs: Inputs,
@@ -153,7 +160,7 @@ async def _search(
     checkpoint_folder.mkdir(parents=True, exist_ok=True)
     mark = _fingerprint(settings, instrument.configs, [inputs[name] for name in names if name in inputs])
     with (
-        Checkpoint(checkpoint_folder / f"{'+'.join(names)}.measurements.jsonl", mark) as checkpoint,
+        SearchCheckpoint(checkpoint_folder / f"{'+'.join(names)}.measurements.jsonl", mark) as checkpoint,
         Simulations(int(usable_cores())) as simulations,
     ):
         predictor = (
@@ -187,7 +194,9 @@ async def _search(
     )
 
 
-def _fingerprint(settings: Settings, configs: Mapping[str, ModelConfig], inputs: Sequence[InputSettings]) -> str:
+def _fingerprint(
+    settings: AnalysisSettings, configs: Mapping[str, ModelConfig], inputs: Sequence[InputSettings]
+) -> str:
     """Return what a measurement depends on: it is not made again as long as this is the same."""
     facts = [
         __version__,
@@ -216,14 +225,14 @@ def _capacity_text(predictor: LearnedPredictor | None, ranking: Ranking, rate_pe
     )
 
 
-def _mode(settings: Settings, group: Sequence[ModelSettings]) -> SearchMode:
+def _mode(settings: AnalysisSettings, group: Sequence[ModelSettings]) -> SearchMode:
     """Manual lists are measured in full, as by Model Analyzer, unless another mode is asked for."""
     is_manual = any(model.config_parameters for model in group) or settings.is_search_disabled
     return _MEASURED_BY_HAND if is_manual and settings.mode is SearchMode.PREDICT else settings.mode
 
 
 def _space(
-    settings: Settings, group: Sequence[ModelSettings], configs: Mapping[str, ModelConfig]
+    settings: AnalysisSettings, group: Sequence[ModelSettings], configs: Mapping[str, ModelConfig]
 ) -> tuple[Space, list[str]]:
     """Return what is searched, and the combinations that are left out."""
     manual = {model.name: model.config_parameters for model in group if model.config_parameters}
@@ -257,13 +266,13 @@ def _reasons(variants: Variants) -> list[str]:
     return [f"{settings_text(settings)}: {reason}" for settings, reason in variants.refused]
 
 
-def _own_dimensions(config: ModelConfig, settings: Settings) -> list[Dimension]:
+def _own_dimensions(config: ModelConfig, settings: AnalysisSettings) -> list[Dimension]:
     """Return what is searched of a model without lists by the user."""
     is_cpu_only = config.name in settings.cpu_only_models
     return _bounded(default_dimensions(config, Machine(usable_cores()), is_cpu_only=is_cpu_only), settings)
 
 
-def _bounded(dimensions: Sequence[Dimension], settings: Settings) -> list[Dimension]:
+def _bounded(dimensions: Sequence[Dimension], settings: AnalysisSettings) -> list[Dimension]:
     """Keep the values within the bounds of the settings."""
     limits = {"max_batch_size": settings.bounds.batch_size, "instance_group.count": settings.bounds.instances}
     kept: list[Dimension] = []
@@ -275,7 +284,7 @@ def _bounded(dimensions: Sequence[Dimension], settings: Settings) -> list[Dimens
     return kept
 
 
-def _search_settings(settings: Settings, configs: Mapping[str, ModelConfig]) -> SearchSettings:
+def _search_settings(settings: AnalysisSettings, configs: Mapping[str, ModelConfig]) -> SearchSettings:
     low, high = settings.bounds.concurrency
     optuna = settings.optuna
     searched = SearchSettings(
@@ -307,7 +316,7 @@ def _configured(config: ModelConfig) -> dict[str, object]:
 
 
 def _write(
-    settings: Settings,
+    settings: AnalysisSettings,
     names: tuple[str, ...],
     ranking: Ranking,
     goals: Mapping[str, Goal],

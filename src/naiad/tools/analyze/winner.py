@@ -10,14 +10,14 @@ from naiad.config.forms.pbtxt.edit import edited, with_changes
 from naiad.config.forms.pbtxt.text_format import format_config, parse_pbtxt
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.config.profile import PROFILE_FILE, ModelProfile, format_profile
-from naiad.tools.analyze.settings.settings import Settings
+from naiad.tools.analyze.settings.settings import AnalysisSettings
 from naiad.tools.analyze.settings.values import SettingsError
 from naiad.tools.analyze.space import Variant
 
 _FILE = "config.pbtxt"
 
 
-def config_texts(settings: Settings, variant: Variant, before: ModelConfig) -> tuple[str, str]:
+def config_texts(settings: AnalysisSettings, variant: Variant, before: ModelConfig) -> tuple[str, str]:
     """Return the `config.pbtxt` of a model as it is, and with what a variant changes.
 
     `before` is the complete configuration that the server has. Where the model has no file here, both are complete.
@@ -34,7 +34,7 @@ def config_texts(settings: Settings, variant: Variant, before: ModelConfig) -> t
 
 
 def differences(
-    settings: Settings, variants: Sequence[Variant], configs: Mapping[str, ModelConfig]
+    settings: AnalysisSettings, variants: Sequence[Variant], configs: Mapping[str, ModelConfig]
 ) -> dict[str, str]:
     """Return by model what the winner changes in its `config.pbtxt`, as a unified diff. Raises OSError."""
     found: dict[str, str] = {}
@@ -50,7 +50,7 @@ def differences(
 
 
 def write_winner(
-    settings: Settings,
+    settings: AnalysisSettings,
     variants: Sequence[Variant],
     configs: Mapping[str, ModelConfig],
     profiles: Mapping[str, ModelProfile],
@@ -79,7 +79,7 @@ def write_winner(
     return written
 
 
-def check_output(settings: Settings, model: str) -> None:
+def check_output(settings: AnalysisSettings, model: str) -> None:
     """Raise SettingsError for a model that the output repository has already, unless it may be replaced."""
     folder = Path(settings.output_repository) / model
     if settings.output_repository and folder.exists() and not settings.overwrites_output:

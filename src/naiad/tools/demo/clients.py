@@ -32,7 +32,7 @@ class Finding:
     latency_ms: float
 
 
-class Client:
+class DemoClient:
     """One protocol of `tritonclient`, reduced to: tensors in, tensors out, milliseconds."""
 
     def __init__(self, protocol: str, url: str) -> None:
@@ -99,7 +99,7 @@ def _png() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-def file_types(client: Client, labels: Sequence[str]) -> list[Finding]:
+def file_types(client: DemoClient, labels: Sequence[str]) -> list[Finding]:
     """Detect the content type of each sample file: bytes to features (Python), features to probabilities (ONNX)."""
     findings = []
     for name, content in sample_files().items():
@@ -112,13 +112,13 @@ def file_types(client: Client, labels: Sequence[str]) -> list[Finding]:
     return findings
 
 
-def file_features(client: Client) -> list[Array]:
+def file_features(client: DemoClient) -> list[Array]:
     """Return the input INT32[1,2048] of `file_type` for each sample file."""
     contents = [np.array([[content]], dtype=object) for content in sample_files().values()]
     return [client.infer("file_features", {"content": content})[0]("bytes") for content in contents]
 
 
-def sentences(client: Client) -> list[Finding]:
+def sentences(client: DemoClient) -> list[Finding]:
     """Find for each sentence the one nearest in meaning: text to tokens (Python), tokens to vectors (ONNX)."""
     texts = np.array([[text.encode()] for text in SENTENCES], dtype=object)
     tokens, before_ms = client.infer("sentence_tokens", {"text": texts})
@@ -136,7 +136,7 @@ def sentences(client: Client) -> list[Finding]:
     ]
 
 
-def text_lines(client: Client, characters: Sequence[str]) -> list[Finding]:
+def text_lines(client: DemoClient, characters: Sequence[str]) -> list[Finding]:
     """Read rendered lines of text: pixels to class scores (ONNX), then greedy CTC decoding here."""
     findings = []
     (output,) = client.outputs("text_line")

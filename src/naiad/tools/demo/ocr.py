@@ -17,7 +17,7 @@ from rich.table import Table
 from naiad.tools.demo.packages import PP_OCR, fetch, fetch_all
 from naiad.tools.demo.progress import waiting
 from naiad.tools.demo.repository import copy_model, new_model, write_characters
-from naiad.tools.demo.server import Settings, serving
+from naiad.tools.demo.server import DemoSettings, serving
 
 MODEL = "ocr"
 SIZE = (900, 760)
@@ -58,7 +58,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class RecognisedPage:
     """The recognised text."""
 
     boxes: Array
@@ -68,7 +68,7 @@ class Page:
     latency_ms: float
 
 
-def run(settings: Settings, console: Console, path: Path | None, output: Path | None) -> int:
+def run(settings: DemoSettings, console: Console, path: Path | None, output: Path | None) -> int:
     """Read the picture at `path` or a generated invoice and write it with its boxes; return the exit code.
 
     Without `output` the result is `NAME.ocr.png` beside the picture, for the invoice beside the repository.
@@ -117,7 +117,7 @@ def _check_output(output: Path, path: Path | None) -> None:
         raise ValueError(f"--output {output} is the input picture; name another file")
 
 
-def read(http_url: str, picture: Image.Image) -> Page:
+def read(http_url: str, picture: Image.Image) -> RecognisedPage:
     """Send a picture to the ensemble. Raises RuntimeError with the server's message."""
     import tritonclient.http as api
     from tritonclient.utils import InferenceServerException
@@ -134,12 +134,12 @@ def read(http_url: str, picture: Image.Image) -> Page:
         latency_ms = (time.perf_counter() - began) * 1e3
     boxes, texts = result.as_numpy("BOXES"), result.as_numpy("TEXT")
     if texts is None:  # a picture without text: the steps after the detection were skipped
-        return Page(boxes, [], [], latency_ms)
+        return RecognisedPage(boxes, [], [], latency_ms)
     confidences = result.as_numpy("CONFIDENCE").tolist()
-    return Page(boxes, [text.decode() for text in texts], confidences, latency_ms)
+    return RecognisedPage(boxes, [text.decode() for text in texts], confidences, latency_ms)
 
 
-def _table(page: Page) -> Table:
+def _table(page: RecognisedPage) -> Table:
     table = Table(title="Recognised text", title_justify="left")
     table.add_column("text", overflow="fold")
     table.add_column("confidence", justify="right")

@@ -15,20 +15,20 @@ from naiad.tools.demo import clients, repository
 from naiad.tools.demo.clients import Array
 from naiad.tools.demo.packages import fetch_all
 from naiad.tools.demo.progress import waiting
-from naiad.tools.demo.server import Running, Settings, serving
+from naiad.tools.demo.server import DemoSettings, Running, serving
 
 BURST_MODEL = "file_type"
 _COUNT = 200
 """Requests of the burst."""
 
 
-def run(settings: Settings, console: Console) -> int:
+def run(settings: DemoSettings, console: Console) -> int:
     """Run the demonstration; return the exit code. With `keep_running` it ends when the server is stopped."""
     fetch_all(repository.PACKAGES, console)
     root = repository.build(settings.repository)
     with serving(root, settings, console, BURST_MODEL) as running, waiting(console, "sending requests"):
         console.print(_query(root, running))
-        client = clients.Client("gRPC", running.grpc_url)
+        client = clients.DemoClient("gRPC", running.grpc_url)
         rows = clients.file_features(client)
         client.close()
         _show(_send(running.grpc_url, "bytes", rows), console)
@@ -43,7 +43,7 @@ def _query(root: Path, running: Running) -> Table:
         table.add_column(heading, overflow="fold")
     table.add_column("ms", justify="right")
     for protocol, url in (("HTTP", running.http_url), ("gRPC", running.grpc_url)):
-        client = clients.Client(protocol, url)
+        client = clients.DemoClient(protocol, url)
         findings = clients.file_types(client, repository.labels(root, "file_type"))
         findings += clients.sentences(client)
         findings += clients.text_lines(client, repository.labels(root, "text_line"))

@@ -29,7 +29,7 @@ class NotReadyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DemoSettings:
     """The options of the command line for every demonstration."""
 
     repository: Path
@@ -64,7 +64,7 @@ class Running:
 
 @contextlib.contextmanager
 def serving(
-    root: Path, settings: Settings, console: Console, model: str, flags: Sequence[str] = ()
+    root: Path, settings: DemoSettings, console: Console, model: str, flags: Sequence[str] = ()
 ) -> Iterator[Running]:
     """Serve the models below `root`, and print three commands to try after the block, two of them for `model`.
 

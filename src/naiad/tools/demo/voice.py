@@ -15,7 +15,7 @@ from rich.table import Table
 from naiad.tools.demo import voice_model
 from naiad.tools.demo.packages import SILERO, SILERO_EXAMPLE, fetch, fetch_all
 from naiad.tools.demo.progress import waiting
-from naiad.tools.demo.server import Settings, serving
+from naiad.tools.demo.server import DemoSettings, serving
 from naiad.tools.demo.voice_model import CHUNK_SAMPLES, RATE_HZ
 
 Samples = np.ndarray[Any, np.dtype[np.float32]]
@@ -41,7 +41,7 @@ class SoundResult:
     """Mean time from a chunk to its response."""
 
 
-def run(settings: Settings, console: Console, wav: Path | None = None) -> int:
+def run(settings: DemoSettings, console: Console, wav: Path | None = None) -> int:
     """Run the demonstration over `wav` or available speech files; return the exit code.
 
     Raises RuntimeError if the model or speech is not available, ValueError for a file that is not a WAV file.

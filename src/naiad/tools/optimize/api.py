@@ -11,7 +11,7 @@ from naiad.tools.optimize import preprocessing, run
 from naiad.tools.optimize.function import optimize_function
 from naiad.tools.optimize.options import Options
 from naiad.tools.optimize.progress import NoProgress
-from naiad.tools.optimize.result import Result
+from naiad.tools.optimize.result import OptimizationResult
 from naiad.tools.optimize.samples.chunks import ChunkedSamples
 from naiad.tools.optimize.samples.reading import check_sample, from_factory
 from naiad.tools.optimize.source import Format, Source
@@ -53,7 +53,7 @@ def optimize(  # noqa: PLR0913 - the names of Model Navigator
     name: str = "model",
     allow_pickle: bool = False,
     **without_meaning: Any,
-) -> Result:
+) -> OptimizationResult:
     """Convert a model, compare the conversions with it, measure, and return all candidates and the winner.
 
     `model` is a model of PyTorch, ONNX, Keras, scikit-learn, XGBoost or LightGBM, the path of a model file, or a

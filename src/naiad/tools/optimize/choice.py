@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from naiad.tools.measure.result import Interval
 from naiad.tools.optimize.candidate import Precision
-from naiad.tools.optimize.measurement import Profile, Round, Runtime, Served
+from naiad.tools.optimize.measurement import Profile, Round, Runtime, ServedMeasurement
 from naiad.tools.optimize.result import SOURCE, Objective, Outcome, Strategy, baseline_of
 from naiad.tools.optimize.rounds import MOST_OTHER_CORES, other_cores, ratios
 from naiad.tools.optimize.source import Format
@@ -41,7 +41,7 @@ class _Contender:
     outcome: Outcome
     order: int
     """Of the plan: simple conversions first."""
-    figures: Profile | Served
+    figures: Profile | ServedMeasurement
     score: Interval
     """Of the objective; greater is better."""
     excess: float
@@ -129,7 +129,7 @@ def _other_cores(contenders: Sequence[_Contender]) -> float:
 
 
 def _rounds(contender: _Contender) -> Sequence[Round]:
-    return contender.figures.rounds if isinstance(contender.figures, Served) else ()
+    return contender.figures.rounds if isinstance(contender.figures, ServedMeasurement) else ()
 
 
 def _on_busy_machine(
@@ -196,7 +196,7 @@ def best_profile(profiles: Sequence[Profile], objective: Objective) -> Profile |
     return next(profile for interval, profile in scored if interval.value >= best * _EQUAL)
 
 
-def score(figures: Profile | Served, objective: Objective) -> Interval:
+def score(figures: Profile | ServedMeasurement, objective: Objective) -> Interval:
     """Return what the objective asks for, greater is better, with its 95 % confidence interval."""
     latency, throughput = figures.latency, figures.throughput
     match objective.strategy:
@@ -248,15 +248,17 @@ def _within_budget(profiles: Sequence[Profile], objective: Objective) -> Profile
     return best_profile(within or profiles, objective)
 
 
-def _contender(outcome: Outcome, order: int, figures: Profile | Served, objective: Objective) -> _Contender:
+def _contender(
+    outcome: Outcome, order: int, figures: Profile | ServedMeasurement, objective: Objective
+) -> _Contender:
     return _Contender(outcome, order, figures, score(figures, objective), _excess(figures, objective))
 
 
-def _has_figures(figures: Profile | Served) -> bool:
+def _has_figures(figures: Profile | ServedMeasurement) -> bool:
     return not figures.error and figures.latency.value > 0 and figures.throughput.value > 0
 
 
-def _excess(figures: Profile | Served, objective: Objective) -> float:
+def _excess(figures: Profile | ServedMeasurement, objective: Objective) -> float:
     return max(
         0.0,
         _share_over(_judged_latency_us(figures), objective.latency_budget_us),
@@ -268,12 +270,12 @@ def _share_over(value: float, budget: float | None) -> float:
     return value / budget - 1 if budget is not None else 0.0
 
 
-def _judged_latency_us(figures: Profile | Served) -> float:
+def _judged_latency_us(figures: Profile | ServedMeasurement) -> float:
     """Return the p99 latency under load; of a profile, which has no load, the median of calls."""
-    return figures.latency_p99_us if isinstance(figures, Served) else figures.latency.value
+    return figures.latency_p99_us if isinstance(figures, ServedMeasurement) else figures.latency.value
 
 
-def _batch(figures: Profile | Served) -> int:
+def _batch(figures: Profile | ServedMeasurement) -> int:
     return figures.batch if isinstance(figures, Profile) else figures.max_batch_size
 
 
@@ -320,7 +322,7 @@ def _unbeaten(source: _Contender, within: Sequence[_Contender], objective: Objec
 
 def _missed(closest: _Contender, objective: Objective) -> str:
     figures, parts = closest.figures, []
-    what = "p99 latency" if isinstance(figures, Served) else "median latency"
+    what = "p99 latency" if isinstance(figures, ServedMeasurement) else "median latency"
     if (over := _share_over(_judged_latency_us(figures), objective.latency_budget_us)) > 0:
         parts.append(
             f"{what} {_judged_latency_us(figures):.0f} us, {over:.1%} over {objective.latency_budget_us:g} us"
@@ -330,7 +332,7 @@ def _missed(closest: _Contender, objective: Objective) -> str:
     return f"no candidate is within the budget; the closest is {closest.name}: {'; '.join(parts)}"
 
 
-def _figures(figures: Profile | Served) -> str:
+def _figures(figures: Profile | ServedMeasurement) -> str:
     throughput, latency = figures.throughput, figures.latency
     return (
         f"{throughput.value:,.0f} inferences/s [{throughput.low:,.0f} to {throughput.high:,.0f}], "

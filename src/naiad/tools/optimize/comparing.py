@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from naiad.core.tensor import TensorSpec
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.isolated import Limits
+from naiad.tools.optimize.correctness.isolated import CandidateLimits
 from naiad.tools.optimize.correctness.names import with_names_of
 from naiad.tools.optimize.correctness.remote import RemoteRunner
 from naiad.tools.optimize.correctness.runner import Runner
@@ -28,7 +28,7 @@ _SCHEMES = ("http", "https", "grpc", "grpcs")
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ComparedModel:
     """One of the two models, as the user names it."""
 
     place: str
@@ -48,7 +48,9 @@ class Side:
         return f"http://{self.place}" if is_address else ""
 
 
-def compare(source: Side, candidate: Side, data: Path, precision: Precision, settings: Settings) -> Verdict:
+def compare(
+    source: ComparedModel, candidate: ComparedModel, data: Path, precision: Precision, settings: Settings
+) -> Verdict:
     """Return the gate's verdict on the candidate.
 
     Raises ValueError for a place or data that cannot be read, RunnerError if one of the models does not load or the
@@ -75,7 +77,7 @@ class _Opened:
 
 
 @contextlib.contextmanager
-def _opened(side: Side, home: Path, data: Path, source: Source | None) -> Iterator[_Opened]:
+def _opened(side: ComparedModel, home: Path, data: Path, source: Source | None) -> Iterator[_Opened]:
     """Open one side; a candidate has the batches that naiad may serve it with, and the tensors of `source`."""
     made = _remote(side, data) if side.url else _local(side, home, data, source)
     try:
@@ -84,7 +86,7 @@ def _opened(side: Side, home: Path, data: Path, source: Source | None) -> Iterat
         made.runner.close()
 
 
-def _remote(side: Side, data: Path) -> _Opened:
+def _remote(side: ComparedModel, data: Path) -> _Opened:
     parts = urlsplit(side.url)
     names = [each for each in parts.path.split("/") if each]
     if not 1 <= len(names) <= 2:
@@ -104,7 +106,7 @@ def _remote(side: Side, data: Path) -> _Opened:
     )
 
 
-def _local(side: Side, home: Path, data: Path, source: Source | None) -> _Opened:
+def _local(side: ComparedModel, home: Path, data: Path, source: Source | None) -> _Opened:
     model = open_source(
         Path(side.place),
         samples=data,
@@ -118,7 +120,7 @@ def _local(side: Side, home: Path, data: Path, source: Source | None) -> _Opened
     candidate = Candidate("candidate", model.format, Precision.FP32, BACKENDS[model.format])
     write_files(model, home / "files")
     conversion = Conversion(candidate, Status.CONVERTED, home / "files")
-    runner = open_conversion(conversion, model, {}, home / "repositories", Limits())
+    runner = open_conversion(conversion, model, {}, home / "repositories", CandidateLimits())
     return _Opened(runner, replace(model, inputs=tuple(runner.inputs), outputs=tuple(runner.outputs)))
 
 

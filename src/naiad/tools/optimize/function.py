@@ -16,7 +16,7 @@ from naiad.tools.optimize.converters.plan import installed_packages
 from naiad.tools.optimize.correctness.runner import Arrays, CallableRunner
 from naiad.tools.optimize.measurement import Profile, Runtime
 from naiad.tools.optimize.package.short_profile import measure
-from naiad.tools.optimize.result import Objective, Outcome, Result
+from naiad.tools.optimize.result import Objective, OptimizationResult, Outcome
 from naiad.tools.optimize.samples.reading import digest
 from naiad.tools.optimize.source import Format, Samples, Source
 from naiad.tools.optimize.sources.observation import observe, run_examples
@@ -34,7 +34,7 @@ def optimize_function(
     has_batch: bool | None,
     output_names: Sequence[str],
     profile_s: float,
-) -> Result:
+) -> OptimizationResult:
     """Return the figures of a function, with an empty name of the winner.
 
     It is called with the inputs by keyword, or by position if they are numbered, and returns an array, a sequence
@@ -53,7 +53,7 @@ def optimize_function(
     profile = Profile(Runtime(), figures.latency, figures.throughput, 1, 0.0, 0.0)
     outcome = Outcome(Candidate("source", Format.PYTHON, Precision.FP32, "python"), Status.PASSED, profiles=[profile])
     latency_ms = figures.latency.value / 1000
-    return Result(
+    return OptimizationResult(
         source=source,
         objective=Objective(),
         outcomes=[outcome],

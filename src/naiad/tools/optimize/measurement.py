@@ -53,7 +53,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedMeasurement:
     """A finalist as a model of a running naiad, under load from `naiad perf`. The choice is by these figures."""
 
     runtime: Runtime

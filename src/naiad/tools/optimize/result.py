@@ -6,7 +6,7 @@ from enum import Enum
 from pathlib import Path
 
 from naiad.tools.optimize.candidate import Candidate, Conversion, Status
-from naiad.tools.optimize.measurement import Profile, Served
+from naiad.tools.optimize.measurement import Profile, ServedMeasurement
 from naiad.tools.optimize.source import Source
 from naiad.tools.optimize.verdict import Verdict
 
@@ -62,7 +62,7 @@ class Outcome:
     conversion: Conversion | None = None
     verdict: Verdict | None = None
     profiles: Sequence[Profile] = ()
-    served: Served | None = None
+    served: ServedMeasurement | None = None
     """Of finalists."""
     curve: Sequence[CurvePoint] = ()
     """Of a candidate that the sensitivity search has made."""
@@ -83,7 +83,7 @@ def baseline_of(outcomes: Sequence[Outcome]) -> Outcome | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class OptimizationResult:
     """A finished optimization."""
 
     source: Source

@@ -18,19 +18,19 @@ from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Sta
 from naiad.tools.optimize.converters import source_files
 from naiad.tools.optimize.converters.plan import candidates, effort, installed_packages
 from naiad.tools.optimize.converters.run import Converter
-from naiad.tools.optimize.measurement import Profile, Runtime, Served
+from naiad.tools.optimize.measurement import Profile, Runtime, ServedMeasurement
 from naiad.tools.optimize.options import Options
 from naiad.tools.optimize.profile.load_check import LoadCheck
 from naiad.tools.optimize.profile.measuring import profile_samples
 from naiad.tools.optimize.progress import NoProgress, Progress
-from naiad.tools.optimize.result import Outcome, Result
+from naiad.tools.optimize.result import OptimizationResult, Outcome
 from naiad.tools.optimize.rounds import MOST_OTHER_CORES, other_cores
 from naiad.tools.optimize.samples.reading import digest, shape_ranges
 from naiad.tools.optimize.source import BACKENDS, Format, Samples, Source
 from naiad.tools.optimize.sources import reference_runner, source_digest
 from naiad.tools.optimize.sources.formats import detect
 from naiad.tools.optimize.steps.environment import describe
-from naiad.tools.optimize.steps.journal import Journal, key_of, to_json
+from naiad.tools.optimize.steps.journal import StepJournal, key_of, to_json
 from naiad.tools.optimize.steps.judging import Judge
 from naiad.tools.optimize.steps.stored import read_profile, read_served
 from naiad.tools.optimize.verdict import Verdict
@@ -46,7 +46,7 @@ def optimize(
     options: Options | None = None,
     progress: Progress = _QUIET,
     command: Sequence[str] = (),
-) -> Result:
+) -> OptimizationResult:
     """Return every candidate with its verdict and figures, and the winner; also as result.json in the workspace.
 
     With `options.preprocessing`, all candidates have the steps before the source's graph, and the source of the
@@ -73,7 +73,7 @@ def optimize(
     else:
         winner, why = choice.choose(outcomes, chosen.objective)
     needed = {name for outcome in outcomes if outcome.can_win for name in outcome.candidate.needs}
-    result = Result(
+    result = OptimizationResult(
         source=source,
         objective=chosen.objective,
         outcomes=outcomes,
@@ -116,7 +116,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.outcomes: dict[str, Outcome] = {}
-        self._journal = Journal(self.workspace / "steps", is_fresh=self.options.is_fresh)
+        self._journal = StepJournal(self.workspace / "steps", is_fresh=self.options.is_fresh)
         self._ranges = shape_ranges(self.tensors, has_batch=self.graph.has_batch)
         self._made: dict[str, Conversion] = {}
         """Conversions of the graph."""
@@ -316,7 +316,7 @@ class _Run:
             if was_cached:
                 self.progress.done("serve", name, "", was_cached=True)
 
-    def _serve(self, finalists: Sequence[tuple[Conversion, Runtime, int]]) -> list[tuple[str, Served]]:
+    def _serve(self, finalists: Sequence[tuple[Conversion, Runtime, int]]) -> list[tuple[str, ServedMeasurement]]:
         return list(
             profile.serve(
                 finalists,

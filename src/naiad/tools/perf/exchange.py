@@ -1,8 +1,8 @@
 """A request and its responses as the generator sees them, and the interface of what requests are sent to.
 
-The generator prepares a `RequestTemplate` once for each target. For each request it makes an `Exchange`, fills in its
-variation, and calls `Target.send`, which returns at once. The target fills in the times and calls `on_end`, once, on
-the event loop. All times are CLOCK_MONOTONIC in ns.
+The generator prepares a `RequestTemplate` once for each target. For each request it makes a `SentRequest`, fills in
+its variation, and calls `Target.send`, which returns at once. The target fills in the times and calls `on_end`,
+once, on the event loop. All times are CLOCK_MONOTONIC in ns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +54,7 @@ _NO_SIZES = KnownSizes()
 _NO_SIZES._is_full = True
 
 
-class Exchange:
+class SentRequest:
     """One request in progress and what became of it."""
 
     __slots__ = (
@@ -84,10 +84,10 @@ class Exchange:
         "wants_timing",
     )
 
-    def __init__(self, on_end: "Callable[[Exchange], object]") -> None:
+    def __init__(self, on_end: "Callable[[SentRequest], object]") -> None:
         self.on_end = on_end
         """Called when the last response has arrived, or the request has failed."""
-        self.on_response: Callable[[Exchange], object] | None = None
+        self.on_response: Callable[[SentRequest], object] | None = None
         """Called after each response of a stream, `on_end` not included."""
         self.model_index = 0
         self.template_index = 0
@@ -154,7 +154,7 @@ class Target(Protocol):
     def prepare(self, template: RequestTemplate) -> Prepared:
         """Encode a template."""
 
-    def send(self, prepared: Prepared, exchange: Exchange) -> None:
+    def send(self, prepared: Prepared, exchange: SentRequest) -> None:
         """Send a request; `exchange.on_end` is called later, never before this returns."""
 
     async def close(self) -> None:

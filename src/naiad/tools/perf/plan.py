@@ -160,7 +160,7 @@ class Sequences:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServerTarget:
     """The server, and how it is called."""
 
     url: str
@@ -209,7 +209,7 @@ class InputSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelPlan:
+class ModelLoad:
     """A model of the run. Several models share the load in proportion to `weight`."""
 
     name: str
@@ -224,8 +224,8 @@ class ModelPlan:
 class Plan:
     """A whole run."""
 
-    service: Service
-    models: Sequence[ModelPlan]
+    service: ServerTarget
+    models: Sequence[ModelLoad]
     loads: Search | Load
     measuring: Measuring = field(default_factory=Measuring)
     processes: int = 0
@@ -238,7 +238,7 @@ class Plan:
     """Recorded traffic (`--record-traffic`) to send in place of `loads`."""
     replay_speed: float = 1.0
     """Recorded gaps are divided by it."""
-    replay_service: Service | None = None
+    replay_service: ServerTarget | None = None
     """The server at another address, for requests recorded over the protocol that `service` does not have."""
     is_fixed_schedule: bool = False
     """Send each data entry at its `timestamp` in place of `loads`."""

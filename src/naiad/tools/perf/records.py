@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from naiad.core.tensor import Buffer, TensorSpec
 from naiad.tools.measure.intervals import Int64s
-from naiad.tools.perf.exchange import Exchange
+from naiad.tools.perf.exchange import SentRequest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,7 +90,7 @@ class Records:
     def __len__(self) -> int:
         return len(self.end_ns)
 
-    def add(self, exchange: Exchange) -> None:
+    def add(self, exchange: SentRequest) -> None:
         """Append a request that has ended."""
         if exchange.timing and len(self.timings) < _MAX_TIMINGS:
             self.timings.append((len(self.end_ns), exchange.timing))
@@ -108,7 +108,7 @@ class Records:
         if exchange.gaps_ns and len(self.gaps_ns) < _MAX_GAPS:
             self.gaps_ns.extend(exchange.gaps_ns)
 
-    def _failure(self, exchange: Exchange) -> int:
+    def _failure(self, exchange: SentRequest) -> int:
         kinds = [each.kind for each in self.failures]
         if exchange.failure in kinds:
             index = kinds.index(exchange.failure)

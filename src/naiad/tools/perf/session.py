@@ -28,7 +28,7 @@ from naiad.tools.perf.inputs.shared_memory import in_shared_memory
 from naiad.tools.perf.inputs.templates import TemplateSet, prepare_inputs
 from naiad.tools.perf.load.arrivals import check_load, is_played_once
 from naiad.tools.perf.load.search import check_loads, load_of, values
-from naiad.tools.perf.measuring.level import Generator, Level, Progress
+from naiad.tools.perf.measuring.level import Generator, Level, PerfProgress
 from naiad.tools.perf.measuring.observers import IdleCores, MetricsScrape
 from naiad.tools.perf.measuring.server_model import (
     ModelReader,
@@ -43,13 +43,13 @@ from naiad.tools.perf.plan import (
     Concurrency,
     Load,
     Mode,
-    ModelPlan,
+    ModelLoad,
     PeriodicConcurrency,
     Plan,
     Protocol,
     Schedule,
     Search,
-    Service,
+    ServerTarget,
 )
 from naiad.tools.perf.records import Measurement
 from naiad.tools.perf.statistics.row import row
@@ -79,15 +79,15 @@ class Session:
     def __init__(
         self,
         plan: Plan,
-        progress: Progress | None = None,
-        targets: Callable[[Service, Sequence[str]], Target] = make_target,
+        progress: PerfProgress | None = None,
+        targets: Callable[[ServerTarget, Sequence[str]], Target] = make_target,
         export: "Export | None" = None,
     ) -> None:
         self.plan = plan
         self.server = ServerMetadata("", "", ())
         self.loads: Search | Load = plan.loads
         """Of the plan, or the schedule of its data or of recorded traffic."""
-        self._progress = progress or Progress()
+        self._progress = progress or PerfProgress()
         self._targets = targets
         self._export = export
         self._stack = contextlib.AsyncExitStack()
@@ -95,7 +95,7 @@ class Session:
         self._composing: Mapping[str, Sequence[str]] = {}
         self._generator: Generator | None = None
         self._processes = max(1, plan.processes)
-        self._services: Sequence[Service] = (plan.service,)
+        self._services: Sequence[ServerTarget] = (plan.service,)
         """By route of the templates."""
         self._target: Target | None = None
         """The models in this process, which serve all loads."""
@@ -133,7 +133,7 @@ class Session:
         if self.plan.replay_files:
             replay = await asyncio.to_thread(replay_inputs, self.plan)
             named = {model.name: model for model in self.plan.models}
-            self.plan = replace(self.plan, models=[named.get(name) or ModelPlan(name) for name in replay.models])
+            self.plan = replace(self.plan, models=[named.get(name) or ModelLoad(name) for name in replay.models])
             self.loads, script, self._services = replay.schedule, replay.requests, replay.services
             for note in replay.notes:
                 self._progress.note(note)
@@ -178,7 +178,7 @@ class Session:
         self._target = target
         return EmbeddedClient(target.server)
 
-    async def _model(self, plan: ModelPlan, found: ServerModel) -> ModelSetup:
+    async def _model(self, plan: ModelLoad, found: ServerModel) -> ModelSetup:
         inputs = await asyncio.to_thread(
             prepare_inputs,
             plan,
@@ -313,10 +313,10 @@ Export: TypeAlias = Callable[[Session, Load, Measurement], None]
 
 async def run(
     plan: Plan,
-    progress: Progress | None = None,
+    progress: PerfProgress | None = None,
     *,
     command: Sequence[str] = (),
-    targets: Callable[[Service, Sequence[str]], Target] = make_target,
+    targets: Callable[[ServerTarget, Sequence[str]], Target] = make_target,
     export: Export | None = None,
 ) -> Result:
     """Carry out a plan: open a session, measure its loads, and return the result.

@@ -26,7 +26,7 @@ Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class JobPosition:
     """How far a job has come."""
 
     rows: int = 0
@@ -37,7 +37,7 @@ class Position:
     """Name of the complete output in the folder; "" before."""
 
 
-class Checkpoint:
+class JobCheckpoint:
     """The folder of one job, which no other process uses at the same time."""
 
     def __init__(self, output: Path, facts: Facts, *, restart: bool) -> None:
@@ -48,7 +48,7 @@ class Checkpoint:
         """
         self.output = output
         self.folder = output.with_name(f"{output.name}.partial")
-        self.position = Position()
+        self.position = JobPosition()
         self.folder.mkdir(exist_ok=True)
         self._journal: IO[bytes] = (self.folder / _JOURNAL).open("ab+")
         try:
@@ -62,7 +62,7 @@ class Checkpoint:
             self._journal.close()
             raise
 
-    def record(self, position: Position) -> None:
+    def record(self, position: JobPosition) -> None:
         """Write how far the job has come; the files of rows must be synced. Raises OSError."""
         self.position = position
         self._append(asdict(position))
@@ -126,7 +126,7 @@ class Checkpoint:
             head = json.loads(lines[0])
             found, earlier = head["version"], head["facts"]
             if len(lines) > 1:
-                self.position = Position(**json.loads(lines[-1]))
+                self.position = JobPosition(**json.loads(lines[-1]))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._refused(f"its journal cannot be read ({error})") from None
         if found != _VERSION:

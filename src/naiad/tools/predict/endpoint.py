@@ -18,7 +18,7 @@ from naiad.tools.predict.signature import DEFAULT_ROWS
 _ADDRESSES = ("http://", "https://", "grpc://", "grpcs://", "http+unix://", "grpc+unix://")
 
 
-class Endpoint(Protocol):
+class ModelEndpoint(Protocol):
     """Executes requests of one model. All calls raise InferError."""
 
     async def metadata(self) -> ModelMetadata:
@@ -88,7 +88,7 @@ def model_folders(target: str, config: ModelConfig) -> list[Path]:
 
 
 @contextlib.asynccontextmanager
-async def open_endpoint(job: PredictJob) -> AsyncIterator[Endpoint]:
+async def open_endpoint(job: PredictJob) -> AsyncIterator[ModelEndpoint]:
     """Load the model, or connect to its server, for the block. Raises InferError."""
     if is_address(job.target):
         async with Client(job.target, headers=job.headers) as client:

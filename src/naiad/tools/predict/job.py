@@ -59,7 +59,7 @@ class PredictJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class JobProgress:
     """How far a job has come."""
 
     phase: str

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 
 from naiad.core.errors import excerpt
-from naiad.tools.predict.checkpoint import Checkpoint, Position
+from naiad.tools.predict.checkpoint import JobCheckpoint, JobPosition
 from naiad.tools.predict.rows.chunk import Chunk
 from naiad.tools.predict.rows.outputs import OutputBlock, to_block
 from naiad.tools.predict.sinks.opening import open_sink
@@ -30,7 +30,7 @@ def rejected_path(output: Path) -> Path:
 class Output:
     """Writes chunks in order, after the rows of an interrupted run. Methods raise OSError."""
 
-    def __init__(self, checkpoint: Checkpoint, layout: Layout) -> None:
+    def __init__(self, checkpoint: JobCheckpoint, layout: Layout) -> None:
         """Raises InferError if the format cannot hold the outputs, or files of the checkpoint are damaged."""
         self._checkpoint = checkpoint
         self._layout = layout
@@ -62,7 +62,7 @@ class Output:
         sizes = self._sink.sync()
         self._rejected.sync()
         sizes[_REJECTED] = self._rejected.size
-        self._checkpoint.record(Position(self.rows, self.failed_rows, sizes))
+        self._checkpoint.record(JobPosition(self.rows, self.failed_rows, sizes))
 
     def keep(self) -> None:
         """Write a last checkpoint after an error, if all rows that were counted have been written."""
@@ -79,7 +79,7 @@ class Output:
         path = self._sink.finish()
         position = self._checkpoint.position
         self._rejected.close()
-        self._checkpoint.record(Position(position.rows, position.failed_rows, position.sizes, path.name))
+        self._checkpoint.record(JobPosition(position.rows, position.failed_rows, position.sizes, path.name))
         publish(self._checkpoint)
 
     def close(self) -> None:
@@ -88,12 +88,12 @@ class Output:
         self._rejected.close()
 
 
-def has_rejections(position: Position) -> bool:
+def has_rejections(position: JobPosition) -> bool:
     """Return whether there are reasons of failed rows or of files that were set aside."""
     return bool(position.failed_rows or position.sizes.get(_REJECTED))
 
 
-def publish(checkpoint: Checkpoint) -> None:
+def publish(checkpoint: JobCheckpoint) -> None:
     """Move the files of a finished run to their places. Raises OSError."""
     position, folder = checkpoint.position, checkpoint.folder
     rejected = folder / _REJECTED if has_rejections(position) else None

@@ -6,7 +6,7 @@ Pure: time is an argument.
 from collections.abc import Sequence
 
 from naiad.core.errors import invalid_argument
-from naiad.tools.predict.job import Progress
+from naiad.tools.predict.job import JobProgress
 
 MEMORY_BYTES = 64 << 20
 """For the rows of all chunks between reading and writing, as tensors."""
@@ -83,7 +83,7 @@ class Pace:
         self._done_bytes = done_bytes
         self._marks = [(now_s, self.rows, done_bytes)]
 
-    def progress(self, phase: str) -> Progress:
+    def progress(self, phase: str) -> JobProgress:
         """Return the state for a display."""
         fraction = min(1.0, self._done_bytes / self._total_bytes) if self._total_bytes else 1.0
         rate = left = 0.0
@@ -93,4 +93,4 @@ class Pace:
             rate = (rows_now - rows) / elapsed_s
             speed = (done_now - done) / elapsed_s
             left = (self._total_bytes - done_now) / speed if speed > 0 else 0.0
-        return Progress(phase, self.rows, self.failed_rows, fraction, rate, max(0.0, left) if rate else None)
+        return JobProgress(phase, self.rows, self.failed_rows, fraction, rate, max(0.0, left) if rate else None)

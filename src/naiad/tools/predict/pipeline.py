@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from naiad.tools.predict.job import Progress
+from naiad.tools.predict.job import JobProgress
 from naiad.tools.predict.output import Output
 from naiad.tools.predict.pace import ChunkSize, FailureLimit, Pace
-from naiad.tools.predict.requests import Requests
+from naiad.tools.predict.requests import ChunkRequests
 from naiad.tools.predict.sources.reader import Reader
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ _FIRST_CHECKPOINT_S = 0.1
 _PROGRESS_S = 0.2
 _T = TypeVar("_T")
 
-OnProgress: TypeAlias = Callable[[Progress], None]
+OnProgress: TypeAlias = Callable[[JobProgress], None]
 
 
 class Pipeline:
     """Moves all rows of a reader to an output, once."""
 
     def __init__(
-        self, reader: Reader, requests: Requests, output: Output, limit: FailureLimit, on_progress: OnProgress
+        self, reader: Reader, requests: ChunkRequests, output: Output, limit: FailureLimit, on_progress: OnProgress
     ) -> None:
         self._reader = reader
         self._requests = requests

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from naiad.core.errors import ErrorCode, InferError, internal, unavailable
-from naiad.tools.predict.endpoint import Endpoint
-from naiad.tools.predict.rows.chunk import Chunk, Group, Result
-from naiad.tools.predict.signature import ModelSignature
+from naiad.tools.predict.endpoint import ModelEndpoint
+from naiad.tools.predict.rows.chunk import Chunk, ChunkResult, Group
+from naiad.tools.predict.signature import RowSignature
 
 if TYPE_CHECKING:
     from naiad.core.tensor import Array
@@ -26,10 +26,10 @@ _FATAL = (ErrorCode.UNAVAILABLE, ErrorCode.DEADLINE_EXCEEDED, ErrorCode.PERMISSI
 """Failures of the server, not of a row."""
 
 
-class Requests:
+class ChunkRequests:
     """Executes the rows of chunks."""
 
-    def __init__(self, endpoint: Endpoint, signature: ModelSignature, timeout_s: float) -> None:
+    def __init__(self, endpoint: ModelEndpoint, signature: RowSignature, timeout_s: float) -> None:
         self._endpoint = endpoint
         self.signature = signature
         self._timeout_s = timeout_s
@@ -83,7 +83,7 @@ class Requests:
         if error.code is ErrorCode.NOT_FOUND:
             await self._endpoint.metadata()  # raises if the model is gone
 
-    async def _infer(self, group: Group) -> Result:
+    async def _infer(self, group: Group) -> ChunkResult:
         loop = asyncio.get_running_loop()
         deadline_s, delay_s = loop.time() + self._timeout_s, _FIRST_DELAY_S
         while True:
@@ -107,7 +107,7 @@ class Requests:
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _MAX_DELAY_S)
 
-    async def _infer_once(self, group: Group) -> Result:
+    async def _infer_once(self, group: Group) -> ChunkResult:
         signature, count = self.signature, len(group.offsets)
         inputs = {
             name: array if signature.inputs[name].is_batched else array[0] for name, array in group.arrays.items()
@@ -123,7 +123,7 @@ class Requests:
                     f"output '{name}' has shape {list(array.shape)} for {count} rows; expected [{count}, ...]"
                 )
             outputs[name] = array
-        return Result(group.offsets, outputs)
+        return ChunkResult(group.offsets, outputs)
 
 
 def _part(group: Group, begin: int, end: int) -> Group:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.errors import invalid_argument
-from naiad.tools.predict.checkpoint import Checkpoint, Facts, file_facts
-from naiad.tools.predict.endpoint import Endpoint, is_address, model_folders, open_endpoint
-from naiad.tools.predict.job import PredictJob, Progress, Summary
+from naiad.tools.predict.checkpoint import Facts, JobCheckpoint, file_facts
+from naiad.tools.predict.endpoint import ModelEndpoint, is_address, model_folders, open_endpoint
+from naiad.tools.predict.job import JobProgress, PredictJob, Summary
 from naiad.tools.predict.output import Output, has_rejections, publish, rejected_path, written_files
 from naiad.tools.predict.pace import FailureLimit, Pace
 from naiad.tools.predict.pipeline import OnProgress, Pipeline, in_thread
-from naiad.tools.predict.requests import Requests
-from naiad.tools.predict.signature import ModelSignature, read_signature, size_hint
+from naiad.tools.predict.requests import ChunkRequests
+from naiad.tools.predict.signature import RowSignature, read_signature, size_hint
 from naiad.tools.predict.sinks.opening import check_suffix
 from naiad.tools.predict.sinks.sink import Layout
 from naiad.tools.predict.sources.folder import FILE_KEY
@@ -46,7 +46,7 @@ def predict(job: PredictJob, on_progress: OnProgress | None = None) -> Summary:
         raise _first(group) from None
 
 
-def _ignore(progress: Progress) -> None:
+def _ignore(progress: JobProgress) -> None:
     """Show nothing."""
 
 
@@ -66,14 +66,14 @@ class _Run:
 
     async def run(self) -> Summary:
         """Return when the output is in its place."""
-        self._on_progress(Progress("load"))
+        self._on_progress(JobProgress("load"))
         async with open_endpoint(self._job) as endpoint:
             config = await endpoint.config()
             signature = read_signature(self._job, await endpoint.metadata(), config)
             if hint := size_hint(self._job, signature):
                 _log.warning("%s", hint)
             facts = await asyncio.to_thread(self._facts, config)
-            checkpoint = Checkpoint(Path(self._job.output), facts, restart=self._job.restart)
+            checkpoint = JobCheckpoint(Path(self._job.output), facts, restart=self._job.restart)
             try:
                 resumed_rows = checkpoint.position.rows
                 set_aside: Mapping[str, str] = {}
@@ -104,7 +104,7 @@ class _Run:
         return facts | {"model files": file_facts(model_folders(job.target, config))}
 
     async def _complete(
-        self, endpoint: Endpoint, signature: ModelSignature, checkpoint: Checkpoint
+        self, endpoint: ModelEndpoint, signature: RowSignature, checkpoint: JobCheckpoint
     ) -> Mapping[str, str]:
         """Execute the rows that are left; return the files that cannot be read, with the reasons."""
         job = self._job
@@ -123,11 +123,11 @@ class _Run:
         are_rows = any(each.rows for each in self._files)
         return [*self._job.keys, *([FILE_KEY] if are_rows and FILE_KEY not in self._job.keys else ())]
 
-    async def _move(self, endpoint: Endpoint, signature: ModelSignature, reader: Reader, output: Output) -> None:
+    async def _move(self, endpoint: ModelEndpoint, signature: RowSignature, reader: Reader, output: Output) -> None:
         done = await in_thread(reader.skip, output.rows)
         if done != output.rows:
             raise invalid_argument(f"the input has {done:,} rows, and {output.rows:,} were done; add --restart")
-        requests = Requests(endpoint, signature, self._job.timeout_s)
+        requests = ChunkRequests(endpoint, signature, self._job.timeout_s)
         limit = FailureLimit(self._job.max_failed_rows, output.rows, output.failed_rows)
         try:
             await Pipeline(reader, requests, output, limit, self._on_progress).run()
@@ -137,7 +137,7 @@ class _Run:
         self._on_progress(Pace(0, output.rows, output.failed_rows).progress("write"))
         await in_thread(output.finish, reader.set_aside)
 
-    def _summary(self, checkpoint: Checkpoint, resumed_rows: int) -> Summary:
+    def _summary(self, checkpoint: JobCheckpoint, resumed_rows: int) -> Summary:
         position = checkpoint.position
         rejected = str(rejected_path(checkpoint.output)) if has_rejections(position) else ""
         seconds = time.monotonic() - self._begin_s

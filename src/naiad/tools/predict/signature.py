@@ -27,7 +27,7 @@ _ENSEMBLE_REQUESTS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSignature:
+class RowSignature:
     """What the rows of a job are for."""
 
     model: str
@@ -51,7 +51,7 @@ class ModelSignature:
         return [tensor for tensor in self.inputs.values() if not tensor.is_optional]
 
 
-def read_signature(job: PredictJob, metadata: ModelMetadata, config: ModelConfig) -> ModelSignature:
+def read_signature(job: PredictJob, metadata: ModelMetadata, config: ModelConfig) -> RowSignature:
     """Return the signature. Raises InferError for a model that a batch prediction cannot use, or wrong names."""
     _check_kind(job.model, config)
     is_batching = config.max_batch_size > 0
@@ -68,7 +68,7 @@ def read_signature(job: PredictJob, metadata: ModelMetadata, config: ModelConfig
     if job.rows_per_request > max(1, config.max_batch_size):
         limit = f"max_batch_size {config.max_batch_size}" if is_batching else "no batch dimension; use 1"
         raise invalid_argument(f"rows_per_request is {job.rows_per_request}: model '{job.model}' has {limit}")
-    return ModelSignature(
+    return RowSignature(
         job.model,
         inputs,
         {name: outputs[name] for name in job.outputs or outputs},
@@ -91,7 +91,7 @@ def _rows_per_request(config: ModelConfig, inputs: Sequence[ModelTensor]) -> int
     return 1 << (rows.bit_length() - 1)
 
 
-def size_hint(job: PredictJob, signature: ModelSignature) -> str:
+def size_hint(job: PredictJob, signature: RowSignature) -> str:
     """Return the hint about requests of few rows, which the model's configuration causes; empty for others."""
     if job.rows_per_request or not 1 < signature.max_rows < _FEW_ROWS:
         return ""

@@ -2,18 +2,18 @@
 
 from naiad.tools.publish.publication import Publication, Published, publish
 from naiad.tools.publish.push import push
-from naiad.tools.publish.sample import Sample, SampleError, read_sample
-from naiad.tools.publish.source import Source, SourceError, read_source
+from naiad.tools.publish.sample import SampleError, TrialSample, read_sample
+from naiad.tools.publish.source import PublicationSource, SourceError, read_source
 from naiad.tools.publish.trial import PublishError
 
 __all__ = [
     "Publication",
+    "PublicationSource",
     "PublishError",
     "Published",
-    "Sample",
     "SampleError",
-    "Source",
     "SourceError",
+    "TrialSample",
     "publish",
     "push",
     "read_sample",

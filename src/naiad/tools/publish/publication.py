@@ -20,9 +20,9 @@ from naiad.files.below import COMPILED_DIR
 from naiad.repository.stores.new_version import NewVersion, added_version, shared_files
 from naiad.repository.stores.store import CONFIG_FILE, list_version_dirs, read_file_text
 from naiad.tools.publish.lock import LockedError, publishing
-from naiad.tools.publish.sample import Sample, SampleError
+from naiad.tools.publish.sample import SampleError, TrialSample
 from naiad.tools.publish.serving import ServedModels, ServingError
-from naiad.tools.publish.source import Source, SourceError, parsed_config
+from naiad.tools.publish.source import PublicationSource, SourceError, parsed_config
 from naiad.tools.publish.trial import CANDIDATE_SUFFIX, OnStep, PublishError, Trial, reason_of
 
 _OF_VERSIONS = frozenset({"rollout.toml"})
@@ -34,10 +34,10 @@ _log = logging.getLogger(__name__)
 class Publication:
     """A model to publish."""
 
-    source: Source
+    source: PublicationSource
     repository: Path
     """Directory that the server has as its --model-repository."""
-    sample: Sample | None = None
+    sample: TrialSample | None = None
     allows_other_tensors: bool = False
     """Replace a version that has other inputs or outputs."""
     keep_versions: int = 0

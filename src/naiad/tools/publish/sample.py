@@ -22,7 +22,7 @@ class SampleError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TrialSample:
     """A request, and its expected answer if there is one."""
 
     inputs: Values
@@ -49,17 +49,17 @@ class Sample:
             _compare(name, outputs[name], values, self.tolerance)
 
 
-def read_sample(source: "Sample | Values | str | Path") -> Sample:
+def read_sample(source: "TrialSample | Values | str | Path") -> TrialSample:
     """Return a sample: of values by input, or of a file, `.json` or `.npz`.
 
     JSON is a request of KServe v2 (`{"inputs": [{"name", "shape", "datatype", "data"}]}`) or has values by input
     (`{"x": [[1, 2]]}`). Raises SampleError.
     """
-    if isinstance(source, Sample):
+    if isinstance(source, TrialSample):
         return source
     if isinstance(source, Mapping):
-        return Sample(source)
-    return Sample(read_values(source))
+        return TrialSample(source)
+    return TrialSample(read_values(source))
 
 
 def read_values(source: "Values | str | Path", kind: str = "inputs") -> Values:

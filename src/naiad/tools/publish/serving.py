@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from naiad.client import Client, InferError
 from naiad.core.model import IndexEntry, ModelMetadata, ModelState
-from naiad.tools.publish.sample import Sample
+from naiad.tools.publish.sample import TrialSample
 
 _NO_CONTROL = "explicit model load / unload is not allowed"
 _FAILED_UPDATE = "its update failed"
@@ -84,7 +84,7 @@ class ServedModels:
         """Unload a model. Raises InferError."""
         await self._client.unload(model, timeout_s=self._timeout_s)
 
-    async def ask(self, model: str, version: int | None, sample: Sample) -> None:
+    async def ask(self, model: str, version: int | None, sample: TrialSample) -> None:
         """Send the sample to a version and check the answer. Raises SampleError, InferError."""
         tensors = sample.tensors(await self.metadata(model, version))
         result = await self._client.infer(model, tensors, version=str(version or ""), timeout_s=self._timeout_s)

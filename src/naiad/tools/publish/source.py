@@ -23,7 +23,7 @@ class SourceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PublicationSource:
     """A model that is about to be published."""
 
     model: str
@@ -34,7 +34,7 @@ class Source:
         check_model_name(self.model)
 
 
-def read_source(path: Path, model: str = "") -> Source:
+def read_source(path: Path, model: str = "") -> PublicationSource:
     """Return what a model file or a directory has; `model` is its name in the repository, by default the path's.
 
     Raises SourceError, OSError.
@@ -44,7 +44,7 @@ def read_source(path: Path, model: str = "") -> Source:
     name = model or model_name(path)
     try:
         new = _of_model_directory(path, name) if _is_model_directory(path) else _of_framework(path)
-        return Source(name, new)
+        return PublicationSource(name, new)
     except InferError as error:
         raise SourceError(error.message) from error
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeAlias
 
 from naiad.client import InferError
-from naiad.tools.publish.sample import Sample, SampleError
+from naiad.tools.publish.sample import SampleError, TrialSample
 from naiad.tools.publish.serving import ServedModels, ServingError, differences
 
 CANDIDATE_SUFFIX = ".candidate"
@@ -21,7 +21,13 @@ class Trial:
     """Compares and asks the candidate of one model."""
 
     def __init__(
-        self, served: ServedModels, model: str, sample: Sample | None, on_step: OnStep, *, allows_other_tensors: bool
+        self,
+        served: ServedModels,
+        model: str,
+        sample: TrialSample | None,
+        on_step: OnStep,
+        *,
+        allows_other_tensors: bool,
     ) -> None:
         self._served = served
         self._model = model

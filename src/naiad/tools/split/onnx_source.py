@@ -34,10 +34,10 @@ class OnnxSource:
         """Read the model and execute it once. Raises InferError."""
         self._graph = load_graph(path)
         self._threads = threads
-        self.whole = OnnxSession(path, threads)
+        self.whole = OnnxSplitSession(path, threads)
         _check_outputs(self.whole)
         self.feeds: Feeds = _make_feeds(self.whole, data)
-        self._observation = Observation(self._graph, self.feeds, threads)
+        self._observation = ExecutionObservation(self._graph, self.feeds, threads)
         self.inputs, self.outputs = self._graph.inputs, self._graph.outputs
         self.node_ms: Sequence[float] = self._observation.node_ms
         self.parameter_bytes: Sequence[int] = self._graph.parameter_bytes()
@@ -56,12 +56,12 @@ class OnnxSource:
             path.parent.mkdir(parents=True)
             save(made.model, path, made.parameter_bytes)
             onnx.checker.check_model(str(path))
-            session = OnnxSession(path, self._threads)
+            session = OnnxSplitSession(path, self._threads)
             stages.append(Stage(made.node_count, made.parameter_bytes, made.inputs, made.outputs, session))
         return stages
 
 
-class OnnxSession:
+class OnnxSplitSession:
     """One model file in ONNX Runtime, on the CPU."""
 
     def __init__(self, path: Path, threads: int, *, profile: str = "", optimized: bool = True) -> None:
@@ -93,7 +93,7 @@ class OnnxSession:
         return dict(zip(self.outputs, values, strict=True))
 
 
-def _check_outputs(session: OnnxSession) -> None:
+def _check_outputs(session: OnnxSplitSession) -> None:
     """Raise InferError(INVALID_ARG) for an output that is no tensor."""
     for each in session.ort.get_outputs():
         if not each.type.startswith("tensor("):
@@ -103,7 +103,7 @@ def _check_outputs(session: OnnxSession) -> None:
             )
 
 
-def _make_feeds(session: OnnxSession, data: Path | None) -> dict[str, Array]:
+def _make_feeds(session: OnnxSplitSession, data: Path | None) -> dict[str, Array]:
     """Return the inputs from a `.npz` file, or random ones. Raises InferError(INVALID_ARG) if they do not fit."""
     random = np.random.default_rng(0)
     feeds = {} if data is None else read_feeds(data, session.inputs)
@@ -137,7 +137,7 @@ def save(model: ModelProto, path: Path, parameter_bytes: int) -> None:
     )
 
 
-class Observation:
+class ExecutionObservation:
     """The values of a model during one execution, and the times of its nodes."""
 
     def __init__(self, graph: SplitGraph, feeds: Feeds, threads: int) -> None:
@@ -159,7 +159,7 @@ class Observation:
             names = dict.fromkeys(output for node in graph.nodes for output in node.outputs if output not in known)
             model.graph.output.extend(ValueInfoProto(name=name) for name in names)
             onnx.save_model(model, str(path))
-            session = OnnxSession(path, threads, optimized=False)
+            session = OnnxSplitSession(path, threads, optimized=False)
             types = {each.name: each.type for each in session.ort.get_outputs()}
             for name, value in session.run(feeds).items():
                 if isinstance(value, np.ndarray):
@@ -193,7 +193,7 @@ def _element_type(kind: str) -> int:
 
 def _node_times(path: Path, feeds: Feeds, threads: int, count: int) -> list[float]:
     """Return the median milliseconds of each node without optimizations, which would merge nodes."""
-    session = OnnxSession(path, threads, profile=str(path.with_name("profile")), optimized=False)
+    session = OnnxSplitSession(path, threads, profile=str(path.with_name("profile")), optimized=False)
     fastest_ms([session], feeds)
     events = json.loads(Path(session.ort.end_profiling()).read_text(encoding="utf-8"))
     times: list[list[float]] = [[] for _ in range(count)]

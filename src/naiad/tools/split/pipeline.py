@@ -18,8 +18,8 @@ from naiad.tools.split.cuts import plan_cuts
 from naiad.tools.split.repository import write_ensemble, write_stage
 from naiad.tools.split.source import (
     Feeds,
-    Session,
-    Source,
+    SplitSession,
+    SplitSource,
     Stage,
     difference,
     fastest_ms,
@@ -120,7 +120,7 @@ def split_model(path: Path, output: Path, options: SplitOptions) -> Split:
     return Split(name, stages, fastest_ms([source.whole], feeds)[0], differences, threads, can_batch)
 
 
-def _read_source(path: Path, threads: int, data: Path | None) -> Source:
+def _read_source(path: Path, threads: int, data: Path | None) -> SplitSource:
     """Read and observe a model file. Raises InferError, and ModuleNotFoundError without the library of its format."""
     if path.suffix == ".pt2":
         from naiad.tools.split.exported_source import ExportedSource
@@ -141,7 +141,7 @@ class _Plan:
     times_ms: list[float]
 
     @property
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[SplitSession]:
         """The stages, loaded."""
         return [stage.session for stage in self.stages]
 
@@ -158,7 +158,7 @@ class _Work:
 
     directory: Path
     name: str
-    source: Source
+    source: SplitSource
 
     def costs(self) -> list[float]:
         """Return the cost of a cut before each node."""
@@ -209,7 +209,7 @@ def _corrected(weights: Sequence[float], cuts: Sequence[int], times_ms: Sequence
     return corrected
 
 
-def _prove(whole: Session, stages: Sequence[Session], feeds: Feeds) -> list[tuple[str, float, float]]:
+def _prove(whole: SplitSession, stages: Sequence[SplitSession], feeds: Feeds) -> list[tuple[str, float, float]]:
     """Return the differences of all outputs. Raises InferError if one is too large."""
     expected, staged = whole.run(feeds), run_stages(stages, feeds)
     found = []

@@ -1,4 +1,4 @@
-"""What a split needs of a model, one class a format (`Source`); the runs of models: times, comparison of outputs."""
+"""What a split needs of a model, one class a format (`SplitSource`); the runs of models: times, differences."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ Feeds = Mapping[str, Array]
 _RUNS, _LEAST_RUNS, _RUNS_S = 30, 3, 3.0
 
 
-class Session(Protocol):
+class SplitSession(Protocol):
     """A model or a stage, loaded for the CPU."""
 
     threads: int
@@ -46,10 +46,10 @@ class Stage:
     parameter_bytes: int
     inputs: Sequence[str]
     outputs: Sequence[str]
-    session: Session
+    session: SplitSession
 
 
-class Source(Protocol):
+class SplitSource(Protocol):
     """A model to split."""
 
     backend: str
@@ -58,7 +58,7 @@ class Source(Protocol):
     """Name of the backend's parameter for the threads of an instance."""
 
     @property
-    def whole(self) -> Session:
+    def whole(self) -> SplitSession:
         """The model, loaded."""
 
     feeds: Feeds
@@ -84,7 +84,7 @@ class Source(Protocol):
         """Write the stages between the cuts as models `NAME_stage0`, ... in `directory`. Raises InferError."""
 
 
-def fastest_ms(sessions: Sequence[Session], feeds: Feeds) -> list[float]:
+def fastest_ms(sessions: Sequence[SplitSession], feeds: Feeds) -> list[float]:
     """Return the time of the fastest run of each session: other load of the machine only adds to it.
 
     The sessions take turns, so that other load meets all of them. With one thread the time is that on the core.
@@ -133,7 +133,7 @@ def _read(path: Path) -> dict[str, Array]:
         raise invalid_argument(f"{path} is not a .npz file with the inputs by name (numpy.savez): {error}") from error
 
 
-def rows_are_independent(stages: Sequence[Session], feeds: Feeds, crossing: Sequence[str]) -> bool:
+def rows_are_independent(stages: Sequence[SplitSession], feeds: Feeds, crossing: Sequence[str]) -> bool:
     """Return whether all values between stages have twice the rows if the inputs have: then stages can batch."""
     if any(not array.shape for array in feeds.values()):
         return False
@@ -150,7 +150,7 @@ def rows_are_independent(stages: Sequence[Session], feeds: Feeds, crossing: Sequ
     return True
 
 
-def run_stages(stages: Sequence[Session], feeds: Feeds) -> dict[str, Any]:
+def run_stages(stages: Sequence[SplitSession], feeds: Feeds) -> dict[str, Any]:
     """Return all values between and after the stages. Raises InferError."""
     values: dict[str, Any] = dict(feeds)
     for stage in stages:

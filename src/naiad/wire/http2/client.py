@@ -13,7 +13,7 @@ from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.connection import FRAME_HANDLERS, NO_TRAILERS, FrameHandlers, Http2Connection, Http2Sink
 from naiad.wire.http2.frames import Http2Code, Http2Error, StreamError
 from naiad.wire.http2.headers import NO_RESPONSE_HEAD, HeaderBlock, ResponseHead
-from naiad.wire.http2.hpack import ResponseDecoder
+from naiad.wire.http2.hpack import ResponseHeadDecoder
 from naiad.wire.http2.limits import Http2Limits
 from naiad.wire.http2.output import Http2Output
 from naiad.wire.http2.stream import Stream
@@ -86,7 +86,7 @@ class ClientConnection(Http2Connection[C]):
 
     def __init__(self, sink: ClientSink[C], limits: Http2Limits) -> None:
         super().__init__(sink, limits, PREFACE + client_settings(limits), ClientOutput)
-        self._decoder = ResponseDecoder(limits.header_list_bytes, limits.header_fields)
+        self._decoder = ResponseHeadDecoder(limits.header_list_bytes, limits.header_fields)
         self.is_going_away = False
         """The server has sent GOAWAY: open streams end, new ones need another connection."""
 

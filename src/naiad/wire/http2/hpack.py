@@ -217,7 +217,7 @@ class HeaderDecoder(Generic[H]):
         self.cached.clear()
 
 
-class RequestDecoder(HeaderDecoder[RequestHead]):
+class RequestHeadDecoder(HeaderDecoder[RequestHead]):
     """Decodes the header blocks of a client. A head over the size limit has `is_too_large` set."""
 
     __slots__ = ()
@@ -248,7 +248,7 @@ class ResponseBlock(NamedTuple):
     """As a head; with an error if it is none."""
 
 
-class ResponseDecoder(HeaderDecoder[ResponseBlock]):
+class ResponseHeadDecoder(HeaderDecoder[ResponseBlock]):
     """Decodes the header blocks of a server."""
 
     __slots__ = ()

@@ -11,7 +11,7 @@ from naiad.wire.http2 import frames as wire
 from naiad.wire.http2.connection import FRAME_HANDLERS, NO_TRAILERS, FrameHandlers, Http2Connection, Http2Sink
 from naiad.wire.http2.frames import Http2Code, Http2Error, StreamError
 from naiad.wire.http2.headers import HeaderBlock, RequestHead, encode_fields, is_grpc_content_type
-from naiad.wire.http2.hpack import RequestDecoder
+from naiad.wire.http2.hpack import RequestHeadDecoder
 from naiad.wire.http2.keepalive import PingStrikes
 from naiad.wire.http2.limits import SMALL_FRAME, Http2Limits
 from naiad.wire.http2.stream import Stream
@@ -48,7 +48,7 @@ class ServerConnection(Http2Connection[S]):
 
     def __init__(self, sink: ServerSink[S], limits: Http2Limits) -> None:
         super().__init__(sink, limits, server_settings(limits))
-        self._decoder = RequestDecoder(limits)
+        self._decoder = RequestHeadDecoder(limits)
         # New requests may take the fast path: SETTINGS have come, no header block is unfinished, no GOAWAY was sent.
         self._takes_fast_path = False
         self._ping_strikes = PingStrikes(limits.keepalive)

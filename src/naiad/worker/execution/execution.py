@@ -33,7 +33,7 @@ from naiad.worker.channel.flags_page import FIRST_LATE_PLACE, FIRST_LATE_SLOT, S
 from naiad.worker.channel.frame import Frame
 from naiad.worker.control import ControlSocket
 from naiad.worker.execution.codec import RequestDecoder
-from naiad.worker.execution.response_sender import ResponseSender, Stream
+from naiad.worker.execution.response_sender import OpenStream, ResponseSender
 
 if TYPE_CHECKING:
     import asyncio
@@ -290,7 +290,7 @@ class DecoupledExecution:
         scope.streams.set([weakref.ref(stream) for stream in streams])
         try:
             returned = self._model.execute(requests)
-            again: list[Stream] = []
+            again: list[OpenStream] = []
             if inspect.iscoroutine(returned):
                 # Triton: the coroutines of all batches run concurrently.
                 self._loop.submit(self._finish(returned, streams, requests))
@@ -315,13 +315,13 @@ class DecoupledExecution:
         """End the loop of coroutines; no request is open."""
         self._loop.close()
 
-    def _open(self, frame: Frame) -> tuple[list[StreamedRequest], list[Stream]]:
+    def _open(self, frame: Frame) -> tuple[list[StreamedRequest], list[OpenStream]]:
         """Return the requests of a batch, whose table begins with their slots, and the streams of their responses."""
         count = frame.text.count("\0") + 1
         slots, frame.words = frame.words[:count], frame.words[count:]
         requests, streams = [], []
         for slot, received in zip(slots, self._request_decoder.requests(frame, lambda position: False)):
-            stream = Stream(self.response_sender, slot, received._plan.output_names)
+            stream = OpenStream(self.response_sender, slot, received._plan.output_names)
             request = StreamedRequest(received._plan, received._id, received._inputs, stream, slot)
             context = received.trace().get_context()
             if context is not None:
@@ -340,7 +340,7 @@ class DecoupledExecution:
     # --- coroutines -------------------------------------------------------------------------------------------------
 
     async def _finish(
-        self, coroutine: Coroutine[Any, Any, Any], streams: Sequence[Stream], requests: Sequence[StreamedRequest]
+        self, coroutine: Coroutine[Any, Any, Any], streams: Sequence[OpenStream], requests: Sequence[StreamedRequest]
     ) -> None:
         try:
             self._check(await coroutine)
@@ -354,7 +354,7 @@ class DecoupledExecution:
             self.response_sender.fail(streams, notes["message"])
 
 
-def _rescheduled(requests: Sequence[StreamedRequest], streams: Sequence[Stream]) -> list[Stream]:
+def _rescheduled(requests: Sequence[StreamedRequest], streams: Sequence[OpenStream]) -> list[OpenStream]:
     """Return the streams of the requests to execute again."""
     return [stream for request, stream in zip(requests, streams) if is_rescheduled(request)]
 
@@ -377,7 +377,7 @@ class LateResponses:
 
     def __init__(self, channel: Channel, board: FlagsPage) -> None:
         self.response_sender = ResponseSender(channel, board)
-        self._open: dict[int, weakref.ref[Stream]] = {}
+        self._open: dict[int, weakref.ref[OpenStream]] = {}
         self._next_slot = FIRST_LATE_SLOT
 
     @property
@@ -409,11 +409,11 @@ class LateResponses:
             requests[index]._position = responses[index].position = FIRST_LATE_PLACE + slot
         return slots
 
-    def divert(self, late: Sequence[Pending]) -> list[weakref.ref[Stream]]:
+    def divert(self, late: Sequence[Pending]) -> list[weakref.ref[OpenStream]]:
         """Send these responses through streams when they arrive; the server knows their slots. Return the streams."""
         references = []
         for pending in late:
-            stream = Stream(self.response_sender, pending.slot, pending.output_names)
+            stream = OpenStream(self.response_sender, pending.slot, pending.output_names)
             reference = self._open[pending.slot] = weakref.ref(stream)
             references.append(reference)
             try:

@@ -56,7 +56,7 @@ def _has_running_loop() -> bool:
     return module is not None and module._get_running_loop() is not None
 
 
-class Stream:
+class OpenStream:
     """The responses of one request, until the final one. Every sender refers to it."""
 
     __slots__ = (
@@ -135,7 +135,7 @@ class ResponseSender:
 
     # --- called by senders ------------------------------------------------------------------------------------------
 
-    def send(self, stream: Stream, response: InferenceResponse | None, is_final: bool) -> None:
+    def send(self, stream: OpenStream, response: InferenceResponse | None, is_final: bool) -> None:
         """Accept a response, or only the end of the responses. Raises TritonModelException."""
         # hot: bench/micro_emission.py
         board = self.board
@@ -207,7 +207,7 @@ class ResponseSender:
             self._flush_for_loop()
             self._channel.send(frames.EXECUTED)
 
-    def failed(self, streams: Sequence[Stream], notes: dict[str, Any]) -> None:
+    def failed(self, streams: Sequence[OpenStream], notes: dict[str, Any]) -> None:
         """Report the failure of `execute` to the server, which ends these streams. Raises ChannelClosedError."""
         with self._lock:
             self._flush_for_loop()
@@ -215,7 +215,7 @@ class ResponseSender:
                 stream.close(was_cancelled=stream.is_cancelled())
             self._channel.send(frames.FAILED, extra=notes)
 
-    def fail(self, streams: Sequence[Stream], message: str) -> None:
+    def fail(self, streams: Sequence[OpenStream], message: str) -> None:
         """Fail the open ones among `streams`, as their final response."""
         response = InferenceResponse(error=TritonError(message))
         for stream in streams:
@@ -223,7 +223,7 @@ class ResponseSender:
                 if not stream.is_closed:
                     self.send(stream, response, True)
 
-    def reschedule(self, streams: Sequence[Stream]) -> None:
+    def reschedule(self, streams: Sequence[OpenStream]) -> None:
         """Return the open requests among `streams` to the server, to be executed again."""
         with self._lock, contextlib.suppress(TritonModelException):  # the server has exited
             for stream in streams:
@@ -244,7 +244,7 @@ class ResponseSender:
 
     # --- under the lock ---------------------------------------------------------------------------------------------
 
-    def _add(self, stream: Stream, response: InferenceResponse | None, is_final: bool) -> EncodedResponse:
+    def _add(self, stream: OpenStream, response: InferenceResponse | None, is_final: bool) -> EncodedResponse:
         reply = self._reply
         if response is None:
             reply.words.append(stream.slot << SLOT_SHIFT | FINAL)
@@ -326,5 +326,5 @@ class ResponseSender:
                 self._flush()
 
     def _answer_abandoned(self, slot: int) -> None:
-        stream = Stream(self, slot, frozenset())
+        stream = OpenStream(self, slot, frozenset())
         self.fail([stream], "the model released the response sender of this request without sending a final response")

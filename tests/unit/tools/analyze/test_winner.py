@@ -9,7 +9,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.tools.analyze.goal import Goal
 from naiad.tools.analyze.measurement import Measured, Ranked, Ranking
 from naiad.tools.analyze.run import recommended
-from naiad.tools.analyze.settings.settings import ModelSettings, ServerSettings, Settings
+from naiad.tools.analyze.settings.settings import AnalysisSettings, ModelSettings, ServerSettings
 from naiad.tools.analyze.space import Point, Variant
 from naiad.tools.analyze.variants import make_variant
 from naiad.tools.analyze.winner import differences, write_winner
@@ -32,8 +32,8 @@ def served() -> ModelConfig:
     return found
 
 
-def settings(tmp_path: Path, repository: str = "models") -> Settings:
-    return Settings(
+def settings(tmp_path: Path, repository: str = "models") -> AnalysisSettings:
+    return AnalysisSettings(
         models=[ModelSettings("m", Goal())],
         server=ServerSettings(repository=str(tmp_path / repository) if repository else ""),
         output_repository=str(tmp_path / "best"),

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from naiad.tools.demo import server
-from naiad.tools.demo.server import NotReadyError, Settings, serving
+from naiad.tools.demo.server import DemoSettings, NotReadyError, serving
 
 _READY = """
 import http.server, sys
@@ -33,7 +33,7 @@ def serve_with(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
 
 def test_server_with_a_long_log_becomes_ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     serve_with(monkeypatch, _READY)
-    settings = Settings(tmp_path, ready_within_s=20.0)
+    settings = DemoSettings(tmp_path, ready_within_s=20.0)
     with serving(tmp_path, settings, Console(file=io.StringIO()), "model") as running:
         assert running.process.poll() is None
 
@@ -42,6 +42,6 @@ def test_output_of_a_failed_start_is_the_reason(monkeypatch: pytest.MonkeyPatch,
     serve_with(monkeypatch, "import sys; sys.exit('no such model')")
     with (
         pytest.raises(NotReadyError, match="no such model"),
-        serving(tmp_path, Settings(tmp_path), Console(file=io.StringIO()), "model"),
+        serving(tmp_path, DemoSettings(tmp_path), Console(file=io.StringIO()), "model"),
     ):
         pass

@@ -8,11 +8,11 @@ from PIL import Image
 from rich.console import Console
 
 from naiad.tools.demo import ocr
-from naiad.tools.demo.server import Settings
+from naiad.tools.demo.server import DemoSettings
 
 
 def run(tmp_path: Path, output: Path, picture: Path | None = None) -> int:
-    return ocr.run(Settings(tmp_path / "models"), Console(file=io.StringIO()), picture, output)
+    return ocr.run(DemoSettings(tmp_path / "models"), Console(file=io.StringIO()), picture, output)
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])

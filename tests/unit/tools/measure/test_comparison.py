@@ -7,13 +7,13 @@ from bench.perf_coverage import columns_of
 
 from naiad.tools.measure.comparison import Change, compare
 from naiad.tools.measure.result import Interval, Result
-from naiad.tools.perf.plan import Concurrency, ModelPlan, Plan, Protocol, Service
+from naiad.tools.perf.plan import Concurrency, ModelLoad, Plan, Protocol, ServerTarget
 from naiad.tools.perf.records import GeneratorFacts, Measurement
 from naiad.tools.perf.statistics.row import row
 
 PAIRS = 20
 FACTS = GeneratorFacts(1, 1.0, 0.1, 0.1, np.zeros(0, np.int64), 1e6)
-PLAN = Plan(Service("http://localhost", Protocol.HTTP), [ModelPlan("m")], Concurrency(1))
+PLAN = Plan(ServerTarget("http://localhost", Protocol.HTTP), [ModelLoad("m")], Concurrency(1))
 EMPTY = row(PLAN, 0, Concurrency(1), Measurement(0, 10**9, [0, 10**9], columns_of(np.zeros(0), np.zeros(0)), FACTS))
 
 

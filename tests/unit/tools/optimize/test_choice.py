@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from naiad.tools.measure.result import Interval
 from naiad.tools.optimize.candidate import Candidate, Precision, Status
 from naiad.tools.optimize.choice import choose, finalists, score
-from naiad.tools.optimize.measurement import Profile, Round, Runtime, Served
+from naiad.tools.optimize.measurement import Profile, Round, Runtime, ServedMeasurement
 from naiad.tools.optimize.result import Objective, Outcome, Strategy
 from naiad.tools.optimize.source import Format
 
@@ -31,7 +31,7 @@ def broken():
 
 
 def served(latency_us=1000.0, throughput=1000.0, *, p99_us=5000.0, memory_mib=100.0, noise=0.05):
-    return Served(
+    return ServedMeasurement(
         Runtime(), around(latency_us, noise), p99_us, around(throughput, noise), 8, 4, memory_mib, "naiad perf"
     )
 
@@ -200,7 +200,9 @@ def on_busy(cpu_us, latency_us=1000.0, *, noise=0.5, cpu_noise=0.01, others=1.7)
         factor, own = 1 + noise * (place % 3 - 1), 1 + cpu_noise * (place % 5 - 2)
         rounds.append(Round(latency_us * factor, 1e6 / latency_us / factor, cpu_us * own, others))
     wide = around(latency_us, noise)
-    return Served(Runtime(), wide, 9000, around(1e6 / latency_us, noise), 8, 4, 50.0, "naiad perf", rounds=rounds)
+    return ServedMeasurement(
+        Runtime(), wide, 9000, around(1e6 / latency_us, noise), 8, 4, 50.0, "naiad perf", rounds=rounds
+    )
 
 
 def test_cpu_time_decides_on_a_busy_machine():

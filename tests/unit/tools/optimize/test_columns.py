@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from naiad.tools.optimize.candidate import Candidate, Precision
-from naiad.tools.optimize.correctness.comparison import Comparison
+from naiad.tools.optimize.correctness.comparison import CandidateComparison
 from naiad.tools.optimize.correctness.labels import LabelObserver
 from naiad.tools.optimize.correctness.reference import SourceAnswers
 from naiad.tools.optimize.correctness.runner import CallableRunner
@@ -28,7 +28,7 @@ def compared(expected, found, precision=Precision.FP32, form=Format.ONNX):
     for answer in expected:
         source.observe(answer)
     source.finish()
-    comparison = Comparison(Settings(), Candidate("c", form, precision, ""), source.outputs)
+    comparison = CandidateComparison(Settings(), Candidate("c", form, precision, ""), source.outputs)
     for sample, pair in enumerate(zip(expected, found, strict=True)):
         comparison.add(sample, *pair)
     return comparison

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from naiad.tools.optimize.candidate import Candidate, Precision
-from naiad.tools.optimize.correctness.comparison import Comparison
+from naiad.tools.optimize.correctness.comparison import CandidateComparison
 from naiad.tools.optimize.correctness.elements import agrees_on_first, compare_output, cosine_distance
 from naiad.tools.optimize.correctness.reference import SourceAnswers
 from naiad.tools.optimize.correctness.runner import CallableRunner
@@ -27,7 +27,7 @@ def compared(expected, found, precision=Precision.FP32, settings=Settings(), for
     for answer in expected:
         source.observe(answer)
     source.finish()
-    comparison = Comparison(settings, Candidate("c", form, precision, ""), source.outputs)
+    comparison = CandidateComparison(settings, Candidate("c", form, precision, ""), source.outputs)
     for sample, pair in enumerate(zip(expected, found, strict=True)):
         comparison.add(sample, *pair)
     return comparison

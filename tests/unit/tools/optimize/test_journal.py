@@ -5,7 +5,7 @@ import pytest
 
 from naiad.tools.measure.result import Interval
 from naiad.tools.optimize.measurement import Profile, Runtime
-from naiad.tools.optimize.steps.journal import Journal, key_of, to_json
+from naiad.tools.optimize.steps.journal import StepJournal, key_of, to_json
 from naiad.tools.optimize.steps.judging import read_verdict
 from naiad.tools.optimize.steps.stored import read_profile
 from naiad.tools.optimize.verdict import Difference, Verdict
@@ -22,13 +22,13 @@ def test_finished_step_is_read_again(tmp_path):
         return PROFILE
 
     for expected in (False, True):
-        assert Journal(tmp_path).step("profile", "k" * 64, run, read_profile) == (PROFILE, expected)
+        assert StepJournal(tmp_path).step("profile", "k" * 64, run, read_profile) == (PROFILE, expected)
     assert len(runs) == 1
 
 
 def test_fresh_journal_ignores_earlier_runs(tmp_path):
-    Journal(tmp_path).write("profile", "k", PROFILE)
-    journal = Journal(tmp_path, is_fresh=True)
+    StepJournal(tmp_path).write("profile", "k", PROFILE)
+    journal = StepJournal(tmp_path, is_fresh=True)
     assert journal.read("profile", "k", read_profile) is None
     journal.write("profile", "k", PROFILE)
     assert journal.read("profile", "k", read_profile) == PROFILE
@@ -37,7 +37,7 @@ def test_fresh_journal_ignores_earlier_runs(tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"runtime": 1}', '{"unknown": 1}'])
 def test_damaged_file_counts_as_not_run(tmp_path, text):
     (tmp_path / "profile-k.json").write_text(text)
-    assert Journal(tmp_path).read("profile", "k", read_profile) is None
+    assert StepJournal(tmp_path).read("profile", "k", read_profile) is None
 
 
 def test_verdict_survives_its_json():

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from naiad.tools.optimize.sensitivity.kept_nodes import Node, groups, keep_few
+from naiad.tools.optimize.sensitivity.kept_nodes import KeptNode, groups, keep_few
 
 
 def network(errors):
-    return [Node(f"n{index}", error) for index, error in enumerate(errors)]
+    return [KeptNode(f"n{index}", error) for index, error in enumerate(errors)]
 
 
 class Trials:

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from naiad.tools.optimize.converters.job import Job, Tensor
+from naiad.tools.optimize.converters.job import ConversionJob, JobTensor
 from naiad.tools.optimize.converters.onnx import node_errors
 from naiad.tools.optimize.samples.chunks import write_chunks
 from support.sensitive_networks import SAMPLES, SIZE, outlier_network, write_network
@@ -15,8 +15,8 @@ from support.sensitive_networks import SAMPLES, SIZE, outlier_network, write_net
 
 def errors(file, tmp_path, precision):
     write_chunks(SAMPLES, tmp_path / "samples", 24)
-    tensors = (Tensor("x", "FP32", (-1, SIZE)),)
-    job = Job(
+    tensors = (JobTensor("x", "FP32", (-1, SIZE)),)
+    job = ConversionJob(
         "onnx", str(file), "onnx", precision, {}, tensors, (), True, {}, str(tmp_path / "samples"), str(tmp_path)
     )
     node_errors.write(job, onnx.load(file))

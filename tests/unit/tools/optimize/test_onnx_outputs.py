@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from naiad.tools.optimize.converters.job import Tensor
+from naiad.tools.optimize.converters.job import JobTensor
 from naiad.tools.optimize.converters.onnx.outputs import fit_outputs
 
 
@@ -22,8 +22,8 @@ def classifier():
 
 
 X = np.array([[0.25, 0.75], [1, 0]], np.float32)
-LABEL = Tensor("predict", "INT64", (-1, 1))
-SCORES = Tensor("label", "FP64", (-1, 2))
+LABEL = JobTensor("predict", "INT64", (-1, 1))
+SCORES = JobTensor("label", "FP64", (-1, 2))
 
 
 def answers(*wanted):
@@ -35,7 +35,7 @@ def answers(*wanted):
 
 
 def test_score_of_second_class():
-    found = answers(Tensor("output__0", "FP32", (-1, 1)))
+    found = answers(JobTensor("output__0", "FP32", (-1, 1)))
     assert {name: value.tolist() for name, value in found.items()} == {"output__0": [[0.75], [0.0]]}
 
 

@@ -13,7 +13,7 @@ from naiad.tools.optimize.profile import tuning
 from naiad.tools.optimize.profile.child import ProfiledModel
 from naiad.tools.optimize.profile.configuration import configuration, write_model
 from naiad.tools.optimize.profile.measuring import profile_samples
-from naiad.tools.optimize.profile.messages import Job
+from naiad.tools.optimize.profile.messages import ProfileJob
 from naiad.tools.optimize.source import Format, Source
 from support import onnx_models
 
@@ -30,7 +30,7 @@ def job(tmp_path, content, *, rows=ROWS, names=("INPUT0", "INPUT1"), has_batch=T
     runtime = Runtime("own", parameters or {})
     source = Source("model", Format.ONNX, files, inputs, has_batch=has_batch)
     texts = [configuration(ONNX, conversion, source, runtime, size) for size in ((32, 0) if has_batch else (0,))]
-    return Job(write_model(tmp_path, conversion, texts[0]), "onnxruntime", texts, names, rows, has_batch)
+    return ProfileJob(write_model(tmp_path, conversion, texts[0]), "onnxruntime", texts, names, rows, has_batch)
 
 
 def test_free_batches_up_to_the_limit(tmp_path):

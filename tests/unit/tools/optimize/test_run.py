@@ -12,7 +12,7 @@ from naiad.tools.measure.result import Interval
 from naiad.tools.optimize import profile, run
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
 from naiad.tools.optimize.correctness.runner import CallableRunner
-from naiad.tools.optimize.measurement import Profile, Round, Runtime, Served
+from naiad.tools.optimize.measurement import Profile, Round, Runtime, ServedMeasurement
 from naiad.tools.optimize.options import Options
 from naiad.tools.optimize.profile.load_check import LoadCheck
 from naiad.tools.optimize.samples.reading import ArraySamples
@@ -89,7 +89,7 @@ class Scene:
             self.served.append((name, runtime.name))
             rate = self.rates.get(name, 100.0)
             rounds = [Round(1e6 / rate, rate, 1e6 / rate, 0.0)] * 9
-            found = Served(
+            found = ServedMeasurement(
                 runtime, exactly(1e6 / rate), 9.0, exactly(rate), 8, batch, 10.0, "", rounds=rounds, cpu=exactly(1.0)
             )
             yield name, replace(found, error=self.differences.get(name, ""))

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from naiad.tools.optimize.converters import tensorrt_engine
-from naiad.tools.optimize.converters.job import Job, Tensor
+from naiad.tools.optimize.converters.job import ConversionJob, JobTensor
 from naiad.tools.optimize.converters.operators import missing_operator
 from naiad.tools.optimize.converters.tensorrt_engine import profile_shapes
 from naiad.tools.optimize.samples.chunks import write_chunks
@@ -24,8 +24,8 @@ def job(tmp_path, precision, ranges=None, **settings):
         outlier_network(tmp_path / "network.onnx")
     write_chunks(SAMPLES, tmp_path / "samples" / "a", 24)
     (tmp_path / "out" / "files").mkdir(parents=True, exist_ok=True)
-    tensors = (Tensor("x", "FP32", (-1, SIZE)),)
-    return Job(
+    tensors = (JobTensor("x", "FP32", (-1, SIZE)),)
+    return ConversionJob(
         "onnx",
         str(tmp_path / "network.onnx"),
         "tensorrt",

@@ -15,9 +15,9 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import TensorSpec
-from naiad.tools.perf.exchange import Exchange, RequestTemplate
+from naiad.tools.perf.exchange import RequestTemplate, SentRequest
 from naiad.tools.perf.generator.local import LocalGenerator
-from naiad.tools.perf.generator.setup import Chunk, ModelSetup, Setup
+from naiad.tools.perf.generator.setup import MeasuredChunk, ModelSetup, Setup
 from naiad.tools.perf.inputs.memory_blocks import OutputSlots
 from naiad.tools.perf.inputs.replay import ReplayedRequest
 from naiad.tools.perf.inputs.templates import TemplateSet
@@ -31,7 +31,7 @@ from naiad.tools.perf.plan import (
     RequestRate,
     Schedule,
     Sequences,
-    Service,
+    ServerTarget,
 )
 from support.scripted_target import ScriptedTarget
 from support.uvloop_run import run
@@ -41,7 +41,7 @@ _PLAIN = ModelSetup(TemplateSet(_TEMPLATES, [range(3)]))
 _STATEFUL = ModelSetup(
     TemplateSet(_TEMPLATES, [range(3)]), sequences=Sequences(length=4, length_variation_percent=50, count=3)
 )
-_SETUP = Setup(Service("http://localhost", Protocol.HTTP), [_PLAIN])
+_SETUP = Setup(ServerTarget("http://localhost", Protocol.HTTP), [_PLAIN])
 
 
 def _setup(*models: ModelSetup, max_outstanding: int = 100, part: int = 0, parts: int = 1) -> Setup:
@@ -53,7 +53,7 @@ def run_on(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[N
     return run if request.param == "uvloop" else lambda main: asyncio.run(main())  # type: ignore[arg-type, return-value]
 
 
-async def _play(generator: LocalGenerator, load: Load, limit: int | None = None) -> Chunk:
+async def _play(generator: LocalGenerator, load: Load, limit: int | None = None) -> MeasuredChunk:
     """Send a load that ends, or a limited number of requests, and return what was measured."""
     await generator.start(load, limit)
     while True:
@@ -289,8 +289,8 @@ def _with_ids(count: int) -> ModelSetup:
     return replace(_STATEFUL, sequences=Sequences(length=4, count=4, first_id=1, last_id=count))
 
 
-def _check_sequences(sent: list[Exchange]) -> None:
-    by_id: dict[int, list[Exchange]] = {}
+def _check_sequences(sent: list[SentRequest]) -> None:
+    by_id: dict[int, list[SentRequest]] = {}
     for each in sent:
         by_id.setdefault(each.sequence_id, []).append(each)
     assert len(by_id) > 3
@@ -307,7 +307,7 @@ def test_failed_sequences_are_ended() -> None:
         await generator.open(3)
         chunk = await _play(generator, Concurrency(3), 200)
         assert [(each.kind, each.count) for each in chunk.records.failures] == [("unavailable", 40)]
-        by_id: dict[int, list[Exchange]] = {}
+        by_id: dict[int, list[SentRequest]] = {}
         for each in target.sent:
             by_id.setdefault(each.sequence_id, []).append(each)
         for requests in by_id.values():
@@ -363,7 +363,7 @@ def test_wrong_outputs_are_failures() -> None:
         [RequestTemplate(RequestHeader(model_name="m"), [], expected, "data.json step 0")], [range(1)]
     )
 
-    def respond(exchange: Exchange) -> str:
+    def respond(exchange: SentRequest) -> str:
         values = np.array([1, 2 + len(target.ended) % 2], np.int32)
         exchange.body = [([TensorSpec("OUT", DataType.INT32, (2,))], [values.tobytes()])]
         return ""

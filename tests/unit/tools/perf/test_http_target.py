@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.client import ConnectionFailedError, InferError
-from naiad.tools.perf.plan import Mode, Protocol, Service
+from naiad.tools.perf.plan import Mode, Protocol, ServerTarget
 from naiad.tools.perf.targets import make_target
 from naiad.tools.perf.targets.connections import client_tls
 from support.perf_targets import HttpScript, Last, Sender, opened, run, server_of, service, template
@@ -50,7 +50,9 @@ def json_of(request):
 
 
 def test_host_name_is_checked_unless_switched_off():
-    checked = [client_tls(Service("https://localhost", Protocol.HTTP, verifies_host=each)) for each in (True, False)]
+    checked = [
+        client_tls(ServerTarget("https://localhost", Protocol.HTTP, verifies_host=each)) for each in (True, False)
+    ]
     assert [(each.check_hostname, each.verify_mode) for each in checked] == [
         (True, ssl.CERT_REQUIRED),
         (False, ssl.CERT_REQUIRED),
@@ -320,7 +322,7 @@ def test_closed_target_opens_again():
 )
 def test_wrong_services_are_named(fields, words):
     with pytest.raises(InferError, match=words):
-        make_target(Service(**{"url": "http://h", "protocol": Protocol.HTTP, **fields}))
+        make_target(ServerTarget(**{"url": "http://h", "protocol": Protocol.HTTP, **fields}))
 
 
 ANSWERS = [

@@ -8,21 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.core.request import RequestHeader
-from naiad.tools.perf.exchange import Exchange, RequestTemplate
+from naiad.tools.perf.exchange import RequestTemplate, SentRequest
 from naiad.tools.perf.generator.local import LocalGenerator
 from naiad.tools.perf.generator.setup import ModelSetup, Setup
 from naiad.tools.perf.inputs.templates import TemplateSet
-from naiad.tools.perf.measuring.level import ColumnStore, Level, Progress, Tick
-from naiad.tools.perf.plan import Concurrency, Load, Measuring, Protocol, RequestRate, Schedule, Service, Stop
+from naiad.tools.perf.measuring.level import ColumnStore, Level, PerfProgress, Tick
+from naiad.tools.perf.plan import Concurrency, Load, Measuring, Protocol, RequestRate, Schedule, ServerTarget, Stop
 from naiad.tools.perf.records import Measurement, Records
 from support.scripted_target import ScriptedTarget
 from support.uvloop_run import run
 
 _INPUTS = TemplateSet([RequestTemplate(RequestHeader(model_name="m"), [])], [range(1)])
-_SETUP = Setup(Service("http://localhost", Protocol.HTTP), [ModelSetup(_INPUTS)])
+_SETUP = Setup(ServerTarget("http://localhost", Protocol.HTTP), [ModelSetup(_INPUTS)])
 
 
-class _Ticks(Progress):
+class _Ticks(PerfProgress):
     """Calls `call` with a tick."""
 
     def __init__(self, call: Callable[[], None], after: int) -> None:
@@ -148,7 +148,7 @@ def test_columns_are_sorted_and_complete(chunks: list[list[tuple[int, str, bool]
     for number, requests in enumerate(chunks):
         records = Records()
         for end_ns, failure, has_timing in requests:
-            exchange = Exchange(lambda _: None)
+            exchange = SentRequest(lambda _: None)
             exchange.end_ns, exchange.failure = end_ns, failure
             exchange.timing = f"{number} {end_ns}" if has_timing else ""
             exchange.gaps_ns = [end_ns]
@@ -171,7 +171,7 @@ def test_columns_are_sorted_and_complete(chunks: list[list[tuple[int, str, bool]
 def test_sequence_ids_have_64_bits() -> None:
     records = Records()
     for sequence_id in (1, (1 << 64) - 1):
-        exchange = Exchange(lambda _: None)
+        exchange = SentRequest(lambda _: None)
         exchange.sequence_id = sequence_id
         records.add(exchange)
     store = ColumnStore()

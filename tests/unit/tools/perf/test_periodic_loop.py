@@ -3,21 +3,21 @@
 import time
 
 from naiad.core.request import RequestHeader
-from naiad.tools.perf.exchange import Exchange, Prepared, RequestTemplate
+from naiad.tools.perf.exchange import Prepared, RequestTemplate, SentRequest
 from naiad.tools.perf.generator.loops import PeriodicLoop
 from naiad.tools.perf.generator.requests import Requests
 from naiad.tools.perf.generator.setup import ModelSetup, Setup
 from naiad.tools.perf.inputs.templates import TemplateSet
-from naiad.tools.perf.plan import PeriodicConcurrency, Protocol, Service
+from naiad.tools.perf.plan import PeriodicConcurrency, Protocol, ServerTarget
 from naiad.tools.perf.targets.ending import count_response, fail, finish
 
 _TEMPLATE = RequestTemplate(RequestHeader(model_name="m"), [])
-_SETUP = Setup(Service("grpc://localhost", Protocol.GRPC), [ModelSetup(TemplateSet([_TEMPLATE], [range(1)]))])
+_SETUP = Setup(ServerTarget("grpc://localhost", Protocol.GRPC), [ModelSetup(TemplateSet([_TEMPLATE], [range(1)]))])
 
 
 class _Target:
     def __init__(self) -> None:
-        self.sent: list[Exchange] = []
+        self.sent: list[SentRequest] = []
 
     async def open(self, connections: int) -> None:
         raise NotImplementedError
@@ -28,12 +28,14 @@ class _Target:
     def prepare(self, template: RequestTemplate) -> Prepared:
         return template
 
-    def send(self, prepared: Prepared, exchange: Exchange) -> None:
+    def send(self, prepared: Prepared, exchange: SentRequest) -> None:
         exchange.start_ns = time.monotonic_ns()
         self.sent.append(exchange)
 
 
-def _started(start: int, end: int, step: int, responses: int) -> tuple[PeriodicLoop, list[Exchange], list[Exchange]]:
+def _started(
+    start: int, end: int, step: int, responses: int
+) -> tuple[PeriodicLoop, list[SentRequest], list[SentRequest]]:
     """Return a loop that has sent its first group, what was sent, and what has ended."""
     target, ended = _Target(), []
     requests = Requests(_SETUP, target.prepare)

@@ -6,27 +6,27 @@ from pathlib import Path
 import pytest
 
 from naiad.core.errors import ErrorCode, InferError
-from naiad.tools.predict.checkpoint import Checkpoint, Position, difference, file_facts
+from naiad.tools.predict.checkpoint import JobCheckpoint, JobPosition, difference, file_facts
 from naiad.tools.predict.sinks.sink import PartFile
 
 FACTS = {"model": "m", "input files": {"a.csv": [1, 2]}}
 
 
-def opened(folder: Path, facts=FACTS, *, restart: bool = False) -> Checkpoint:
-    return Checkpoint(folder / "out.csv", facts, restart=restart)
+def opened(folder: Path, facts=FACTS, *, restart: bool = False) -> JobCheckpoint:
+    return JobCheckpoint(folder / "out.csv", facts, restart=restart)
 
 
 def test_the_last_whole_line_counts(tmp_path: Path) -> None:
     first = opened(tmp_path)
-    assert first.position == Position()
-    first.record(Position(5, 1, {"rows.csv": 10}))
-    first.record(Position(9, 1, {"rows.csv": 20}))
+    assert first.position == JobPosition()
+    first.record(JobPosition(5, 1, {"rows.csv": 10}))
+    first.record(JobPosition(9, 1, {"rows.csv": 20}))
     first.close()
     journal = tmp_path / "out.csv.partial" / "journal.jsonl"
     journal.write_bytes(journal.read_bytes() + b'{"rows": 12, "fai')
     second = opened(tmp_path)
-    assert second.position == Position(9, 1, {"rows.csv": 20})
-    second.record(Position(13, 1, {}))
+    assert second.position == JobPosition(9, 1, {"rows.csv": 20})
+    second.record(JobPosition(13, 1, {}))
     second.close()
     third = opened(tmp_path)
     assert third.position.rows == 13
@@ -54,7 +54,7 @@ def test_a_journal_without_a_line_begins_again(tmp_path: Path) -> None:
 )
 def test_other_facts_are_refused(tmp_path: Path, facts, reason: str) -> None:
     first = opened(tmp_path)
-    first.record(Position(1234))
+    first.record(JobPosition(1234))
     first.close()
     with pytest.raises(InferError) as caught:
         opened(tmp_path, facts)
@@ -62,7 +62,7 @@ def test_other_facts_are_refused(tmp_path: Path, facts, reason: str) -> None:
     assert "1,234 rows" in caught.value.message
     assert "--restart" in caught.value.message
     again = opened(tmp_path, facts, restart=True)
-    assert again.position == Position()
+    assert again.position == JobPosition()
     again.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from naiad.core.errors import ErrorCode, InferError, not_found, unavailable
 from naiad.tools.predict import requests as requests_module
-from naiad.tools.predict.requests import Requests
+from naiad.tools.predict.requests import ChunkRequests
 from naiad.tools.predict.rows.chunk import Chunk, FileRows
 from naiad.tools.predict.rows.outputs import to_block
 from naiad.tools.predict.rows.tensors import to_chunk
@@ -24,7 +24,7 @@ def executed(model: Doubling, rows: int, *, timeout_s: float = 5.0, shared: bool
     chunk = to_chunk(FileRows("f", 0, rows, {"X": values}), described.inputs)
 
     async def body() -> None:
-        sender = Requests(model, described, timeout_s)
+        sender = ChunkRequests(model, described, timeout_s)
         async with asyncio.TaskGroup() as tasks:
             await sender.start(chunk, tasks)
 

@@ -10,7 +10,7 @@ import pytest
 
 from naiad.core.datatype import DataType
 from naiad.core.errors import InferError
-from naiad.tools.predict.rows.chunk import Chunk, Result
+from naiad.tools.predict.rows.chunk import Chunk, ChunkResult
 from naiad.tools.predict.rows.outputs import OutputBlock, to_block
 from naiad.tools.predict.sinks.opening import check_suffix, open_sink
 from naiad.tools.predict.sinks.sink import Layout, Sink
@@ -36,7 +36,7 @@ def block(arrays, *, failures=(), keys=None, first: int = 5) -> OutputBlock:
     """Return one block of three rows; a request for the first row, and one for all other rows that succeed."""
     good = [row for row in range(3) if row not in failures]
     results = [
-        Result(offsets, {name: array[offsets] for name, array in arrays.items()})
+        ChunkResult(offsets, {name: array[offsets] for name, array in arrays.items()})
         for offsets in (good[1:], good[:1])
         if offsets
     ]
@@ -139,7 +139,7 @@ def test_equal_shapes_make_one_array(tmp_path: Path) -> None:
 
 def test_rows_of_different_shapes_are_kept(tmp_path: Path) -> None:
     rows = [np.array([1.0, 2.0], np.float32), np.array([3.0], np.float32)]
-    results = [Result([at], {"VARYING": row[None]}) for at, row in zip((0, 2), rows, strict=True)]
+    results = [ChunkResult([at], {"VARYING": row[None]}) for at, row in zip((0, 2), rows, strict=True)]
     chunk = Chunk("f", 0, 3, {}, [], {1: "bad"}, results=results)
     ragged = to_block(chunk, 0, ["VARYING"])
     outputs = {"VARYING": OUTPUTS["VARYING"]}

@@ -13,8 +13,8 @@ from naiad.core.model import UNLOADED, IndexEntry, ModelMetadata, ModelState
 from naiad.repository.stores.new_version import NewVersion
 from naiad.repository.stores.store import list_version_dirs
 from naiad.tools.publish.publication import Publication, Published, publish
-from naiad.tools.publish.sample import Sample, SampleError
-from naiad.tools.publish.source import Source
+from naiad.tools.publish.sample import SampleError, TrialSample
+from naiad.tools.publish.source import PublicationSource
 from naiad.tools.publish.trial import PublishError
 
 BAD = "bad"
@@ -96,10 +96,10 @@ def repository(tmp_path: Path) -> Path:
     return root
 
 
-def source_of(tmp_path: Path, content: str = "good") -> Source:
+def source_of(tmp_path: Path, content: str = "good") -> PublicationSource:
     path = tmp_path / "new.onnx"
     path.write_text(content)
-    return Source("plus", NewVersion({"model.onnx": path}))
+    return PublicationSource("plus", NewVersion({"model.onnx": path}))
 
 
 async def send(
@@ -253,13 +253,13 @@ def test_sample_is_asked_of_candidate_and_version(repository: Path, tmp_path: Pa
 
     async def run() -> Server:
         server = Server(repository)
-        await send(server, repository, tmp_path, sample=Sample({}))
-        await send(server, repository, tmp_path, sample=Sample({}))
+        await send(server, repository, tmp_path, sample=TrialSample({}))
+        await send(server, repository, tmp_path, sample=TrialSample({}))
         assert asked == [("plus", 1), (CANDIDATE, None), ("plus", 2)]
         for name in (CANDIDATE, "plus"):
             server.wrong = {name: True}
             with pytest.raises(PublishError, match="the answer is wrong"):
-                await send(server, repository, tmp_path, sample=Sample({}))
+                await send(server, repository, tmp_path, sample=TrialSample({}))
             assert (server.served, versions(repository)) == ({"plus": [2]}, [1, 2])
         return server
 

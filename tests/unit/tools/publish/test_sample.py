@@ -8,7 +8,7 @@ import pytest
 from naiad.core.datatype import DataType
 from naiad.core.model import ModelMetadata
 from naiad.core.tensor import TensorSpec
-from naiad.tools.publish import Sample, SampleError, read_sample
+from naiad.tools.publish import SampleError, TrialSample, read_sample
 from naiad.tools.publish.sample import read_values
 
 METADATA = ModelMetadata(
@@ -27,7 +27,7 @@ REQUEST = {
 
 
 def test_values_get_the_datatypes_of_the_model():
-    tensors = Sample({"x": [[1, 2]], "words": ["a", b"b"]}).tensors(METADATA)
+    tensors = TrialSample({"x": [[1, 2]], "words": ["a", b"b"]}).tensors(METADATA)
     assert tensors["x"].dtype == np.float16
     assert tensors["words"].tolist() == ["a", b"b"]
 
@@ -79,9 +79,9 @@ def test_missing_file_is_explained():
 def test_other_answer_is_named(expected, text):
     outputs = {"y": np.array([[1, 2]], np.float32), "n": np.array([3]), "t": np.array([b"a"], object)}
     with pytest.raises(SampleError, match=text):
-        Sample({}, expected).check(outputs)
+        TrialSample({}, expected).check(outputs)
 
 
 def test_equal_answer_is_accepted():
     outputs = {"y": np.array([[1, np.nan]], np.float32), "t": np.array([b"a"], object)}
-    Sample({}, {"y": [[1.00001, np.nan]], "t": ["a"]}).check(outputs)
+    TrialSample({}, {"y": [[1.00001, np.nan]], "t": ["a"]}).check(outputs)

@@ -443,8 +443,12 @@ class DecoupledConversation(OpenConversation):
                 board.slots[slot] = _marks_of(request) if request is not None else 0
 
     def _reads_nothing(self, slot: int, request: InferRequest) -> bool:
-        """Return whether the client of a paused request has taken nothing since."""
-        return 0 <= self._unread_bytes.get(slot, 0) <= request.unread_bytes
+        """Return whether the client of a paused request has taken nothing since.
+
+        A request without unread bytes waits for the server, which encodes a large response in pieces.
+        """
+        unread_bytes = request.unread_bytes
+        return unread_bytes > 0 and 0 <= self._unread_bytes.get(slot, 0) <= unread_bytes
 
     def parents(self, serial: int, slots: Sequence[int]) -> Sequence[InferRequest]:
         """Return the requests in these slots; all open ones if the worker does not know the caller's."""

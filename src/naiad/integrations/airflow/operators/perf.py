@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from naiad.client import InferError
-from naiad.integrations.airflow.connection import Endpoint
+from naiad.integrations.airflow.connection import ServerEndpoint
 from naiad.integrations.airflow.operators.base import NaiadOperator
 from naiad.tools.measure.comparison import compare
 from naiad.tools.measure.result import Result
 from naiad.tools.measure.result_json import ResultFileError, from_json, to_json
-from naiad.tools.perf.plan import Concurrency, InputSettings, Measuring, ModelPlan, Plan, Protocol, Service
+from naiad.tools.perf.plan import Concurrency, InputSettings, Measuring, ModelLoad, Plan, Protocol, ServerTarget
 from naiad.tools.perf.report.text import comparison_text, row_text
 from naiad.tools.perf.session import run
 
@@ -125,8 +125,8 @@ class NaiadPerfOperator(NaiadOperator):
             raise AirflowException(f"connection '{self.conn_id}': model '{self.model}' was not measured: {reason}")
         return measured
 
-    def _plan(self, endpoint: Endpoint) -> Plan:
-        service = Service(
+    def _plan(self, endpoint: ServerEndpoint) -> Plan:
+        service = ServerTarget(
             endpoint.url,
             Protocol.GRPC if endpoint.url.startswith("grpc") else Protocol.HTTP,
             headers=endpoint.headers,
@@ -137,7 +137,7 @@ class NaiadPerfOperator(NaiadOperator):
         )
         inputs = InputSettings(tuple(self.input_data))
         measuring = Measuring(window_ms=max(1, round(self.seconds * 100)), max_trials=10, percentile=self.percentile)
-        model = ModelPlan(self.model, str(self.version), self.batch_size, inputs)
+        model = ModelLoad(self.model, str(self.version), self.batch_size, inputs)
         return Plan(service, [model], Concurrency(self.concurrency), measuring, repeat=self.repeat)
 
     def _compare(self, baseline: Result, measured: Result) -> None:

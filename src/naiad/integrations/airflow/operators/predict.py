@@ -8,7 +8,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from naiad.client import ErrorCode, InferError
 from naiad.integrations.airflow.operators.base import NaiadOperator
-from naiad.tools.predict import PredictJob, Progress, predict
+from naiad.tools.predict import JobProgress, PredictJob, predict
 
 _LOG_INTERVAL_S = 15.0
 _MISTAKES = (ErrorCode.INVALID_ARG, ErrorCode.UNSUPPORTED)
@@ -107,7 +107,7 @@ class _Log:
         self._log = log
         self._shown_s = time.monotonic()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: JobProgress) -> None:
         now_s = time.monotonic()
         if now_s - self._shown_s >= _LOG_INTERVAL_S:
             self._shown_s = now_s

@@ -8,7 +8,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from naiad.integrations.airflow.operators.base import NaiadOperator
 from naiad.tools.optimize.package import opened_source
-from naiad.tools.publish import Publication, PublishError, Sample, SampleError, SourceError, publish, read_sample
+from naiad.tools.publish import Publication, PublishError, SampleError, SourceError, TrialSample, publish, read_sample
 from naiad.tools.publish.sample import read_values
 
 
@@ -70,10 +70,10 @@ class NaiadPublishModelOperator(NaiadOperator):
             raise AirflowException(f"connection '{self.conn_id}': {error}") from error
         return {"model": done.model, "version": done.version, "path": str(done.path)}
 
-    def _sample(self) -> Sample | None:
+    def _sample(self) -> TrialSample | None:
         if self.sample is None:
             if self.expected is not None:
                 raise SampleError("`expected` has no `sample` to compare with; set both")
             return None
         expected = None if self.expected is None else read_values(self.expected, "outputs")
-        return Sample(read_sample(self.sample).inputs, expected, self.tolerance)
+        return TrialSample(read_sample(self.sample).inputs, expected, self.tolerance)

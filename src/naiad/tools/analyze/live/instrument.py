@@ -15,12 +15,12 @@ from naiad.tools.analyze.live.configurations import NO_CONTROL, Configurations
 from naiad.tools.analyze.live.figures import figures_of
 from naiad.tools.analyze.live.journal import read_journal
 from naiad.tools.analyze.live.resources import ResourceMeter
-from naiad.tools.analyze.live.server import Server, make_client
+from naiad.tools.analyze.live.server import AnalyzedServer, make_client
 from naiad.tools.analyze.measurement import Measured, ServerLostError
 from naiad.tools.analyze.space import Point
 from naiad.tools.analyze.variants import RefusedError
 from naiad.tools.measure.result import Interval, Row
-from naiad.tools.perf.plan import Concurrency, Load, Measuring, ModelPlan, Plan, RequestRate, Service, Stop
+from naiad.tools.perf.plan import Concurrency, Load, Measuring, ModelLoad, Plan, RequestRate, ServerTarget, Stop
 from naiad.tools.perf.session import Session
 from naiad.tools.values.tensor import InputError
 
@@ -45,8 +45,8 @@ class LiveInstrument:
 
     def __init__(
         self,
-        server: Server,
-        models: Sequence[ModelPlan],
+        server: AnalyzedServer,
+        models: Sequence[ModelLoad],
         *,
         varied: Sequence[str] = (),
         journal: Path | None = None,
@@ -238,7 +238,7 @@ class LiveInstrument:
         return text
 
 
-async def restore_from_journal(path: Path, service: Service) -> tuple[str, ...]:
+async def restore_from_journal(path: Path, service: ServerTarget) -> tuple[str, ...]:
     """Restore what a killed analysis has left, and remove the file; return the models.
 
     Raises InferError(INVALID_ARG) for a file that is no journal, InferError for a load that fails.
@@ -247,7 +247,7 @@ async def restore_from_journal(path: Path, service: Service) -> tuple[str, ...]:
         return await _replay(client, service, path, is_asked=True)
 
 
-async def _replay(client: Client, service: Service, path: Path, *, is_asked: bool) -> tuple[str, ...]:
+async def _replay(client: Client, service: ServerTarget, path: Path, *, is_asked: bool) -> tuple[str, ...]:
     journal = read_journal(path)
     if journal.is_in_use and not is_asked:
         raise InferError(

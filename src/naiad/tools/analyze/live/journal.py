@@ -22,7 +22,7 @@ class Original:
 
 
 @dataclass(frozen=True, slots=True)
-class Journal:
+class MeasurementJournal:
     """What a journal file says."""
 
     url: str
@@ -73,13 +73,13 @@ def write_journal(path: Path, url: str, models: Mapping[str, Original]) -> None:
             os.close(directory)
 
 
-def read_journal(path: Path) -> Journal:
+def read_journal(path: Path) -> MeasurementJournal:
     """Read the file. Raises InferError(INVALID_ARG) for one that is no journal, OSError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["version"] != _VERSION:
             raise ValueError(f"version {content['version']}, expected {_VERSION}")
         models = {str(name): Original(str(text)) for name, text in content["models"].items()}
-        return Journal(str(content["url"]), int(content["pid"]), models)
+        return MeasurementJournal(str(content["url"]), int(content["pid"]), models)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise invalid_argument(f"{path} is no journal of naiad analyze: {error!r}") from None

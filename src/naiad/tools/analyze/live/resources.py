@@ -28,7 +28,7 @@ _Z95 = 1.96
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class MeasuredUsage:
     """What the processes have used at a moment."""
 
     at_s: float
@@ -41,7 +41,7 @@ class Usage:
     """CPU time of the main thread of the first process; 0 where the kernel does not count it."""
 
 
-def read_usage(pid: int, proc: Path = Path("/proc")) -> Usage | None:
+def read_usage(pid: int, proc: Path = Path("/proc")) -> MeasuredUsage | None:
     """Return the usage of a process and its descendants; None without /proc, or when the process has ended."""
     rows = _rows(proc)
     if pid not in rows:
@@ -52,7 +52,7 @@ def read_usage(pid: int, proc: Path = Path("/proc")) -> Usage | None:
     family = _family(pid, children)
     known = {*family, *_family(os.getpid(), children)}.intersection(rows)
     pages = sum(int(rows[each][_RSS]) for each in family)
-    return Usage(
+    return MeasuredUsage(
         time.monotonic(),
         _cpu_s(rows, family),
         pages * mmap.PAGESIZE,
@@ -115,7 +115,7 @@ class ResourceMeter:
         self._pid = pid
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="resources", daemon=True)
-        self.usages: list[Usage] = []
+        self.usages: list[MeasuredUsage] = []
 
     def start(self) -> None:
         """Begin to read."""

@@ -16,7 +16,7 @@ from typing import Protocol
 from naiad.client import Client, InferError
 from naiad.tools.analyze.measurement import ServerLostError
 from naiad.tools.perf.plan import Protocol as Transport
-from naiad.tools.perf.plan import Service
+from naiad.tools.perf.plan import ServerTarget
 from naiad.tools.perf.targets.connections import client_tls
 
 _START_S = 120.0
@@ -32,12 +32,12 @@ _STARTED = {
 }
 
 
-class Server(Protocol):
+class AnalyzedServer(Protocol):
     """A server with explicit model control."""
 
     is_own: bool
     """It may be started again, and what is loaded into it is of no use to anything else."""
-    service: Service
+    service: ServerTarget
     metrics_url: str
     """"" for none."""
 
@@ -59,12 +59,12 @@ class Server(Protocol):
         """End a server of one's own."""
 
 
-def make_client(service: Service, timeout_s: float) -> Client:
+def make_client(service: ServerTarget, timeout_s: float) -> Client:
     """Return a client of the server's control and metadata. Raises InferError(INVALID_ARG) for a wrong address."""
     return Client(service.url, headers=service.headers, tls=client_tls(service), timeout_s=timeout_s)
 
 
-async def _is_live(service: Service) -> bool:
+async def _is_live(service: ServerTarget) -> bool:
     async with make_client(service, _ALIVE_S) as client:
         with contextlib.suppress(InferError):
             return await client.is_live()
@@ -77,7 +77,7 @@ class RunningServer:
     is_own = False
     output = ""
 
-    def __init__(self, service: Service, metrics_url: str = "", pid: int = 0) -> None:
+    def __init__(self, service: ServerTarget, metrics_url: str = "", pid: int = 0) -> None:
         """`pid` of a server on this machine gives its CPU and memory; otherwise they come from `metrics_url`."""
         self.service = service
         self.metrics_url = metrics_url
@@ -118,7 +118,7 @@ class OwnServer:
         os.close(descriptor)
         self.log = Path(path)
         """The output of the server; removed by `stop` unless the server has failed."""
-        self.service = Service("", transport)
+        self.service = ServerTarget("", transport)
         self.metrics_url = ""
 
     @property
@@ -152,7 +152,7 @@ class OwnServer:
                 preexec_fn=follow,  # noqa: PLW1509 - a single system call, its library is loaded already
             )
         addresses = await self._addresses()
-        self.service = Service(f"{self._transport.value}://{addresses[self._transport.value]}", self._transport)
+        self.service = ServerTarget(f"{self._transport.value}://{addresses[self._transport.value]}", self._transport)
         self.metrics_url = f"http://{addresses['metrics']}/metrics"
 
     async def _addresses(self) -> dict[str, str]:

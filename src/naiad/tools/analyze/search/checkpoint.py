@@ -28,7 +28,7 @@ class CheckpointError(ValueError):
     """A file is not a checkpoint that this version can read; the message names the line."""
 
 
-class Checkpoint:
+class SearchCheckpoint:
     """Measurements of a search, in a file that survives the process."""
 
     def __init__(self, path: Path, fingerprint: str) -> None:

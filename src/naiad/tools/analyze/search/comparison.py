@@ -12,14 +12,14 @@ from typing import TypeAlias
 from naiad.tools.analyze.measurement import Measured
 from naiad.tools.analyze.search.configurations import (
     Configuration,
-    Load,
+    SearchLoad,
     configuration_key,
     repository_configuration,
     takes,
 )
 from naiad.tools.analyze.search.goal_score import Goals, certain_rank, compare, is_in_doubt, misses, rank
 from naiad.tools.analyze.search.settings import MIN_TURNS
-from naiad.tools.analyze.search.survey import Comparison, Survey, TimeLimitError
+from naiad.tools.analyze.search.survey import PointComparison, Survey, TimeLimitError
 from naiad.tools.analyze.space import Point
 
 _MARGIN = 1.5
@@ -58,7 +58,7 @@ def _best_points(survey: Survey, usable: Sequence[Measured], order_by: _Order = 
     return list(best.values())
 
 
-def finalists(survey: Survey, load: Load | None = None) -> list[Point]:
+def finalists(survey: Survey, load: SearchLoad | None = None) -> list[Point]:
     """Return what is to be compared, all under one load: the best, the configuration of the repository, contenders.
 
     The load is that of the best point, unless it is given. Configurations that miss a limit within the noise are
@@ -79,7 +79,7 @@ def finalists(survey: Survey, load: Load | None = None) -> list[Point]:
     if _is_same(best.point.variants, present) and not rivals:
         chosen += [each.point.variants for each in rest[:1]]
     unique = list({configuration_key(each): each for each in chosen}.values())
-    at = load or Load(best.point.concurrency, best.point.request_rate, best.point.batch_size)
+    at = load or SearchLoad(best.point.concurrency, best.point.request_rate, best.point.batch_size)
     fitting = [each for each in unique if takes(each, at.batch_size, survey.settings)]
     return [at.of(each) for each in fitting] if len(fitting) > 1 else []
 
@@ -114,7 +114,7 @@ async def compare_best(survey: Survey) -> None:
     too short for any comparison.
     """
     survey.enter("comparison of the best")
-    load: Load | None = None
+    load: SearchLoad | None = None
     for _ in range(_ATTEMPTS):
         points = finalists(survey, load)[: survey.affordable // MIN_TURNS]
         if len(points) < 2:
@@ -134,7 +134,7 @@ async def compare_best(survey: Survey) -> None:
             return
 
 
-async def _compared(survey: Survey, points: Sequence[Point]) -> Comparison | None:
+async def _compared(survey: Survey, points: Sequence[Point]) -> PointComparison | None:
     """Measure points in turns until they are separated or tied; None where one of them has failed."""
     name = hashlib.sha256("\n".join(each.key for each in points).encode()).hexdigest()[:16]
     rows: list[list[Measured]] = []
@@ -152,7 +152,7 @@ async def _compared(survey: Survey, points: Sequence[Point]) -> Comparison | Non
         rows.append([row[each.key] for each in points])
         if len(rows) < MIN_TURNS:
             continue
-        survey.comparison = Comparison(list(rows))
+        survey.comparison = PointComparison(list(rows))
         if _is_decided(survey, survey.comparison.measured) or survey.affordable < len(points):
             break
     return survey.comparison
@@ -182,7 +182,7 @@ def _is_decided(survey: Survey, measured: Sequence[Measured]) -> bool:
     return all(each.uncertainty < NARROW or each.value > _MARGIN * each.uncertainty for each in leads)
 
 
-def _less_load(survey: Survey, measured: Sequence[Measured]) -> Load | None:
+def _less_load(survey: Survey, measured: Sequence[Measured]) -> SearchLoad | None:
     """Return the load at which the best would meet a limit of the latency that it missed; None where it has none.
 
     In saturation latency is proportional to the concurrency (Little's law). Of loads by the user, the next lower one.
@@ -192,7 +192,7 @@ def _less_load(survey: Survey, measured: Sequence[Measured]) -> Load | None:
     point, space = best.point, survey.space
     if not late or late[0].bound <= 0:
         return None
-    load = Load(point.concurrency, point.request_rate, point.batch_size)
+    load = SearchLoad(point.concurrency, point.request_rate, point.batch_size)
     if space.request_rates:
         lower_rates = [each for each in space.request_rates if each < point.request_rate]
         return replace(load, request_rate=max(lower_rates)) if lower_rates else None

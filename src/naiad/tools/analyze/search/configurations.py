@@ -19,7 +19,7 @@ MAX_CONFIGURATIONS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class SearchLoad:
     """What is sent to a configuration."""
 
     concurrency: int = 0
@@ -93,23 +93,23 @@ def saturating_concurrency(configuration: Configuration, settings: SearchSetting
     return min(max(max(wanted, default=2), settings.min_concurrency), settings.max_concurrency)
 
 
-def saturating_loads(space: Space, configuration: Configuration, settings: SearchSettings) -> list[Load]:
+def saturating_loads(space: Space, configuration: Configuration, settings: SearchSettings) -> list[SearchLoad]:
     """Return the load of `quick` and `optuna` for each batch size: that of the user where there is one."""
     if space.request_rates or space.concurrencies:
         return [loads[-1] for loads in load_lists(space, settings)]
     concurrency = saturating_concurrency(configuration, settings)
-    return [Load(max(1, concurrency // size), batch_size=size) for size in space.batch_sizes]
+    return [SearchLoad(max(1, concurrency // size), batch_size=size) for size in space.batch_sizes]
 
 
-def load_lists(space: Space, settings: SearchSettings) -> list[list[Load]]:
+def load_lists(space: Space, settings: SearchSettings) -> list[list[SearchLoad]]:
     """Return for each batch size the loads in ascending order: the loads of the user, or doubled concurrencies."""
     if space.request_rates:
-        return [[Load(0, rate, size) for rate in sorted(space.request_rates)] for size in space.batch_sizes]
+        return [[SearchLoad(0, rate, size) for rate in sorted(space.request_rates)] for size in space.batch_sizes]
     concurrencies = sorted(space.concurrencies) or list(_doubled(settings.min_concurrency, settings.max_concurrency))
-    return [[Load(each, batch_size=size) for each in concurrencies] for size in space.batch_sizes]
+    return [[SearchLoad(each, batch_size=size) for each in concurrencies] for size in space.batch_sizes]
 
 
-def useful_loads(space: Space, configuration: Configuration, settings: SearchSettings) -> list[Load]:
+def useful_loads(space: Space, configuration: Configuration, settings: SearchSettings) -> list[SearchLoad]:
     """Return the loads up to saturation: more concurrency only lengthens the queue."""
     lists = load_lists(space, settings)
     if space.request_rates or space.concurrencies:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from naiad.tools.analyze.measurement import Instrument, Ranking, ServerLostError
-from naiad.tools.analyze.search.checkpoint import Checkpoint
+from naiad.tools.analyze.search.checkpoint import SearchCheckpoint
 from naiad.tools.analyze.search.comparison import (
     best_points,
     check_drift,
@@ -37,7 +37,7 @@ async def search(
     settings: SearchSettings | None = None,
     *,
     predictor: Predictor | None = None,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: SearchCheckpoint | None = None,
     progress: ProgressCallback | None = None,
 ) -> Ranking:
     """Search a space, whose `variants` list all variants of each model, and return the ranking.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from naiad.tools.analyze.measurement import Instrument, Measured, Prediction
-from naiad.tools.analyze.search.checkpoint import Checkpoint
+from naiad.tools.analyze.search.checkpoint import SearchCheckpoint
 from naiad.tools.analyze.search.configurations import Configuration, configuration_key
 from naiad.tools.analyze.search.goal_score import Goals, combine, misses
 from naiad.tools.analyze.search.settings import BESIDE_S, MIN_TURNS, ProgressCallback, SearchProgress, SearchSettings
@@ -17,7 +17,7 @@ class TimeLimitError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PointComparison:
     """Complete turns over the same points."""
 
     rows: Sequence[Sequence[Measured]]
@@ -38,7 +38,7 @@ class Survey:
         goals: Goals,
         instrument: Instrument,
         settings: SearchSettings,
-        checkpoint: Checkpoint | None = None,
+        checkpoint: SearchCheckpoint | None = None,
         progress: ProgressCallback | None = None,
     ) -> None:
         self.space = space
@@ -53,7 +53,7 @@ class Survey:
         """The stage may end before `expected` is reached."""
         self.is_comparing = False
         """The time that was kept for the comparison may be used."""
-        self.comparison: Comparison | None = None
+        self.comparison: PointComparison | None = None
         self.predictions: Sequence[Prediction] = ()
         self.estimates: Mapping[str, Measured] = {}
         """What is expected of measured points, by their keys, with what is known of other points."""

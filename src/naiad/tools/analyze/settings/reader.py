@@ -8,12 +8,12 @@ from typing import Any
 from naiad.tools.analyze.goal import Bound, Goal
 from naiad.tools.analyze.settings.keys import KEYS, MODEL_KEYS, PARAMETER_KEYS
 from naiad.tools.analyze.settings.settings import (
+    AnalysisSettings,
     Bounds,
     ModelSettings,
     OptunaSettings,
     SearchMode,
     ServerSettings,
-    Settings,
 )
 from naiad.tools.analyze.settings.values import (
     SettingsError,
@@ -57,7 +57,7 @@ def read_file(path: Path) -> dict[str, Any]:
     return dict(mapping(document, str(path)))
 
 
-def read_settings(document: Mapping[str, Any]) -> Settings:
+def read_settings(document: Mapping[str, Any]) -> AnalysisSettings:
     """Return the settings of a document with Model Analyzer's keys. Raises SettingsError."""
     for key in document:
         known(key, list(KEYS), "the configuration")
@@ -66,7 +66,7 @@ def read_settings(document: Mapping[str, Any]) -> Settings:
     mode = SearchMode(known(values.get("run_config_search_mode", "predict"), _MODES, "run_config_search_mode"))
     rates = _searched_rates(values, mode)
     models = [_model(name, own, values, goal, rates) for name, own in _profile_models(values).items()]
-    return Settings(
+    return AnalysisSettings(
         models=models,
         server=_server(values),
         mode=mode,

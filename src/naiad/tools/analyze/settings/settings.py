@@ -71,7 +71,7 @@ class ServerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AnalysisSettings:
     """A whole analysis."""
 
     models: Sequence[ModelSettings]

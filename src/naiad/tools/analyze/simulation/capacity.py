@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from naiad.tools.analyze.simulation.fitted import Fitted
-from naiad.tools.analyze.simulation.system import Load, System, simulate
+from naiad.tools.analyze.simulation.system import SimulatedLoad, System, simulate
 from naiad.tools.analyze.space import Point
 
 _LOAD_SHARE = 0.95
@@ -100,7 +100,7 @@ class _Search:
         system = self._scaled(cores, processes)
         if rate_per_s > _LOAD_SHARE * self._saturated(cores, processes):
             return None
-        simulated = simulate(system, Load(rate_per_s=rate_per_s, is_poisson=True))
+        simulated = simulate(system, SimulatedLoad(rate_per_s=rate_per_s, is_poisson=True))
         latency_us = self._fitted.latency_us(simulated, self._percentile)
         if latency_us > self._limit_us:
             return None
@@ -128,6 +128,6 @@ class _Search:
         if known is None:
             system = self._scaled(cores, processes)
             rows = sum(each.instance_count * max(1, each.config.max_batch_size) for each in system.models.values())
-            load = Load(concurrency=min(_LONGEST_QUEUE, 2 * processes * rows))
+            load = SimulatedLoad(concurrency=min(_LONGEST_QUEUE, 2 * processes * rows))
             known = self._throughputs[cores, processes] = simulate(system, load).throughput
         return known

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from google.protobuf import json_format
 
 from naiad.config.model_config_pb2 import ModelConfig, ModelEnsembling
-from naiad.tools.analyze.simulation.system import Step
+from naiad.tools.analyze.simulation.system import RouteStep
 from naiad.tools.analyze.space import Point
 from naiad.tools.analyze.variants.dimensions import THREADS, backend_of
 
@@ -67,7 +67,7 @@ def _independent(config: ModelConfig) -> ModelConfig:
     return copy
 
 
-def route_steps(model: str, models: Mapping[str, Configured], above: frozenset[str] = frozenset()) -> list[Step]:
+def route_steps(model: str, models: Mapping[str, Configured], above: frozenset[str] = frozenset()) -> list[RouteStep]:
     """Return what a request to a model passes; ensembles inside of ensembles are spread out.
 
     Raises ValueError for an ensemble that contains itself, or has a step without a configuration.
@@ -77,8 +77,8 @@ def route_steps(model: str, models: Mapping[str, Configured], above: frozenset[s
         raise ValueError(f"model '{model}' {reason}")
     config = models[model].config
     if not config.HasField("ensemble_scheduling"):
-        return [Step(model)]
-    steps: list[Step] = []
+        return [RouteStep(model)]
+    steps: list[RouteStep] = []
     makers: dict[str, tuple[int, ...]] = {}
     """Tensor to the positions of the steps that must end before it is there."""
     for step in _in_order(config):
@@ -102,10 +102,10 @@ def _in_order(config: ModelConfig) -> list[ModelEnsembling.Step]:
     return ordered
 
 
-def _append(steps: list[Step], added: Sequence[Step], needs: Sequence[int]) -> tuple[int, ...]:
+def _append(steps: list[RouteStep], added: Sequence[RouteStep], needs: Sequence[int]) -> tuple[int, ...]:
     """Append steps whose first ones need `needs`; return the positions of the last ones."""
     start = len(steps)
     for step in added:
-        steps.append(Step(step.model, tuple(start + each for each in step.needs) or tuple(needs)))
+        steps.append(RouteStep(step.model, tuple(start + each for each in step.needs) or tuple(needs)))
     needed = {each for step in added for each in step.needs}
     return tuple(start + index for index in range(len(added)) if index not in needed)

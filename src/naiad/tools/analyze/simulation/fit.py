@@ -17,7 +17,7 @@ from naiad.tools.analyze.measurement import Measured
 from naiad.tools.analyze.simulation.configuration import Configured, configured, route_steps
 from naiad.tools.analyze.simulation.fitted import PERCENTILES, Fitted, FittedBatch, load_of, route_model_steps
 from naiad.tools.analyze.simulation.regression import fit_line
-from naiad.tools.analyze.simulation.system import EVEN, BatchCost, RequestCost, Simulated, simulate
+from naiad.tools.analyze.simulation.system import EVEN, BatchTime, RequestCost, Simulated, simulate
 from naiad.tools.measure.result import Latency, Row, ServerFigures
 
 _ROUNDS = 6
@@ -243,7 +243,7 @@ def _first(
         spread = spreads.get(seen[0].model, next(iter(spreads.values())))
         wake_up_ns = min((each.queue_ns for each in seen if each.outstanding < _LONE), default=0.0)
         batches[key] = FittedBatch(
-            BatchCost(fixed_ns, row_ns, 0.0, spread, wake_up_ns, _gap_ns(seen)),
+            BatchTime(fixed_ns, row_ns, 0.0, spread, wake_up_ns, _gap_ns(seen)),
             largest_rows=max(each.mean_rows for each in seen),
             most_instances=max(each.instances for each in seen),
         )
@@ -346,7 +346,7 @@ def _clear(seen: Sequence[_Execution], others: np.ndarray) -> np.ndarray:
     return np.ones(len(seen), bool)
 
 
-def _lone_share(cost: BatchCost, key: tuple[str, int], executions: Sequence[_Execution]) -> float:
+def _lone_share(cost: BatchTime, key: tuple[str, int], executions: Sequence[_Execution]) -> float:
     """Return how long the batches of a lone request take, as a share of the line through the other batches."""
     lone = [each for each in executions if each.key == key and each.outstanding <= 1.0]
     expected_ns = [cost.work_ns(each.mean_rows) for each in lone]

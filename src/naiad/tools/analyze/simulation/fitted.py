@@ -7,13 +7,13 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.tools.analyze.measurement import Prediction
 from naiad.tools.analyze.simulation.configuration import Configured, configured, route_steps
 from naiad.tools.analyze.simulation.system import (
-    BatchCost,
-    Load,
+    BatchTime,
     RequestCost,
-    Route,
-    Served,
+    RouteStep,
     Simulated,
-    Step,
+    SimulatedLoad,
+    SimulatedModel,
+    SimulatedRoute,
     System,
     simulate,
 )
@@ -32,7 +32,7 @@ _OVERLOADED = 0.97
 class FittedBatch:
     """The cost of a model with a number of threads, and where it was measured."""
 
-    cost: BatchCost
+    cost: BatchTime
     largest_rows: float
     most_instances: int
 
@@ -72,7 +72,9 @@ class Fitted:
         routes = []
         for model in self.loaded:
             steps = route_steps(model, models)
-            routes.append(Route(model, steps, self._request_cost(model, point.batch_size, doubts), point.batch_size))
+            routes.append(
+                SimulatedRoute(model, steps, self._request_cost(model, point.batch_size, doubts), point.batch_size)
+            )
         names = {step.model for route in routes for step in route.steps}
         served = {name: self._served(models[name], doubts) for name in sorted(names)}
         return System(served, routes, cores or self.cores, processes or self.processes), doubts
@@ -87,7 +89,7 @@ class Fitted:
             return known[nearest]
         return known[rows]
 
-    def _served(self, model: Configured, doubts: list[str]) -> Served:
+    def _served(self, model: Configured, doubts: list[str]) -> SimulatedModel:
         source, threads = model.source, model.threads
         known = {count: each for (name, count), each in self.batches.items() if name == source}
         if not known:
@@ -106,21 +108,21 @@ class Fitted:
             doubts.append(
                 f"'{source}' was measured with {fitted.most_instances} instances, not {model.instance_count}"
             )
-        return Served(model.config, cost, model.instance_count, threads)
+        return SimulatedModel(model.config, cost, model.instance_count, threads)
 
 
 def _thread_time(threads: int) -> float:
     return _SERIAL_SHARE + (1.0 - _SERIAL_SHARE) / threads
 
 
-def load_of(point: Point, *, is_poisson: bool = False) -> Load:
+def load_of(point: Point, *, is_poisson: bool = False) -> SimulatedLoad:
     """Return the load of a point."""
     if point.request_rate:
-        return Load(rate_per_s=point.request_rate, is_poisson=is_poisson)
-    return Load(concurrency=max(1, point.concurrency))
+        return SimulatedLoad(rate_per_s=point.request_rate, is_poisson=is_poisson)
+    return SimulatedLoad(concurrency=max(1, point.concurrency))
 
 
-def route_model_steps(steps: list[Step]) -> dict[str, int]:
+def route_model_steps(steps: list[RouteStep]) -> dict[str, int]:
     """Return how often a request passes each model."""
     counts: dict[str, int] = {}
     for step in steps:

@@ -30,7 +30,7 @@ _OVERLOAD = 3
 
 
 @dataclass(frozen=True, slots=True)
-class BatchCost:
+class BatchTime:
     """The time of a batch: `fixed_ns + row_ns * rows`, times `1 + slowdown` for each other batch of the model."""
 
     fixed_ns: float
@@ -71,18 +71,18 @@ class RequestCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class SimulatedModel:
     """A model that executes batches."""
 
     config: ModelConfig
-    cost: BatchCost
+    cost: BatchTime
     instance_count: int = 1
     threads: int = 1
     """Of an instance."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RouteStep:
     """A model that a request passes, after other steps of its route."""
 
     model: str
@@ -91,11 +91,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class SimulatedRoute:
     """What happens to the requests to a model: itself, or the steps of an ensemble in order."""
 
     model: str
-    steps: Sequence[Step]
+    steps: Sequence[RouteStep]
     cost: RequestCost = RequestCost()
     rows: int = 1
 
@@ -104,15 +104,15 @@ class Route:
 class System:
     """A machine with its models. Each of several server processes has all of the instances."""
 
-    models: Mapping[str, Served]
-    routes: Sequence[Route]
+    models: Mapping[str, SimulatedModel]
+    routes: Sequence[SimulatedRoute]
     """Of the models under load, which requests go to in turn."""
     cores: float
     processes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class SimulatedLoad:
     """A closed loop of `concurrency`, or requests at a rate."""
 
     concurrency: int = 0
@@ -256,7 +256,7 @@ class _Client:
         self.begun_ns = 0
         self.is_dropped = False
         self.process = 0
-        self.route: Route
+        self.route: SimulatedRoute
         self.left: list[int] = []
         """Of each step, the steps that it still waits for."""
         self.requests: dict[int, InferRequest] = {}
@@ -265,7 +265,7 @@ class _Client:
 class Simulation:
     """One run of a system under a load. The same seed gives the same result."""
 
-    def __init__(self, system: System, load: Load, seed: int = 0, steps: int = _STEPS) -> None:
+    def __init__(self, system: System, load: SimulatedLoad, seed: int = 0, steps: int = _STEPS) -> None:
         self._system, self._load = system, load
         self._random = random.Random(seed)
         self._timeline = Timeline(system.cores, now_ns=1_000)
@@ -476,6 +476,6 @@ class Simulation:
 _HEADER = RequestHeader(model_name="", parameters={})
 
 
-def simulate(system: System, load: Load, seed: int = 0, steps: int = _STEPS) -> Simulated:
+def simulate(system: System, load: SimulatedLoad, seed: int = 0, steps: int = _STEPS) -> Simulated:
     """Return what a system does under a load; `steps` is the number of executions of requests, at least."""
     return Simulation(system, load, seed, steps).run()

@@ -16,7 +16,7 @@ _CONFIG = 'backend: "{backend}"\nmax_batch_size: 32\ndynamic_batching {{}}\n{mor
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class DemoFormat:
     """One format."""
 
     name: str
@@ -45,38 +45,44 @@ class Format:
 
 
 # PyTorch before TensorFlow: both load libraries of compilers, of which TensorFlow's must come second.
-FORMATS: Sequence[Format] = (
-    Format("ONNX", "digits_onnx", "model.onnx", "onnxruntime", ("onnxruntime", "onnx"), "demo", writers.write_onnx),
-    Format("torch.export", "digits_export", "model.pt2", "pytorch", ("torch",), "torch", writers.write_exported),
-    Format("TorchScript", "digits_script", "model.pt", "pytorch", ("torch",), "torch", writers.write_torchscript),
-    Format(
+FORMATS: Sequence[DemoFormat] = (
+    DemoFormat(
+        "ONNX", "digits_onnx", "model.onnx", "onnxruntime", ("onnxruntime", "onnx"), "demo", writers.write_onnx
+    ),
+    DemoFormat("torch.export", "digits_export", "model.pt2", "pytorch", ("torch",), "torch", writers.write_exported),
+    DemoFormat("TorchScript", "digits_script", "model.pt", "pytorch", ("torch",), "torch", writers.write_torchscript),
+    DemoFormat(
         "OpenVINO IR", "digits_openvino", "model.xml", "openvino", ("openvino",), "openvino", writers.write_openvino
     ),
-    Format(
+    DemoFormat(
         "SavedModel", "digits_saved", "model.savedmodel", "tensorflow", ("tensorflow",), "tensorflow",
         writers.write_saved_model,
     ),
-    Format("Keras", "digits_keras", "model.keras", "tensorflow", ("tensorflow",), "tensorflow", writers.write_keras),
-    Format(
+    DemoFormat(
+        "Keras", "digits_keras", "model.keras", "tensorflow", ("tensorflow",), "tensorflow", writers.write_keras
+    ),
+    DemoFormat(
         "TFLite", "digits_tflite", "model.tflite", "litert", ("ai_edge_litert", "tensorflow"), "litert,tensorflow",
         writers.write_tflite,
     ),
-    Format("JAX", "digits_jax", "model.jaxexport", "jax", ("jax", "flatbuffers"), "jax", writers.write_jax),
-    Format("skops", "digits_skops", "model.skops", "sklearn", ("sklearn", "skops"), "sklearn", writers.write_skops),
-    Format(
+    DemoFormat("JAX", "digits_jax", "model.jaxexport", "jax", ("jax", "flatbuffers"), "jax", writers.write_jax),
+    DemoFormat(
+        "skops", "digits_skops", "model.skops", "sklearn", ("sklearn", "skops"), "sklearn", writers.write_skops
+    ),
+    DemoFormat(
         "joblib", "digits_joblib", "model.joblib", "sklearn", ("sklearn", "joblib"), "sklearn", writers.write_joblib
     ),
-    Format(
+    DemoFormat(
         "XGBoost JSON", "forest_json", "xgboost.json", "trees", ("xgboost",), "trees", writers.write_xgboost, XGBOOST
     ),
-    Format(
+    DemoFormat(
         "XGBoost UBJ", "forest_ubj", "xgboost.ubj", "trees", ("xgboost",), "trees", writers.write_xgboost, XGBOOST
     ),
-    Format(
+    DemoFormat(
         "treelite", "forest_treelite", "checkpoint.tl", "trees", ("treelite", "xgboost"), "trees",
         writers.write_treelite, XGBOOST,
     ),
-    Format(
+    DemoFormat(
         "LightGBM", "forest_lightgbm", "model.txt", "trees", ("lightgbm",), "trees", writers.write_lightgbm, LIGHTGBM
     ),
 )  # fmt: skip
@@ -87,7 +93,7 @@ _ANSWERS: Mapping[str, Callable[[Digits], Array]] = {
 }
 
 
-def build(root: Path, digits: Digits) -> list[Format]:
+def build(root: Path, digits: Digits) -> list[DemoFormat]:
     """Write the models of all installed formats below `root`, and return these formats."""
     root.mkdir(parents=True, exist_ok=True)
     installed = [each for each in FORMATS if not each.missing]
@@ -99,7 +105,7 @@ def build(root: Path, digits: Digits) -> list[Format]:
     return installed
 
 
-def answers(digits: Digits, formats: Sequence[Format]) -> dict[str, Array]:
+def answers(digits: Digits, formats: Sequence[DemoFormat]) -> dict[str, Array]:
     """Return what each model must answer to all pictures, by model."""
     by_kind = {kind: _ANSWERS[kind](digits) for kind in {each.kind for each in formats}}
     return {each.model: by_kind[each.kind] for each in formats}

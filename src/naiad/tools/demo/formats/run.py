@@ -14,11 +14,11 @@ from rich.markup import escape
 from rich.table import Table
 from tritonclient.utils import InferenceServerException
 
-from naiad.tools.demo.clients import Array, Client
-from naiad.tools.demo.formats.catalog import FORMATS, Format, answers, build
+from naiad.tools.demo.clients import Array, DemoClient
+from naiad.tools.demo.formats.catalog import FORMATS, DemoFormat, answers, build
 from naiad.tools.demo.formats.classifier import Digits, train
 from naiad.tools.demo.progress import waiting
-from naiad.tools.demo.server import Running, Settings, serving
+from naiad.tools.demo.server import DemoSettings, Running, serving
 
 RATE_S = 1.0
 _WIDE_COLUMNS = 120
@@ -30,7 +30,7 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class FormatMeasurement:
     """One row of the table."""
 
     correct: int
@@ -47,14 +47,14 @@ class Measurement:
     """Growth of the server's memory by the load and the requests; None where the system does not say."""
 
 
-def run(settings: Settings, console: Console) -> int:
+def run(settings: DemoSettings, console: Console) -> int:
     """Run the demonstration; return the exit code: 1 if an answer differs from that of the framework."""
     with waiting(console, "training the classifier and writing its formats"):
         digits = train()
         formats = build(settings.repository, digits)
         expected = answers(digits, formats)
     console.print(f"A network of {sum(w.size + b.size for w, b in digits.layers):,} weights, and forests.")
-    found: dict[str, Measurement] = {}
+    found: dict[str, FormatMeasurement] = {}
     explicit = ("--model-control-mode=explicit",)
     with (
         serving(settings.repository, settings, console, formats[0].model, explicit) as running,
@@ -69,7 +69,7 @@ def run(settings: Settings, console: Console) -> int:
     return 0 if [each.agreeing for each in found.values()] == [len(digits.labels)] * len(formats) else 1
 
 
-def table_of(found: dict[str, Measurement], count: int, columns: int) -> Table:
+def table_of(found: dict[str, FormatMeasurement], count: int, columns: int) -> Table:
     """Return the table; below `_WIDE_COLUMNS` columns it is without lines and versions, so that no cell is cut."""
     is_wide = columns >= _WIDE_COLUMNS
     table = Table(title=f"{count} pictures of digits, each asked over HTTP and gRPC", title_justify="left")
@@ -98,7 +98,9 @@ def table_of(found: dict[str, Measurement], count: int, columns: int) -> Table:
     return table
 
 
-def measure(form: Format, running: Running, digits: Digits, expected: Array, duration_s: float) -> Measurement:
+def measure(
+    form: DemoFormat, running: Running, digits: Digits, expected: Array, duration_s: float
+) -> FormatMeasurement:
     """Load a model and ask it for all pictures. Raises InferenceServerException."""
     before = resident_bytes(running.process.pid)
     began = time.perf_counter()
@@ -112,7 +114,7 @@ def measure(form: Format, running: Running, digits: Digits, expected: Array, dur
     rate = asyncio.run(_rate(running.grpc_url, form.model, declared, pictures, duration_s))
     after = resident_bytes(running.process.pid)
     labels = [answer.argmax(1) for answer in found]
-    return Measurement(
+    return FormatMeasurement(
         correct=int((labels[0] == digits.labels).sum()),
         agreeing=int(np.all([each == expected.argmax(1) for each in labels], axis=0).sum()),
         max_difference=max(float(np.abs(answer - expected).max()) for answer in found),
@@ -124,7 +126,7 @@ def measure(form: Format, running: Running, digits: Digits, expected: Array, dur
 
 
 def _ask_all(protocol: str, url: str, model: str, name: str, pictures: Array) -> Array:
-    client = Client(protocol, url)
+    client = DemoClient(protocol, url)
     (output,) = client.outputs(model)
     parts = []
     for start in range(0, len(pictures), _ROWS):
@@ -135,7 +137,7 @@ def _ask_all(protocol: str, url: str, model: str, name: str, pictures: Array) ->
 
 
 def _single_latency_ms(running: Running, model: str, name: str, pictures: Array) -> float:
-    client = Client("HTTP", running.http_url)
+    client = DemoClient("HTTP", running.http_url)
     latencies = [
         client.infer(model, {name: pictures[number % len(pictures)][None]})[1] for number in range(_SINGLE_REQUESTS)
     ]

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from naiad.tools.optimize.converters.job import Job
+from naiad.tools.optimize.converters.job import ConversionJob
 
 
-def convert(job: Job) -> Mapping[str, str]:
+def convert(job: ConversionJob) -> Mapping[str, str]:
     """Write checkpoint.tl, and return the parameters of the backend.
 
     Raises an exception of treelite for an estimator that is no forest.
@@ -33,7 +33,7 @@ def convert(job: Job) -> Mapping[str, str]:
     return {"predict_proba": "true"} if job.source_format == "sklearn" and has_columns else {}
 
 
-def load_estimator(job: Job) -> Any:
+def load_estimator(job: ConversionJob) -> Any:
     """Return the estimator of a skops file, or of a joblib or pickle file, whose author must be trusted."""
     if job.source.endswith(".skops"):
         import skops.io

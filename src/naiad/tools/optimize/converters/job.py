@@ -15,7 +15,7 @@ CALIBRATION_SAMPLES = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class JobTensor:
     """An input or output."""
 
     name: str
@@ -25,7 +25,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ConversionJob:
     """One conversion. Formats and precisions are the values of `Format` and `Precision`."""
 
     source_format: str
@@ -34,8 +34,8 @@ class Job:
     format: str
     precision: str
     settings: Mapping[str, Any]
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[JobTensor, ...]
+    outputs: tuple[JobTensor, ...]
     has_batch: bool
     ranges: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
     """Smallest, typical and largest shape by input, with the batch dimension."""
@@ -51,14 +51,14 @@ class Job:
         file.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")
 
     @staticmethod
-    def read(file: Path) -> "Job":
+    def read(file: Path) -> "ConversionJob":
         """Return the job of a file."""
         values = json.loads(file.read_text(encoding="utf-8"))
         for name in ("inputs", "outputs"):
             values[name] = tuple(
-                Tensor(each["name"], each["datatype"], tuple(each["shape"])) for each in values[name]
+                JobTensor(each["name"], each["datatype"], tuple(each["shape"])) for each in values[name]
             )
-        return Job(**values)
+        return ConversionJob(**values)
 
     def batches(self, size: int = 1, limit: int = CALIBRATION_SAMPLES) -> Iterator[Arrays]:
         """Return samples as the model takes them: `size` stacked, if it has a batch dimension."""

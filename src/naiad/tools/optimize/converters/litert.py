@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from naiad.tools.optimize.converters.job import Job
+from naiad.tools.optimize.converters.job import ConversionJob
 
 
-def convert(job: Job) -> None:
+def convert(job: ConversionJob) -> None:
     """Write model.tflite."""
     import tensorflow as tf
 
@@ -25,7 +25,7 @@ def convert(job: Job) -> None:
         Path(job.output, "model.tflite").write_bytes(converter.convert())
 
 
-def export_saved_model(job: Job, folder: str) -> str:
+def export_saved_model(job: ConversionJob, folder: str) -> str:
     """Return a SavedModel of a Keras file, with its inputs under the names of the source."""
     import tensorflow as tf
 
@@ -72,6 +72,6 @@ def _dtype(datatype: str) -> str:
     return special.get(datatype, datatype.lower())
 
 
-def _calls(job: Job) -> Iterator[dict[str, Any]]:
+def _calls(job: ConversionJob) -> Iterator[dict[str, Any]]:
     for call in job.batches():
         yield dict(call)

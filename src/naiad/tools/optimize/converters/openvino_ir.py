@@ -3,10 +3,10 @@
 import platform
 from pathlib import Path
 
-from naiad.tools.optimize.converters.job import CALIBRATION_SAMPLES, Job
+from naiad.tools.optimize.converters.job import CALIBRATION_SAMPLES, ConversionJob
 
 
-def convert(job: Job) -> None:
+def convert(job: ConversionJob) -> None:
     """Write model.xml and model.bin."""
     import openvino
 

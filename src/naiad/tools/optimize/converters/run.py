@@ -16,7 +16,7 @@ from naiad.core.version import PACKAGE_DIR, __version__
 from naiad.files.below import files_below
 from naiad.tools.optimize.candidate import Candidate, Conversion, Status
 from naiad.tools.optimize.converters import process
-from naiad.tools.optimize.converters.job import CALIBRATION_SAMPLES, Job, Tensor
+from naiad.tools.optimize.converters.job import CALIBRATION_SAMPLES, ConversionJob, JobTensor
 from naiad.tools.optimize.converters.operators import missing_operator
 from naiad.tools.optimize.converters.plan import installed_packages
 from naiad.tools.optimize.converters.process import Limits
@@ -86,12 +86,12 @@ class Converter:
             raise FileNotFoundError(f"{folder}: removed while it was written")
         return cached
 
-    def _job(self, candidate: Candidate, after: Conversion | None, python: Path | None) -> Job:
+    def _job(self, candidate: Candidate, after: Conversion | None, python: Path | None) -> ConversionJob:
         path, made_of = self.source.path, self.source.format
         if after is not None and candidate.after:
             path, made_of = model_file(after.folder), after.candidate.format
         packages = installed_packages(python)
-        return Job(
+        return ConversionJob(
             made_of.value,
             str(path.absolute()),
             candidate.format.value,
@@ -105,7 +105,7 @@ class Converter:
             environment={name: packages.get(name, "") for name in (*candidate.needs, "numpy")},
         )
 
-    def _key(self, job: Job) -> str:
+    def _key(self, job: ConversionJob) -> str:
         """Return a hash of the contents; the places of files do not count."""
         sha = hashlib.sha256(f"{__version__} {self.samples_digest} {content_digest(Path(job.source))}".encode())
         values = (job.source_format, job.format, job.precision, job.settings, job.inputs, job.outputs, job.has_batch)
@@ -125,7 +125,7 @@ def model_file(folder: Path) -> Path:
 class _Attempt:
     """One run of a subprocess, in a temporary folder that gets its name when all is complete."""
 
-    job: Job
+    job: ConversionJob
     folder: Path
     limits: Limits
     python: Path | None
@@ -215,8 +215,8 @@ def _read(folder: Path, candidate: Candidate, limits: Limits) -> Conversion | No
     )
 
 
-def _tensors(specs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(spec.name, spec.datatype.value, spec.shape) for spec in specs)
+def _tensors(specs: Sequence[TensorSpec]) -> tuple[JobTensor, ...]:
+    return tuple(JobTensor(spec.name, spec.datatype.value, spec.shape) for spec in specs)
 
 
 def content_digest(path: Path) -> str:

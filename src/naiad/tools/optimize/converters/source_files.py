@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from naiad.tools.optimize.converters.job import Job
+from naiad.tools.optimize.converters.job import ConversionJob
 
 _NAMES = {
     "onnx": "model.onnx",
@@ -25,7 +25,7 @@ _OWN_SUFFIX = {"keras": "model", "sklearn": "model", "xgboost": "xgboost"}
 _PICKLES = (".joblib", ".pkl")
 
 
-def convert(job: Job) -> Mapping[str, str]:
+def convert(job: ConversionJob) -> Mapping[str, str]:
     """Copy the source, with the file of weights beside it, and return the parameters of the backend."""
     source = Path(job.source)
     name = _NAMES.get(job.format) or f"{_OWN_SUFFIX[job.format]}{source.suffix}"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from naiad.tools.optimize.converters.job import Job
+from naiad.tools.optimize.converters.job import ConversionJob
 from naiad.tools.optimize.converters.onnx import graph
 
 _TIMING_CACHE = "tensorrt-timing.cache"
@@ -21,7 +21,7 @@ Shapes = tuple[Sequence[int], Sequence[int], Sequence[int]]
 """Smallest, typical and largest, with the batch dimension."""
 
 
-def convert(job: Job) -> None:
+def convert(job: ConversionJob) -> None:
     """Write model.plan, and the timings of kernels to a cache in the workspace, which the next engine starts with.
 
     Raises ValueError if the graph or a shape does not suit TensorRT, RuntimeError if no engine can be built.
@@ -44,7 +44,7 @@ def convert(job: Job) -> None:
     _replace(cache, bytes(config.get_timing_cache().serialize()))
 
 
-def timing_cache_file(job: Job) -> Path:
+def timing_cache_file(job: ConversionJob) -> Path:
     """Return the file with timings of kernels, in the workspace: two folders above the samples."""
     return Path(job.samples).parent.parent / _TIMING_CACHE
 
@@ -74,7 +74,7 @@ def profile_shapes(name: str, dims: Sequence[int], shapes: Shapes) -> Shapes | N
     return low, typical, high
 
 
-def _typed_graph(job: Job) -> str:
+def _typed_graph(job: ConversionJob) -> str:
     """Return a file whose tensors have the types of the precision."""
     if job.precision not in ("fp16", "int8"):
         return job.source
@@ -115,7 +115,7 @@ def _parse(tensorrt: Any, network: Any, messages: Any, file: str) -> None:
         raise ValueError(f"TensorRT cannot read the graph: {'; '.join(errors) or messages.text}")
 
 
-def _add_profile(builder: Any, config: Any, network: Any, job: Job) -> None:
+def _add_profile(builder: Any, config: Any, network: Any, job: ConversionJob) -> None:
     wanted: Mapping[str, Shapes] = job.settings.get("profile") or job.ranges
     profile = builder.create_optimization_profile()
     has_shapes = False

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from naiad.tools.optimize.converters.job import Job
+from naiad.tools.optimize.converters.job import ConversionJob
 
 
-def convert(job: Job) -> None:
+def convert(job: ConversionJob) -> None:
     """Write model.pt or model.pt2."""
     import torch
 
@@ -26,7 +26,7 @@ def convert(job: Job) -> None:
         torch._inductor.aoti_compile_and_package(program, package_path=target, inductor_configs=options)
 
 
-def load(job: Job) -> Any:
+def load(job: ConversionJob) -> Any:
     """Return the module, for inference: pickled by `torch.save`, or TorchScript."""
     import torch
 
@@ -35,7 +35,7 @@ def load(job: Job) -> Any:
     return torch.load(job.source, map_location="cpu", weights_only=False).eval()
 
 
-def arguments(job: Job) -> tuple[Any, ...]:
+def arguments(job: ConversionJob) -> tuple[Any, ...]:
     """Return a sample as arguments of `forward`, in the order of the inputs."""
     import torch
 
@@ -44,7 +44,7 @@ def arguments(job: Job) -> tuple[Any, ...]:
     return tuple(torch.from_numpy(example[name].copy()) for name in names)
 
 
-def dynamic_shapes(job: Job) -> tuple[dict[int, Any], ...] | None:
+def dynamic_shapes(job: ConversionJob) -> tuple[dict[int, Any], ...] | None:
     """Return the axes that vary; the lengths in the samples are no bounds, except that of the batch."""
     import torch
 

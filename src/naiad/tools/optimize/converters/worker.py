@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
-from naiad.tools.optimize.converters.job import Job
+from naiad.tools.optimize.converters.job import ConversionJob
 from naiad.tools.optimize.converters.operators import missing_operator
 
 _MODULES: Mapping[str, str] = {
@@ -30,7 +30,7 @@ _MODULES: Mapping[str, str] = {
 def main(job_file: str, result_file: str) -> int:
     """Convert, and write the result: `backend_parameters`, or the `reason` of a failure."""
     threading.Thread(target=end_with_parent, daemon=True).start()
-    job = Job.read(Path(job_file))
+    job = ConversionJob.read(Path(job_file))
     result: dict[str, object]
     try:
         result = {"backend_parameters": _convert(job)}
@@ -41,7 +41,7 @@ def main(job_file: str, result_file: str) -> int:
     return 0
 
 
-def _convert(job: Job) -> Mapping[str, str]:
+def _convert(job: ConversionJob) -> Mapping[str, str]:
     if own := job.settings.get("module"):
         name = own
     elif job.source_format == job.format and not (job.settings or job.precision != "fp32"):

@@ -7,7 +7,7 @@ import numpy as np
 
 from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Precision
-from naiad.tools.optimize.correctness.comparison import Comparison, describe, difference_of, worst_of
+from naiad.tools.optimize.correctness.comparison import CandidateComparison, describe, difference_of, worst_of
 from naiad.tools.optimize.correctness.elements import OutputDifference, compare_output
 from naiad.tools.optimize.correctness.runner import Arrays, Runner
 from naiad.tools.optimize.correctness.settings import Settings
@@ -31,7 +31,7 @@ class BehaviourChecks:
         answers: Sequence[Arrays],
         names: Sequence[str],
         settings: Settings,
-        comparison: Comparison,
+        comparison: CandidateComparison,
     ) -> None:
         """Take requests with one row each, what each is called, and the answers to them as single requests.
 

@@ -195,7 +195,7 @@ class OutputComparison:
             )
 
 
-class Comparison:
+class CandidateComparison:
     """The differences of all outputs of the source."""
 
     def __init__(
@@ -210,12 +210,12 @@ class Comparison:
             for name, reference in references.items()
         }
 
-    def widened(self, factor: float) -> "Comparison":
+    def widened(self, factor: float) -> "CandidateComparison":
         """Return a comparison of the same outputs with limits that are wider, or narrower, by a factor."""
         references = {name: output.reference for name, output in self.outputs.items()}
-        return Comparison(self._settings, self._candidate, references, factor)
+        return CandidateComparison(self._settings, self._candidate, references, factor)
 
-    def beside_others(self) -> "Comparison":
+    def beside_others(self) -> "CandidateComparison":
         """Return a comparison of a row in a batch, or of concurrent requests, with the same row alone."""
         relative = OF_BATCHES.get(self._candidate.precision)
         if relative is None:

@@ -8,7 +8,7 @@ from naiad.core.tensor import Array
 from naiad.tools.optimize.candidate import Candidate
 from naiad.tools.optimize.correctness import probes
 from naiad.tools.optimize.correctness.behaviour import BehaviourChecks
-from naiad.tools.optimize.correctness.comparison import Comparison, describe, difference_of, worst_of
+from naiad.tools.optimize.correctness.comparison import CandidateComparison, describe, difference_of, worst_of
 from naiad.tools.optimize.correctness.coverage import KEPT, Coverage
 from naiad.tools.optimize.correctness.metrics import Score, drop
 from naiad.tools.optimize.correctness.probes import Probe
@@ -50,7 +50,7 @@ class _Judgement:
         self._failures: list[Difference] = []
         self._not_shown: list[str] = []
         self._sample = 0
-        self._comparison: Comparison
+        self._comparison: CandidateComparison
 
     def judge(self, samples: Samples) -> Verdict:
         for sample in samples:
@@ -61,7 +61,7 @@ class _Judgement:
         references = self._answers_of_source.outputs
         if not references:
             raise ValueError("there is nothing to compare: no samples, or a source without outputs; pass samples")
-        self._comparison = Comparison(self._settings, self._candidate, references)
+        self._comparison = CandidateComparison(self._settings, self._candidate, references)
         for self._sample, sample in enumerate(samples):
             if not self._compare(self._sample, sample):
                 break
@@ -174,7 +174,7 @@ class _Judgement:
         return expected
 
     def _differences(
-        self, comparison: Comparison, probe: Probe, expected: Arrays, answer: Arrays
+        self, comparison: CandidateComparison, probe: Probe, expected: Arrays, answer: Arrays
     ) -> Iterable[tuple[float, Difference]]:
         budget = self._settings.budget
         for name, array in expected.items():

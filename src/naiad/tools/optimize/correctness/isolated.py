@@ -28,7 +28,7 @@ _CHILD = "naiad.tools.optimize.correctness.child"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CandidateLimits:
     """What a candidate may use."""
 
     load_s: float = 300.0
@@ -40,7 +40,7 @@ class Limits:
 class ModelProcess:
     """A process that answers messages about a model: each with the reason of a failure or "", and the result."""
 
-    def __init__(self, module: str, arguments: Sequence[str], limits: Limits) -> None:
+    def __init__(self, module: str, arguments: Sequence[str], limits: CandidateLimits) -> None:
         """Run `module` with the file descriptor of the connection and `arguments`."""
         self._limits = limits
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
@@ -117,13 +117,13 @@ class IsolatedRunner:
     """A model of a repository as naiad serves it, in another process. `close` ends it."""
 
     def __init__(
-        self, repository: Path, model: str, limits: Limits | None = None, *, may_unpickle: bool = False
+        self, repository: Path, model: str, limits: CandidateLimits | None = None, *, may_unpickle: bool = False
     ) -> None:
         """Start the process and load the model. Raises RunnerError.
 
         With `may_unpickle` also a pickle of `torch.save`, whose load executes code.
         """
-        self._limits = limits or Limits()
+        self._limits = limits or CandidateLimits()
         arguments = [str(repository), model, *([MAY_UNPICKLE] if may_unpickle else [])]
         self._process = ModelProcess(_CHILD, arguments, self._limits)
         self.pid = self._process.pid

@@ -28,7 +28,7 @@ from naiad.tools.optimize.package.signature import (
     tensor_text,
 )
 from naiad.tools.optimize.package.writing import SIGNATURE
-from naiad.tools.publish import Publication, Source, SourceError, publish, push, read_source
+from naiad.tools.publish import Publication, PublicationSource, SourceError, publish, push, read_source
 
 _LOAD_TIMEOUT_S = 600.0
 _VERSION = "1"
@@ -69,7 +69,7 @@ def export(
             return asyncio.run(_push(packaged, push, headers or {}))
         if not repository.is_dir():
             raise ExportError(f"{repository} is not a directory; give the directory of the models, or create it")
-        source = Source(packaged.name, packaged.new_version(repository))
+        source = PublicationSource(packaged.name, packaged.new_version(repository))
         if push is not None:
             return asyncio.run(_publish(source, repository, push, headers or {}))
         with added_version(repository, source.model, source.new) as added:
@@ -77,7 +77,7 @@ def export(
 
 
 @contextlib.contextmanager
-def opened_source(path: Path, repository: Path, model: str = "") -> Iterator[Source]:
+def opened_source(path: Path, repository: Path, model: str = "") -> Iterator[PublicationSource]:
     """Give what `naiad.tools.publish` publishes: of a package, or of a model file or directory (`read_source`).
 
     Raises SourceError, OSError.
@@ -87,7 +87,7 @@ def opened_source(path: Path, repository: Path, model: str = "") -> Iterator[Sou
         return
     try:
         with _unpacked(path, model) as packaged:
-            yield Source(packaged.name, packaged.new_version(repository))
+            yield PublicationSource(packaged.name, packaged.new_version(repository))
     except (NoPackageError, DamagedPackageError, ExportError) as error:
         raise SourceError(str(error)) from error
 
@@ -218,7 +218,7 @@ def _unpacked(path: Path, name: str) -> Iterator[_Packaged]:
         yield _Packaged(folder, name)
 
 
-async def _publish(source: Source, repository: Path, url: str, headers: Mapping[str, str]) -> Exported:
+async def _publish(source: PublicationSource, repository: Path, url: str, headers: Mapping[str, str]) -> Exported:
     async with _client(url, headers) as client:
         done = await publish(client, Publication(source, repository, allows_other_tensors=True))
     return Exported(done.model, done.version, [str(done.path), url])
@@ -232,7 +232,7 @@ async def _push(packaged: _Packaged, url: str, headers: Mapping[str, str]) -> Ex
             there = signature_of(await client.model_config(packaged.name))
             if there is not None:  # A server completes the configuration of every model that it loads.
                 packaged.check_signature(there, url)
-        done = await push(client, Source(packaged.name, packaged.alone()), allows_other_tensors=True)
+        done = await push(client, PublicationSource(packaged.name, packaged.alone()), allows_other_tensors=True)
     return Exported(done.model, done.version, [url])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.tools.optimize.converters.plan import installed_packages
-from naiad.tools.optimize.correctness.isolated import IsolatedRunner, Limits
+from naiad.tools.optimize.correctness.isolated import CandidateLimits, IsolatedRunner
 from naiad.tools.optimize.correctness.runner import RenamedRunner, RunnerError
 from naiad.tools.optimize.package.contents import EVIDENCE, Contents, opened
 from naiad.tools.optimize.package.evidence import Evidence, read_evidence
@@ -53,7 +53,7 @@ class Verification:
 
 
 def verify(
-    path: Path, *, is_quick: bool = False, limits: Limits | None = None, profile_s: float = SECONDS
+    path: Path, *, is_quick: bool = False, limits: CandidateLimits | None = None, profile_s: float = SECONDS
 ) -> Verification:
     """Check the bytes, load the model in a process of its own, judge its answers, and measure it; `is_quick` leaves
     out the measurement.
@@ -88,7 +88,7 @@ class _Verifying:
         except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, *_TOO_MUCH) as error:
             raise DamagedPackageError(contents.path, [f"its evidence is not complete: {error!r}"]) from error
 
-    def run(self, profile_s: float, limits: Limits | None) -> Verification:
+    def run(self, profile_s: float, limits: CandidateLimits | None) -> Verification:
         manifest = self._contents.manifest
         verdict, measured, reason = None, None, ""
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from naiad.config.forms.pbtxt.text_format import format_config, parse_pbtxt
 from naiad.core.errors import InferError
 from naiad.repository.stores.store import CONFIG_FILE, check_model_name
-from naiad.tools.optimize.correctness.isolated import IsolatedRunner, Limits
+from naiad.tools.optimize.correctness.isolated import CandidateLimits, IsolatedRunner
 from naiad.tools.optimize.correctness.names import match_names
 from naiad.tools.optimize.correctness.runner import RenamedRunner, Runner
 from naiad.tools.optimize.correctness.settings import Settings
@@ -19,7 +19,7 @@ from naiad.tools.optimize.package.contents import ARCHIVE_SUFFIX, EVIDENCE, is_p
 from naiad.tools.optimize.package.evidence import collect
 from naiad.tools.optimize.package.manifest import MANIFEST, manifest_of
 from naiad.tools.optimize.package.short_profile import SECONDS, measure
-from naiad.tools.optimize.result import Outcome, Result
+from naiad.tools.optimize.result import OptimizationResult, Outcome
 from naiad.tools.optimize.source import Samples
 from naiad.tools.optimize.steps.journal import to_json
 
@@ -36,7 +36,7 @@ def check_target(target: Path) -> None:
 
 
 def write(  # noqa: PLR0913 - what a package consists of
-    result: Result,
+    result: OptimizationResult,
     samples: Samples,
     config: str,
     target: Path,
@@ -44,7 +44,7 @@ def write(  # noqa: PLR0913 - what a package consists of
     *,
     source: Runner,
     settings: Settings | None = None,
-    limits: Limits | None = None,
+    limits: CandidateLimits | None = None,
     profile_s: float = SECONDS,
 ) -> Path:
     """Write the winner of an optimization to a folder, or to a zip archive if `target` ends with `.zip`; return it.
@@ -82,7 +82,7 @@ def write(  # noqa: PLR0913 - what a package consists of
     return target
 
 
-def _winner(result: Result) -> Outcome:
+def _winner(result: OptimizationResult) -> Outcome:
     chosen = result.chosen
     if chosen is None:
         raise ValueError(f"no candidate was chosen, so there is nothing to package: {result.why}")
@@ -92,7 +92,7 @@ def _winner(result: Result) -> Outcome:
     return chosen
 
 
-def _named(config: str, result: Result, chosen: Outcome) -> tuple[str, str]:
+def _named(config: str, result: OptimizationResult, chosen: Outcome) -> tuple[str, str]:
     """Return the model's name and its configuration; the name is the source's if the configuration has no other."""
     parsed = parse_pbtxt(config, CONFIG_FILE)
     errors = [str(problem) for problem in parsed.problems if problem.is_error]
@@ -119,7 +119,7 @@ def _write_model(chosen: Outcome, folder: Path, config: str, labels: Path | None
 
 
 def _write_proof(
-    result: Result,
+    result: OptimizationResult,
     chosen: Outcome,
     samples: Samples,
     source: Runner,
@@ -147,14 +147,14 @@ def _write_proof(
     (folder / SIGNATURE).write_text(to_json(tensors), encoding="utf-8")
 
 
-def _write_record(result: Result, chosen: Outcome, folder: Path) -> None:
+def _write_record(result: OptimizationResult, chosen: Outcome, folder: Path) -> None:
     (folder / RESULT).write_text(to_json(result), encoding="utf-8")
     (folder / VERDICT).write_text(to_json(chosen.verdict), encoding="utf-8")
     (folder / ENVIRONMENT).write_text(json.dumps(dict(result.environment), indent=1), encoding="utf-8")
     (folder / COMMANDS).write_text(_commands(result, chosen), encoding="utf-8")
 
 
-def _commands(result: Result, chosen: Outcome) -> str:
+def _commands(result: OptimizationResult, chosen: Outcome) -> str:
     lines = ["# optimization", shlex.join(result.command)]
     if chosen.conversion is not None and chosen.conversion.command:
         lines += ["# conversion", shlex.join(chosen.conversion.command)]

@@ -1,7 +1,7 @@
 """The process of a profile: executes batches on an instance of the backend, with no scheduler before it.
 
 The call of an instance is the least that naiad adds to a framework; a scheduler would add its queue and a thread.
-The first message is a `Job`. The next ones are `(batch, seconds)`; each answer has the times of the calls.
+The first message is a `ProfileJob`. The next ones are `(batch, seconds)`; each answer has the times of the calls.
 """
 
 import os
@@ -21,7 +21,7 @@ from naiad.testing.called_models import ModelError
 from naiad.tools.optimize.correctness.isolated import resident_mib
 from naiad.tools.optimize.correctness.names import match_names
 from naiad.tools.optimize.correctness.runner import RunnerError
-from naiad.tools.optimize.profile.messages import Arrays, Calls, Job, Loaded
+from naiad.tools.optimize.profile.messages import Arrays, Loaded, ProfileJob, TimedCalls
 
 _WARM_UP_CALLS = 3
 """Of each batch size: frameworks compile in the second call what they have seen in the first one."""
@@ -30,7 +30,7 @@ _WARM_UP_CALLS = 3
 class ProfiledModel:
     """A model with its samples."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ProfileJob) -> None:
         """Load the model. Raises InferError, RunnerError."""
         self._before_mib, begin_s = resident_mib(os.getpid()), time.monotonic()
         self._model = _load(job)
@@ -46,14 +46,14 @@ class ProfiledModel:
         limit = config.max_batch_size or rows
         self.loaded = Loaded(time.monotonic() - begin_s, limit if job.has_batch else 1, rows > 0)
 
-    def measure(self, batch: int, seconds: float) -> Calls:
+    def measure(self, batch: int, seconds: float) -> TimedCalls:
         """Call with `batch` samples, at least once, until the time is over. Raises ModelError."""
         arrays = self._arrays(batch)
         if batch not in self._warm:
             self._warm.add(batch)
             self._calls(arrays, seconds, _WARM_UP_CALLS)
         durations_ns = self._calls(arrays, seconds)
-        return Calls(durations_ns, resident_mib(os.getpid()) - self._before_mib)
+        return TimedCalls(durations_ns, resident_mib(os.getpid()) - self._before_mib)
 
     def _calls(self, batches: Sequence[Arrays], seconds: float, most: int = 0) -> list[int]:
         durations_ns: list[int] = []
@@ -105,7 +105,7 @@ def _answer(connection: Connection, model: ProfiledModel) -> None:
         connection.send((f"batch of {batch}: {error}" if batch > 1 else str(error), None))
 
 
-def _load(job: Job) -> BackendModel:
+def _load(job: ProfileJob) -> BackendModel:
     backend = BackendRegistry().get(job.backend)
     *tried, last = job.configurations
     for text in tried:

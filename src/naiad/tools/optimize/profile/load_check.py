@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from naiad.client import Client
 from naiad.core.tensor import Array, TensorSpec
 from naiad.tools.optimize.candidate import Candidate
-from naiad.tools.optimize.correctness.comparison import Comparison, describe
+from naiad.tools.optimize.correctness.comparison import CandidateComparison, describe
 from naiad.tools.optimize.correctness.names import match_names
 from naiad.tools.optimize.correctness.reference import SourceAnswers
 from naiad.tools.optimize.correctness.runner import Arrays, CallableRunner
@@ -55,14 +55,14 @@ class LoadCheck:
     def _rows(self, array: Array) -> Array:
         return array[None] if self.settings.has_batch else array
 
-    def _comparison(self, candidate: Candidate) -> Comparison:
+    def _comparison(self, candidate: Candidate) -> CandidateComparison:
         source = SourceAnswers(CallableRunner(dict), self.settings)
         for answer in self.answers:
             source.observe(answer)
         source.finish()
-        return Comparison(self.settings, candidate, source.outputs)
+        return CandidateComparison(self.settings, candidate, source.outputs)
 
-    def _difference(self, comparison: Comparison, index: int, found: Arrays) -> str:
+    def _difference(self, comparison: CandidateComparison, index: int, found: Arrays) -> str:
         budget = self.settings.budget
         for name in self.answers[index]:
             if (budget is not None and budget.labels.output == name) or name not in found:

@@ -16,11 +16,11 @@ import numpy as np
 from naiad.tools.measure.intervals import NONE, Sample
 from naiad.tools.measure.result import Interval
 from naiad.tools.optimize.candidate import Conversion
-from naiad.tools.optimize.correctness.isolated import Limits, ModelProcess
+from naiad.tools.optimize.correctness.isolated import CandidateLimits, ModelProcess
 from naiad.tools.optimize.correctness.runner import RunnerError
 from naiad.tools.optimize.measurement import Profile, Runtime, figures_text
 from naiad.tools.optimize.profile.configuration import configuration, write_model
-from naiad.tools.optimize.profile.messages import Arrays, Calls, Job, Loaded
+from naiad.tools.optimize.profile.messages import Arrays, Loaded, ProfileJob, TimedCalls
 from naiad.tools.optimize.progress import NoProgress, Progress
 from naiad.tools.optimize.source import Samples, Source
 
@@ -46,7 +46,7 @@ def measure(
     source: Source,
     *,
     seconds_per_profile: float = 1.0,
-    limits: Limits | None = None,
+    limits: CandidateLimits | None = None,
     progress: Progress = _QUIET,
 ) -> Iterator[tuple[str, Profile]]:
     """Return name and profile of each candidate under each of its runtimes, as they are finished.
@@ -60,7 +60,7 @@ def measure(
         group = jobs[first : first + GROUP]
         for index, (conversion, runtime) in enumerate(group, first):
             progress.step("profile", f"{conversion.candidate.name} {runtime.name}", index, len(jobs))
-        profiles = measure_group(group, rows, source, seconds_per_profile, limits or Limits())
+        profiles = measure_group(group, rows, source, seconds_per_profile, limits or CandidateLimits())
         for (conversion, runtime), found in zip(group, profiles, strict=True):
             text = found.error or f"{figures_text(found.latency, found.throughput)} at batch {found.batch}"
             progress.done("profile", f"{conversion.candidate.name} {runtime.name}", text)
@@ -82,7 +82,7 @@ def measure_group(
     samples: Sequence[Arrays],
     source: Source,
     seconds: float,
-    limits: Limits,
+    limits: CandidateLimits,
 ) -> list[Profile]:
     """Return the profiles of models that take turns; all of them are in memory at the same time."""
     with contextlib.ExitStack() as stack:
@@ -110,7 +110,7 @@ class _ModelProfiler:
     source: Source
     folder: Path
     seconds: float
-    limits: Limits
+    limits: CandidateLimits
     error: str = ""
     batch: int = 1
     _process: ModelProcess | None = field(init=False)
@@ -133,7 +133,7 @@ class _ModelProfiler:
         texts = [configuration(candidate, self.conversion, source, runtime, size) for size in sizes]
         directory = write_model(self.folder, self.conversion, texts[0])
         names = [spec.name for spec in source.inputs] or list(self.samples[0])
-        job = Job(directory, candidate.backend, texts, names, self.samples, source.has_batch)
+        job = ProfileJob(directory, candidate.backend, texts, names, self.samples, source.has_batch)
         assert self._process is not None
         try:
             self._loaded = self._process.call(job, self.limits.load_s)
@@ -202,7 +202,7 @@ class _ModelProfiler:
     def _calls(self, batch: int, seconds: float) -> Sequence[int]:
         assert self._process is not None
         begin_s = time.monotonic()
-        found: Calls = self._process.call((batch, seconds), 2 * seconds + self.limits.call_s)
+        found: TimedCalls = self._process.call((batch, seconds), 2 * seconds + self.limits.call_s)
         self._used_s += time.monotonic() - begin_s
         self._memory_mib = max(self._memory_mib, found.memory_mib)
         return found.durations_ns

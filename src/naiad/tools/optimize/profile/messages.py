@@ -11,7 +11,7 @@ Arrays: TypeAlias = Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ProfileJob:
     """A model to measure."""
 
     directory: Path
@@ -38,7 +38,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class TimedCalls:
     """Calls of a model with one batch size."""
 
     durations_ns: Sequence[int]

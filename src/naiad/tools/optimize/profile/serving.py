@@ -22,10 +22,10 @@ from naiad.core.tensor import TensorSpec
 from naiad.tools.measure.intervals import NONE
 from naiad.tools.measure.result import Row
 from naiad.tools.optimize.candidate import Conversion
-from naiad.tools.optimize.correctness.isolated import Limits
+from naiad.tools.optimize.correctness.isolated import CandidateLimits
 from naiad.tools.optimize.correctness.names import match_names
 from naiad.tools.optimize.correctness.runner import RunnerError
-from naiad.tools.optimize.measurement import Round, Runtime, Served, figures_text
+from naiad.tools.optimize.measurement import Round, Runtime, ServedMeasurement, figures_text
 from naiad.tools.optimize.profile.configuration import configuration, write_model
 from naiad.tools.optimize.profile.load_check import LoadCheck
 from naiad.tools.optimize.profile.measuring import profile_samples
@@ -37,7 +37,7 @@ from naiad.tools.optimize.result import SOURCE
 from naiad.tools.optimize.rounds import ROUNDS as _ROUNDS
 from naiad.tools.optimize.rounds import is_settled, over_rounds
 from naiad.tools.optimize.source import Samples, Source
-from naiad.tools.perf.plan import Concurrency, InputSettings, Measuring, ModelPlan, Plan, Protocol, Service, Stop
+from naiad.tools.perf.plan import Concurrency, InputSettings, Measuring, ModelLoad, Plan, Protocol, ServerTarget, Stop
 from naiad.tools.perf.session import Session
 from naiad.tools.values.tensor import InputError
 
@@ -61,10 +61,10 @@ def serve(
     source: Source,
     *,
     seconds: float = 1.0,
-    limits: Limits | None = None,
+    limits: CandidateLimits | None = None,
     progress: Progress = _QUIET,
     check: LoadCheck | None = None,
-) -> Iterator[tuple[str, Served]]:
+) -> Iterator[tuple[str, ServedMeasurement]]:
     """Return name and figures of each finalist, in order, when all of them are measured.
 
     With `check`, the answers under load are compared, before the first round and after the last one; a finalist that
@@ -77,7 +77,7 @@ def serve(
     rows = profile_samples(samples)
     with tempfile.TemporaryDirectory(prefix="naiad-serve-") as home:
         models = [
-            _Finalist(*finalist, rows, source, Path(home, str(index)), limits or Limits(), check)
+            _Finalist(*finalist, rows, source, Path(home, str(index)), limits or CandidateLimits(), check)
             for index, finalist in enumerate(finalists)
         ]
         # In a thread: a notebook has a running loop in this one.
@@ -120,7 +120,7 @@ class _Finalist:
     samples: Sequence[Arrays]
     source: Source
     folder: Path
-    limits: Limits
+    limits: CandidateLimits
     check: LoadCheck | None = None
     error: str = ""
     rounds: list[Round] = field(default_factory=list)
@@ -159,8 +159,8 @@ class _Finalist:
             self._before_mib = self._server.memory_mib
             inputs = await self._load(url)
             plan = Plan(
-                Service(url, Protocol.GRPC, request_timeout_s=self.limits.call_s),
-                [ModelPlan(self.conversion.candidate.name, inputs=InputSettings((self._write_samples(inputs),)))],
+                ServerTarget(url, Protocol.GRPC, request_timeout_s=self.limits.call_s),
+                [ModelLoad(self.conversion.candidate.name, inputs=InputSettings((self._write_samples(inputs),)))],
                 Concurrency(1),
                 processes=1,
             )
@@ -217,7 +217,7 @@ class _Finalist:
         inferences = self.rows * self._requests[self.concurrency]
         self.rounds.append(Round(latency, self.rows * row.throughput.value, 1e6 * used_s / inferences, others))
 
-    def served(self) -> Served:
+    def served(self) -> ServedMeasurement:
         """Return the figures."""
         command = (
             f"naiad perf -m {self.conversion.candidate.name} -i grpc -u localhost:8001 "
@@ -225,8 +225,10 @@ class _Finalist:
         )
         if self.error or not self._concurrent:
             error = self.error or "it was not measured"
-            return Served(self.runtime, NONE, 0.0, NONE, self.concurrency, self.max_batch_size, 0.0, command, error)
-        return Served(
+            return ServedMeasurement(
+                self.runtime, NONE, 0.0, NONE, self.concurrency, self.max_batch_size, 0.0, command, error
+            )
+        return ServedMeasurement(
             self.runtime,
             over_rounds([row.latency.percentiles[50].value for row in self._single]),
             statistics.median(row.latency.percentiles[99].value for row in self._concurrent),

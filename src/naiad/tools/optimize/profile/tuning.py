@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from naiad.tools.optimize.candidate import Candidate, Conversion
 from naiad.tools.optimize.choice import best_profile
-from naiad.tools.optimize.correctness.isolated import Limits
+from naiad.tools.optimize.correctness.isolated import CandidateLimits
 from naiad.tools.optimize.measurement import Profile, Runtime
 from naiad.tools.optimize.profile.configuration import GRAPH_LEVEL
 from naiad.tools.optimize.profile.measuring import measure_group, profile_samples
@@ -65,7 +65,7 @@ def tune(
     source: Source,
     *,
     limit_s: float = 30.0,
-    limits: Limits | None = None,
+    limits: CandidateLimits | None = None,
     objective: Objective | None = None,
 ) -> Profile | None:
     """Return the profile of the runtime `tuned`; None if no options are better than `runtime`'s.
@@ -80,7 +80,7 @@ def tune(
         if deadline_s - begin_s < 2 * longest_s:
             break
         tried = [best, *(Runtime("tuned", {**best.parameters, **each}, best.instances) for each in alternatives)]
-        allowed = _within(limits or Limits(), deadline_s - begin_s)
+        allowed = _within(limits or CandidateLimits(), deadline_s - begin_s)
         found = measure_group([(conversion, each) for each in tried], rows, source, _SECONDS, allowed)
         better = best_profile(found, wanted)
         best = better.runtime if better is not None else best
@@ -88,9 +88,9 @@ def tune(
     if best is runtime:
         return None
     pair = [(conversion, each) for each in (runtime, best)]
-    before, after = measure_group(pair, rows, source, 2 * _SECONDS, limits or Limits())
+    before, after = measure_group(pair, rows, source, 2 * _SECONDS, limits or CandidateLimits())
     return after if best_profile([before, after], wanted) is after else None
 
 
-def _within(limits: Limits, seconds: float) -> Limits:
+def _within(limits: CandidateLimits, seconds: float) -> CandidateLimits:
     return replace(limits, load_s=min(limits.load_s, seconds), call_s=min(limits.call_s, seconds))

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from naiad.tools.measure.result import Interval
-from naiad.tools.optimize.measurement import Profile, Served
-from naiad.tools.optimize.result import Outcome, Result
+from naiad.tools.optimize.measurement import Profile, ServedMeasurement
+from naiad.tools.optimize.result import OptimizationResult, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Figures:
     """The profile with the lowest latency."""
     busiest: Profile | None
     """The profile with the highest throughput."""
-    served: Served | None
+    served: ServedMeasurement | None
     latency_gain: float | None
     """The source's latency divided by this one's: served if both were, otherwise of the profiles."""
     throughput_gain: float | None
@@ -46,13 +46,13 @@ class Figures:
         return best.memory_mib if best else None
 
 
-def figures_of(result: Result) -> Sequence[Figures]:
+def figures_of(result: OptimizationResult) -> Sequence[Figures]:
     """Return the figures of all candidates in the order of the plan."""
     baseline = _measured(result.baseline) if result.baseline is not None else (None, None, None)
     return [_figures(outcome, baseline) for outcome in result.outcomes]
 
 
-_Measured = tuple[Profile | None, Profile | None, Served | None]
+_Measured = tuple[Profile | None, Profile | None, ServedMeasurement | None]
 
 
 def _measured(outcome: Outcome) -> _Measured:

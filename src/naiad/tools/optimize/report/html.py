@@ -10,7 +10,7 @@ from naiad.tools.optimize.candidate import Status
 from naiad.tools.optimize.report import charts
 from naiad.tools.optimize.report.figures import Figures, figures_of
 from naiad.tools.optimize.report.tables import gains, rate
-from naiad.tools.optimize.result import Outcome, Result
+from naiad.tools.optimize.result import OptimizationResult, Outcome
 
 _COLUMNS = (
     "candidate", "format", "precision", "status", "worst difference", "top-1", "measured", "latency ms", "samples/s",
@@ -21,12 +21,12 @@ _FAILED_COLUMNS = ("candidate", "check", "output", "sample", "element", "source"
 _CLASSES = {Status.REJECTED: "bad", Status.FAILED: "bad"}
 
 
-def write_html(result: Result, path: Path) -> None:
+def write_html(result: OptimizationResult, path: Path) -> None:
     """Write the report. Raises OSError, ChartsMissingError."""
     report(result).write(path)
 
 
-def report(result: Result) -> Page:
+def report(result: OptimizationResult) -> Page:
     """Return the page. Raises ChartsMissingError."""
     page = Page(f"Optimization of {result.source.name}")
     page.text(result.why if result.winner in result.why else f"{result.winner}: {result.why}")
@@ -61,7 +61,7 @@ def report(result: Result) -> Page:
     return page
 
 
-def _add_tiles(page: Page, result: Result, figures: Sequence[Figures]) -> None:
+def _add_tiles(page: Page, result: OptimizationResult, figures: Sequence[Figures]) -> None:
     counts = {status: sum(each.status is status for each in result.outcomes) for status in Status}
     tiles = [(str(counts[status]), status.value) for status in reversed(Status) if counts[status]]
     winner = next((each for each in figures if each.outcome.candidate.name == result.winner), None)
@@ -115,7 +115,7 @@ def _class(outcome: Outcome, winner: str) -> str:
     return "best" if outcome.candidate.name == winner else _CLASSES.get(outcome.status, "")
 
 
-def _add_charts(page: Page, result: Result, figures: Sequence[Figures]) -> None:
+def _add_charts(page: Page, result: OptimizationResult, figures: Sequence[Figures]) -> None:
     measured = [each for each in figures if each.latency]
     if measured:
         page.heading("Latency")
@@ -134,7 +134,7 @@ def _add_charts(page: Page, result: Result, figures: Sequence[Figures]) -> None:
         page.chart(charts.memories(measured, result.winner))
 
 
-def _add_failures(page: Page, result: Result) -> None:
+def _add_failures(page: Page, result: OptimizationResult) -> None:
     rows: list[tuple[str, ...]] = []
     for each in result.outcomes:
         name = each.candidate.name

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from naiad.tools.optimize.report.figures import Figures, figures_of
-from naiad.tools.optimize.result import Result
+from naiad.tools.optimize.result import OptimizationResult
 
 _HEADINGS = (
     "", "candidate", "precision", "status", "measured", "latency ms", "samples/s", "gain", "memory MiB", "difference",
@@ -14,7 +14,7 @@ _TEXTS = 5
 """Columns of text at the left."""
 
 
-def text_table(result: Result) -> str:
+def text_table(result: OptimizationResult) -> str:
     """Return what won and why, the candidates, and the reasons of those that failed."""
     rows = [_HEADINGS, *(_cells(each, result.winner) for each in figures_of(result))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
@@ -73,7 +73,7 @@ def rate(per_s: float) -> str:
     return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
 
 
-def write_csv(result: Result, path: Path) -> None:
+def write_csv(result: OptimizationResult, path: Path) -> None:
     """Write a row for each candidate; figures that were not measured are empty. Raises OSError."""
     rows = [_row(each, result.winner) for each in figures_of(result)]
     with path.open("w", newline="", encoding="utf-8") as file:

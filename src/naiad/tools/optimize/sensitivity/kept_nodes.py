@@ -10,7 +10,7 @@ Accepts = Callable[[Sequence[str]], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class KeptNode:
     """A node that lower precision would change."""
 
     name: str
@@ -18,14 +18,14 @@ class Node:
     """The estimated relative error of its result; infinite for an overflow."""
 
 
-def groups(nodes: Sequence[Node]) -> list[Sequence[Node]]:
+def groups(nodes: Sequence[KeptNode]) -> list[Sequence[KeptNode]]:
     """Return groups of consecutive nodes, those with the greatest error of a node first."""
     size = -(-len(nodes) // _GROUPS)
     parts = [nodes[start : start + size] for start in range(0, len(nodes), size)] if nodes else []
     return sorted(parts, key=lambda part: max(node.error for node in part), reverse=True)
 
 
-def keep_few(nodes: Sequence[Node], accepts: Accepts) -> Sequence[str] | None:
+def keep_few(nodes: Sequence[KeptNode], accepts: Accepts) -> Sequence[str] | None:
     """Return nodes to keep, none of which can be given back; None if it does not suffice to keep all.
 
     First the groups with the greatest errors are kept, twice as many in each step, until the test accepts. Then

@@ -10,7 +10,7 @@ from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Sta
 from naiad.tools.optimize.converters.run import Converter
 from naiad.tools.optimize.progress import NoProgress, Progress
 from naiad.tools.optimize.result import CurvePoint
-from naiad.tools.optimize.sensitivity.kept_nodes import Node, keep_few
+from naiad.tools.optimize.sensitivity.kept_nodes import KeptNode, keep_few
 from naiad.tools.optimize.source import Format
 from naiad.tools.optimize.verdict import Verdict
 
@@ -58,7 +58,7 @@ def search(
     return (*trials.best, curve) if trials.best else (None, None, curve)
 
 
-def _nodes(converter: Converter, candidate: Candidate, after: Conversion, progress: Progress) -> list[Node]:
+def _nodes(converter: Converter, candidate: Candidate, after: Conversion, progress: Progress) -> list[KeptNode]:
     """Return the nodes with their errors in lower precision; the estimate is a conversion, and cached as one."""
     name, is_prepared = f"{candidate.name}-nodes", candidate.format is Format.ONNX
     settings = {"step": "node-errors", "is_prepared": is_prepared}
@@ -70,7 +70,7 @@ def _nodes(converter: Converter, candidate: Candidate, after: Conversion, progre
         progress.done("search", name, made.reason, was_cached=False)
         return []
     nodes = [
-        Node(each["name"], float(each["error"])) for each in json.loads((made.folder / "nodes.json").read_text())
+        KeptNode(each["name"], float(each["error"])) for each in json.loads((made.folder / "nodes.json").read_text())
     ]
     progress.done("search", name, f"{len(nodes)} nodes", was_cached=False)
     return nodes

@@ -22,11 +22,11 @@ _KINDS: Mapping[str, Format] = {
     "a TensorRT engine": Format.TENSORRT,
 }
 """By `FileKind.what`."""
-_TORCH: Mapping[torch_formats.Format, Format] = {
-    torch_formats.Format.TORCHSCRIPT: Format.TORCHSCRIPT,
-    torch_formats.Format.EXPORTED: Format.TORCH_EXPORT,
-    torch_formats.Format.AOT_INDUCTOR: Format.AOT_INDUCTOR,
-    torch_formats.Format.CHECKPOINT: Format.TORCH,
+_TORCH: Mapping[torch_formats.PyTorchFormat, Format] = {
+    torch_formats.PyTorchFormat.TORCHSCRIPT: Format.TORCHSCRIPT,
+    torch_formats.PyTorchFormat.EXPORTED: Format.TORCH_EXPORT,
+    torch_formats.PyTorchFormat.AOT_INDUCTOR: Format.AOT_INDUCTOR,
+    torch_formats.PyTorchFormat.CHECKPOINT: Format.TORCH,
 }
 _ACCEPTED = (
     "ONNX, TorchScript, torch.export, AOTInductor, a module of torch.save, a SavedModel folder, Keras, TensorFlow "

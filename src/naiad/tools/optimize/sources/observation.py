@@ -17,7 +17,7 @@ _TENSOR = re.compile(r"(?P<name>.+):(?P<datatype>\w+):(?P<shape>(-?\d+(,-?\d+)*)
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class ObservedInputs:
     """The inputs as samples have them, without the batch dimension, and samples of different shapes."""
 
     inputs: tuple[TensorSpec, ...]
@@ -48,7 +48,7 @@ def parse_tensor(text: str) -> TensorSpec:
     return TensorSpec(match["name"], datatype, shape)
 
 
-def observe(samples: Samples) -> Observation:
+def observe(samples: Samples) -> ObservedInputs:
     """Read all samples. Raises ValueError if there are none, or an input changes its rank or datatype."""
     known: dict[str, TensorSpec] = {}
     examples: dict[tuple[Shape, ...], Mapping[str, Array]] = {}
@@ -61,7 +61,7 @@ def observe(samples: Samples) -> Observation:
             examples.setdefault(shapes, sample)
     if not known:
         raise ValueError("the data has no samples")
-    return Observation(tuple(known.values()), list(examples.values()))
+    return ObservedInputs(tuple(known.values()), list(examples.values()))
 
 
 def run_examples(call: Call, examples: Iterable[Mapping[str, Array]], has_batch: bool | None) -> Outputs:

@@ -12,7 +12,7 @@ from naiad.tools.optimize.converters.run import content_digest
 from naiad.tools.optimize.samples.reading import from_path
 from naiad.tools.optimize.source import Samples, Source
 from naiad.tools.optimize.sources.formats import detect, refuse_pickle
-from naiad.tools.optimize.sources.observation import Observation, observe, parse_tensor
+from naiad.tools.optimize.sources.observation import ObservedInputs, observe, parse_tensor
 from naiad.tools.optimize.sources.reading import Reading, read_tensors
 
 _LIMITS = Limits(time_s=300.0)
@@ -42,7 +42,7 @@ def open_source(
         refuse_pickle(path, source_format)
     given, results = (tuple(map(parse_tensor, texts)) for texts in (inputs, outputs))
     read = from_path(samples, ()) if isinstance(samples, Path) else samples
-    seen = Observation((), ()) if read is None else observe(read)
+    seen = ObservedInputs((), ()) if read is None else observe(read)
     reading = Reading(
         source_format,
         path,

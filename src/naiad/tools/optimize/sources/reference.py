@@ -6,8 +6,8 @@ from pathlib import Path
 
 from naiad.tools.optimize.candidate import Candidate, Conversion, Precision, Status
 from naiad.tools.optimize.converters import source_files
-from naiad.tools.optimize.converters.job import Job
-from naiad.tools.optimize.correctness.isolated import IsolatedRunner, Limits
+from naiad.tools.optimize.converters.job import ConversionJob
+from naiad.tools.optimize.correctness.isolated import CandidateLimits, IsolatedRunner
 from naiad.tools.optimize.correctness.repository import write_repository
 from naiad.tools.optimize.correctness.runner import CallableRunner, Runner
 from naiad.tools.optimize.source import BACKENDS, Format, Source
@@ -17,7 +17,7 @@ from naiad.tools.optimize.sources.opening import source_digest
 
 
 def reference_runner(
-    source: Source, workspace: Path, samples_digest: str = "", limits: Limits | None = None
+    source: Source, workspace: Path, samples_digest: str = "", limits: CandidateLimits | None = None
 ) -> Runner:
     """Return a runner of the source, which is loaded for the first request.
 
@@ -33,7 +33,7 @@ def reference_runner(
     return CachedAnswers(lambda: _isolated(source, folder, limits), answers)
 
 
-def _isolated(source: Source, folder: Path, limits: Limits | None) -> Runner:
+def _isolated(source: Source, folder: Path, limits: CandidateLimits | None) -> Runner:
     """Run the source's file; a pickle was allowed when the source was opened."""
     candidate = Candidate("source", source.format, Precision.FP32, BACKENDS[source.format])
     write_files(source, folder)
@@ -54,5 +54,7 @@ def write_files(source: Source, folder: Path) -> None:
         files.mkdir()
         made = source.format.value
         path = str(source.path.absolute())
-        source_files.convert(Job(made, path, made, "fp32", {}, (), (), source.has_batch, {}, "", str(files)))
+        source_files.convert(
+            ConversionJob(made, path, made, "fp32", {}, (), (), source.has_batch, {}, "", str(files))
+        )
         shutil.move(files, folder)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 _Value = TypeVar("_Value")
 
 
-class Journal:
+class StepJournal:
     """The folder of the steps."""
 
     def __init__(self, folder: Path, *, is_fresh: bool = False) -> None:

@@ -11,7 +11,7 @@ from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.version import __version__
 from naiad.tools.optimize.candidate import Conversion
 from naiad.tools.optimize.correctness.gate import judge
-from naiad.tools.optimize.correctness.isolated import IsolatedRunner, Limits
+from naiad.tools.optimize.correctness.isolated import CandidateLimits, IsolatedRunner
 from naiad.tools.optimize.correctness.names import with_names_of
 from naiad.tools.optimize.correctness.repository import write_repository
 from naiad.tools.optimize.correctness.runner import Runner, RunnerError
@@ -21,7 +21,7 @@ from naiad.tools.optimize.profile.configuration import configuration, set_parame
 from naiad.tools.optimize.profile.measuring import BATCHES
 from naiad.tools.optimize.source import Format, Samples, Source
 from naiad.tools.optimize.sources.declaration import declaration
-from naiad.tools.optimize.steps.journal import Journal, key_of
+from naiad.tools.optimize.steps.journal import StepJournal, key_of
 from naiad.tools.optimize.verdict import Difference, Verdict
 
 _log = logging.getLogger(__name__)
@@ -37,8 +37,8 @@ class Judge:
     samples: Samples
     samples_digest: str
     settings: Settings
-    limits: Limits
-    journal: Journal
+    limits: CandidateLimits
+    journal: StepJournal
 
     def verdict(self, conversion: Conversion, runtime: Runtime | None = None) -> tuple[Verdict, bool]:
         """Return the verdict and whether the candidate was run now. Raises RunnerError if the source fails.
@@ -82,7 +82,7 @@ class Judge:
 
 
 def open_conversion(
-    conversion: Conversion, source: Source, options: Mapping[str, str], home: Path, limits: Limits
+    conversion: Conversion, source: Source, options: Mapping[str, str], home: Path, limits: CandidateLimits
 ) -> IsolatedRunner:
     """Load a conversion with the batches that it may be served with, or as its file is. Raises RunnerError.
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from naiad.tools.measure.result import Interval
-from naiad.tools.optimize.measurement import Profile, Round, Runtime, Served
+from naiad.tools.optimize.measurement import Profile, Round, Runtime, ServedMeasurement
 
 
 def read_profile(values: Mapping[str, Any]) -> Profile:
@@ -12,10 +12,10 @@ def read_profile(values: Mapping[str, Any]) -> Profile:
     return Profile(**_measured(values))
 
 
-def read_served(values: Mapping[str, Any]) -> Served:
+def read_served(values: Mapping[str, Any]) -> ServedMeasurement:
     """Return served figures from their JSON. Raises KeyError, TypeError."""
     own = {"cpu": Interval(**values["cpu"]), "rounds": [Round(**each) for each in values["rounds"]]}
-    return Served(**{**_measured(values), **own})
+    return ServedMeasurement(**{**_measured(values), **own})
 
 
 def _measured(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from array import array
 from itertools import accumulate
 
 from naiad.client import ConnectionFailedError
-from naiad.tools.perf.exchange import CONNECTION, TIMEOUT, UNANSWERED, WRONG_ANSWER, Body, Exchange, Target
-from naiad.tools.perf.generator.loops import ClosedLoop, Loop, OpenLoop, PeriodicLoop
+from naiad.tools.perf.exchange import CONNECTION, TIMEOUT, UNANSWERED, WRONG_ANSWER, Body, SentRequest, Target
+from naiad.tools.perf.generator.loops import ClosedLoop, LoadLoop, OpenLoop, PeriodicLoop
 from naiad.tools.perf.generator.requests import Requests
-from naiad.tools.perf.generator.setup import Chunk, Setup
+from naiad.tools.perf.generator.setup import MeasuredChunk, Setup
 from naiad.tools.perf.plan import Concurrency, Load, PeriodicConcurrency
 from naiad.tools.perf.records import KeptRequest, Records, Unended
 
@@ -36,7 +36,7 @@ class LocalGenerator:
         self._setup = setup
         self._target = target
         self._requests = Requests(setup, target.prepare)
-        self._loop: Loop | None = None
+        self._loop: LoadLoop | None = None
         self._records = Records()
         self._is_recording = False
         self._is_giving_up = False
@@ -77,7 +77,7 @@ class LocalGenerator:
             self._loop = OpenLoop(load, setup, limit, self._target, self._requests, self._record, begin_ns)
         self._loop.start()
 
-    async def take(self) -> list[Chunk]:
+    async def take(self) -> list[MeasuredChunk]:
         """Return what was measured since the last call."""
         loop = self._loop
         assert loop is not None, "no load has been started"
@@ -86,7 +86,7 @@ class LocalGenerator:
         if isinstance(loop, OpenLoop):
             late_ns, loop.late_ns = loop.late_ns, late_ns
             self._grow(loop.outstanding)
-        chunk = Chunk(
+        chunk = MeasuredChunk(
             records,
             late_ns,
             at_ns=time.monotonic_ns(),
@@ -98,7 +98,7 @@ class LocalGenerator:
         )
         return [chunk]
 
-    async def stop(self, drain_s: float) -> list[Chunk]:
+    async def stop(self, drain_s: float) -> list[MeasuredChunk]:
         """Send no more, wait for the outstanding requests, end the sequences, and return the rest.
 
         Requests without a response after `drain_s` are given up with their connections.
@@ -137,7 +137,7 @@ class LocalGenerator:
             await asyncio.wait((growth,), timeout=_RECONNECT_S)
         await self._target.close()
 
-    def _record(self, exchange: Exchange) -> None:
+    def _record(self, exchange: SentRequest) -> None:
         if exchange.body is not None and not exchange.failure:
             self._validate(exchange, exchange.body)
         elif not exchange.responses and not exchange.failure:
@@ -151,13 +151,13 @@ class LocalGenerator:
             if self._keeping:
                 self._keeping.keep(exchange, self._records)
 
-    def _check_empty(self, exchange: Exchange) -> None:
+    def _check_empty(self, exchange: SentRequest) -> None:
         """Fail a request that ended without a response, of a model that owes one to each request."""
         declared = self._setup.models[exchange.model_index].inputs.declared
         if declared is not None and not declared.is_decoupled:
             exchange.failure, exchange.failure_message = WRONG_ANSWER, "the response has no outputs"
 
-    def _validate(self, exchange: Exchange, body: Body) -> None:
+    def _validate(self, exchange: SentRequest, body: Body) -> None:
         inputs = self._setup.models[exchange.model_index].inputs
         wrong = inputs.check_answer(exchange.template_index, body, is_whole=len(body) == exchange.responses)
         if wrong:
@@ -170,9 +170,9 @@ class LocalGenerator:
             exchange.failure_message = f"{inputs.templates[exchange.template_index].source}: {difference}"
 
     async def _end_sequences(self, deadline_ns: int) -> None:
-        outstanding: set[Exchange] = set()
+        outstanding: set[SentRequest] = set()
 
-        def ended(exchange: Exchange) -> None:
+        def ended(exchange: SentRequest) -> None:
             self._requests.ended(exchange)
             outstanding.discard(exchange)
 
@@ -236,7 +236,7 @@ class Keeping:
         """Begin with a new load."""
         self._size = 0
 
-    def keep(self, exchange: Exchange, records: Records) -> None:
+    def keep(self, exchange: SentRequest, records: Records) -> None:
         """Add a request without failure to `records`, or count it when the memory is full."""
         if exchange.failure or not exchange.responses:
             return

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable
 from typing import Protocol
 
-from naiad.tools.perf.exchange import Exchange, Target
+from naiad.tools.perf.exchange import SentRequest, Target
 from naiad.tools.perf.generator.requests import Requests
 from naiad.tools.perf.generator.setup import Setup
 from naiad.tools.perf.load.arrivals import OpenLoad, arrivals_ns, deal
@@ -23,7 +23,7 @@ _MAX_COUNTED = 100_000
 """Unsent requests that are counted one by one; more are extrapolated, since counting takes time, too."""
 
 
-class Loop(Protocol):
+class LoadLoop(Protocol):
     """A load in progress."""
 
     sent: int
@@ -55,7 +55,7 @@ class ClosedLoop:
         limit: int | None,
         target: Target,
         requests: Requests,
-        record: Callable[[Exchange], object],
+        record: Callable[[SentRequest], object],
     ) -> None:
         """`limit`: send only this many requests."""
         self._slots = range(setup.part, load.value, setup.parts)
@@ -86,7 +86,7 @@ class ClosedLoop:
             return
         # hot: a new exchange costs 1 us. Reused ones would need a reset of nearly all fields, and a target that
         # looks at an exchange after its end would see that of another request.
-        exchange = Exchange(self._ended)
+        exchange = SentRequest(self._ended)
         exchange.slot = slot
         prepared = self._requests.in_slot(slot, exchange)
         self.sent += 1
@@ -94,7 +94,7 @@ class ClosedLoop:
         self._target.send(prepared, exchange)
         exchange.intended_ns = exchange.start_ns
 
-    def _ended(self, exchange: Exchange) -> None:
+    def _ended(self, exchange: SentRequest) -> None:
         self.outstanding -= 1
         self._record(exchange)
         if exchange.failure == "connection":
@@ -118,7 +118,7 @@ class OpenLoop:
         limit: int | None,
         target: Target,
         requests: Requests,
-        record: Callable[[Exchange], object],
+        record: Callable[[SentRequest], object],
         begin_ns: int,
     ) -> None:
         """`limit`: send only this many requests; `begin_ns`: the start of the load's offsets."""
@@ -200,7 +200,7 @@ class OpenLoop:
             return False
         if not self._free_slots:
             self._free_slots.append(self.outstanding * self._parts + self._part)
-        exchange = Exchange(self._ended)
+        exchange = SentRequest(self._ended)
         exchange.slot = self._free_slots[-1]
         prepared = self._requests.in_turn(number, exchange)
         if prepared is None:
@@ -214,7 +214,7 @@ class OpenLoop:
         self.late_ns.append(exchange.start_ns - max(due_ns, self._unblocked_ns))
         return True
 
-    def _ended(self, exchange: Exchange) -> None:
+    def _ended(self, exchange: SentRequest) -> None:
         self.outstanding -= 1
         self._free_slots.append(exchange.slot)
         self._record(exchange)
@@ -234,13 +234,13 @@ class PeriodicLoop:
         load: PeriodicConcurrency,
         target: Target,
         requests: Requests,
-        record: Callable[[Exchange], object],
+        record: Callable[[SentRequest], object],
     ) -> None:
         self._load = load
         self._target = target
         self._requests = requests
         self._record = record
-        self._waits_for: set[Exchange] = set()
+        self._waits_for: set[SentRequest] = set()
         """Requests of the last group with fewer responses than the load asks for."""
         self._is_stopped = False
         self.sent = self.outstanding = self.unsent = 0
@@ -260,7 +260,7 @@ class PeriodicLoop:
 
     def _send_group(self, size: int) -> None:
         for _ in range(size):
-            exchange = Exchange(self._ended)
+            exchange = SentRequest(self._ended)
             exchange.on_response = self._responded
             exchange.slot = self.sent
             prepared = self._requests.in_slot(self.sent, exchange)
@@ -270,16 +270,16 @@ class PeriodicLoop:
             self._target.send(prepared, exchange)
             exchange.intended_ns = exchange.start_ns
 
-    def _responded(self, exchange: Exchange) -> None:
+    def _responded(self, exchange: SentRequest) -> None:
         if exchange.responses == self._load.responses:
             self._period_ended(exchange)
 
-    def _ended(self, exchange: Exchange) -> None:
+    def _ended(self, exchange: SentRequest) -> None:
         self.outstanding -= 1
         self._record(exchange)
         self._period_ended(exchange)
 
-    def _period_ended(self, exchange: Exchange) -> None:
+    def _period_ended(self, exchange: SentRequest) -> None:
         if exchange not in self._waits_for:
             return
         self._waits_for.remove(exchange)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from naiad.core.errors import InferError, internal
-from naiad.tools.perf.generator.setup import Chunk, Setup
+from naiad.tools.perf.generator.setup import MeasuredChunk, Setup
 from naiad.tools.perf.generator.worker import read, write
 from naiad.tools.perf.plan import Load
 
@@ -92,11 +92,11 @@ class GeneratorProcesses:
         """Begin to send."""
         await self._call("start", load, limit, begin_ns)
 
-    async def take(self) -> list[Chunk]:
+    async def take(self) -> list[MeasuredChunk]:
         """Return what was measured since the last call, of each process."""
         return [chunk for chunks in await self._call("take") for chunk in chunks]
 
-    async def stop(self, drain_s: float) -> list[Chunk]:
+    async def stop(self, drain_s: float) -> list[MeasuredChunk]:
         """Send no more, wait for the outstanding requests, end the sequences, and return the rest."""
         return [chunk for chunks in await self._call("stop", drain_s) for chunk in chunks]
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
 from naiad.core.errors import invalid_argument
-from naiad.tools.perf.exchange import Exchange, KnownSizes, Prepared, RequestTemplate
+from naiad.tools.perf.exchange import KnownSizes, Prepared, RequestTemplate, SentRequest
 from naiad.tools.perf.generator.setup import Setup
-from naiad.tools.perf.load.sequences import LiveSequence, SequenceSource
+from naiad.tools.perf.load.sequences import SentSequence, SequenceSource
 from naiad.tools.perf.plan import Concurrency, Load, PeriodicConcurrency, Sequences
 
 _MAX_PREPARED = 100_000
@@ -19,8 +19,8 @@ class _SequenceModel:
     def __init__(self, index: int, source: SequenceSource, settings: Sequences, parts: int) -> None:
         self.index = index
         self._source = source
-        self._lanes: dict[int, LiveSequence] = {}
-        self._by_id: dict[int, LiveSequence] = {}
+        self._lanes: dict[int, SentSequence] = {}
+        self._by_id: dict[int, SentSequence] = {}
         self._lane_count = max(1, settings.count // parts)
         self._is_serial = settings.are_serial
         self._turn = 0
@@ -30,7 +30,7 @@ class _SequenceModel:
         """The number of sequences that can be live at once."""
         return self._source.capacity
 
-    def in_lane(self, lane: int) -> LiveSequence:
+    def in_lane(self, lane: int) -> SentSequence:
         """Return the sequence of a lane, a new one if all of the last has been sent."""
         sequence = self._lanes.get(lane)
         if sequence is None or sequence.is_sent:
@@ -38,7 +38,7 @@ class _SequenceModel:
             self._by_id[sequence.sequence_id] = sequence
         return sequence
 
-    def in_turn(self) -> LiveSequence | None:
+    def in_turn(self) -> SentSequence | None:
         """Return the next sequence of an open loop.
 
         None while all are busy that send a request at a time, or sequences in progress have all ids.
@@ -54,7 +54,7 @@ class _SequenceModel:
                 return self.in_lane(lane)
         return None
 
-    def ended(self, exchange: Exchange) -> None:
+    def ended(self, exchange: SentRequest) -> None:
         """Account for the end of a request.
 
         A sequence whose first request failed does not exist on the server; one that failed later is ended with its
@@ -71,7 +71,7 @@ class _SequenceModel:
             del self._by_id[exchange.sequence_id]
             self._source.release(sequence)
 
-    def unfinished(self) -> list[LiveSequence]:
+    def unfinished(self) -> list[SentSequence]:
         """Return the sequences that have begun and not ended, cut short: the next request of each is the last."""
         for sequence in self._by_id.values():
             sequence.cut()
@@ -117,7 +117,7 @@ class Requests:
                     "widen their range"
                 )
 
-    def in_slot(self, slot: int, exchange: Exchange) -> Prepared:
+    def in_slot(self, slot: int, exchange: SentRequest) -> Prepared:
         """Fill in the next request of a slot of a closed loop."""
         index = self._choose()
         sequences = self._sequences[index]
@@ -125,7 +125,7 @@ class Requests:
             return self._fill(index, next(self._numbers[index]), exchange)
         return self._step(index, sequences.in_lane(slot), exchange)
 
-    def in_turn(self, number: int, exchange: Exchange) -> Prepared | None:
+    def in_turn(self, number: int, exchange: SentRequest) -> Prepared | None:
         """Fill in request `number` of an open loop; None if it has to wait for the request ahead in its sequence."""
         if self._script:
             return self._scripted(number, exchange)
@@ -136,34 +136,34 @@ class Requests:
         sequence = sequences.in_turn()
         return sequence and self._step(index, sequence, exchange)
 
-    def ended(self, exchange: Exchange) -> None:
+    def ended(self, exchange: SentRequest) -> None:
         """Account for the end of a request of a sequence."""
         sequences = self._sequences[exchange.model_index]
         if sequences is not None:
             sequences.ended(exchange)
 
-    def endings(self, on_end: Callable[[Exchange], object]) -> Iterator[tuple[Exchange, Prepared]]:
+    def endings(self, on_end: Callable[[SentRequest], object]) -> Iterator[tuple[SentRequest, Prepared]]:
         """Return the requests that end the sequences which have begun."""
         for sequences in self._sequences:
             if sequences is None:
                 continue
             for sequence in sequences.unfinished():
-                exchange = Exchange(on_end)
+                exchange = SentRequest(on_end)
                 yield exchange, self._step(sequences.index, sequence, exchange)
 
-    def _scripted(self, number: int, exchange: Exchange) -> Prepared:
+    def _scripted(self, number: int, exchange: SentRequest) -> Prepared:
         entry = self._script[number]
         exchange.sequence_id = entry.sequence_id
         exchange.sequence_start = entry.sequence_start
         exchange.sequence_end = entry.sequence_end
         return self._fill(entry.model_index, entry.template_index, exchange)
 
-    def _step(self, index: int, sequence: LiveSequence, exchange: Exchange) -> Prepared:
+    def _step(self, index: int, sequence: SentSequence, exchange: SentRequest) -> Prepared:
         template, exchange.sequence_start, exchange.sequence_end = sequence.step()
         exchange.sequence_id = sequence.sequence_id
         return self._fill(index, template, exchange)
 
-    def _fill(self, index: int, number: int, exchange: Exchange) -> Prepared:
+    def _fill(self, index: int, number: int, exchange: SentRequest) -> Prepared:
         prepared = self._prepared[index]
         template = number % len(self._inputs[index].templates)
         exchange.model_index = index

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from naiad.tools.perf.inputs.replay import ReplayedRequest
 from naiad.tools.perf.inputs.templates import TemplateSet
-from naiad.tools.perf.plan import Sequences, Service
+from naiad.tools.perf.plan import Sequences, ServerTarget
 from naiad.tools.perf.records import Records, Unended
 
 
@@ -26,7 +26,7 @@ class ModelSetup:
 class Setup:
     """The run, as a generator process gets it."""
 
-    service: Service
+    service: ServerTarget
     models: Sequence[ModelSetup]
     timing_share: float = 0.0
     validates: bool = False
@@ -44,7 +44,7 @@ class Setup:
 
 
 @dataclass(slots=True)
-class Chunk:
+class MeasuredChunk:
     """What a generator process has measured since the last chunk."""
 
     records: Records

@@ -12,7 +12,7 @@ import numpy as np
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Array
-from naiad.tools.perf.inputs.signature import Signature, Step, Stream
+from naiad.tools.perf.inputs.signature import InputStep, Signature, Stream
 from naiad.tools.perf.plan import InputSettings
 from naiad.tools.values.conversion import array_of_array, array_of_raw, is_float, strings
 from naiad.tools.values.tensor import InputError, ModelTensor
@@ -101,7 +101,7 @@ def _steps(
         found = ", ".join(f"'{name}' has {count}" for name, count in counts.items())
         raise InputError(f"{source}: expected as many samples of each tensor; {found}")
     return [
-        Step(
+        InputStep(
             {name: samples[number] for name, samples in inputs.items()},
             f"{source} sample {number}",
             {name: samples[number] for name, samples in outputs.items()},
@@ -134,7 +134,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
-def read_image(path: Path, signature: Signature, settings: InputSettings) -> Step:
+def read_image(path: Path, signature: Signature, settings: InputSettings) -> InputStep:
     """Return a picture as the sample of a model with one input. Raises InputError.
 
     An input of strings, or of UINT8 with one dimension, gets the bytes of the file. Others get the pixels, resized to
@@ -144,11 +144,13 @@ def read_image(path: Path, signature: Signature, settings: InputSettings) -> Ste
     dims = tensor.dims
     where = f"{path}, input '{tensor.name}'"
     if tensor.datatype is DataType.BYTES:
-        return Step({tensor.name: strings([path.read_bytes()]).reshape(tensor.shape_of(1, None, where))}, str(path))
+        return InputStep(
+            {tensor.name: strings([path.read_bytes()]).reshape(tensor.shape_of(1, None, where))}, str(path)
+        )
     if tensor.datatype is DataType.UINT8 and len(dims) == 1:
         content = np.frombuffer(path.read_bytes(), np.uint8)
-        return Step({tensor.name: content.reshape(tensor.shape_of(content.size, None, where))}, str(path))
-    return Step({tensor.name: _pixels(path, tensor, settings.image_scale, where)}, str(path))
+        return InputStep({tensor.name: content.reshape(tensor.shape_of(content.size, None, where))}, str(path))
+    return InputStep({tensor.name: _pixels(path, tensor, settings.image_scale, where)}, str(path))
 
 
 def _pixels(path: Path, tensor: ModelTensor, scale: float, where: str) -> Array:

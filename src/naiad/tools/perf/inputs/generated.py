@@ -7,7 +7,7 @@ import numpy as np
 
 from naiad.core.datatype import DataType
 from naiad.core.tensor import Array, Shape
-from naiad.tools.perf.inputs.signature import Signature, Step, Stream
+from naiad.tools.perf.inputs.signature import InputStep, Signature, Stream
 from naiad.tools.perf.plan import InputSettings
 from naiad.tools.values.conversion import is_float, strings
 from naiad.tools.values.tensor import InputError, ModelTensor
@@ -31,7 +31,7 @@ def random_stream(signature: Signature, settings: InputSettings, batch_size: int
     size = sum(_bytes_of(signature.inputs[name], shape, settings) for name, shape in shapes.items())
     requests = min(_RANDOM_REQUESTS, max(1, _MAX_RANDOM_BYTES // max(1, size * batch_size)))
     return [
-        Step(
+        InputStep(
             {
                 name: random_array(signature.inputs[name], shape, settings, generator)
                 for name, shape in shapes.items()
@@ -45,7 +45,7 @@ def random_stream(signature: Signature, settings: InputSettings, batch_size: int
 def zero_stream(signature: Signature) -> Stream:
     """Return a sample of zeros, false and empty strings. Raises InputError as `random_stream` does."""
     tensors = {name: _zeros(signature.inputs[name], shape) for name, shape in _shapes(signature).items()}
-    return [Step(tensors, "zeros")]
+    return [InputStep(tensors, "zeros")]
 
 
 def random_array(tensor: ModelTensor, shape: Shape, settings: InputSettings, generator: np.random.Generator) -> Array:

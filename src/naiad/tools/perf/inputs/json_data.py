@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.core.tensor import Array, Shape
-from naiad.tools.perf.inputs.signature import Signature, Step, Stream
+from naiad.tools.perf.inputs.signature import InputStep, Signature, Stream
 from naiad.tools.values.conversion import array_of_raw, array_of_values
 from naiad.tools.values.json_values import decoded, kind_of, parse_text, read_shape
 from naiad.tools.values.tensor import InputError, ModelTensor
@@ -59,7 +59,7 @@ def _stream(where: str, steps: list[Any], validation: Any, signature: Signature)
     return [_step(f"{where} step {i}", *pair, signature) for i, pair in enumerate(zip(steps, expected, strict=True))]
 
 
-def _step(where: str, step: Any, expected: Any, signature: Signature) -> Step:
+def _step(where: str, step: Any, expected: Any, signature: Signature) -> InputStep:
     for members in (step, expected):
         if not isinstance(members, dict):
             raise InputError(f"{where}: expected an object with a member for each tensor, got {kind_of(members)}")
@@ -73,7 +73,7 @@ def _step(where: str, step: Any, expected: Any, signature: Signature) -> Step:
             )
     tensors = {name: _array(signature.inputs[name], step[name], f"{where}, input '{name}'") for name in names}
     outputs_ = _expected(expected, signature.outputs, where)
-    return Step(tensors, where, outputs_, None if "timestamp" in names else _timestamp(step, where))
+    return InputStep(tensors, where, outputs_, None if "timestamp" in names else _timestamp(step, where))
 
 
 def _expected(members: Mapping[str, Any], outputs: Mapping[str, ModelTensor], where: str) -> dict[str, Array]:

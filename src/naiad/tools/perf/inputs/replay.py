@@ -13,7 +13,7 @@ from naiad.tools.perf.exchange import RequestTemplate
 from naiad.tools.perf.inputs.generated import random_array
 from naiad.tools.perf.inputs.recording import RecordedRequest, RecordingError, read_recording
 from naiad.tools.perf.inputs.templates import TemplateSet, is_reserved, waits_for_empty_final
-from naiad.tools.perf.plan import InputSettings, Mode, Plan, Protocol, Schedule, Service
+from naiad.tools.perf.plan import InputSettings, Mode, Plan, Protocol, Schedule, ServerTarget
 from naiad.tools.values.tensor import InputError, ModelTensor
 
 _WRONG_REQUESTS = ("INVALID_ARG", "NOT_FOUND", "UNSUPPORTED", "ALREADY_EXISTS", "PERMISSION_DENIED")
@@ -42,7 +42,7 @@ class Replay:
     models: Sequence[str]
     inputs: Sequence[TemplateSet]
     """Of each model."""
-    services: Sequence[Service]
+    services: Sequence[ServerTarget]
     """By route of the templates."""
     notes: Sequence[str] = ()
     """Which requests go another way than they came, a sentence each."""
@@ -68,7 +68,7 @@ class _Routes:
         # A model in this process has no transport, and `--streaming` asks for streams in place of the recorded one.
         self._is_fixed = plan.service.protocol is Protocol.IN_PROCESS or plan.service.mode is Mode.STREAM
         self._changed: Counter[tuple[str, Protocol]] = Counter()
-        self.services: list[Service] = []
+        self.services: list[ServerTarget] = []
 
     def of(self, transport: str) -> int:
         """Return the index of the service for a request that came by a transport."""
@@ -86,7 +86,7 @@ class _Routes:
             for (transport, wanted), count in self._changed.items()
         ]
 
-    def _service(self, transport: str) -> Service:
+    def _service(self, transport: str) -> ServerTarget:
         if self._is_fixed or transport not in _TRANSPORTS:
             return self._default
         protocol, mode = _TRANSPORTS[transport]
@@ -173,7 +173,11 @@ def _key(request: RecordedRequest) -> object:
 
 
 def _template(
-    request: RecordedRequest, route: int, service: Service, settings: InputSettings, generator: np.random.Generator
+    request: RecordedRequest,
+    route: int,
+    service: ServerTarget,
+    settings: InputSettings,
+    generator: np.random.Generator,
 ) -> RequestTemplate:
     has_binary_outputs = service.has_binary_outputs
     header = RequestHeader(

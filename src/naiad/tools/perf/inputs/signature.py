@@ -7,7 +7,7 @@ from typing import TypeAlias
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.model import ModelMetadata
 from naiad.core.tensor import Array, Shape
-from naiad.tools.perf.plan import ModelPlan
+from naiad.tools.perf.plan import ModelLoad
 from naiad.tools.values.tensor import InputError, ModelTensor, fits, model_tensor
 
 
@@ -44,7 +44,7 @@ class Signature:
 
 
 def read_signature(
-    plan: ModelPlan, metadata: ModelMetadata, config: ModelConfig | None, *, is_only_model: bool = True
+    plan: ModelLoad, metadata: ModelMetadata, config: ModelConfig | None, *, is_only_model: bool = True
 ) -> Signature:
     """Return the signature of a model, with the shapes of the plan.
 
@@ -79,7 +79,7 @@ def read_signature(
     return Signature(plan.name, inputs, outputs, has_sequences)
 
 
-def _check_batch_size(plan: ModelPlan, config: ModelConfig | None, *, is_batching: bool) -> None:
+def _check_batch_size(plan: ModelLoad, config: ModelConfig | None, *, is_batching: bool) -> None:
     if plan.batch_size < 1:
         raise InputError(f"batch size {plan.batch_size}: expected at least 1")
     if not is_batching and plan.batch_size > 1:
@@ -104,7 +104,7 @@ def _names(tensors: Mapping[str, ModelTensor]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class InputStep:
     """One sample, without a batch dimension."""
 
     tensors: Mapping[str, Array]
@@ -116,5 +116,5 @@ class Step:
     """When a fixed schedule sends it, from the start of the run."""
 
 
-Stream: TypeAlias = list[Step]
+Stream: TypeAlias = list[InputStep]
 """Samples in the order in which they are sent; a sequence for a stateful model."""

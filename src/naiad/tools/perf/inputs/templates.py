@@ -20,8 +20,8 @@ from naiad.tools.perf.inputs.files import SUFFIXES, read_directory, read_image, 
 from naiad.tools.perf.inputs.generated import random_stream, zero_stream
 from naiad.tools.perf.inputs.json_data import read_json
 from naiad.tools.perf.inputs.memory_blocks import OutputSlots, with_memory
-from naiad.tools.perf.inputs.signature import Signature, Step, Stream, read_signature
-from naiad.tools.perf.plan import Mode, ModelPlan, Protocol, Service
+from naiad.tools.perf.inputs.signature import InputStep, Signature, Stream, read_signature
+from naiad.tools.perf.plan import Mode, ModelLoad, Protocol, ServerTarget
 from naiad.tools.values.conversion import is_float
 from naiad.tools.values.tensor import InputError, ModelTensor
 
@@ -76,10 +76,10 @@ class TemplateSet:
 
 
 def prepare_inputs(
-    plan: ModelPlan,
+    plan: ModelLoad,
     metadata: ModelMetadata,
     config: ModelConfig | None,
-    service: Service | None = None,
+    service: ServerTarget | None = None,
     *,
     is_only_model: bool = True,
 ) -> TemplateSet:
@@ -108,7 +108,7 @@ def prepare_inputs(
     return TemplateSet(templates, ranges, offsets_ns, sizes, plan.inputs.validation_tolerance, declared=declared)
 
 
-def _output_bytes(tensor: ModelTensor, plan: ModelPlan) -> int:
+def _output_bytes(tensor: ModelTensor, plan: ModelLoad) -> int:
     if tensor.datatype is DataType.BYTES or -1 in tensor.dims:
         return plan.inputs.output_bytes * plan.batch_size
     rows = plan.batch_size if tensor.is_batched else 1
@@ -120,7 +120,7 @@ def is_reserved(parameter: str) -> bool:
     return parameter in _RESERVED_PARAMETERS or parameter.startswith("triton_")
 
 
-def waits_for_empty_final(service: Service | None) -> bool:
+def waits_for_empty_final(service: ServerTarget | None) -> bool:
     """Return whether requests ask for an empty final response: on streams, for decoupled models."""
     return service is not None and service.protocol is Protocol.GRPC and service.mode is Mode.STREAM
 
@@ -135,11 +135,11 @@ def _check_parameters(parameters: Mapping[str, ParameterValue]) -> None:
             )
 
 
-def _timestamp_ms(step: Step) -> float:
+def _timestamp_ms(step: InputStep) -> float:
     return step.timestamp_ms or 0.0
 
 
-def _rows(stream: Stream, plan: ModelPlan, signature: Signature) -> Iterable[Sequence[Step]]:
+def _rows(stream: Stream, plan: ModelLoad, signature: Signature) -> Iterable[Sequence[InputStep]]:
     """Yield the samples of each request."""
     size = plan.batch_size
     if signature.has_sequences:
@@ -150,7 +150,7 @@ def _rows(stream: Stream, plan: ModelPlan, signature: Signature) -> Iterable[Seq
 
 
 def _template(
-    plan: ModelPlan, signature: Signature, rows: Sequence[Step], service: Service | None
+    plan: ModelLoad, signature: Signature, rows: Sequence[InputStep], service: ServerTarget | None
 ) -> RequestTemplate:
     arrays = _joined([row.tensors for row in rows], "input", rows, signature)
     header = RequestHeader(
@@ -168,7 +168,7 @@ def _template(
 
 
 def _joined(
-    samples: Sequence[Mapping[str, Array]], kind: str, rows: Sequence[Step], signature: Signature
+    samples: Sequence[Mapping[str, Array]], kind: str, rows: Sequence[InputStep], signature: Signature
 ) -> dict[str, Array]:
     """Join the tensors of samples to a request's. Raises InputError for samples that do not fit together."""
     first = samples[0]
@@ -195,7 +195,7 @@ def _shape_of(sample: Mapping[str, Array], name: str) -> str:
 # --- sources ------------------------------------------------------------------------------------------------------
 
 
-def read_sources(plan: ModelPlan, signature: Signature) -> list[Stream]:
+def read_sources(plan: ModelLoad, signature: Signature) -> list[Stream]:
     """Return the samples of all sources: one stream, or several if a data file has streams. Raises InputError."""
     streams: list[Stream] = []
     are_streams = False
@@ -208,7 +208,7 @@ def read_sources(plan: ModelPlan, signature: Signature) -> list[Stream]:
     return streams if are_streams else [[step for stream in streams for step in stream]]
 
 
-def _read(source: str, plan: ModelPlan, signature: Signature) -> tuple[list[Stream], bool]:
+def _read(source: str, plan: ModelLoad, signature: Signature) -> tuple[list[Stream], bool]:
     if source == "random":
         return [random_stream(signature, plan.inputs, plan.batch_size)], False
     if source == "zero":

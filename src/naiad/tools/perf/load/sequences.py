@@ -7,7 +7,7 @@ from naiad.core.errors import invalid_argument
 from naiad.tools.perf.plan import Sequences
 
 
-class LiveSequence:
+class SentSequence:
     """A sequence in progress: which request of it is next."""
 
     __slots__ = ("length", "outstanding", "position", "sequence_id", "templates")
@@ -89,7 +89,7 @@ class SequenceSource:
         """Whether a sequence can begin."""
         return len(self._live) < self.capacity
 
-    def begin(self) -> LiveSequence:
+    def begin(self) -> SentSequence:
         """Return a new sequence with an id that no live one has.
 
         Raises InferError(INVALID_ARG) when all ids are live.
@@ -106,9 +106,9 @@ class SequenceSource:
         self._live.add(sequence_id)
         stream = self._streams[self._stream % len(self._streams)]
         self._stream += self._stride
-        return LiveSequence(sequence_id, len(stream) if self._has_own_length else self._length(), stream)
+        return SentSequence(sequence_id, len(stream) if self._has_own_length else self._length(), stream)
 
-    def release(self, sequence: LiveSequence) -> None:
+    def release(self, sequence: SentSequence) -> None:
         """Make the id of a sequence that is over free again."""
         self._live.discard(sequence.sequence_id)
 

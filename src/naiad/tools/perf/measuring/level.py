@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from naiad.tools.measure.result import Row
-from naiad.tools.perf.generator.setup import Chunk
+from naiad.tools.perf.generator.setup import MeasuredChunk
 from naiad.tools.perf.load.arrivals import is_played_once
 from naiad.tools.perf.plan import Concurrency, Load, Measuring, PeriodicConcurrency, Ramp, Stop
 from naiad.tools.perf.records import (
@@ -24,7 +24,7 @@ from naiad.tools.perf.records import (
     Records,
     Unended,
 )
-from naiad.tools.perf.statistics.stability import Verdict, is_window_complete, verdict
+from naiad.tools.perf.statistics.stability import StabilityVerdict, is_window_complete, verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Tick:
     """Why the measurement goes on."""
 
 
-class Progress:
+class PerfProgress:
     """Gets called on the event loop, and returns quickly; this one shows nothing."""
 
     def note(self, text: str) -> None:
@@ -90,10 +90,10 @@ class Generator(Protocol):
     async def start(self, load: Load, limit: int | None = None, begin_ns: int = 0) -> None:
         """Begin to send."""
 
-    async def take(self) -> list[Chunk]:
+    async def take(self) -> list[MeasuredChunk]:
         """Return what was measured since the last call, of each process."""
 
-    async def stop(self, drain_s: float) -> list[Chunk]:
+    async def stop(self, drain_s: float) -> list[MeasuredChunk]:
         """Send no more and return the rest."""
 
     async def close(self) -> None:
@@ -105,12 +105,12 @@ class _Totals:
     """Sums over a measurement."""
 
     late_ns: "array[int]" = field(default_factory=lambda: array("q"))
-    first: list[Chunk] = field(default_factory=list)
-    last: list[Chunk] = field(default_factory=list)
+    first: list[MeasuredChunk] = field(default_factory=list)
+    last: list[MeasuredChunk] = field(default_factory=list)
     kept: list[KeptRequest] = field(default_factory=list)
     unkept: int = 0
 
-    def add(self, chunks: Sequence[Chunk]) -> None:
+    def add(self, chunks: Sequence[MeasuredChunk]) -> None:
         self.last = list(chunks)
         for chunk in chunks:
             self.late_ns.extend(chunk.late_ns)
@@ -136,7 +136,7 @@ class Level:
         load: Load,
         measuring: Measuring,
         generator: Generator,
-        progress: Progress,
+        progress: PerfProgress,
         read_statistics: ReadStatistics,
         interrupted: asyncio.Event,
     ) -> None:
@@ -152,7 +152,7 @@ class Level:
         self._snapshots: list[Mapping[str, Any]] = []
         """Statistics at each boundary."""
         self._begin_ns = self._now_ns = self._success_ns = 0
-        self._state = Verdict(False, False, "")
+        self._state = StabilityVerdict(False, False, "")
         self._why = ""
         """Why the measurement ends early."""
 
@@ -237,7 +237,7 @@ class Level:
         except TimeoutError:
             return
 
-    async def _add(self, chunks: Sequence[Chunk]) -> None:
+    async def _add(self, chunks: Sequence[MeasuredChunk]) -> None:
         self._totals.add(chunks)
         before_ns, self._now_ns = self._now_ns, min(chunk.at_ns for chunk in chunks)
         is_window = self._measuring.stop in (Stop.TIME_WINDOWS, Stop.COUNT_WINDOWS)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from naiad.client import Client, ConnectionFailedError, ErrorCode, InferError
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.core.model import ModelMetadata, ServerMetadata
-from naiad.tools.perf.plan import ModelPlan, Plan
+from naiad.tools.perf.plan import ModelLoad, Plan
 from naiad.tools.perf.targets.connections import client_tls
 
 _MISSING = (ErrorCode.NOT_FOUND, ErrorCode.UNSUPPORTED, ErrorCode.UNKNOWN, ErrorCode.INTERNAL, ErrorCode.INVALID_ARG)
@@ -61,7 +61,7 @@ async def read_server(client: ModelReader) -> ServerMetadata:
         raise
 
 
-async def read_model(client: ModelReader, plan: Plan, model: ModelPlan) -> ServerModel:
+async def read_model(client: ModelReader, plan: Plan, model: ModelLoad) -> ServerModel:
     """Return a model. Raises InferError, which names URL and model."""
     try:
         metadata = await client.model_metadata(model.name, model.version)

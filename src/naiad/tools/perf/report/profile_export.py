@@ -18,7 +18,7 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import Array, Buffer, TensorSpec, to_array
 from naiad.core.version import __version__
 from naiad.tools.perf.inputs.templates import TemplateSet
-from naiad.tools.perf.plan import Load, Protocol, Service
+from naiad.tools.perf.plan import Load, Protocol, ServerTarget
 from naiad.tools.perf.records import KeptRequest, Measurement
 from naiad.tools.perf.statistics.row import mode_and_value
 
@@ -26,7 +26,7 @@ from naiad.tools.perf.statistics.row import mode_and_value
 class ProfileExport:
     """Writes the file; a context manager, whose end completes it."""
 
-    def __init__(self, path: Path, service: Service, endpoint: str = "") -> None:
+    def __init__(self, path: Path, service: ServerTarget, endpoint: str = "") -> None:
         """Raises OSError for a file that cannot be written."""
         self._endpoint = endpoint
         self._kind = "triton_c_api" if service.protocol is Protocol.IN_PROCESS else "triton"

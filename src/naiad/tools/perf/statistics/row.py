@@ -25,7 +25,7 @@ from naiad.tools.perf.plan import (
 from naiad.tools.perf.records import GeneratorFacts, Measurement
 from naiad.tools.perf.statistics import waits
 from naiad.tools.perf.statistics.server_figures import metric_figures, server_figures
-from naiad.tools.perf.statistics.stability import Verdict, judged_value, verdict
+from naiad.tools.perf.statistics.stability import StabilityVerdict, judged_value, verdict
 from naiad.tools.perf.statistics.timing import parts
 
 if TYPE_CHECKING:
@@ -108,14 +108,14 @@ def _mean_rate(count: float, seconds: float) -> float:
     return count / seconds if seconds > 0 else 0.0
 
 
-def _state(plan: Plan, load: Load, measurement: Measurement) -> Verdict:
+def _state(plan: Plan, load: Load, measurement: Measurement) -> StabilityVerdict:
     begin_ns, end_ns = measurement.begin_ns, measurement.end_ns
     state = verdict(plan.measuring, measurement.columns, measurement.boundaries_ns, begin_ns, end_ns, load)
     waiting = waits.waiting_text(load, measurement)
     if waiting:
-        state = Verdict(True, False, f"{waiting}; without them: {state.reason}")
+        state = StabilityVerdict(True, False, f"{waiting}; without them: {state.reason}")
     if measurement.interrupted:
-        return Verdict(True, False, f"ended early ({measurement.interrupted}): {state.reason}")
+        return StabilityVerdict(True, False, f"ended early ({measurement.interrupted}): {state.reason}")
     return state
 
 

@@ -35,7 +35,7 @@ _LEAST_BEHIND_NS, _MOST_BEHIND_NS = 100_000_000, 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StabilityVerdict:
     """Whether the measurement is over, whether its figures are stable, and why, in a sentence."""
 
     is_done: bool
@@ -45,7 +45,7 @@ class Verdict:
 
 def verdict(
     measuring: Measuring, columns: Columns, boundaries_ns: Sequence[int], begin_ns: int, now_ns: int, load: Load
-) -> Verdict:
+) -> StabilityVerdict:
     """The state of a measurement that began at `begin_ns`.
 
     `columns` has at least the requests that ended since; `boundaries_ns` has `begin_ns`
@@ -55,7 +55,9 @@ def verdict(
         return _played(columns, begin_ns, now_ns, load)
     if measuring.stop is Stop.REQUEST_COUNT:
         count = _ended(columns, begin_ns, now_ns)
-        return Verdict(count >= measuring.request_count, True, f"{count} of {measuring.request_count} requests ended")
+        return StabilityVerdict(
+            count >= measuring.request_count, True, f"{count} of {measuring.request_count} requests ended"
+        )
     if measuring.stop is Stop.CONFIDENCE:
         return _confidence(measuring, columns, begin_ns, now_ns, load)
     return _windows(measuring, columns, boundaries_ns)
@@ -74,14 +76,16 @@ def _ended(columns: Columns, begin_ns: int, end_ns: int) -> int:
     return int(last - first)
 
 
-def _played(columns: Columns, begin_ns: int, now_ns: int, load: Schedule | Ramp | PeriodicConcurrency) -> Verdict:
+def _played(
+    columns: Columns, begin_ns: int, now_ns: int, load: Schedule | Ramp | PeriodicConcurrency
+) -> StabilityVerdict:
     if not isinstance(load, Ramp):
         count = _ended(columns, begin_ns, now_ns)
         total = len(load.offsets_ns) if isinstance(load, Schedule) else load.end
         behind = _behind(columns, load) if isinstance(load, Schedule) else ""
-        return Verdict(count >= total, not behind, f"{count} of {total} requests were played{behind}")
+        return StabilityVerdict(count >= total, not behind, f"{count} of {total} requests were played{behind}")
     length_s = sum(phase.duration_s for phase in load.phases)
-    return Verdict(now_ns - begin_ns >= length_s * 1e9, True, f"the ramp was played for {length_s:g} s")
+    return StabilityVerdict(now_ns - begin_ns >= length_s * 1e9, True, f"the ramp was played for {length_s:g} s")
 
 
 def _behind(columns: Columns, load: Schedule) -> str:
@@ -97,16 +101,16 @@ def _behind(columns: Columns, load: Schedule) -> str:
     return f"; the replay is {behind_ns / 1e9:.3g} s behind its schedule, so this is not the load that was recorded"
 
 
-def _confidence(measuring: Measuring, columns: Columns, begin_ns: int, now_ns: int, load: Load) -> Verdict:
+def _confidence(measuring: Measuring, columns: Columns, begin_ns: int, now_ns: int, load: Load) -> StabilityVerdict:
     limit_ns = (measuring.duration_ms or measuring.max_trials * measuring.window_ms) * 1_000_000
     look_ns = _last_look(min(now_ns - begin_ns, limit_ns), limit_ns)
     if not look_ns:
-        return Verdict(False, False, "too early")
+        return StabilityVerdict(False, False, "too early")
     ends, values = successes(columns, begin_ns, begin_ns + look_ns)
     is_last = look_ns >= limit_ns
     if not len(values):
         is_done = is_last or (_ended(columns, begin_ns, now_ns) > 0 and look_ns >= measuring.window_ms * 1_000_000)
-        return Verdict(is_done, False, _no_success(columns))
+        return StabilityVerdict(is_done, False, _no_success(columns))
     sample = Sample(ends, values, begin_ns, begin_ns + look_ns)
     rate, judged = sample.rate(), judged_latency(measuring.percentile, sample)
     name = latency_name(measuring.percentile)
@@ -116,15 +120,17 @@ def _confidence(measuring: Measuring, columns: Columns, begin_ns: int, now_ns: i
     is_narrow = rate.half_width_share <= widest and judged.half_width_share <= widest
     if is_narrow and not missing and not drift(sample, widest * 2):
         modes = _modes(sample.values)
-        return Verdict(True, True, f"stable: {spread}" + (f"; {modes}" if modes else ""))
+        return StabilityVerdict(True, True, f"stable: {spread}" + (f"; {modes}" if modes else ""))
     is_hopeless = not missing and _is_out_of_reach(
         max(rate.half_width_share, judged.half_width_share) / widest, look_ns, limit_ns
     )
     if not is_last and not is_hopeless:
-        return Verdict(False, False, missing or spread)
+        return StabilityVerdict(False, False, missing or spread)
     why = instability(sample, widest * 2, is_closed=isinstance(load, Concurrency))
     early = "; more time would not make it stable" if not is_last else ""
-    return Verdict(True, False, f"not stable after {look_ns / 1e9:.3g} s{early}: {missing or f'{why} ({spread})'}")
+    return StabilityVerdict(
+        True, False, f"not stable after {look_ns / 1e9:.3g} s{early}: {missing or f'{why} ({spread})'}"
+    )
 
 
 def _is_out_of_reach(width: float, look_ns: int, limit_ns: int) -> bool:
@@ -191,12 +197,12 @@ def _percent(interval: Interval) -> str:
     return f"{interval.half_width_share * 100:.1f} %"
 
 
-def _windows(measuring: Measuring, columns: Columns, boundaries_ns: Sequence[int]) -> Verdict:
+def _windows(measuring: Measuring, columns: Columns, boundaries_ns: Sequence[int]) -> StabilityVerdict:
     """perf_analyzer: the greatest of the last three windows is at most 1 + s times the smallest."""
     finished = len(boundaries_ns) - 1
     is_last = finished >= measuring.max_trials
     if finished < _STABLE_WINDOWS:
-        return Verdict(is_last, False, f"{finished} windows, {_STABLE_WINDOWS} are needed")
+        return StabilityVerdict(is_last, False, f"{finished} windows, {_STABLE_WINDOWS} are needed")
     rates, latencies = [], []
     for begin, end in zip(boundaries_ns[-4:-1], boundaries_ns[-3:], strict=True):
         _, values = successes(columns, begin, end)
@@ -207,7 +213,7 @@ def _windows(measuring: Measuring, columns: Columns, boundaries_ns: Sequence[int
     is_over_limit = 0 < measuring.latency_limit_us < min(latencies)
     text = ", ".join(f"{name} by {(ratio - 1) * 100:.1f} %" for name, ratio in spreads.items())
     reason = f"the last three windows differ: {text}" if min(rates) else "a window has no success"
-    return Verdict(is_stable or is_over_limit or is_last, is_stable, reason)
+    return StabilityVerdict(is_stable or is_over_limit or is_last, is_stable, reason)
 
 
 def _ratio(values: Sequence[float]) -> float:

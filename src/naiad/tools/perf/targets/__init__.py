@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from naiad.core.errors import invalid_argument
 from naiad.tools.perf.exchange import Target
-from naiad.tools.perf.plan import Mode, Protocol, Service
+from naiad.tools.perf.plan import Mode, Protocol, ServerTarget
 from naiad.tools.perf.targets.grpc import UnaryTarget
 from naiad.tools.perf.targets.grpc_stream import StreamTarget
 from naiad.tools.perf.targets.http import HttpTarget
 
 
-def make_target(service: Service, models: Sequence[str] = ()) -> Target:
+def make_target(service: ServerTarget, models: Sequence[str] = ()) -> Target:
     """Return the target of a service, which is not connected yet.
 
     `models` are those that a target in this process loads; without names it loads all of its repository. Raises

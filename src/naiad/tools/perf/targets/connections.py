@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar, cast
 from naiad.client.connecting import ConnectionFailedError, Connector, default_tls, parse_address
 from naiad.core.errors import invalid_argument
 from naiad.core.tensor import Buffer
-from naiad.tools.perf.exchange import Exchange
-from naiad.tools.perf.plan import Service
-from naiad.tools.perf.targets.ending import CONNECTION, TIMEOUT, Deadlines, fail
+from naiad.tools.perf.exchange import SentRequest
+from naiad.tools.perf.plan import ServerTarget
+from naiad.tools.perf.targets.ending import CONNECTION, TIMEOUT, TargetDeadlines, fail
 from naiad.wire.header_fields import check_field
 
 _CONNECT_TIMEOUT_S = 10.0
@@ -35,7 +35,7 @@ class TargetConnection(asyncio.Protocol):
         self.lost_reason = ""
 
     @property
-    def outstanding(self) -> Iterable[Exchange]:
+    def outstanding(self) -> Iterable[SentRequest]:
         """The requests that it carries."""
         raise NotImplementedError
 
@@ -96,7 +96,7 @@ class SocketTarget(Generic[C]):
     double. Requests without a free connection wait. While the server cannot be reached at all, they fail at once.
     """
 
-    def __init__(self, service: Service, *, is_grpc: bool) -> None:
+    def __init__(self, service: ServerTarget, *, is_grpc: bool) -> None:
         """Raises InferError(INVALID_ARG) for an address, a header or a TLS file that is wrong."""
         address = parse_address(service.url)
         if address.is_grpc is not is_grpc:
@@ -111,14 +111,14 @@ class SocketTarget(Generic[C]):
         """Connections that carry no new requests."""
         self._alive: set[TargetConnection] = set()
         """All that have a transport, also before they are ready: an attempt that is cancelled leaves none open."""
-        self._waiting: deque[tuple[Any, Exchange]] = deque()
+        self._waiting: deque[tuple[Any, SentRequest]] = deque()
         self._wanted = 0
         self._down = "the target is not open"
         """Why there is no connection and the last attempt to open one has failed; "" otherwise."""
         self._pause_s = 0.0
         self._is_closed = False
         self._repair: asyncio.Task[None] | None = None
-        self._deadlines = Deadlines(service.request_timeout_s, self._expire)
+        self._deadlines = TargetDeadlines(service.request_timeout_s, self._expire)
 
     async def open(self, connections: int) -> None:
         """Connect for a number of requests that are outstanding at once; more when it is called again.
@@ -172,7 +172,7 @@ class SocketTarget(Generic[C]):
         """Send the requests that wait, as far as connections are free."""
         raise NotImplementedError
 
-    def _enqueue(self, prepared: object, exchange: Exchange) -> None:
+    def _enqueue(self, prepared: object, exchange: SentRequest) -> None:
         """Keep a request until a connection is free."""
         if self._down:
             self._loop.call_soon(fail, exchange, CONNECTION, self._down)
@@ -276,14 +276,14 @@ def _next_pause_s(pause_s: float) -> float:
     return min(2 * pause_s, _LONGEST_PAUSE_S) or _FIRST_PAUSE_S
 
 
-def _checked_headers(service: Service) -> list[tuple[bytes, bytes]]:
+def _checked_headers(service: ServerTarget) -> list[tuple[bytes, bytes]]:
     try:
         return [check_field(name, value) for name, value in service.headers.items()]
     except ValueError as error:
         raise invalid_argument(str(error)) from None
 
 
-def client_tls(service: Service) -> ssl.SSLContext | None:
+def client_tls(service: ServerTarget) -> ssl.SSLContext | None:
     """Return the TLS context of a service; None without TLS. Raises InferError(INVALID_ARG)."""
     if not parse_address(service.url).uses_tls:
         return None

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from naiad.tools.perf.exchange import CONNECTION as CONNECTION
 from naiad.tools.perf.exchange import TIMEOUT as TIMEOUT
 from naiad.tools.perf.exchange import WRONG_ANSWER as WRONG_ANSWER
-from naiad.tools.perf.exchange import Exchange
+from naiad.tools.perf.exchange import SentRequest
 
 
-def fail(exchange: Exchange, kind: str, message: str) -> None:
+def fail(exchange: SentRequest, kind: str, message: str) -> None:
     """End a request with a failure."""
     exchange.end_ns = time.monotonic_ns()
     exchange.failure = kind
@@ -18,7 +18,7 @@ def fail(exchange: Exchange, kind: str, message: str) -> None:
     exchange.on_end(exchange)
 
 
-def count_response(exchange: Exchange, now_ns: int) -> None:
+def count_response(exchange: SentRequest, now_ns: int) -> None:
     """Note a response of a model that may be decoupled."""
     exchange.responses += 1
     if exchange.responses == 1:
@@ -32,7 +32,7 @@ def count_response(exchange: Exchange, now_ns: int) -> None:
         exchange.on_response(exchange)
 
 
-def finish(exchange: Exchange, now_ns: int) -> None:
+def finish(exchange: SentRequest, now_ns: int) -> None:
     """End a request after its final response, which may be empty."""
     exchange.end_ns = exchange.end_ns or now_ns
     exchange.first_ns = exchange.first_ns or now_ns
@@ -43,7 +43,7 @@ _SWEEPS_PER_TIMEOUT = 20
 _SHORTEST_SWEEP_S, _LONGEST_SWEEP_S = 0.005, 1.0
 
 
-class Deadlines:
+class TargetDeadlines:
     """The time limit of requests: one timer for all of a target, since all have the same limit.
 
     Calls `expire(before_ns, message)` at intervals: requests that have started before are to fail.

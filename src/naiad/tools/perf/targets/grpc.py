@@ -4,12 +4,12 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-from naiad.client.connecting import Address
+from naiad.client.connecting import ServerAddress
 from naiad.core.errors import InferError
 from naiad.core.tensor import Buffer
 from naiad.protocol.grpc.client import RepeatedRequest, decode_response, identity_fields
-from naiad.tools.perf.exchange import Exchange, Prepared, RequestTemplate
-from naiad.tools.perf.plan import Service
+from naiad.tools.perf.exchange import Prepared, RequestTemplate, SentRequest
+from naiad.tools.perf.plan import ServerTarget
 from naiad.tools.perf.targets.connections import SocketTarget
 from naiad.tools.perf.targets.ending import TIMEOUT, WRONG_ANSWER, fail
 from naiad.tools.perf.targets.grpc_connection import Call, GrpcConnection
@@ -35,7 +35,7 @@ class PreparedMessage:
         self.whole: Sequence[Buffer] = self._encode(b"")
         """A message without id and sequence."""
 
-    def varied(self, exchange: Exchange) -> Sequence[Buffer]:
+    def varied(self, exchange: SentRequest) -> Sequence[Buffer]:
         """Return the message with the variation of `exchange`."""
         if not exchange.request_id and not exchange.sequence_id:
             return self.whole
@@ -62,7 +62,7 @@ class SendingConnection(GrpcConnection):
 
     _target: "GrpcTarget[Any]"
 
-    def send(self, prepared: PreparedMessage, exchange: Exchange) -> None:
+    def send(self, prepared: PreparedMessage, exchange: SentRequest) -> None:
         """Send a request; the connection can open a stream."""
         raise NotImplementedError
 
@@ -75,7 +75,7 @@ class GrpcTarget(SocketTarget[K], Generic[K]):
 
     _METHOD: ClassVar[str]
 
-    def __init__(self, service: Service, connections: int = 0) -> None:
+    def __init__(self, service: ServerTarget, connections: int = 0) -> None:
         """Use a number of connections; 0 for one for every six requests that are outstanding at once.
 
         Raises InferError(INVALID_ARG) for an address, metadata or a TLS file that is wrong.
@@ -93,7 +93,7 @@ class GrpcTarget(SocketTarget[K], Generic[K]):
         """Encode a template. Raises InferError(INVALID_ARG) for one that gRPC cannot carry."""
         return PreparedMessage(self._service.compression, template)
 
-    def send(self, prepared: Prepared, exchange: Exchange) -> None:
+    def send(self, prepared: Prepared, exchange: SentRequest) -> None:
         """Send a request over the connection of its slot, or one that has room."""
         # hot: bench/micro_perf.py
         assert isinstance(prepared, PreparedMessage)
@@ -116,7 +116,7 @@ class GrpcTarget(SocketTarget[K], Generic[K]):
         if self._waiting:
             self._send_waiting()
 
-    def _position(self, exchange: Exchange) -> int:
+    def _position(self, exchange: SentRequest) -> int:
         position = self._positions.get(exchange.slot)
         if position is None:
             position = self._positions[exchange.slot] = len(self._positions)
@@ -137,7 +137,7 @@ class GrpcTarget(SocketTarget[K], Generic[K]):
                 connection.send(*self._waiting.popleft())
 
 
-def keep_body(exchange: Exchange, message: Buffer) -> None:
+def keep_body(exchange: SentRequest, message: Buffer) -> None:
     """Decode a response into `exchange.body`."""
     try:
         _, response = decode_response(message)
@@ -148,7 +148,7 @@ def keep_body(exchange: Exchange, message: Buffer) -> None:
     exchange.body = [*(exchange.body or ()), (response.header.outputs, response.data)]
 
 
-def _call_block(method: str, service: Service, address: Address, metadata: Sequence[Field]) -> bytes:
+def _call_block(method: str, service: ServerTarget, address: ServerAddress, metadata: Sequence[Field]) -> bytes:
     """Return the header block of a call."""
     fields = [(name.lower(), value) for name, value in metadata]
     if service.compression != "none":
@@ -167,13 +167,13 @@ class UnaryCall(Call):
 
     connection: "UnaryConnection"
 
-    def __init__(self, connection: "UnaryConnection", exchange: Exchange) -> None:
+    def __init__(self, connection: "UnaryConnection", exchange: SentRequest) -> None:
         super().__init__(connection)
         self.exchange = exchange
         self.message: Buffer | None = None
 
     @property
-    def outstanding(self) -> Iterable[Exchange]:
+    def outstanding(self) -> Iterable[SentRequest]:
         """The request."""
         return (self.exchange,)
 
@@ -219,7 +219,7 @@ def timing_of(call: Call, trailers: Fields) -> str:
 class UnaryConnection(SendingConnection):
     """A connection of unary calls."""
 
-    def send(self, prepared: PreparedMessage, exchange: Exchange) -> None:
+    def send(self, prepared: PreparedMessage, exchange: SentRequest) -> None:
         """Send a request; the connection can open a stream."""
         target = self._target
         call = UnaryCall(self, exchange)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from naiad.client.connecting import ConnectionFailedError
 from naiad.core.tensor import Buffer
 from naiad.protocol.status import code_of_grpc
-from naiad.tools.perf.exchange import Exchange
+from naiad.tools.perf.exchange import SentRequest
 from naiad.tools.perf.targets.connections import TargetConnection
 from naiad.wire.grpc import PREFIX, PREFIX_BYTES, CompressedMessage, GrpcError, MessageAssembler, call_status
 from naiad.wire.http2.client import ClientConnection, ClientStream
@@ -42,7 +42,7 @@ class Call(ClientStream):
         """Of messages that do not come whole, or are compressed."""
 
     @property
-    def outstanding(self) -> Iterable[Exchange]:
+    def outstanding(self) -> Iterable[SentRequest]:
         """The requests that it carries."""
         raise NotImplementedError
 
@@ -69,7 +69,7 @@ class GrpcConnection(TargetConnection):
         """When the data that is being handled had arrived."""
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._unsent: list[tuple[Call, Exchange]] = []
+        self._unsent: list[tuple[Call, SentRequest]] = []
         self._flushes_later = False
         self._plain_head: ResponseHead | None = None
         self._ok_trailers: Fields | None = None
@@ -80,7 +80,7 @@ class GrpcConnection(TargetConnection):
         return self.transport is not None and self.http2.can_open
 
     @property
-    def outstanding(self) -> Iterator[Exchange]:
+    def outstanding(self) -> Iterator[SentRequest]:
         """The requests that it carries."""
         for call in self.http2.streams.values():
             yield from call.outstanding
@@ -89,7 +89,7 @@ class GrpcConnection(TargetConnection):
         """Wait for the server's SETTINGS, which limit the calls."""
         await self._ready
 
-    def send_soon(self, call: Call, exchange: Exchange) -> None:
+    def send_soon(self, call: Call, exchange: SentRequest) -> None:
         """Write once for all requests that begin while data is handled, or else in this turn of the loop."""
         self._unsent.append((call, exchange))
         if not self._flushes_later:

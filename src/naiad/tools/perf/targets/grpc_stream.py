@@ -7,7 +7,7 @@ from dataclasses import replace
 from naiad.core.errors import InferError
 from naiad.core.tensor import Buffer
 from naiad.protocol.grpc.client import StreamResponse, read_stream_response
-from naiad.tools.perf.exchange import Exchange, RequestTemplate
+from naiad.tools.perf.exchange import RequestTemplate, SentRequest
 from naiad.tools.perf.targets.ending import TIMEOUT, count_response, fail, finish
 from naiad.tools.perf.targets.grpc import GrpcTarget, PreparedMessage, SendingConnection, keep_body
 from naiad.tools.perf.targets.grpc_connection import Call
@@ -26,11 +26,11 @@ class StreamCall(Call):
 
     def __init__(self, connection: "StreamConnection") -> None:
         super().__init__(connection)
-        self.pending: dict[str, Exchange] = {}
+        self.pending: dict[str, SentRequest] = {}
         """In the order in which they were sent."""
 
     @property
-    def outstanding(self) -> Iterable[Exchange]:
+    def outstanding(self) -> Iterable[SentRequest]:
         """The requests without a final response."""
         return self.pending.values()
 
@@ -56,7 +56,7 @@ class StreamCall(Call):
             del pending[request_id]
             finish(exchange, self.connection.now_ns)
 
-    def _take(self, exchange: Exchange, response: StreamResponse) -> None:
+    def _take(self, exchange: SentRequest, response: StreamResponse) -> None:
         if response.error:
             # Triton: a stream carries the texts of errors, and no codes.
             exchange.failure = exchange.failure or "unknown"
@@ -91,7 +91,7 @@ class StreamConnection(SendingConnection):
         """Whether it takes a request."""
         return self._stream is not None or super().can_open
 
-    def send(self, prepared: PreparedMessage, exchange: Exchange) -> None:
+    def send(self, prepared: PreparedMessage, exchange: SentRequest) -> None:
         """Send a request on the stream."""
         stream = self._stream
         if stream is None:
@@ -121,7 +121,7 @@ class StreamTarget(GrpcTarget[StreamConnection]):
         header.wants_empty_final = True  # Without it the end of a decoupled model's responses is not known.
         return super().prepare(replace(template, header=header))
 
-    def _position(self, exchange: Exchange) -> int:
+    def _position(self, exchange: SentRequest) -> int:
         # All requests of a sequence are on one stream, which keeps their order. Ids are often multiples of a number.
         if exchange.sequence_id:
             return (exchange.sequence_id * _MIXER & _MASK) >> 32

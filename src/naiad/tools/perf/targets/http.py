@@ -12,8 +12,8 @@ from naiad.core.request import RequestHeader
 from naiad.core.tensor import Buffer
 from naiad.protocol.json.client import RepeatedRequest, decode_error, decode_response
 from naiad.protocol.status import code_of_http
-from naiad.tools.perf.exchange import Exchange, Prepared, RequestTemplate
-from naiad.tools.perf.plan import Service
+from naiad.tools.perf.exchange import Prepared, RequestTemplate, SentRequest
+from naiad.tools.perf.plan import ServerTarget
 from naiad.tools.perf.targets.connections import SocketTarget, TargetConnection
 from naiad.tools.perf.targets.ending import TIMEOUT, WRONG_ANSWER, fail
 from naiad.wire.compression import WINDOW_BITS, compress
@@ -32,7 +32,9 @@ class PreparedRequest:
 
     __slots__ = ("_begin", "_bits", "_request", "whole")
 
-    def __init__(self, service: Service, fields: Sequence[tuple[bytes, bytes]], template: RequestTemplate) -> None:
+    def __init__(
+        self, service: ServerTarget, fields: Sequence[tuple[bytes, bytes]], template: RequestTemplate
+    ) -> None:
         """Encode a template; `fields` are the header fields, from Host on."""
         header = _with_outputs(template.header, is_binary=service.has_binary_outputs)
         self._request = RepeatedRequest(header, template.data, binary_inputs=service.has_binary_inputs)
@@ -49,7 +51,7 @@ class PreparedRequest:
         self.whole = self._encode(self._request.text, b"")
         """A request without id, sequence and timing."""
 
-    def varied(self, exchange: Exchange) -> list[Buffer]:
+    def varied(self, exchange: SentRequest) -> list[Buffer]:
         """Return the request with the variation of `exchange`."""
         text = self._request.varied(
             exchange.request_id,
@@ -91,10 +93,10 @@ class HttpConnection(TargetConnection):
     def __init__(self, target: "HttpTarget", heads: ResponseHeads) -> None:
         super().__init__(target)
         self._http = Http1ClientConnection(Http1ClientLimits(), heads)
-        self._exchange: Exchange | None = None
+        self._exchange: SentRequest | None = None
 
     @property
-    def outstanding(self) -> Iterable[Exchange]:
+    def outstanding(self) -> Iterable[SentRequest]:
         """The request that it carries."""
         return () if self._exchange is None else (self._exchange,)
 
@@ -103,7 +105,7 @@ class HttpConnection(TargetConnection):
         """Whether it takes a request."""
         return self._http.can_send and self.transport is not None
 
-    def send(self, prepared: PreparedRequest, exchange: Exchange) -> None:
+    def send(self, prepared: PreparedRequest, exchange: SentRequest) -> None:
         """Send a request; the connection is free."""
         transport = self.transport
         assert transport is not None
@@ -183,7 +185,7 @@ class HttpConnection(TargetConnection):
         exchange.on_end(exchange)
 
 
-def _check_content_type(exchange: Exchange, response: Response) -> None:
+def _check_content_type(exchange: SentRequest, response: Response) -> None:
     """Fail the request if the response is not of a type that carries tensors, with or without parameters."""
     content_type = response.headers[b"content-type"].split(b";")[0].strip().lower()
     if content_type not in _CONTENT_TYPES:
@@ -195,7 +197,7 @@ def _check_content_type(exchange: Exchange, response: Response) -> None:
         )
 
 
-def _keep_body(exchange: Exchange, response: Response) -> None:
+def _keep_body(exchange: SentRequest, response: Response) -> None:
     length = response.headers.get(b"inference-header-content-length")
     try:
         json_length = None if length is None else int(length[:20])
@@ -215,7 +217,7 @@ def _keep_body(exchange: Exchange, response: Response) -> None:
 class HttpTarget(SocketTarget[HttpConnection]):
     """A server behind HTTP/1.1: as many connections as requests are outstanding."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ServerTarget) -> None:
         """Raises InferError(INVALID_ARG) for an address, a header or a TLS file that is wrong."""
         super().__init__(service, is_grpc=False)
         self._fields = [(b"Host", self._address.authority.encode()), *self._headers]
@@ -226,7 +228,7 @@ class HttpTarget(SocketTarget[HttpConnection]):
         """Encode a template. Raises InferError(INVALID_ARG) for one that HTTP cannot carry."""
         return PreparedRequest(self._service, self._fields, template)
 
-    def send(self, prepared: Prepared, exchange: Exchange) -> None:
+    def send(self, prepared: Prepared, exchange: SentRequest) -> None:
         """Send a request over the connection that has been free for the longest time."""
         assert isinstance(prepared, PreparedRequest)
         exchange.start_ns = time.monotonic_ns()

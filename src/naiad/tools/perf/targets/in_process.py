@@ -15,9 +15,9 @@ from naiad.core.version import __version__
 from naiad.protocol.json.client import decode_statistics
 from naiad.protocol.json.control import encode_statistics
 from naiad.server.embedded import EmbeddedServer
-from naiad.tools.perf.exchange import Exchange, Prepared, RequestTemplate
-from naiad.tools.perf.plan import Service
-from naiad.tools.perf.targets.ending import CONNECTION, TIMEOUT, Deadlines, count_response, fail, finish
+from naiad.tools.perf.exchange import Prepared, RequestTemplate, SentRequest
+from naiad.tools.perf.plan import ServerTarget
+from naiad.tools.perf.targets.ending import CONNECTION, TIMEOUT, TargetDeadlines, count_response, fail, finish
 
 _CLOSED = "the target is closed"
 
@@ -31,7 +31,7 @@ class PreparedInput:
         self.header = header
         self.data = data
 
-    def header_of(self, exchange: Exchange) -> RequestHeader:
+    def header_of(self, exchange: SentRequest) -> RequestHeader:
         """Return the header with the place of `exchange` in its sequence."""
         if not exchange.sequence_id:
             return self.header
@@ -43,14 +43,14 @@ class PreparedInput:
 class InProcessTarget:
     """Models of a repository, which `open` loads."""
 
-    def __init__(self, service: Service, models: Sequence[str] = ()) -> None:
+    def __init__(self, service: ServerTarget, models: Sequence[str] = ()) -> None:
         """Use the named models of the repository `service.url`, or all of them."""
         self.server = EmbeddedServer(service.url, models)
         """Metadata, configuration and statistics of the models."""
-        self._outstanding: dict[Exchange, InferRequest] = {}
-        self._sending: Exchange | None = None
+        self._outstanding: dict[SentRequest, InferRequest] = {}
+        self._sending: SentRequest | None = None
         self._is_open = False
-        self._deadlines = Deadlines(service.request_timeout_s, self._expire)
+        self._deadlines = TargetDeadlines(service.request_timeout_s, self._expire)
 
     async def open(self, connections: int) -> None:
         """Load the models, unless they are loaded. Raises InferError if the repository or a model cannot be."""
@@ -64,7 +64,7 @@ class InProcessTarget:
         """Keep a template; nothing is encoded."""
         return PreparedInput(template.header, template.data)
 
-    def send(self, prepared: Prepared, exchange: Exchange) -> None:
+    def send(self, prepared: Prepared, exchange: SentRequest) -> None:
         """Submit a request to its model."""
         # hot: bench/micro_perf.py
         assert isinstance(prepared, PreparedInput)
@@ -102,13 +102,13 @@ class InProcessTarget:
 
     def _responded(self, request: InferRequest, response: InferResponse) -> None:
         exchange = request.context
-        assert isinstance(exchange, Exchange)
+        assert isinstance(exchange, SentRequest)
         if self._sending is exchange:  # `on_end` is not called from within `send`.
             self._loop.call_soon(self._take, exchange, response, time.monotonic_ns())
         else:
             self._take(exchange, response, time.monotonic_ns())
 
-    def _take(self, exchange: Exchange, response: InferResponse, now_ns: int) -> None:
+    def _take(self, exchange: SentRequest, response: InferResponse, now_ns: int) -> None:
         if exchange not in self._outstanding:
             return  # It has expired.
         if response.error is not None:
@@ -127,7 +127,7 @@ class InProcessTarget:
         for exchange in [each for each in self._outstanding if each.start_ns < before_ns]:
             self._give_up(exchange, TIMEOUT, message)
 
-    def _give_up(self, exchange: Exchange, kind: str, message: str) -> None:
+    def _give_up(self, exchange: SentRequest, kind: str, message: str) -> None:
         request = self._outstanding.pop(exchange, None)
         if request is not None:
             self.server.cancel(request)

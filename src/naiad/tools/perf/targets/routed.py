@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from naiad.tools.perf.exchange import Exchange, Prepared, RequestTemplate, Target
+from naiad.tools.perf.exchange import Prepared, RequestTemplate, SentRequest, Target
 
 
 class RoutedPrepared:
@@ -31,7 +31,7 @@ class RoutedTarget:
         """Encode a template. Raises InferError(INVALID_ARG) for one that its target cannot carry."""
         return RoutedPrepared(self._targets[template.route], template)
 
-    def send(self, prepared: Prepared, exchange: Exchange) -> None:
+    def send(self, prepared: Prepared, exchange: SentRequest) -> None:
         """Send a request to the target of its template."""
         assert isinstance(prepared, RoutedPrepared)
         prepared.target.send(prepared.inner, exchange)

@@ -61,7 +61,7 @@ class Chunk:
     done_bytes: int = 0
     """Bytes of the input up to the end of these rows."""
     files_are_rows: bool = False
-    results: list["Result"] = field(default_factory=list)
+    results: list["ChunkResult"] = field(default_factory=list)
     """Filled while requests end, in any order."""
 
     @property
@@ -71,7 +71,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ChunkResult:
     """Outputs of some rows of a chunk."""
 
     offsets: Sequence[int]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from naiad.core.tensor import Array
-from naiad.tools.predict.rows.chunk import Chunk, Result
+from naiad.tools.predict.rows.chunk import Chunk, ChunkResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def to_block(chunk: Chunk, first: int, outputs: Sequence[str]) -> OutputBlock:
     return OutputBlock(first, chunk.count, chunk.keys, chunk.failures, columns)
 
 
-def _column(results: Sequence[Result], name: str, count: int) -> OutputColumn:
+def _column(results: Sequence[ChunkResult], name: str, count: int) -> OutputColumn:
     parts = [(result.offsets, result.outputs[name]) for result in results]
     kinds = {(part.shape[1:], part.dtype) for _, part in parts}
     if len(kinds) == 1:

@@ -12,7 +12,7 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import Array
 from naiad.tools.predict.job import PredictJob
 from naiad.tools.predict.rows.chunk import Column, FileRows
-from naiad.tools.predict.signature import ModelSignature
+from naiad.tools.predict.signature import RowSignature
 from naiad.tools.predict.sources.csv_numbers import plain_lines, read_floats, split_cells
 from naiad.tools.predict.sources.source import element_count, plan_columns, unreadable
 from naiad.tools.values.conversion import is_float
@@ -28,7 +28,7 @@ _Block: TypeAlias = tuple[int, Mapping[str, Array], Mapping[str, Sequence[str]]]
 class CsvSource:
     """One file, UTF-8. A cell is a value, or a list in JSON for an input with several elements."""
 
-    def __init__(self, path: Path, job: PredictJob, signature: ModelSignature) -> None:
+    def __init__(self, path: Path, job: PredictJob, signature: RowSignature) -> None:
         """Read the header. Raises OSError, and InferError if an input or key has no column."""
         self.path = path
         self.total_bytes = path.stat().st_size

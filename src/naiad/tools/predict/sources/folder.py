@@ -10,7 +10,7 @@ from naiad.core.datatype import DataType
 from naiad.core.errors import invalid_argument
 from naiad.tools.predict.job import PredictJob
 from naiad.tools.predict.rows.chunk import ABSENT, FileRows
-from naiad.tools.predict.signature import ModelSignature
+from naiad.tools.predict.signature import RowSignature
 from naiad.tools.predict.sources.source import single_input
 
 MAX_FILE_BYTES = 256 << 20
@@ -22,7 +22,7 @@ FILE_KEY = "file"
 class FolderSource:
     """Files with a row each, in the given order."""
 
-    def __init__(self, path: Path, files: Sequence[Path], job: PredictJob, signature: ModelSignature) -> None:
+    def __init__(self, path: Path, files: Sequence[Path], job: PredictJob, signature: RowSignature) -> None:
         """Raises InferError if the model has several inputs, or one of numbers, or for keys."""
         self.note = ""
         self.path = path

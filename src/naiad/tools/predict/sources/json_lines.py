@@ -6,7 +6,7 @@ from typing import Any
 from naiad.core.errors import InferError
 from naiad.tools.predict.job import PredictJob
 from naiad.tools.predict.rows.chunk import ABSENT, FileRows
-from naiad.tools.predict.signature import ModelSignature
+from naiad.tools.predict.signature import RowSignature
 from naiad.tools.predict.sources.source import ColumnPlan, named_columns
 from naiad.tools.values.json_values import kind_of, parse_text
 from naiad.tools.values.tensor import InputError
@@ -18,7 +18,7 @@ MAX_LINE_BYTES = 64 << 20
 class JsonLinesSource:
     """One file. Members that no input and no key needs are ignored; empty lines are no rows."""
 
-    def __init__(self, path: Path, job: PredictJob, signature: ModelSignature) -> None:
+    def __init__(self, path: Path, job: PredictJob, signature: RowSignature) -> None:
         """Raises OSError."""
         self.path = path
         self._plan = ColumnPlan(named_columns(job, signature), job.keys)

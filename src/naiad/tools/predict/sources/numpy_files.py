@@ -13,7 +13,7 @@ from naiad.core.errors import InferError, invalid_argument
 from naiad.core.tensor import Array
 from naiad.tools.predict.job import PredictJob
 from naiad.tools.predict.rows.chunk import FileRows
-from naiad.tools.predict.signature import ModelSignature
+from naiad.tools.predict.signature import RowSignature
 from naiad.tools.predict.sources.source import (
     ColumnPlan,
     as_infer_error,
@@ -75,7 +75,7 @@ class _ArrayStream:
 class NumpySource:
     """An `.npy` file for a model with one input, or an `.npz` file with an array for each."""
 
-    def __init__(self, path: Path, job: PredictJob, signature: ModelSignature) -> None:
+    def __init__(self, path: Path, job: PredictJob, signature: RowSignature) -> None:
         """Check datatypes and shapes of all arrays. Raises InferError and OSError."""
         self.path = path
         self._archive: zipfile.ZipFile | None = None
@@ -134,7 +134,7 @@ class NumpySource:
         tensor = self._tensors.get(name)
         return _as_row(array, tensor) if tensor is not None else array
 
-    def _planned(self, job: PredictJob, signature: ModelSignature) -> tuple[ColumnPlan, bool]:
+    def _planned(self, job: PredictJob, signature: RowSignature) -> tuple[ColumnPlan, bool]:
         if self.path.suffix.lower() == ".npy":
             if job.keys:
                 raise invalid_argument(f"{self.path}: an .npy file has no columns for --key; use .npz")
@@ -163,7 +163,7 @@ class NumpySource:
             file.close()
             raise unreadable(self.path, f"an {self.path.suffix} file", error) from None
 
-    def _checked(self, signature: ModelSignature) -> int:
+    def _checked(self, signature: RowSignature) -> int:
         for input_name, names in self._plan.inputs.items():
             for name in names:
                 if len(names) == 1:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from naiad.core.errors import invalid_argument, not_found
 from naiad.tools.predict.job import PredictJob
-from naiad.tools.predict.signature import ModelSignature
+from naiad.tools.predict.signature import RowSignature
 from naiad.tools.predict.sources.csv_files import CsvSource
 from naiad.tools.predict.sources.folder import FolderSource
 from naiad.tools.predict.sources.json_lines import JsonLinesSource
 from naiad.tools.predict.sources.numpy_files import NumpySource
 from naiad.tools.predict.sources.parquet import ParquetSource
-from naiad.tools.predict.sources.source import Source
+from naiad.tools.predict.sources.source import RowSource
 
-_FORMATS: dict[str, Callable[[Path, PredictJob, ModelSignature], Source]] = {
+_FORMATS: dict[str, Callable[[Path, PredictJob, RowSignature], RowSource]] = {
     ".npy": NumpySource,
     ".npz": NumpySource,
     ".jsonl": JsonLinesSource,
@@ -93,7 +93,7 @@ def _grouped(files: Sequence[Path]) -> list[InputFiles]:
     return [*([InputFiles(rows[0].parent, rows)] if rows else ()), *found]
 
 
-def open_source(files: InputFiles, job: PredictJob, signature: ModelSignature) -> Source:
+def open_source(files: InputFiles, job: PredictJob, signature: RowSignature) -> RowSource:
     """Return a source, whose head has been checked. Raises InferError and OSError."""
     if files.rows:
         return FolderSource(files.path, files.rows, job, signature)

@@ -12,7 +12,7 @@ from naiad.core.errors import unsupported
 from naiad.core.tensor import Array
 from naiad.tools.predict.job import PredictJob
 from naiad.tools.predict.rows.chunk import Column, FileRows
-from naiad.tools.predict.signature import ModelSignature
+from naiad.tools.predict.signature import RowSignature
 from naiad.tools.predict.sources.source import element_count, plan_columns, unreadable
 from naiad.tools.values.tensor import ModelTensor
 
@@ -32,7 +32,7 @@ def pyarrow(path: Path) -> Any:
 class ParquetSource:
     """One file. A null is a value that is missing in its row."""
 
-    def __init__(self, path: Path, job: PredictJob, signature: ModelSignature) -> None:
+    def __init__(self, path: Path, job: PredictJob, signature: RowSignature) -> None:
         """Read the schema. Raises OSError, and InferError if an input or key has no column."""
         self.path = path
         self._arrow = pyarrow(path)

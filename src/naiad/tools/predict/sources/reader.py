@@ -7,9 +7,9 @@ from naiad.core.errors import InferError
 from naiad.tools.predict.job import PredictJob
 from naiad.tools.predict.rows.chunk import Chunk
 from naiad.tools.predict.rows.tensors import to_chunk
-from naiad.tools.predict.signature import ModelSignature
+from naiad.tools.predict.signature import RowSignature
 from naiad.tools.predict.sources.opening import InputFiles, open_source
-from naiad.tools.predict.sources.source import Source
+from naiad.tools.predict.sources.source import RowSource
 
 _log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 class Reader:
     """Reads files in order, of which one is open at a time. The thread that calls may change from call to call."""
 
-    def __init__(self, files: Sequence[InputFiles], job: PredictJob, signature: ModelSignature) -> None:
+    def __init__(self, files: Sequence[InputFiles], job: PredictJob, signature: RowSignature) -> None:
         """Check the heads of all files, so that the last one does not fail after hours.
 
         Files among several that cannot be read are set aside, unless the job limits its failed rows. Raises
@@ -28,7 +28,7 @@ class Reader:
         """Files that cannot be read, with the reasons."""
         self._job = job
         self._signature = signature
-        self._source: Source | None = None
+        self._source: RowSource | None = None
         self._ended_bytes = self.total_bytes = 0
         has_note = False
         for each in files:
@@ -83,12 +83,12 @@ class Reader:
             self._source.close()
             self._source = None
 
-    def _current(self) -> Source | None:
+    def _current(self) -> RowSource | None:
         if self._source is None and self._files:
             self._source = open_source(self._files[0], self._job, self._signature)
         return self._source
 
-    def _end(self, source: Source) -> None:
+    def _end(self, source: RowSource) -> None:
         self.close()
         del self._files[0]
         self._ended_bytes += source.total_bytes

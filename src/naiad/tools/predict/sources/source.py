@@ -13,11 +13,11 @@ from naiad.core.tensor import Shape
 from naiad.tools.predict.job import PredictJob
 from naiad.tools.predict.rows.chunk import ABSENT, Column, FileRows
 from naiad.tools.predict.rows.tensors import names_of
-from naiad.tools.predict.signature import ModelSignature
+from naiad.tools.predict.signature import RowSignature
 from naiad.tools.values.tensor import InputError, ModelTensor
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """Rows of one file, or of a group of files with a row each. It reads in order, with constant memory.
 
     Making one checks what the head of the file shows, and raises InferError if no row could fit the model.
@@ -111,7 +111,7 @@ def _joined(columns: Sequence[Column], dims: Shape | None) -> Column:
     return [ABSENT if ABSENT in row else list(row) for row in zip(*listed, strict=True)]
 
 
-def named_columns(job: PredictJob, signature: ModelSignature) -> dict[str, list[str]]:
+def named_columns(job: PredictJob, signature: RowSignature) -> dict[str, list[str]]:
     """Return the columns that the job gives to inputs, and a column of its own name for each other input."""
     given: dict[str, list[str]] = {}
     for column, name in job.columns.items():
@@ -119,7 +119,7 @@ def named_columns(job: PredictJob, signature: ModelSignature) -> dict[str, list[
     return {name: given.get(name, [name]) for name in signature.inputs}
 
 
-def plan_columns(job: PredictJob, signature: ModelSignature, path: Path, columns: Sequence[str]) -> ColumnPlan:
+def plan_columns(job: PredictJob, signature: RowSignature, path: Path, columns: Sequence[str]) -> ColumnPlan:
     """Return the plan for a file with these columns. Raises InferError if an input or a key has none.
 
     An input without a column of its name has `NAME_0`, `NAME_1` and so on. The only input of a model has the columns
@@ -170,7 +170,7 @@ def check_keys(keys: Sequence[str], path: Path, columns: Sequence[str]) -> None:
 
 
 def _find(
-    signature: ModelSignature, tensor: ModelTensor, wanted: Sequence[str], columns: Sequence[str], job: PredictJob
+    signature: RowSignature, tensor: ModelTensor, wanted: Sequence[str], columns: Sequence[str], job: PredictJob
 ) -> Sequence[str]:
     if all(column in columns for column in wanted):
         return wanted
@@ -183,11 +183,11 @@ def _find(
     return ()
 
 
-def _is_only(signature: ModelSignature, name: str) -> bool:
+def _is_only(signature: RowSignature, name: str) -> bool:
     return [each.name for each in signature.required] == [name]
 
 
-def _by_features(signature: ModelSignature, job: PredictJob, path: Path, columns: Sequence[str]) -> Sequence[str]:
+def _by_features(signature: RowSignature, job: PredictJob, path: Path, columns: Sequence[str]) -> Sequence[str]:
     """Return the columns of the only input: by the names that the model has, otherwise all that are no keys.
 
     Raises InferError with both lists for a file that lacks columns of the model.
@@ -215,7 +215,7 @@ def element_count(tensor: ModelTensor) -> int:
     return count
 
 
-def single_input(signature: ModelSignature, path: Path, kind: str) -> ModelTensor:
+def single_input(signature: RowSignature, path: Path, kind: str) -> ModelTensor:
     """Return the only input that a row needs. Raises InferError for a model with several."""
     if len(signature.required) != 1:
         raise invalid_argument(

@@ -9,7 +9,7 @@ import pytest
 from naiad.tools.analyze.live.configurations import has_settings
 from naiad.tools.analyze.live.figures import figures_of
 from naiad.tools.analyze.live.journal import Original, read_journal, write_journal
-from naiad.tools.analyze.live.resources import ResourceMeter, Usage, mean_interval, read_usage
+from naiad.tools.analyze.live.resources import MeasuredUsage, ResourceMeter, mean_interval, read_usage
 from naiad.tools.measure.result import (
     ClientFigures,
     GeneratorFigures,
@@ -141,23 +141,31 @@ def test_usage_includes_the_main_thread(tmp_path: Path):
 def test_meter_gives_the_cores_of_the_event_loop():
     meter = ResourceMeter(0)
     assert meter.loop_cores() == 0
-    meter.usages = [Usage(at_s, 0, 1, main_s=main_s) for at_s, main_s in ((0, 9), (1, 10), (3, 11))]
+    meter.usages = [MeasuredUsage(at_s, 0, 1, main_s=main_s) for at_s, main_s in ((0, 9), (1, 10), (3, 11))]
     assert meter.loop_cores() == 0.5
 
 
 def test_meter_gives_the_mean_of_other_programs():
     meter = ResourceMeter(0)
     assert meter.foreign_cores() == 0
-    meter.usages = [Usage(0, 0, 1, 10), Usage(1, 0, 1, 11), Usage(2, 1, 1, 13)]
+    meter.usages = [MeasuredUsage(0, 0, 1, 10), MeasuredUsage(1, 0, 1, 11), MeasuredUsage(2, 1, 1, 13)]
     assert meter.foreign_cores() == 1.5
-    meter.usages = [Usage(0, 0, 1, 10), Usage(2, 1, 1, 9.9)]  # a process of ours ended between two readings
+    meter.usages = [
+        MeasuredUsage(0, 0, 1, 10),
+        MeasuredUsage(2, 1, 1, 9.9),
+    ]  # a process of ours ended between two readings
     assert meter.foreign_cores() == 0
 
 
 def test_meter_gives_cores_and_largest_memory():
     meter = ResourceMeter(0)
     assert meter.metrics() == {}
-    meter.usages = [Usage(0, 0, 10**6), Usage(1, 9, 3 * 10**6), Usage(2, 10, 2 * 10**6), Usage(3, 12, 10**6)]
+    meter.usages = [
+        MeasuredUsage(0, 0, 10**6),
+        MeasuredUsage(1, 9, 3 * 10**6),
+        MeasuredUsage(2, 10, 2 * 10**6),
+        MeasuredUsage(3, 12, 10**6),
+    ]
     found = meter.metrics()
     assert found["cpu_utilization"].value == 1.5
     assert found["cpu_used_ram"].value == 3

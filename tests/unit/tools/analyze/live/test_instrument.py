@@ -16,7 +16,7 @@ from naiad.tools.analyze.live.instrument import LiveInstrument
 from naiad.tools.analyze.measurement import Measured, ServerLostError
 from naiad.tools.analyze.space import Point, Variant
 from naiad.tools.measure.result import Errors, Row
-from naiad.tools.perf.plan import Concurrency, Load, ModelPlan, Plan, RequestRate, Service
+from naiad.tools.perf.plan import Concurrency, Load, ModelLoad, Plan, RequestRate, ServerTarget
 from naiad.tools.perf.plan import Protocol as Transport
 from naiad.tools.values.tensor import InputError
 
@@ -49,7 +49,7 @@ class Scene:
 
 
 class FakeServer:
-    service = Service("http://127.0.0.1:1", Transport.HTTP)
+    service = ServerTarget("http://127.0.0.1:1", Transport.HTTP)
     metrics_url = ""
     pid = 0
     output = "the last lines"
@@ -118,7 +118,7 @@ def measured(scene: Scene, points: Sequence[Point], *, is_own: bool = True, **st
 
     async def run() -> list[Measured]:
         found: list[Measured] = []
-        async with LiveInstrument(FakeServer(scene, is_own=is_own), [ModelPlan("m")]) as instrument:
+        async with LiveInstrument(FakeServer(scene, is_own=is_own), [ModelLoad("m")]) as instrument:
             for number, point in enumerate(points):
                 before.get(number, lambda: None)()
                 found.append(await instrument.measure(point, 0.5))

@@ -7,7 +7,7 @@ import pytest
 from tests.support.analyze_simulation import MODELS, SimulatedInstrument, grid, settings, within
 
 from naiad.tools.analyze.measurement import Measured, Ranking
-from naiad.tools.analyze.search import Checkpoint, CheckpointError, fingerprint, search
+from naiad.tools.analyze.search import CheckpointError, SearchCheckpoint, fingerprint, search
 from naiad.tools.analyze.search.checkpoint import read_measurements
 from naiad.tools.analyze.space import Point, Variant
 from naiad.tools.measure.result import Result
@@ -18,7 +18,7 @@ SMALL = grid((1, 4, 16), (1, 2))
 
 def searched(path: Path, instrument: SimulatedInstrument, name: str = "a") -> Ranking:
     async def run() -> Ranking:
-        with Checkpoint(path, name) as checkpoint:
+        with SearchCheckpoint(path, name) as checkpoint:
             return await search("brute", SMALL, within(60.0), instrument, settings(), checkpoint=checkpoint)
 
     return asyncio.run(run())
@@ -31,7 +31,7 @@ def instrument() -> SimulatedInstrument:
 def test_measurement_survives_the_file(tmp_path: Path) -> None:
     point = Point((Variant("m", "m_config_0", {"max_batch_size": 4, "preferred": [2, 4]}, "{}", "m_int8"),), 8)
     made = asyncio.run(instrument().measure(point, 1.0))
-    with Checkpoint(tmp_path / "new" / "file", "a") as checkpoint:
+    with SearchCheckpoint(tmp_path / "new" / "file", "a") as checkpoint:
         checkpoint.append(made)
     (found,) = read_measurements(tmp_path / "new" / "file")
     assert (found.point, found.metrics, found.duration_s) == (point, made.metrics, made.duration_s)
@@ -74,11 +74,11 @@ def test_other_fingerprint_is_not_used(tmp_path: Path) -> None:
 def test_torn_line_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.jsonl"
     point = Point((Variant("m", "m_config_0", {}),), 1)
-    with Checkpoint(path, "a") as checkpoint:
+    with SearchCheckpoint(path, "a") as checkpoint:
         checkpoint.append(Measured(point, error="no memory"))
     with path.open("ab") as file:
         file.write(b'{"version": 1, "finger')
-    with Checkpoint(path, "a") as checkpoint:
+    with SearchCheckpoint(path, "a") as checkpoint:
         checkpoint.append(Measured(point, error="again"))
         taken = [checkpoint.take(point) for _ in range(2)]
     assert [each.error if each else None for each in taken] == ["no memory", None]
@@ -97,7 +97,7 @@ def test_foreign_file_is_refused(tmp_path: Path, line: str, message: str) -> Non
     path = tmp_path / "checkpoint.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(CheckpointError, match=message):
-        Checkpoint(path, "a")
+        SearchCheckpoint(path, "a")
 
 
 def test_fingerprint_follows_files_and_facts(tmp_path: Path) -> None:

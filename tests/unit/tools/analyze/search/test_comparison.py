@@ -23,7 +23,7 @@ from naiad.tools.analyze.goal import Goal
 from naiad.tools.analyze.measurement import Measured, Ranking
 from naiad.tools.analyze.report.html import report
 from naiad.tools.analyze.report.text import ranking_text
-from naiad.tools.analyze.search import MODES, Checkpoint, SearchProgress, search
+from naiad.tools.analyze.search import MODES, SearchCheckpoint, SearchProgress, search
 from naiad.tools.analyze.search import within as within_time
 from naiad.tools.analyze.space import Point, Space
 from naiad.tools.measure.result import Interval
@@ -37,7 +37,7 @@ def run(
     mode: str = "brute",
     goals: dict[str, Goal] | None = None,
     space: Space = SMALL,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: SearchCheckpoint | None = None,
     limit_s: float = 0.0,
     **changes: Any,
 ) -> Ranking:
@@ -359,14 +359,14 @@ def test_simplest_wins_only_within_three_percent(lost: float, is_simple: bool) -
 def test_half_a_recorded_turn_is_measured_again(tmp_path: Path) -> None:
     path = tmp_path / "measurements.jsonl"
     first = SimulatedInstrument(LANGUAGE, 1)
-    with Checkpoint(path, "a") as checkpoint:
+    with SearchCheckpoint(path, "a") as checkpoint:
         ranking = run(first, checkpoint=checkpoint)
     lines = path.read_bytes().splitlines(keepends=True)
     count = len(ranking.candidates)
     before = len(lines) - 1 - ranking.turns * count
     path.write_bytes(b"".join(lines[: before + count + 1]))  # one turn, and the beginning of the next one
     again = SimulatedInstrument(LANGUAGE, 2)
-    with Checkpoint(path, "a") as checkpoint:
+    with SearchCheckpoint(path, "a") as checkpoint:
         resumed = run(again, checkpoint=checkpoint)
     assert resumed.is_compared
     assert [each.key for each in again.points[:count]] == [each.key for each in turns_of(first, ranking)[1]]
@@ -374,10 +374,10 @@ def test_half_a_recorded_turn_is_measured_again(tmp_path: Path) -> None:
 
 def test_measurements_of_the_search_are_no_turns(tmp_path: Path) -> None:
     path = tmp_path / "measurements.jsonl"
-    with Checkpoint(path, "a") as checkpoint:
+    with SearchCheckpoint(path, "a") as checkpoint:
         lost = run(SimulatedInstrument(LANGUAGE, 1, dies_after=9), checkpoint=checkpoint)
     assert not lost.is_compared
-    with Checkpoint(path, "a") as checkpoint:
+    with SearchCheckpoint(path, "a") as checkpoint:
         again = run(SimulatedInstrument(LANGUAGE, 1, dies_after=2), checkpoint=checkpoint)
     assert_nothing_recommended(again)
 

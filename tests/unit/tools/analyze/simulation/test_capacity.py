@@ -4,7 +4,7 @@ import pytest
 
 from naiad.tools.analyze.simulation.capacity import capacity
 from naiad.tools.analyze.simulation.fitted import Fitted, FittedBatch
-from naiad.tools.analyze.simulation.system import BatchCost, RequestCost
+from naiad.tools.analyze.simulation.system import BatchTime, RequestCost
 from support.simulated_rows import config_of, point_of
 
 US, MS = 1000, 1_000_000
@@ -13,7 +13,7 @@ US, MS = 1000, 1_000_000
 def server(fixed_ms=10.0, pass_us=20):
     """A server of a model that takes so long, without dynamic batching."""
     config = config_of(is_dynamic=False)
-    batches = {("m", 1): FittedBatch(BatchCost(fixed_ms * MS, 0.0), 1, 4)}
+    batches = {("m", 1): FittedBatch(BatchTime(fixed_ms * MS, 0.0), 1, 4)}
     cost = RequestCost(pass_us * US)
     return Fitted({"m": config}, ("m",), 2.0, batches, {("m", 1): cost})
 

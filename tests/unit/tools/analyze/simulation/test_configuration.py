@@ -5,7 +5,7 @@ from google.protobuf import text_format
 
 from naiad.config.model_config_pb2 import ModelConfig
 from naiad.tools.analyze.simulation.configuration import configured, route_steps
-from naiad.tools.analyze.simulation.system import Step
+from naiad.tools.analyze.simulation.system import RouteStep
 from naiad.tools.analyze.space import Point
 from naiad.tools.analyze.variants.dimensions import THREADS
 from support.simulated_rows import config_of, point_of
@@ -70,14 +70,14 @@ def test_steps_follow_the_makers_of_their_inputs():
     # `c` is written first and runs last.
     top = ensemble("top", ("c", ["y", "z"], "out"), ("a", ["x"], "y"), ("b", ["x"], "z"))
     found = steps_of("top", top, *map(config_of, "abc"))
-    assert found == [Step("a"), Step("b"), Step("c", (0, 1))]
+    assert found == [RouteStep("a"), RouteStep("b"), RouteStep("c", (0, 1))]
 
 
 def test_an_inner_ensemble_is_spread_out():
     inner = ensemble("inner", ("a", ["x"], "p"), ("b", ["p"], "q"))
     top = ensemble("top", ("inner", ["x"], "y"), ("inner", ["y"], "out"))
     found = steps_of("top", top, inner, *map(config_of, "ab"))
-    assert found == [Step("a"), Step("b", (0,)), Step("a", (1,)), Step("b", (2,))]
+    assert found == [RouteStep("a"), RouteStep("b", (0,)), RouteStep("a", (1,)), RouteStep("b", (2,))]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from naiad.tools.analyze.measurement import Measured
 from naiad.tools.analyze.simulation.fit import fit
 from naiad.tools.analyze.simulation.fitted import Fitted, FittedBatch, predict
 from naiad.tools.analyze.simulation.regression import fit_line
-from naiad.tools.analyze.simulation.system import BatchCost, RequestCost
+from naiad.tools.analyze.simulation.system import BatchTime, RequestCost
 from support.simulated_rows import config_of, measure, point_of
 
 US = 1000
@@ -34,7 +34,7 @@ def server(
 ):
     """A server with these costs, for all models."""
     configs = configs or {"m": config_of()}
-    cost = BatchCost(fixed_us * US, row_us * US, slowdown, SPREAD)
+    cost = BatchTime(fixed_us * US, row_us * US, slowdown, SPREAD)
     batches = {(name, 1): FittedBatch(cost, 8, 4) for name in configs}
     request = RequestCost(pass_us * US, delay_us * US, client_ns=client_us * US, batch_ns=batch_us * US)
     requests = {(loaded, 1): request}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from naiad.scheduler.direct import DirectScheduler
 from naiad.scheduler.dynamic import DynamicScheduler
-from naiad.scheduler.queue import QueuePolicy
+from naiad.scheduler.queue import QueueLimits
 from naiad.tools.analyze.simulation.station import Station
 from naiad.tools.analyze.simulation.timeline import Timeline
 from support.scheduling import MS, waiting_request
@@ -85,7 +85,7 @@ class TestStation:
 
     def test_requests_past_their_timeout_are_dropped(self):
         dropped = []
-        scheduler = DynamicScheduler(max_batch_size=1, default_policy=QueuePolicy(timeout_ns=4 * MS))
+        scheduler = DynamicScheduler(max_batch_size=1, default_policy=QueueLimits(timeout_ns=4 * MS))
         timeline, station, batches = self.station(scheduler, on_drop=dropped.extend)
         for time_ns in (1, 2):
             self.arrive(timeline, station, time_ns)

@@ -10,13 +10,13 @@ from naiad.core.datatype import DataType
 from naiad.core.tensor import to_array
 from naiad.telemetry.traffic import FORMAT_VERSION
 from naiad.tools.perf.inputs.replay import replay_inputs
-from naiad.tools.perf.plan import Concurrency, InputSettings, Mode, ModelPlan, Plan, Protocol, Service
+from naiad.tools.perf.plan import Concurrency, InputSettings, Mode, ModelLoad, Plan, Protocol, ServerTarget
 from naiad.tools.values.tensor import InputError
 
 FIRST = {"naiad_traffic": FORMAT_VERSION, "wall_ns": 0, "monotonic_ns": 0}
 A = {"name": "A", "datatype": "INT32", "shape": [1, 2]}
-SERVICE = Service("http://localhost:8000", Protocol.HTTP)
-GRPC = Service("grpc://localhost:8001", Protocol.GRPC)
+SERVICE = ServerTarget("http://localhost:8000", Protocol.HTTP)
+GRPC = ServerTarget("grpc://localhost:8001", Protocol.GRPC)
 TRANSPORTS = ("http", "grpc", "grpc_stream", "http_stream", "generate", "grpc")
 
 
@@ -41,7 +41,7 @@ def test_equal_requests_share_a_template(tmp_path):
 
 def test_data_without_payload_is_random(tmp_path):
     settings = InputSettings(integer_bounds={"A": 3})
-    (template,) = replay(tmp_path, {"arrival_ns": 0}, models=[ModelPlan("m", inputs=settings)]).inputs[0].templates
+    (template,) = replay(tmp_path, {"arrival_ns": 0}, models=[ModelLoad("m", inputs=settings)]).inputs[0].templates
     array = to_array(template.header.inputs[0], template.data[0])
     assert array.shape == (1, 2)
     assert set(array.ravel()) <= {0, 1, 2}
@@ -66,7 +66,7 @@ def test_header_has_the_recorded_fields(tmp_path):
         "priority": 1,
         "timeout_us": 9,
     }
-    service = Service("grpc://localhost:8001", Protocol.GRPC, Mode.STREAM)
+    service = ServerTarget("grpc://localhost:8001", Protocol.GRPC, Mode.STREAM)
     header = replay(tmp_path, request, service=service).inputs[0].templates[0].header
     assert (header.model_version, header.parameters, header.priority, header.timeout_us) == ("2", {"p": 1}, 1, 9)
     assert [each.name for each in header.outputs] == ["X"]
@@ -113,7 +113,7 @@ def test_requests_without_an_address_are_named(tmp_path):
 
 
 def test_streaming_flag_sends_all_on_streams(tmp_path):
-    service = Service(GRPC.url, Protocol.GRPC, Mode.STREAM)
+    service = ServerTarget(GRPC.url, Protocol.GRPC, Mode.STREAM)
     replayed = by_transport(tmp_path, service)
     assert (replayed.services, replayed.notes) == ([service], [])
 
@@ -123,7 +123,7 @@ def test_models_have_templates_of_their_own(tmp_path):
     replayed = replay(tmp_path, *requests)
     assert replayed.models == ["m", "n"]
     assert [(each.model_index, each.template_index) for each in replayed.requests] == [(0, 0), (1, 0), (0, 0)]
-    only = replay(tmp_path, *requests, models=[ModelPlan("n")])
+    only = replay(tmp_path, *requests, models=[ModelLoad("n")])
     assert (only.models, only.schedule.offsets_ns) == (["n"], (0,))
 
 
@@ -156,7 +156,7 @@ def test_wrong_requests_are_not_sent_again(tmp_path):
 
 def test_wrong_recordings_are_explained(tmp_path):
     with pytest.raises(InputError, match="no request to replay; the recording has 'm'"):
-        replay(tmp_path, {"arrival_ns": 0}, models=[ModelPlan("n")])
+        replay(tmp_path, {"arrival_ns": 0}, models=[ModelLoad("n")])
     with pytest.raises(InputError, match="replay speed 0: expected a number above 0"):
         replay(tmp_path, {"arrival_ns": 0}, replay_speed=0.0)
     with pytest.raises(InputError, match="traffic:2: 'inputs' is 5"):

@@ -12,7 +12,7 @@ from naiad.core.datatype import DataType
 from naiad.core.model import ModelMetadata
 from naiad.core.tensor import TensorSpec, to_array
 from naiad.tools.perf.inputs.templates import prepare_inputs
-from naiad.tools.perf.plan import InputSettings, Mode, ModelPlan, Protocol, Service
+from naiad.tools.perf.plan import InputSettings, Mode, ModelLoad, Protocol, ServerTarget
 from naiad.tools.values.tensor import InputError
 
 
@@ -31,7 +31,7 @@ def model(*inputs, outputs=(), max_batch_size=0, optional=(), is_stateful=False)
 
 
 def prepare(described, batch_size=1, service=None, **settings):
-    return prepare_inputs(ModelPlan("m", "", batch_size, InputSettings(**settings)), *described, service)
+    return prepare_inputs(ModelLoad("m", "", batch_size, InputSettings(**settings)), *described, service)
 
 
 def arrays(template):
@@ -95,7 +95,7 @@ def test_integer_bounds_stay_in_the_datatype():
 
 def test_settings_may_name_inputs_of_other_models():
     metadata, config = model(("A", DataType.FP32, (-1,)))
-    plan = ModelPlan("m", inputs=InputSettings(shapes={"A": (2,), "B": (3,)}, integer_bounds={"C": 4}))
+    plan = ModelLoad("m", inputs=InputSettings(shapes={"A": (2,), "B": (3,)}, integer_bounds={"C": 4}))
     prepared = prepare_inputs(plan, metadata, config, is_only_model=False)
     assert prepared.templates[0].header.inputs[0].shape == (2,)
 
@@ -178,7 +178,7 @@ def test_header_follows_the_service():
     described = model(("A", DataType.FP32, (1,)))
     header = prepare(described, parameters={"p": 1}).templates[0].header
     assert (header.model_name, header.parameters, header.binary_output_default) == ("m", {"p": 1}, True)
-    service = Service("grpc://localhost:1", Protocol.GRPC, Mode.STREAM, has_binary_outputs=False)
+    service = ServerTarget("grpc://localhost:1", Protocol.GRPC, Mode.STREAM, has_binary_outputs=False)
     header = prepare(described, service=service).templates[0].header
     assert (header.wants_empty_final, header.binary_output_default) == (True, False)
 
@@ -192,7 +192,7 @@ def test_templates_can_go_to_other_processes():
 
 def test_metadata_alone_shows_batching():
     metadata, _ = model(("A", DataType.FP32, (3,)), max_batch_size=1)
-    prepared = prepare_inputs(ModelPlan("m", batch_size=5), metadata, None)
+    prepared = prepare_inputs(ModelLoad("m", batch_size=5), metadata, None)
     assert prepared.templates[0].header.inputs[0].shape == (5, 3)
 
 

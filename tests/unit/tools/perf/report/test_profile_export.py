@@ -11,16 +11,16 @@ import pytest
 from naiad.core.datatype import DataType
 from naiad.core.request import RequestHeader
 from naiad.core.tensor import Array, Buffer, TensorSpec, encode_bytes_elements, to_buffer
-from naiad.tools.perf.exchange import Exchange, RequestTemplate
+from naiad.tools.perf.exchange import RequestTemplate, SentRequest
 from naiad.tools.perf.generator import local
 from naiad.tools.perf.generator.local import Keeping
 from naiad.tools.perf.inputs.templates import TemplateSet
 from naiad.tools.perf.measuring.level import ColumnStore
-from naiad.tools.perf.plan import Concurrency, Protocol, RequestRate, Service
+from naiad.tools.perf.plan import Concurrency, Protocol, RequestRate, ServerTarget
 from naiad.tools.perf.records import GeneratorFacts, KeptRequest, Measurement, Records
 from naiad.tools.perf.report.profile_export import ProfileExport
 
-SERVICE = Service("http://localhost", Protocol.HTTP)
+SERVICE = ServerTarget("http://localhost", Protocol.HTTP)
 FACTS = GeneratorFacts(1, 1.0, 0.1, 0.1, np.empty(0, np.int64), 1e4)
 INPUT = TensorSpec("INPUT0", DataType.FP32, (1, 2))
 MODEL = TemplateSet(
@@ -122,8 +122,8 @@ def test_file_is_complete_after_an_error(tmp_path: Path) -> None:
     assert export.unkept == 3
 
 
-def exchange(byte_size: int, failure: str = "") -> Exchange:
-    made = Exchange(lambda _: None)
+def exchange(byte_size: int, failure: str = "") -> SentRequest:
+    made = SentRequest(lambda _: None)
     made.first_ns, made.responses, made.failure = 10, 1, failure
     made.body = [([TensorSpec("OUT", DataType.UINT8, (byte_size,))], [bytes(byte_size)])]
     return made

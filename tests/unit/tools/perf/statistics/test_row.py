@@ -11,14 +11,14 @@ from naiad.tools.perf.plan import (
     Concurrency,
     Intervals,
     Measuring,
-    ModelPlan,
+    ModelLoad,
     Phase,
     Plan,
     Protocol,
     Ramp,
     RequestRate,
     Schedule,
-    Service,
+    ServerTarget,
     Stop,
 )
 from naiad.tools.perf.records import FailureKind, GeneratorFacts, Measurement
@@ -29,8 +29,8 @@ SECOND = 1_000_000_000
 
 def plan_of(models=("m",), **measuring):
     return Plan(
-        service=Service("http://localhost:8000", Protocol.HTTP),
-        models=[ModelPlan(name, batch_size=2) for name in models],
+        service=ServerTarget("http://localhost:8000", Protocol.HTTP),
+        models=[ModelLoad(name, batch_size=2) for name in models],
         loads=Concurrency(1),
         measuring=Measuring(**measuring),
     )

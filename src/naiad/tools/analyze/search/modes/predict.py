@@ -9,7 +9,7 @@ from naiad.tools.analyze.measurement import Measured
 from naiad.tools.analyze.search.comparison import best_points
 from naiad.tools.analyze.search.configurations import (
     Configuration,
-    Load,
+    SearchLoad,
     configuration_key,
     configurations,
     differing_fields,
@@ -100,7 +100,7 @@ def _farthest(survey: Survey, everything: Sequence[Configuration]) -> Point:
     return _within_reach(survey, load).of(some[index])
 
 
-def _within_reach(survey: Survey, load: Load) -> Load:
+def _within_reach(survey: Survey, load: SearchLoad) -> SearchLoad:
     """Reduce a concurrency of the search to what might meet the limits of the latency (Little's law).
 
     A slow model would otherwise be measured for minutes under a load that is far beyond the limits.

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from naiad.tools.optimize.converters.job import Job
+from naiad.tools.optimize.converters.job import ConversionJob
 from naiad.tools.optimize.converters.onnx.operators import check_loads, replace_missing, round_inputs
 from naiad.tools.optimize.converters.onnx.outputs import fit_outputs
 
 _OPSET = 17
 
 
-def convert(job: Job) -> None:
+def convert(job: ConversionJob) -> None:
     """Write model.onnx."""
     target = Path(job.output, "model.onnx")
     opset = int(job.settings.get("opset", _OPSET))
@@ -31,7 +31,7 @@ def convert(job: Job) -> None:
     check_loads(str(target))
 
 
-def _from_torch(job: Job, target: Path, opset: int) -> None:
+def _from_torch(job: ConversionJob, target: Path, opset: int) -> None:
     """Export with dynamo; where that fails, with the exporter by TorchScript."""
     from naiad.tools.optimize.converters.torch_formats import arguments, dynamic_shapes, load
 
@@ -43,19 +43,19 @@ def _from_torch(job: Job, target: Path, opset: int) -> None:
         _torch_export(job, module, arguments(job), target, opset_version=opset, **_by_script(job))
 
 
-def _from_torchscript(job: Job, target: Path, opset: int) -> None:
+def _from_torchscript(job: ConversionJob, target: Path, opset: int) -> None:
     from naiad.tools.optimize.converters.torch_formats import arguments, load
 
     _torch_export(job, load(job), arguments(job), target, opset_version=opset, **_by_script(job))
 
 
-def _from_torch_export(job: Job, target: Path, opset: int) -> None:
+def _from_torch_export(job: ConversionJob, target: Path, opset: int) -> None:
     import torch
 
     _torch_export(job, torch.export.load(job.source), (), target, dynamo=True)
 
 
-def _torch_export(job: Job, model: Any, arguments: tuple[Any, ...], target: Path, **settings: Any) -> None:
+def _torch_export(job: ConversionJob, model: Any, arguments: tuple[Any, ...], target: Path, **settings: Any) -> None:
     import torch
 
     names = [each.name for each in job.inputs], [each.name for each in job.outputs]
@@ -65,7 +65,7 @@ def _torch_export(job: Job, model: Any, arguments: tuple[Any, ...], target: Path
     )
 
 
-def _by_script(job: Job) -> Mapping[str, Any]:
+def _by_script(job: ConversionJob) -> Mapping[str, Any]:
     axes = {each.name: {axis: f"{each.name}_{axis}" for axis in job.dynamic_axes(each.name)} for each in job.inputs}
     if job.has_batch:
         axes = {name: {**known, 0: "batch"} for name, known in axes.items()}
@@ -73,7 +73,7 @@ def _by_script(job: Job) -> Mapping[str, Any]:
     return {"dynamo": False, "dynamic_axes": axes}
 
 
-def _from_keras(job: Job, target: Path, opset: int) -> None:
+def _from_keras(job: ConversionJob, target: Path, opset: int) -> None:
     """Export the Keras model as a SavedModel first: tf2onnx does not know Keras 3."""
     import tempfile
     from dataclasses import replace
@@ -86,7 +86,7 @@ def _from_keras(job: Job, target: Path, opset: int) -> None:
         )
 
 
-def _from_tensorflow(job: Job, target: Path, opset: int) -> None:
+def _from_tensorflow(job: ConversionJob, target: Path, opset: int) -> None:
     import subprocess
 
     import onnx
@@ -99,7 +99,7 @@ def _from_tensorflow(job: Job, target: Path, opset: int) -> None:
     onnx.save(graph, target)
 
 
-def _from_sklearn(job: Job, target: Path, opset: int) -> None:
+def _from_sklearn(job: ConversionJob, target: Path, opset: int) -> None:
     _write_sklearn(job, target, opset, _SKLEARN_TYPES)
     if any(each.datatype == "FP64" for each in job.inputs):
         try:
@@ -120,7 +120,7 @@ _SKLEARN_TYPES = {
 }
 
 
-def _write_sklearn(job: Job, target: Path, opset: int, types: Mapping[str, str]) -> None:
+def _write_sklearn(job: ConversionJob, target: Path, opset: int, types: Mapping[str, str]) -> None:
     from skl2onnx import to_onnx
     from skl2onnx.common import data_types
 
@@ -140,7 +140,7 @@ def _write_sklearn(job: Job, target: Path, opset: int, types: Mapping[str, str])
     target.write_bytes(graph.SerializeToString())
 
 
-def _from_trees(job: Job, target: Path, opset: int) -> None:
+def _from_trees(job: ConversionJob, target: Path, opset: int) -> None:
     import onnxmltools
     from onnxmltools.convert.common.data_types import FloatTensorType
 

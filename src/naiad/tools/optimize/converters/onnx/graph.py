@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from naiad.tools.optimize.converters.job import Job
+from naiad.tools.optimize.converters.job import ConversionJob
 from naiad.tools.optimize.converters.onnx import node_errors
 from naiad.tools.optimize.samples.chunks import Arrays
 
@@ -24,7 +24,7 @@ _PARAMETERS = {"session.x64quantprecision": "1"}
 """Sums of int8 products overflow on x64 processors without VNNI instructions; ONNX Runtime then takes other ones."""
 
 
-def convert(job: Job) -> Mapping[str, str]:
+def convert(job: ConversionJob) -> Mapping[str, str]:
     """Write model.onnx, and return the parameters of the backend."""
     source, target = job.source, str(Path(job.output, "model.onnx"))
     if job.settings.get("step") == "simplify":
@@ -63,7 +63,7 @@ def _optimize(source: str, target: str, level: str) -> None:
     onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
-def to_half(job: Job, target: str) -> None:
+def to_half(job: ConversionJob, target: str) -> None:
     """Write the graph in FP16, with inputs and outputs as they are; the nodes in `keep_nodes` stay in FP32."""
     _save_half(_named(job.source), _kept(job), target)
 
@@ -100,21 +100,21 @@ def _split_constants(graph: Any, is_kept: Callable[[Any], bool]) -> None:
                 copy.name = node.input[index] = f"{node.name}/{index}/{name}"
 
 
-def _to_mixed(job: Job, target: str) -> None:
+def _to_mixed(job: ConversionJob, target: str) -> None:
     """Keep the nodes in FP32 whose results overflow FP16 or differ much in it, found on samples."""
     graph = _named(job.source)
     errors = node_errors.errors(job, graph)
     _save_half(graph, [name for name, error in errors.items() if error > _MIXED_ERROR], target)
 
 
-def _quantize_dynamic(job: Job, target: str) -> None:
+def _quantize_dynamic(job: ConversionJob, target: str) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     quantize_dynamic(_prepared(job), target, weight_type=QuantType.QInt8, nodes_to_exclude=_kept(job))
 
 
 def quantize_static(
-    job: Job, target: str, activations: str = "QUInt8", options: Mapping[str, bool] | None = None
+    job: ConversionJob, target: str, activations: str = "QUInt8", options: Mapping[str, bool] | None = None
 ) -> None:
     """Write the graph with Q/DQ nodes; `options` are more of ONNX Runtime's quantizer."""
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType
@@ -137,7 +137,7 @@ def quantize_static(
     )
 
 
-def _prepared(job: Job) -> Any:
+def _prepared(job: ConversionJob) -> Any:
     """Return the graph that the precision's converter changes; `keep_nodes` are names of its nodes."""
     if job.precision == "int8":
         return _preprocessed(job)
@@ -149,7 +149,7 @@ def _prepared(job: Job) -> Any:
     return graph
 
 
-def _preprocessed(job: Job) -> Any:
+def _preprocessed(job: ConversionJob) -> Any:
     """Return the graph with fused nodes and known shapes, which static quantization needs."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -194,11 +194,11 @@ def _inline_constants(graph: Any) -> None:
         graph.graph.node.remove(node)
 
 
-def _kept(job: Job) -> list[str]:
+def _kept(job: ConversionJob) -> list[str]:
     return list(job.settings.get("keep_nodes", ()))
 
 
-def _reader(job: Job) -> Any:
+def _reader(job: ConversionJob) -> Any:
     from onnxruntime.quantization import CalibrationDataReader
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
@@ -215,7 +215,7 @@ def _reader(job: Job) -> Any:
     return Reader()
 
 
-def _of_one_shape(job: Job) -> Iterator[Arrays]:
+def _of_one_shape(job: ConversionJob) -> Iterator[Arrays]:
     """Return the samples with the most frequent shapes: ONNX Runtime's histograms stack activations of all calls."""
 
     def shapes(call: Arrays) -> tuple[tuple[int, ...], ...]:

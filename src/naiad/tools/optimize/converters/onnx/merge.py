@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from naiad.tools.optimize.converters.job import Job
+from naiad.tools.optimize.converters.job import ConversionJob
 
 LIBRARY = "onnxruntime_extensions"
 CONFIG = f'model_operations {{ op_library_filename: "{LIBRARY}" }}\n'
@@ -34,7 +34,7 @@ Step = Mapping[str, Any]
 """`step`, one of the names above, and its keys."""
 
 
-def convert(job: Job) -> None:
+def convert(job: ConversionJob) -> None:
     """Write model.onnx with the steps in the settings before the graph, or the steps alone if `is_alone` is set."""
     folder = Path(job.output)
     if not job.settings["is_alone"]:

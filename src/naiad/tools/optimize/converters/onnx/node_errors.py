@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from naiad.core.tensor import Array
-from naiad.tools.optimize.converters.job import Job
+from naiad.tools.optimize.converters.job import ConversionJob
 
 _RANGE_SAMPLES = 32
 _SAMPLES = 4
@@ -25,13 +25,13 @@ Values = dict[str, Array]
 Ranges = Mapping[str, tuple[float, float]]
 
 
-def write(job: Job, graph: Any) -> None:
+def write(job: ConversionJob, graph: Any) -> None:
     """Write nodes.json, a list with the name and the error of each node."""
     found = [{"name": name, "error": error} for name, error in errors(job, graph).items()]
     Path(job.output, "nodes.json").write_text(json.dumps(found), encoding="utf-8")
 
 
-def errors(job: Job, graph: Any) -> dict[str, float]:
+def errors(job: ConversionJob, graph: Any) -> dict[str, float]:
     """Return the errors by name of the nodes that the precision would change, in topological order.
 
     Constants and nodes with graphs of their own are left out.
@@ -58,7 +58,7 @@ def static_types(graph: Any) -> list[str]:
 
 
 class _Estimate:
-    def __init__(self, job: Job, graph: Any) -> None:
+    def __init__(self, job: ConversionJob, graph: Any) -> None:
         from onnx import numpy_helper
 
         self._job = job

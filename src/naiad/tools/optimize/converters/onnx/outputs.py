@@ -7,14 +7,14 @@ datatype, or the score of the second of two classes only.
 from collections.abc import Sequence
 from typing import Any
 
-from naiad.tools.optimize.converters.job import Tensor
+from naiad.tools.optimize.converters.job import JobTensor
 
 _OPSET = 15
 _LABELS = ("INT32", "INT64", "BYTES")
 _TYPES = {"INT32": "INT32", "INT64": "INT64", "BYTES": "STRING", "FP32": "FLOAT", "FP64": "DOUBLE", "FP16": "FLOAT16"}
 
 
-def fit_outputs(graph: Any, wanted: Sequence[Tensor]) -> None:
+def fit_outputs(graph: Any, wanted: Sequence[JobTensor]) -> None:
     """Change the outputs of a graph; leave them if the source's outputs are not known, or have no counterpart."""
     rest = list(graph.graph.output)
     pairs = []
@@ -41,7 +41,7 @@ def _is_label(info: Any) -> bool:
     return info.type.tensor_type.elem_type in kinds
 
 
-def _fit(graph: Any, name: str, found: Any, tensor: Tensor) -> Any:
+def _fit(graph: Any, name: str, found: Any, tensor: JobTensor) -> Any:
     """Add nodes from an output to the source's, and return the declaration of the latter."""
     from onnx import TensorProto, helper
 

@@ -1,10 +1,10 @@
-"""Positions in the picture of an ensemble."""
+"""Ensembles as graphs: which parts they have, and in which order."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.cli.explain.layout import lay_out
+from naiad.cli.explain.pipeline import parts_of
 from naiad.config.model_config_pb2 import DataType, ModelConfig
 from naiad.core.errors import InferError
 
@@ -26,28 +26,22 @@ def ensemble(steps, inputs=("I",), outputs=("O",)):
     return config
 
 
-def steps_of(pipeline):
-    return {box.title: box for box in pipeline.boxes if box.kind == "step"}
+def steps_of(parts):
+    return {part.title: part for part in parts if part.kind == "step"}
 
 
-def test_steps_stand_right_of_what_they_read():
+def test_steps_follow_what_they_read():
     config = ensemble([("c", ["a", "b"], ["O"]), ("b", ["a"], ["b"]), ("a", ["I"], ["a"])])
-    steps = steps_of(lay_out(config))
+    steps = steps_of(parts_of(config))
     assert [steps[name].layer for name in "abc"] == [1, 2, 3]
-    assert steps["a"].x < steps["b"].x < steps["c"].x
+    assert list(steps) == ["a", "b", "c"]
 
 
-def test_branches_share_a_column():
+def test_branches_share_a_layer():
     config = ensemble([("a", ["I"], ["x"]), ("b", ["I"], ["y"]), ("c", ["x", "y"], ["O"])])
-    steps = steps_of(lay_out(config))
+    steps = steps_of(parts_of(config))
     assert steps["a"].layer == steps["b"].layer == 1
-    assert steps["a"].y != steps["b"].y
-
-
-def test_tensor_passing_column_has_lane():
-    config = ensemble([("a", ["I"], ["x"]), ("b", ["x", "I"], ["O"])])
-    lanes = [box for box in lay_out(config).boxes if box.kind == "lane"]
-    assert [(lane.layer, lane.reads[0][1]) for lane in lanes] == [(1, "I")]
+    assert steps["c"].layer == 2
 
 
 def test_versions_kinds_and_conditions_are_shown():
@@ -56,7 +50,7 @@ def test_versions_kinds_and_conditions_are_shown():
     config.parameters["run_if.b"].string_value = "x"
     members = {"a": ModelConfig(name="a", backend="python"), "b": ensemble([])}
     members["a"].model_transaction_policy.decoupled = True
-    steps = steps_of(lay_out(config, members))
+    steps = steps_of(parts_of(config, members))
     assert steps["a v3"].note == "python, decoupled"
     assert steps["b"].note == "ensemble"
     assert ("if", "x") in steps["b"].reads
@@ -64,13 +58,13 @@ def test_versions_kinds_and_conditions_are_shown():
 
 def test_a_model_that_is_no_ensemble_is_rejected():
     with pytest.raises(InferError, match="model 'm' is not an ensemble, so there is no graph to draw"):
-        lay_out(ModelConfig(name="m", backend="python"))
+        parts_of(ModelConfig(name="m", backend="python"))
 
 
 def test_cyclic_steps_are_rejected():
     config = ensemble([("a", ["y", "I"], ["x"]), ("b", ["x"], ["y"]), ("c", ["I"], ["O"])])
     with pytest.raises(InferError, match="steps of ensemble 'e' form a cycle: 'a', 'b'"):
-        lay_out(config)
+        parts_of(config)
 
 
 @st.composite
@@ -87,24 +81,10 @@ def graphs(draw):
 
 
 @given(graphs())
-def test_nothing_overlaps_and_every_tensor_arrives(config):
-    pipeline = lay_out(config)
-    taken = set()
-    for box in pipeline.boxes:
-        cells = {(x, y) for x in range(box.x, box.x + box.width) for y in range(box.y, box.y + box.height)}
-        assert not cells & taken
-        taken |= cells
-    entered = {}
-    for wire in pipeline.wires:
-        assert wire.start[0] < wire.track
-        assert all(wire.track < x for x, _ in wire.ends)
-        for end in wire.ends:
-            assert end not in entered
-            entered[end] = wire.tensor
-    for box in pipeline.boxes:
-        for port, (_, tensor) in enumerate(box.reads):
-            assert entered[box.enter(port)] == tensor
-    # Between two columns no two tensors share a track, nor a row: outgoing rows are odd, incoming ones even.
-    tracks = [wire.track for wire in pipeline.wires]
-    assert len(tracks) == len(set(tracks))
-    assert all(wire.start[1] % 2 == 1 and all(y % 2 == 0 for _, y in wire.ends) for wire in pipeline.wires)
+def test_parts_follow_all_that_they_read(config):
+    written = set()
+    parts = parts_of(config)
+    for part in parts:
+        assert {tensor for _, tensor in part.reads} <= written
+        written |= {tensor for _, tensor in part.writes}
+    assert len(parts) == len(config.input) + len(config.ensemble_scheduling.step) + len(config.output)
