@@ -24,7 +24,6 @@ SHARED = {
     "LateResponses": "both ends of one mechanism",
     "ModelConfig": INTERFACE,
     "Program": SAME,
-    "PythonModel": "a model with a model.py, in the server and in `naiad.testing`",
     "RepeatedRequest": SAME,
     "RequestHead": SAME,
     "StreamCall": "a call with many responses, in the client and in the load generator",
