@@ -36,11 +36,6 @@ _NAME = re.compile(r"naiad(\.\w+)+(:\w+)?")
 
 
 @cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
 def is_module(name: str) -> bool:
     path = SOURCE.joinpath(*name.split("."))
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
@@ -78,18 +73,36 @@ def strings_with_modules(tree: ast.AST) -> Iterator[str]:
         yield from strings_with_modules(node)
 
 
-def files_with_modules() -> dict[str, list[str]]:
+def imports_of(tree: ast.AST) -> Iterator[str]:
+    """Yield the names of modules that statements import, those in functions too; not those for types alone."""
+    for node in ast.iter_child_nodes(tree):
+        match node:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                continue
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), names=names):
+                for each in (f"{module}.{alias.name}" for alias in names):
+                    yield each if is_module(each) else module
+            case ast.stmt() | ast.ExceptHandler() | ast.match_case():
+                yield from imports_of(node)
+
+
+@cache
+def modules() -> dict[str, tuple[list[str], frozenset[str]]]:
+    """Return the files of naiad, each with its strings that name modules and with the modules that it imports."""
     found = {}
     for path in sorted((SOURCE / "naiad").rglob("*.py")):
-        if path.name.endswith("_pb2.py"):  # generated: protobuf names the module that it makes
-            continue
-        if strings := list(strings_with_modules(tree_of(path))):
-            found[path.relative_to(SOURCE).as_posix()] = strings
+        if not path.name.endswith("_pb2.py"):  # generated: protobuf names the module that it makes
+            text = path.read_text(encoding="utf-8")
+            tree = ast.parse(text)
+            strings = list(strings_with_modules(tree)) if '"naiad.' in text else []
+            found[path.relative_to(SOURCE).as_posix()] = strings, frozenset(imports_of(tree))
     return found
 
 
 def test_only_the_tables_name_modules_in_strings() -> None:
-    found = files_with_modules()
+    found = {file: strings for file, (strings, _) in modules().items() if strings}
     assert {name: strings for name, strings in found.items() if name not in TABLES | EXCEPTIONS} == {}
     assert found.keys() == TABLES.keys() | EXCEPTIONS.keys(), "an exception that is not needed any more"
 
@@ -114,39 +127,26 @@ def test_names_in_strings_are_found(source: str, expected: list[str]) -> None:
     assert list(strings_with_modules(ast.parse(source))) == expected
 
 
-def imports_of(tree: ast.AST) -> Iterator[str]:
-    """Yield the names of modules that statements import, those in functions too; not those for types alone."""
-    for node in ast.iter_child_nodes(tree):
-        match node:
-            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
-                continue
-            case ast.Import(names=names):
-                yield from (alias.name for alias in names)
-            case ast.ImportFrom(module=str(module), names=names):
-                for each in (f"{module}.{alias.name}" for alias in names):
-                    yield each if is_module(each) else module
-        yield from imports_of(node)
-
-
 def graph() -> dict[str, set[str]]:
     """Return the modules of naiad, each with the modules that it imports."""
     found: dict[str, set[str]] = {}
-    for path in (SOURCE / "naiad").rglob("*.py"):
-        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
-        imported = imports_of(tree_of(path))
-        found[name] = {each for each in imported if each.partition(".")[0] == "naiad"} - {name}
+    for file, (_, imported) in modules().items():
+        name = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        found[name] = {each for each in imported if f"{each}.".startswith("naiad.") and not each.endswith("_pb2")} - {
+            name
+        }
     return found
 
 
 def test_no_circle_of_imports_even_by_name() -> None:
-    modules = graph()
+    imported = graph()
     for importer, named in IMPORTED_BY_NAME.items():
-        modules[importer] |= {name.partition(":")[0] for name in named}
-    assert len(list(TopologicalSorter(modules).static_order())) == len(modules)
+        imported[importer] |= {name.partition(":")[0] for name in named}
+    assert len(list(TopologicalSorter(imported).static_order())) == len(imported)
 
 
 def test_circle_by_a_name_is_found() -> None:
-    modules = graph()
-    modules["naiad.backend.loading"].add("naiad.backend.registry")
+    imported = graph()
+    imported["naiad.backend.loading"].add("naiad.backend.registry")
     with pytest.raises(CycleError, match="in a cycle"):
-        TopologicalSorter(modules).prepare()
+        TopologicalSorter(imported).prepare()
