@@ -16,6 +16,8 @@ class Memory:
     """Sum over the processes: pages that several of them share count once for each."""
     pss: int
     """The same with shared pages divided among those that share them."""
+    own: int
+    """The part of `pss` that is no file: programs and libraries, which other programs may share, do not count."""
 
 
 def processes(pid: int) -> list[psutil.Process]:
@@ -57,7 +59,14 @@ class CpuMeter:
 def memory(pid: int) -> Memory:
     """Return what the tree holds at this moment."""
     infos = [process.memory_full_info() for process in processes(pid)]
-    return Memory(sum(info.rss for info in infos), sum(info.pss for info in infos))
+    own = sum(_own_bytes(process.pid) for process in processes(pid))
+    return Memory(sum(info.rss for info in infos), sum(info.pss for info in infos), own)
+
+
+def _own_bytes(pid: int) -> int:
+    """Return the anonymous and shared memory of a process (proc(5), smaps_rollup)."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
 
 
 def reset_peak(pid: int) -> None:

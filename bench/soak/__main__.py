@@ -66,7 +66,7 @@ async def _run(run: object, server: Running, count: int, models: Sequence[str]) 
     await run(soak)  # type: ignore[operator]  # one of the modules' functions
     soak.duration_s = time.monotonic() - start_s
     soak.left = await what_is_left(server, models, _LEFT_S)
-    soak.end_mib = memory(server.process.pid).pss / MIB
+    soak.end_mib = memory(server.process.pid).own / MIB
     return soak
 
 

@@ -128,7 +128,7 @@ async def run(soak: Soak) -> None:
     async def calm() -> float:
         await send(min(_CALM_COUNT, total // 10), 0.0)
         await asyncio.sleep(_QUIET_S)
-        return memory(soak.server.process.pid).pss / MIB
+        return memory(soak.server.process.pid).own / MIB
 
     try:
         await send(max(int(total * _WARM_UP_SHARE), min(_WARM_UP_COUNT, total // 2)), HOSTILE_SHARE)

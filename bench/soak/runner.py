@@ -65,7 +65,7 @@ class Soak:
             threading.Thread(target=self._settle).start()
 
     def _settle(self) -> None:
-        self.settled_mib = memory(self.server.process.pid).pss / MIB
+        self.settled_mib = memory(self.server.process.pid).own / MIB
 
     @property
     def is_good(self) -> bool:

@@ -95,6 +95,7 @@ class InferJsonDecoder:
             return self.decode(model_name, model_version, body, json_length)
         limits = self._limits_of(model_name, model_version)
         tree = yield from _read_infer_document(memoryview(body)[:size], limits)
+        yield  # the first piece of data is a slice of its own
         request = decode_request(model_name, model_version, tree, limits)
         data: list[InputData] = []
         for position, (spec, source) in enumerate(zip(request.header.inputs, request.data, strict=True)):
