@@ -2,8 +2,8 @@
 
 A client sends small requests one after the other, first alone, then beside clients that each send JSON documents of
 2 MB without a pause. What counts is how much longer the small requests take: at most twice as long for the median and
-five times as long for the 99th percentile. The clients with documents have the lowest priority: they would run on other
-machines, and here the server and the client of the small requests do not wait for them.
+five times as long for the 99th percentile. The clients with documents have the lowest priority: they would run on
+other machines, and here the server and the client of the small requests do not wait for them.
 """
 
 import argparse
