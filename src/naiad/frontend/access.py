@@ -1,6 +1,6 @@
 """Access control: which clients may call which part of the API.
 
-Each route and each gRPC method declares its category of the protocol extension (`inference`, `statistics`, ...).
+Each operation declares its category of the protocol extension (`inference`, `statistics`, ...) in `naiad.operations`.
 Restrictions and API keys refer to categories. HTTP checks each request to a restricted route; gRPC checks once per
 header block, because blocks repeat. API keys come as `Authorization: Bearer <key>`, over HTTP and as gRPC metadata.
 
@@ -16,36 +16,10 @@ from typing import Final, Literal, Protocol
 
 from naiad.core.bounded_cache import BoundedCache
 from naiad.core.errors import permission_denied
+from naiad.operations.table import BY_GRPC_PATH
 from naiad.options.network.access import KEY_CATEGORIES, ApiKey, ApiKeys, Category, RequiredHeader, digest_of
 from naiad.wire.grpc import GrpcStatus
 from naiad.wire.header_fields import Headers
-
-_SERVICE = "/inference.GRPCInferenceService/"
-METHODS: Mapping[str, Category] = {
-    "/grpc.health.v1.Health/Check": "health",
-    "/grpc.health.v1.Health/Watch": "health",
-    _SERVICE + "ServerLive": "health",
-    _SERVICE + "ServerReady": "health",
-    _SERVICE + "ModelReady": "health",
-    _SERVICE + "ServerMetadata": "metadata",
-    _SERVICE + "ModelMetadata": "metadata",
-    _SERVICE + "ModelInfer": "inference",
-    _SERVICE + "ModelStreamInfer": "inference",
-    _SERVICE + "ModelConfig": "model-config",
-    _SERVICE + "ModelStatistics": "statistics",
-    _SERVICE + "RepositoryIndex": "model-repository",
-    _SERVICE + "RepositoryModelLoad": "model-repository",
-    _SERVICE + "RepositoryModelUnload": "model-repository",
-    _SERVICE + "SystemSharedMemoryStatus": "shared-memory",
-    _SERVICE + "SystemSharedMemoryRegister": "shared-memory",
-    _SERVICE + "SystemSharedMemoryUnregister": "shared-memory",
-    _SERVICE + "CudaSharedMemoryStatus": "shared-memory",
-    _SERVICE + "CudaSharedMemoryRegister": "shared-memory",
-    _SERVICE + "CudaSharedMemoryUnregister": "shared-memory",
-    _SERVICE + "TraceSetting": "trace",
-    _SERVICE + "LogSettings": "logging",
-}
-"""Category of each gRPC method; the service refuses to serve a method that is not here."""
 
 UNKNOWN: Final = "unknown"
 """Category of paths without a route and of unknown gRPC methods. A server with restrictions or keys answers only
@@ -61,8 +35,10 @@ CheckedCategory = Category | Literal["unknown", "metrics"]
 
 def category_of_call(path: str) -> CheckedCategory:
     """Return the category of a gRPC method's path."""
-    return METHODS.get(path, UNKNOWN)
+    return _CATEGORIES.get(path, UNKNOWN)
 
+
+_CATEGORIES: Mapping[str, Category] = {path: operation.category for path, operation in BY_GRPC_PATH.items()}
 
 FindField = Callable[[bytes], bytes | None]
 """Returns the value of a header field by its lower-case name."""

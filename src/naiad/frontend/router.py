@@ -77,15 +77,6 @@ class Router:
         self._intercept = intercept
         self._found.clear()
 
-    def endpoints(self) -> "list[tuple[str, str]]":
-        """Return pattern and method of every route, without HEAD, which GET implies, and leading zeros."""
-        return [
-            (pattern.pattern.replace("0*", ""), method)
-            for pattern, actions, _ in self._routes
-            for method in actions
-            if method != "HEAD"
-        ]
-
     def categories(self) -> "dict[str, RouteCategory]":
         """Return the category of every route, by its pattern."""
         return {pattern.pattern: route.category for pattern, _, route in self._routes}

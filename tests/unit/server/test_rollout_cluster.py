@@ -27,7 +27,8 @@ from naiad.config.rollout.declaration import Guard, Rollout
 from naiad.config.rollout.guard import RolloutCounts, SideCounts
 from naiad.config.rollout.state import RolloutState
 from naiad.core.request import InferRequest, RequestHeader
-from naiad.frontend.rest.rollout import rollout_routes
+from naiad.frontend.rest.rollout import rollout_actions
+from naiad.frontend.rest.routes import rest_routes
 from naiad.frontend.router import Router
 from naiad.protocol import service_pb2 as pb
 from naiad.repository.rollout_records import RolloutRecords
@@ -130,7 +131,8 @@ class Processes:
         engine = MemberEngine(server_id="x", metrics=Registry())
         engine.publish({"m": {1: ScriptedVersion(1), 2: ScriptedVersion(2)}}, "m")
         routes = ClusterRoutes(engine, self.ask)
-        routers = [Router(rollout_routes(engine)) for _ in range(2)]
+        actions = rollout_actions(engine)
+        routers = [Router(rest_routes(list(actions), actions, {})) for _ in range(2)]
         routes.share(*routers)
         return routes, routers[0]
 

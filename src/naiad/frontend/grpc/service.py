@@ -12,7 +12,6 @@ from naiad.core.slices import Slices
 from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend import failure
-from naiad.frontend.access import METHODS
 from naiad.frontend.context import CancelReason, GrpcCall, encoding_error, version_of
 from naiad.frontend.control_audit import audited_call
 from naiad.frontend.grpc.compression import GrpcCompression
@@ -20,6 +19,7 @@ from naiad.frontend.grpc.control import RepositoryCalls, control_handlers
 from naiad.frontend.grpc.stream import ENDED, EndedStream, InferStream, Prepared, prepare
 from naiad.frontend.header_forwarding import HeaderForwarding, TraceFields, fields_of_call
 from naiad.frontend.slice_runner import SliceJob, SliceRunner
+from naiad.operations.table import BY_GRPC_PATH
 from naiad.protocol.grpc import control as control_grpc
 from naiad.protocol.grpc.infer import InferRequestDecoder, encode_response, identify, read_beginning
 from naiad.protocol.grpc.walk import SHORT_BYTES
@@ -60,9 +60,9 @@ class InferenceGrpcService:
         """Delay of calls other than inference (Triton: a test hook)."""
         self._handlers = control_handlers(engine)
         self._methods = frozenset((_MODEL_INFER, _MODEL_STREAM_INFER, *self._handlers, *self._repository.paths))
-        undeclared = self._methods - METHODS.keys()
+        undeclared = self._methods - BY_GRPC_PATH.keys()
         # A method without a category would be open on a restricted server.
-        assert not undeclared, f"frontend/access.py has no category of {sorted(undeclared)}"
+        assert not undeclared, f"naiad.operations does not declare {sorted(undeclared)}"
 
     # --- called by the transport -----------------------------------------------------------------------------
 

@@ -12,10 +12,19 @@ from naiad.core.tensor import Buffer
 from naiad.engine.inference import Engine
 from naiad.frontend.access import MayBringFiles, check_files
 from naiad.frontend.context import HttpContext
-from naiad.frontend.control_audit import audited
-from naiad.frontend.router import JSON_HEADERS, Route, json_action, respond_infer_error
+from naiad.frontend.router import JSON_HEADERS, Action, json_action, respond_infer_error
 from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.memory.regions import SharedMemory
+from naiad.operations.operation import Operation
+from naiad.operations.settings import CHANGE_LOG_SETTINGS, CHANGE_TRACE_SETTINGS, LOG_SETTINGS, TRACE_SETTINGS
+from naiad.operations.shared_memory import (
+    CUDA_STATUS,
+    REGISTER_CUDA,
+    REGISTER_SYSTEM,
+    SYSTEM_STATUS,
+    UNREGISTER_CUDA,
+    UNREGISTER_SYSTEM,
+)
 from naiad.protocol.json.control import (
     decode_cuda_registration,
     decode_index_request,
@@ -32,13 +41,9 @@ from naiad.protocol.json.control import (
 )
 from naiad.telemetry.logs import log
 
-_REGION = r"(?:/region/(?P<region>[^/]++))?"
-_SYSTEM = "/v2/systemsharedmemory" + _REGION
-_CUDA = "/v2/cudasharedmemory" + _REGION
 
-
-def shared_memory_routes(regions: SharedMemory) -> list[Route]:
-    """Return the shared-memory routes."""
+def shared_memory_actions(regions: SharedMemory) -> Mapping[Operation, Action]:
+    """Return the actions of shared memory."""
 
     def register_system(arguments: Mapping[str, str], body: Buffer) -> None:
         regions.register_system(_required(arguments, "system"), *decode_system_registration(body))
@@ -46,20 +51,17 @@ def shared_memory_routes(regions: SharedMemory) -> list[Route]:
     def register_cuda(arguments: Mapping[str, str], body: Buffer) -> None:
         regions.register_cuda(_required(arguments, "cuda"), *decode_cuda_registration(body))
 
-    def get(path: str, work: Callable[[str], bytes]) -> Route:
-        return Route(path, "shared-memory", {"GET": json_action(lambda arguments, _: work(arguments["region"]))})
+    def show(work: Callable[[str], bytes]) -> Action:
+        return json_action(lambda arguments, _: work(arguments["region"]))
 
-    def post(path: str, work: Callable[[Mapping[str, str], Buffer], None]) -> Route:
-        return Route(path, "shared-memory", {"POST": audited(json_action(work))})
-
-    return [
-        get(_SYSTEM + "/status", lambda region: encode_system_status(regions.system_status(region))),
-        post(_SYSTEM + "/register", register_system),
-        post(_SYSTEM + "/unregister", lambda arguments, _: regions.unregister_system(arguments["region"])),
-        get(_CUDA + "/status", lambda region: encode_cuda_status(regions.cuda_status(region))),
-        post(_CUDA + "/register", register_cuda),
-        post(_CUDA + "/unregister", lambda arguments, _: regions.unregister_cuda(arguments["region"])),
-    ]
+    return {
+        SYSTEM_STATUS: show(lambda region: encode_system_status(regions.system_status(region))),
+        REGISTER_SYSTEM: json_action(register_system),
+        UNREGISTER_SYSTEM: json_action(lambda arguments, _: regions.unregister_system(arguments["region"])),
+        CUDA_STATUS: show(lambda region: encode_cuda_status(regions.cuda_status(region))),
+        REGISTER_CUDA: json_action(register_cuda),
+        UNREGISTER_CUDA: json_action(lambda arguments, _: regions.unregister_cuda(arguments["region"])),
+    }
 
 
 def _required(arguments: Mapping[str, str], kind: str) -> str:
@@ -69,8 +71,8 @@ def _required(arguments: Mapping[str, str], kind: str) -> str:
     return name
 
 
-def settings_routes(engine: Engine) -> list[Route]:
-    """Return the routes of `/v2/logging` and `/v2[/models/{model}]/trace/setting`; changes return all settings."""
+def settings_actions(engine: Engine) -> Mapping[Operation, Action]:
+    """Return the actions of the settings of the log and of traces; changes return all settings."""
 
     def log_settings(arguments: Mapping[str, str], body: Buffer) -> bytes:
         return encode_log_settings(log.settings())
@@ -86,16 +88,12 @@ def settings_routes(engine: Engine) -> list[Route]:
         engine.change_trace_settings(arguments.get("model", ""), decode_trace_settings(body))
         return trace_settings(arguments, body)
 
-    traces = {"GET": json_action(trace_settings), "POST": audited(json_action(change_trace_settings))}
-    return [
-        Route(
-            r"/v2/logging",
-            "logging",
-            {"GET": json_action(log_settings), "POST": audited(json_action(change_log_settings))},
-        ),
-        Route(r"/v2/trace/setting", "trace", traces),
-        Route(r"/v2/models/(?P<model>[^/]++)/trace/setting", "trace", traces),
-    ]
+    return {
+        LOG_SETTINGS: json_action(log_settings),
+        CHANGE_LOG_SETTINGS: json_action(change_log_settings),
+        TRACE_SETTINGS: json_action(trace_settings),
+        CHANGE_TRACE_SETTINGS: json_action(change_trace_settings),
+    }
 
 
 _log = logging.getLogger(__name__)

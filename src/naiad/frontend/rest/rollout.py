@@ -1,4 +1,4 @@
-"""The routes of `/v2/models/{model}/rollout`: GET shows the rollout of a model, POST changes it, DELETE ends it."""
+"""The actions of rollouts over REST: GET shows the rollout of a model, POST changes it, DELETE ends it."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,15 +6,14 @@ from naiad.config.rollout.status import figures
 from naiad.core.errors import InferError, unavailable
 from naiad.engine.inference import Engine
 from naiad.frontend.context import HttpContext
-from naiad.frontend.control_audit import audited
-from naiad.frontend.router import JSON_HEADERS, Route, respond_infer_error
+from naiad.frontend.router import JSON_HEADERS, Action, respond_infer_error
+from naiad.operations.models import CHANGE_ROLLOUT, END_ROLLOUT, ROLLOUT
+from naiad.operations.operation import Operation
 from naiad.protocol.json.rollout import decode_change, encode_status
 
-PATH = r"/v2/models/(?P<model>[^/]++)/rollout"
 
-
-def rollout_routes(engine: Engine) -> list[Route]:
-    """Return the routes of rollouts."""
+def rollout_actions(engine: Engine) -> Mapping[Operation, Action]:
+    """Return the actions of rollouts."""
 
     def show(context: HttpContext, arguments: Mapping[str, str]) -> None:
         _respond(engine, context, arguments["model"])
@@ -26,8 +25,7 @@ def rollout_routes(engine: Engine) -> list[Route]:
     def end(context: HttpContext, arguments: Mapping[str, str]) -> None:
         _change(engine, context, arguments["model"], None)
 
-    # A rollout decides which code serves, as a load does: what restricts loads restricts it as well.
-    return [Route(PATH, "model-repository", {"GET": show, "POST": audited(change), "DELETE": audited(end)})]
+    return {ROLLOUT: show, CHANGE_ROLLOUT: change, END_ROLLOUT: end}
 
 
 def _change(engine: Engine, context: HttpContext, model: str, fields: Mapping[str, object] | None) -> None:

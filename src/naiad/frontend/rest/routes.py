@@ -1,6 +1,7 @@
 """The REST side of KServe v2: health, metadata, configuration, statistics, repository, inference."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from naiad.core.errors import unavailable
@@ -12,13 +13,27 @@ from naiad.frontend.default_model import default_model
 from naiad.frontend.header_forwarding import HeaderForwarding
 from naiad.frontend.rest.api_page import ApiPageRoutes
 from naiad.frontend.rest.compression import ContentCodings
-from naiad.frontend.rest.control import RepositoryRoutes, settings_routes, shared_memory_routes
+from naiad.frontend.rest.control import RepositoryRoutes, settings_actions, shared_memory_actions
 from naiad.frontend.rest.generate import GenerateRoutes
 from naiad.frontend.rest.infer import MAX_INPUT_BYTES, InferRoute, cancel_job
-from naiad.frontend.rest.rollout import rollout_routes
+from naiad.frontend.rest.rollout import rollout_actions
 from naiad.frontend.router import JSON_HEADERS, Action, Route, Router, json_action, respond_error, respond_infer_error
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.frontend.thread_pool import RunInThread, run_at_once
+from naiad.operations.inference import GENERATE, GENERATE_STREAM, GENERATE_STREAM_OF_QUERY, INFER, INVOCATIONS
+from naiad.operations.models import (
+    EXPLANATION,
+    MODEL_CONFIG,
+    MODEL_METADATA,
+    MODEL_READY,
+    SERVER_LIVE,
+    SERVER_METADATA,
+    SERVER_READY,
+    STATISTICS,
+)
+from naiad.operations.operation import Operation
+from naiad.operations.repository import INDEX, LOAD, UNLOAD
+from naiad.operations.table import OPERATIONS
 from naiad.protocol.json.control import (
     encode_explanation,
     encode_model_config,
@@ -30,10 +45,6 @@ from naiad.telemetry.statistics.version import VersionStatistics
 
 _NO_BODY: tuple[bytes, ...] = ()
 _TEXT_HEADERS = ((b"Content-Type", b"text/plain"),)
-
-_MODEL = r"/v2/models/(?P<model>[^/]++)(?:/versions/0*(?P<version>[0-9]+|[A-Za-z][A-Za-z0-9_.-]{0,63}))?"
-# Triton: a version is a number, so 01 is 1. naiad: or a name, such as "stable".
-_REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]++))?"
 
 
 class RestApi:
@@ -49,13 +60,13 @@ class RestApi:
         repository: RepositoryRoutes | None = None,
         runner: SliceRunner | None = None,
         run_in_thread: RunInThread = run_at_once,
-        with_page: bool = True,
+        operations: Sequence[Operation] = OPERATIONS,
     ) -> None:
-        """`runner` decodes and encodes large bodies, `with_page` serves the API page."""
+        """`runner` decodes and encodes large bodies, `operations` are served."""
         self._engine = engine
         self._codings = codings
         self._run_in_thread = run_in_thread
-        self._with_page = with_page
+        self._operations = operations
         self._repository = repository or RepositoryRoutes(engine)
         self._router: Router | None = None
         self._runner = runner or SliceRunner()
@@ -64,68 +75,52 @@ class RestApi:
 
     def router(self) -> Router:
         """Return the router of the HTTP endpoint."""
-        get, post, engine = _get, _post, self._engine
-        api_page = ApiPageRoutes(self._engine, self._run_in_thread)
-        infer = self._infer.handle if self._codings is None else self._codings.wrap(self._infer.handle)
-        load, unload = audited(self._repository.load), audited(self._repository.unload)
-        router = Router(
-            [
-                Route(_MODEL + "/infer", "inference", post(infer), self._infer.check),
-                Route(_MODEL + "/generate", "inference", post(self._generate.generate), self._generate.check),
-                Route(
-                    _MODEL + "/generate_stream",
-                    "inference",
-                    {**post(self._generate.generate_stream), **get(self._generate.stream_of_query)},
-                    self._generate.check,
-                ),
-                Route(r"/invocations", "inference", post(self._invoke)),
-                Route(r"/v2", "metadata", _document(lambda: encode_server_metadata(engine.server_metadata()))),
-                Route(r"/v2/health/live", "health", get(self._live)),
-                Route(r"/v2/health/ready", "health", get(self._ready)),
-                # Triton: the bare path has priority over a model named "stats".
-                Route(r"/v2/models/stats", "statistics", self._statistics()),
-                Route(
-                    _MODEL,
-                    "metadata",
-                    _document(lambda *version: encode_model_metadata(engine.model_metadata(*version))),
-                ),
-                Route(_MODEL + "/ready", "health", get(self._model_ready)),
-                Route(
-                    _MODEL + "/config",
-                    "model-config",
-                    _document(lambda *version: encode_model_config(engine.model_config(*version))),
-                ),
-                Route(
-                    _MODEL + "/stats",
-                    "statistics",
-                    self._statistics(),
-                ),
-                Route(
-                    _MODEL + "/explain",
-                    "statistics",
-                    _document(lambda *version: encode_explanation(engine.explanation(*version))),
-                ),
-                *rollout_routes(engine),
-                *api_page.routes(with_page=self._with_page),
-                *settings_routes(engine),
-                *shared_memory_routes(engine.shared_memory),
-                Route(_REPOSITORY + "/index", "model-repository", post(self._repository.index)),
-                Route(
-                    _REPOSITORY + "/models/(?P<model>[^/]++)/load",
-                    "model-repository",
-                    post(load),
-                ),
-                Route(
-                    _REPOSITORY + "/models/(?P<model>[^/]++)/unload",
-                    "model-repository",
-                    post(unload),
-                ),
-            ]
+        page = ApiPageRoutes(self._engine, self._operations, self._run_in_thread)
+        routes = rest_routes(
+            self._operations,
+            {
+                **self._inference(),
+                **self._queries(),
+                **rollout_actions(self._engine),
+                **page.actions(),
+                **settings_actions(self._engine),
+                **shared_memory_actions(self._engine.shared_memory),
+                INDEX: self._repository.index,
+                LOAD: self._repository.load,
+                UNLOAD: self._repository.unload,
+            },
+            {
+                INFER: self._infer.check,
+                GENERATE: self._generate.check,
+                GENERATE_STREAM: self._generate.check,
+            },
         )
-        api_page.router = self._router = router
-        return router
+        page.router = self._router = Router(routes)
+        return self._router
 
-    def _statistics(self) -> Mapping[str, Action]:
+    def _inference(self) -> Mapping[Operation, Action]:
+        return {
+            INFER: self._infer.handle if self._codings is None else self._codings.wrap(self._infer.handle),
+            GENERATE: self._generate.generate,
+            GENERATE_STREAM: self._generate.generate_stream,
+            GENERATE_STREAM_OF_QUERY: self._generate.stream_of_query,
+            INVOCATIONS: self._invoke,
+        }
+
+    def _queries(self) -> Mapping[Operation, Action]:
+        engine = self._engine
+        return {
+            SERVER_METADATA: _document(lambda: encode_server_metadata(engine.server_metadata())),
+            SERVER_LIVE: self._live,
+            SERVER_READY: self._ready,
+            STATISTICS: self._statistics(),
+            MODEL_METADATA: _document(lambda *version: encode_model_metadata(engine.model_metadata(*version))),
+            MODEL_READY: self._model_ready,
+            MODEL_CONFIG: _document(lambda *version: encode_model_config(engine.model_config(*version))),
+            EXPLANATION: _document(lambda *version: encode_explanation(engine.explanation(*version))),
+        }
+
+    def _statistics(self) -> Action:
         """Return the action of statistics, of up to thousands of models."""
         engine, runner = self._engine, self._runner
 
@@ -140,7 +135,7 @@ class RestApi:
             if not job.is_over:
                 context.on_disconnect = partial(cancel_job, runner, job)
 
-        return _get(act)
+        return act
 
     def _invoke(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Forward a request of MLflow's form to the only model; the route of the model checks access again."""
@@ -168,18 +163,32 @@ class RestApi:
             respond_error(context, 400, "Model version not ready")
 
 
-def _document(encode: Callable[..., bytes]) -> Mapping[str, Action]:
+def rest_routes(
+    operations: Sequence[Operation], actions: Mapping[Operation, Action], checks: Mapping[Operation, Action]
+) -> list[Route]:
+    """Return the routes of the REST forms of operations: one for each path, with an action for each method.
+
+    Raises ValueError if the operations of a path have different categories: rules decide before the method is known.
+    """
+    routes: dict[str, Route] = {}
+    for operation in operations:
+        for form in operation.rest:
+            action = actions[operation] if operation.kind == "query" else audited(actions[operation])
+            made = Route(form.path.pattern, operation.category, {form.method: action}, checks.get(operation))
+            known = routes.setdefault(made.pattern, made)
+            if known is not made:
+                if known.category != made.category:
+                    raise ValueError(f"{form.path.text} has the categories {known.category} and {made.category}")
+                routes[made.pattern] = replace(
+                    known, actions={**known.actions, **made.actions}, check=known.check or made.check
+                )
+    return list(routes.values())
+
+
+def _document(encode: Callable[..., bytes]) -> Action:
     """Return the action of a document; `encode` takes the model and version if the path has them."""
-    return {"GET": json_action(lambda arguments, _: encode(*arguments.values()))}
+    return json_action(lambda arguments, _: encode(*arguments.values()))
 
 
 def _encoded(statistics: Slices[Sequence[VersionStatistics]]) -> Slices[bytes]:
     return (yield from statistics_in_slices((yield from statistics)))
-
-
-def _get(action: Action) -> Mapping[str, Action]:
-    return {"GET": action}
-
-
-def _post(action: Action) -> Mapping[str, Action]:
-    return {"POST": action}

@@ -35,6 +35,7 @@ from naiad.frontend.router import Router
 from naiad.frontend.slice_runner import SliceRunner
 from naiad.frontend.thread_pool import ThreadPool
 from naiad.frontend.web_pages import CategoryOf, WebPageRule, allowed_hosts
+from naiad.operations.table import OPERATIONS, WITHOUT_PAGES
 from naiad.options.network.access import METRICS, RequiredHeader, TlsOptions, compile_header_pattern
 from naiad.options.network.addresses import are_overheard, is_one_port, owner_of_tls, unsupported_reason
 from naiad.options.network.endpoints import GrpcOptions, HttpOptions
@@ -215,7 +216,7 @@ class Ports:
             repository=repository,
             runner=self._runner,
             run_in_thread=self._index_threads.run,
-            with_page=options.docs,
+            operations=OPERATIONS if options.docs else WITHOUT_PAGES,
         )
         router = self._router = self._make_router(api)
         rule = self._rule(access.http_restricted, "API")
