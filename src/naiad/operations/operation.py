@@ -1,4 +1,4 @@
-"""The declaration of an operation: what it is called, whom it is for, and how a client asks for it.
+"""The declaration of an operation: its name, its access category, and how a client asks for it.
 
 The router, the gRPC service, access rules, the OpenAPI document, the endpoints of clouds and the processes of a
 cluster read it.
@@ -23,7 +23,7 @@ class RestForm:
     __slots__ = ("group", "method", "path", "summary")
 
     def __init__(self, method: str, path: str, *, group: str = "", summary: str = "") -> None:
-        """`path` is a template; without a group or summary of its own, those of the operation count."""
+        """`path` is a template; without an own group or summary, the operation's apply."""
         self.method = method
         self.path = PathTemplate(path)
         self.group = group

@@ -1,7 +1,10 @@
 """All operations, in the order in which the router looks for a path."""
 
+import re
+from collections.abc import Mapping
+
 from naiad.operations import inference, models, repository, settings, shared_memory
-from naiad.operations.operation import by_grpc_path
+from naiad.operations.operation import Operation, by_grpc_path
 
 OPERATIONS = (
     *inference.OPERATIONS,
@@ -11,6 +14,15 @@ OPERATIONS = (
     *shared_memory.OPERATIONS,
 )
 WITHOUT_PAGES = tuple(operation for operation in OPERATIONS if operation not in models.PAGES)
-"""Those of a server with --http-docs=false."""
+"""The operations of a server with --http-docs=false."""
 BY_NAME = {operation.name: operation for operation in OPERATIONS}
 BY_GRPC_PATH = by_grpc_path(OPERATIONS)
+_BY_PATTERN: dict[str, dict[str, Operation]] = {}
+for _operation in OPERATIONS:
+    for _form in _operation.rest:
+        _BY_PATTERN.setdefault(_form.path.pattern, {})[_form.method] = _operation
+
+
+def operations_of(path: str) -> Mapping[str, Operation]:
+    """Return the operations of a REST path by method; none for a path that does not exist."""
+    return next((found for pattern, found in _BY_PATTERN.items() if re.fullmatch(pattern, path)), {})

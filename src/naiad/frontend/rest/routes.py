@@ -140,7 +140,7 @@ class RestApi:
     def _invoke(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         """Forward a request of MLflow's form to the only model; the route of the model checks access again."""
         model = default_model(self._engine, "", "send the request to /v2/models/NAME/generate")
-        context.path = f"/v2/models/{model}/generate"
+        context.path = GENERATE.path(model=model)
         if self._router is not None:
             self._router.handle(context)
 
