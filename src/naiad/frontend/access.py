@@ -3,19 +3,14 @@
 Each operation declares its category of the protocol extension (`inference`, `statistics`, ...) in `naiad.operations`.
 Restrictions and API keys refer to categories. HTTP checks each request to a restricted route; gRPC checks once per
 header block, because blocks repeat. API keys come as `Authorization: Bearer <key>`, over HTTP and as gRPC metadata.
-
-A Python model is code: a client that may load models with `file:` parameters runs code with the rights of the server.
-Triton accepts such files from every client under explicit control; naiad accepts them only from restricted clients,
-or with a flag.
 """
 
 import hmac
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from naiad.core.bounded_cache import BoundedCache
-from naiad.core.errors import permission_denied
 from naiad.operations.table import BY_GRPC_PATH
 from naiad.options.network.access import KEY_CATEGORIES, ApiKey, ApiKeys, Category, RequiredHeader, digest_of
 from naiad.wire.grpc import GrpcStatus
@@ -233,24 +228,3 @@ def _too_narrow(key: ApiKey, category: CheckedCategory) -> RejectionResponse:
         ((b"WWW-Authenticate", challenge),),
         key.name,
     )
-
-
-CATEGORY: Final = "model-repository"
-_PREFIX = "file:"
-
-MayBringFiles = Callable[[], bool]
-"""Returns whether clients with access to the load commands of a protocol may send model files; the result may change.
-"""
-
-
-def check_files(parameters: Iterable[str], may_bring_files: MayBringFiles) -> None:
-    """Raise InferError(PERMISSION_DENIED) if the parameters of a load contain files although `may_bring_files`
-    forbids it.
-    """
-    if any(name.startswith(_PREFIX) for name in parameters) and not may_bring_files():
-        raise permission_denied(
-            "model files ('file:' parameters of a load) are not accepted from clients, because they may be code: "
-            f"give clients API keys with the category '{CATEGORY}' (--api-key-file), restrict that category "
-            "(--http-restricted-api, --grpc-restricted-protocol), or start the server with "
-            "--allow-client-model-files=true if all its clients may run code on it"
-        )

@@ -21,7 +21,7 @@ from naiad.frontend.multi_model import MultiModelRoutes, is_out_of_memory
 from naiad.frontend.router import Action, Route, Router
 from naiad.operations.inference import GENERATE, INFER
 from naiad.operations.models import SERVER_LIVE, SERVER_READY
-from naiad.operations.operation import Operation
+from naiad.operations.operation import AnyOperation
 from naiad.operations.table import BY_NAME, operations_of
 from naiad.options.network.clouds import AzureMlOptions, SageMakerOptions, VertexAiOptions
 from naiad.protocol.rows import looks_like_rows
@@ -47,14 +47,14 @@ class Handler(Protocol):
         """Respond to a request without its body if its headers are enough to reject it."""
 
 
-def _inference_path(context: HttpContext, model: str, operation: Operation = INFER) -> str:
+def _inference_path(context: HttpContext, model: str, operation: AnyOperation = INFER) -> str:
     """Return the path of an inference; rows in JSON (`{"instances": [...]}`) have the form of generate."""
     if operation is INFER and _JSON_LENGTH not in context.headers and looks_like_rows(context.body):
         operation = GENERATE
     return operation.path(model=model)
 
 
-def _forward(handle: Callable[[HttpContext], object], operation: Operation) -> Action:
+def _forward(handle: Callable[[HttpContext], object], operation: AnyOperation) -> Action:
     """Return an action that handles a request as one for an operation of the REST routes."""
 
     def forward(context: HttpContext, arguments: Mapping[str, str]) -> None:
@@ -101,7 +101,7 @@ def sagemaker_router(options: SageMakerOptions, rest: Handler, models: MultiMode
     inference = BY_NAME[options.inference_type]
     ping = SERVER_LIVE if options.ping_mode == "live" else SERVER_READY
 
-    def invoke(context: HttpContext, model: str, operation: Operation) -> None:
+    def invoke(context: HttpContext, model: str, operation: AnyOperation) -> None:
         context.headers = _binary_headers(context, _SAGEMAKER_MIME_TYPE)
         context.path = _inference_path(context, model, operation)
         rest.handle(_Invocation(context))

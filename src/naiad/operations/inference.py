@@ -1,10 +1,10 @@
 """Operations that execute models. The transports carry them out: each decodes tensors in its own form."""
 
-from naiad.operations.operation import GrpcForm, Operation, RestForm
+from naiad.operations.operation import AnyOperation, GrpcForm, Operation, RestForm
 
 _MODEL = "/v2/models/{model}[/versions/{version}]"
 
-INFER = Operation(
+INFER: AnyOperation = Operation(
     name="infer",
     category="inference",
     kind="query",
@@ -13,7 +13,7 @@ INFER = Operation(
     rest=[RestForm("POST", _MODEL + "/infer")],
     grpc=GrpcForm("ModelInfer"),
 )
-STREAM_INFER = Operation(
+STREAM_INFER: AnyOperation = Operation(
     name="stream_infer",
     category="inference",
     kind="query",
@@ -21,7 +21,7 @@ STREAM_INFER = Operation(
     summary="Streaming inference for all models",
     grpc=GrpcForm("ModelStreamInfer"),
 )
-GENERATE = Operation(
+GENERATE: AnyOperation = Operation(
     name="generate",
     category="inference",
     kind="query",
@@ -29,7 +29,7 @@ GENERATE = Operation(
     summary="Inference with flat JSON",
     rest=[RestForm("POST", _MODEL + "/generate")],
 )
-GENERATE_STREAM = Operation(
+GENERATE_STREAM: AnyOperation = Operation(
     name="generate_stream",
     category="inference",
     kind="query",
@@ -37,7 +37,7 @@ GENERATE_STREAM = Operation(
     summary="Inference with flat JSON, one event per response",
     rest=[RestForm("POST", _MODEL + "/generate_stream")],
 )
-GENERATE_STREAM_OF_QUERY = Operation(
+GENERATE_STREAM_OF_QUERY: AnyOperation = Operation(
     name="generate_stream_of_query",
     category="inference",
     kind="query",
@@ -45,7 +45,7 @@ GENERATE_STREAM_OF_QUERY = Operation(
     summary="The same by the query of the URL, for EventSource",
     rest=[RestForm("GET", _MODEL + "/generate_stream")],
 )
-INVOCATIONS = Operation(
+INVOCATIONS: AnyOperation = Operation(
     name="invocations",
     category="inference",
     kind="query",

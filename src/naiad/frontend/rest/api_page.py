@@ -1,4 +1,4 @@
-"""The list of models, the OpenAPI document, and the page for browsers that shows it.
+"""The OpenAPI document, and the page for browsers that shows it.
 
 The documents are made on a thread when they are requested, and the document of all models has at most `MAX_MODELS`.
 """
@@ -19,9 +19,7 @@ from naiad.frontend.rest.control import respond_failure
 from naiad.frontend.router import JSON_HEADERS, Action, Router
 from naiad.frontend.thread_pool import RunInThread, run_at_once
 from naiad.operations.models import API_PAGE, MODEL_OPENAPI, OPENAPI
-from naiad.operations.operation import Operation
-from naiad.operations.repository import MODELS
-from naiad.protocol.json.control import encode_models
+from naiad.operations.operation import AnyOperation
 from naiad.wire.header_fields import Headers
 
 MAX_MODELS = 200
@@ -31,10 +29,10 @@ _log = logging.getLogger(__name__)
 
 
 class ApiPageRoutes:
-    """The actions of `/v2/models`, `/docs` and `/openapi.json`."""
+    """The actions of `/docs` and `/openapi.json`."""
 
     def __init__(
-        self, engine: Engine, operations: Sequence[Operation], run_in_thread: RunInThread = run_at_once
+        self, engine: Engine, operations: Sequence[AnyOperation], run_in_thread: RunInThread = run_at_once
     ) -> None:
         """`operations` are documented."""
         self._engine = engine
@@ -43,17 +41,13 @@ class ApiPageRoutes:
         self.router: Router | None = None
         """The router, for its access rule; set once it exists."""
 
-    def actions(self) -> Mapping[Operation, Action]:
+    def actions(self) -> Mapping[AnyOperation, Action]:
         """Return the actions of operations."""
         return {
-            MODELS: self._models,
             API_PAGE: self._page,
             OPENAPI: self._document,
             MODEL_OPENAPI: self._model_document,
         }
-
-    def _models(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
-        self._respond(context, lambda: encode_models(self._engine.survey_repository()))
 
     def _page(self, context: HttpContext, arguments: Mapping[str, str]) -> None:
         headers, page = _read_page()

@@ -1,4 +1,4 @@
-"""The actions of rollouts over REST: GET shows the rollout of a model, POST changes it, DELETE ends it."""
+"""The actions that change rollouts over REST. They respond when all processes have applied the change."""
 
 from collections.abc import Callable, Mapping
 
@@ -7,16 +7,13 @@ from naiad.core.errors import InferError, unavailable
 from naiad.engine.inference import Engine
 from naiad.frontend.context import HttpContext
 from naiad.frontend.router import JSON_HEADERS, Action, respond_infer_error
-from naiad.operations.models import CHANGE_ROLLOUT, END_ROLLOUT, ROLLOUT
-from naiad.operations.operation import Operation
+from naiad.operations.models import CHANGE_ROLLOUT, END_ROLLOUT
+from naiad.operations.operation import AnyOperation
 from naiad.protocol.json.rollout import decode_change, encode_status
 
 
-def rollout_actions(engine: Engine) -> Mapping[Operation, Action]:
-    """Return the actions of rollouts."""
-
-    def show(context: HttpContext, arguments: Mapping[str, str]) -> None:
-        _respond(engine, context, arguments["model"])
+def rollout_actions(engine: Engine) -> Mapping[AnyOperation, Action]:
+    """Return the actions of the commands about rollouts."""
 
     def change(context: HttpContext, arguments: Mapping[str, str]) -> None:
         fields = decode_change(context.body)
@@ -25,7 +22,7 @@ def rollout_actions(engine: Engine) -> Mapping[Operation, Action]:
     def end(context: HttpContext, arguments: Mapping[str, str]) -> None:
         _change(engine, context, arguments["model"], None)
 
-    return {ROLLOUT: show, CHANGE_ROLLOUT: change, END_ROLLOUT: end}
+    return {CHANGE_ROLLOUT: change, END_ROLLOUT: end}
 
 
 def _change(engine: Engine, context: HttpContext, model: str, fields: Mapping[str, object] | None) -> None:
