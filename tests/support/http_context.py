@@ -66,7 +66,7 @@ class KeptContext:
         """Do nothing: there is no access log."""
 
     def start_timing(self) -> RequestTiming:
-        """Return a timing that nobody reads."""
+        """Return a timing that nothing reads."""
         return RequestTiming(self.arrival_ns)
 
 

@@ -1,4 +1,4 @@
-"""An operation is declared in one place: all who serve and describe it read the declaration."""
+"""An operation is declared in one place: router, gRPC service, access rules and OpenAPI read the declaration."""
 
 import asyncio
 import json

@@ -47,7 +47,7 @@ def test_operations_that_ask_all_processes(operation: AnyOperation, request_: ob
     assert asked_of_all(operation, request_) == [query]
 
 
-def test_other_operations_ask_nobody() -> None:
+def test_other_operations_ask_no_process() -> None:
     asking = {SERVER_READY, HEALTH_CHECK, MODEL_READY, STATISTICS, ROLLOUT}
     for operation in OPERATIONS:
         if operation not in asking:

@@ -266,7 +266,7 @@ def test_grpc_commands_go_everywhere() -> None:
         assert shared.asked == [BroadcastRequest(call, CommandOrder(("model", "m")))]
 
 
-def test_grpc_method_without_changes_asks_nobody() -> None:
+def test_grpc_method_without_changes_asks_no_process() -> None:
     shared = SharedServer(lambda query: AssertionError())
     assert shared.call("LogSettings").status == 0
     assert shared.asked == []
